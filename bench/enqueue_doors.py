@@ -18,6 +18,7 @@ from icedb_client import Client
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.names import INGEST_ENQUEUE
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_proto import ingest_pb2 as pb
@@ -73,8 +74,10 @@ class Door(ABC):
     def prepare(self) -> None:
         """Make a table, and connect."""
         self._turn += 1
-        paths = self._warehouse.table(self.table)
-        create_table(self._warehouse.store, paths, TableConfig.create(name=self.table, sort=("event", "ts")))
+        paths = self._warehouse.table(self.table).paths
+        create_table(
+            TableStore(self._warehouse.store, paths), TableConfig.create(name=self.table, sort=("event", "ts"))
+        )
         self._latencies_s = []
 
     def run(self) -> None:
@@ -90,7 +93,7 @@ class Door(ABC):
 
     def check(self) -> Sequence[Figure]:
         """Count what is staged, row by row."""
-        store, paths = self._warehouse.store, self._warehouse.table(self.table)
+        store, paths = self._warehouse.store, self._warehouse.table(self.table).paths
         keys = [info.key for info in list_all(store, paths.staging_prefix).objects]
         row_count = sum(_count_rows(store.get(key).body, key) for key in keys)
         if row_count != self.row_count:

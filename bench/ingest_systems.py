@@ -24,6 +24,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -105,9 +106,7 @@ class SparkWork:
         writer = SparkBatchWriter(self._spark, self.settings, clock=clock)
         has_more = True
         while has_more:
-            has_more = flush_table(
-                Table.open(warehouse.store, warehouse.table(TABLE), clock=clock, owner="bench"), writer
-            ).has_more
+            has_more = flush_table(Table.open(warehouse.table(TABLE), clock=clock, owner="bench"), writer).has_more
 
     def close(self) -> None:
         """End Spark."""
@@ -129,13 +128,15 @@ class IceDB(_System):
         super().prepare()
         self._work.open_session()
         warehouse = self._work.settings.open()
-        paths = warehouse.table(TABLE)
+        paths = warehouse.table(TABLE).paths
         config = TableConfig.create(name=TABLE, partition=(PartitionField.parse("d=day(ts)"),), sort=SORT)
-        create_table(warehouse.store, paths, config)
+        create_table(TableStore(warehouse.store, paths), config)
         clock = SystemClock()
         for file in self._source.files:
             batch_id = new_batch_id(clock)
-            stage_batch(warehouse.store, paths, body=file.read_bytes(), staging_format="ndjson", batch_id=batch_id)
+            stage_batch(
+                TableStore(warehouse.store, paths), body=file.read_bytes(), staging_format="ndjson", batch_id=batch_id
+            )
 
     def run(self) -> None:
         """Flush as the ingest service does."""
@@ -147,7 +148,7 @@ class IceDB(_System):
 
     def _files(self) -> list[Path]:
         warehouse = self._work.settings.open()
-        snapshot = fold(LogReader(warehouse.store, warehouse.table(TABLE), clock=SystemClock()).read())
+        snapshot = fold(LogReader(warehouse.table(TABLE), clock=SystemClock()).read())
         return [self._folder / marker.path for marker in snapshot.live]
 
 

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 from icedb_engine.writing.part_files import PartEncoder, PartLayout, make_footer
 from icedb_log.clock import SystemClock
-from icedb_log.keys import TablePaths
 from icedb_log.log.fence import acquire_fence
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -80,18 +79,18 @@ def write_merge_input(
     """
     root.mkdir(parents=True)
     warehouse = StoreSettings(f"file://{root}").open()
-    paths = warehouse.table(TABLE)
+    paths = warehouse.table(TABLE).paths
     # Everything goes into one group and one file, whatever its size, so that all systems make the same.
     config = TableConfig.create(name=TABLE, sort=sort, target_file_bytes=1 << 33, max_files_per_group=10_000)
-    create_table(warehouse.store, paths, config)
+    create_table(TableStore(warehouse.store, paths), config)
     markers: list[FileMarker] = []
     duration_sum = 0
     for number in range(file_count):
         window = (number, file_count) if is_in_time_order else (0, 1)
         rows = make_rows(number, rows_per_file, window).sort_by([(column, "ascending") for column in sort])
         duration_sum += int(np.sum(rows["duration_ms"].to_numpy()))
-        markers.append(put_file(warehouse.store, paths, config, rows, scratch=root.parent))
-    _commit(warehouse.store, paths, markers)
+        markers.append(put_file(TableStore(warehouse.store, paths), config, rows, scratch=root.parent))
+    _commit(TableStore(warehouse.store, paths), markers)
     return MergeInput(
         root=root,
         files=tuple(root / marker.path for marker in markers),
@@ -133,21 +132,18 @@ def _text(prefix: str, numbers: np.ndarray) -> pa.Array:
     return pa.array(np.char.add(prefix, numbers.astype(str)), pa.string())
 
 
-def put_file(
-    store: ObjectStore, paths: TablePaths, config: TableConfig, rows: pa.Table, *, scratch: Path
-) -> FileMarker:
+def put_file(table: TableStore, config: TableConfig, rows: pa.Table, *, scratch: Path) -> FileMarker:
     """Write rows as a data file, one row group after the other, and upload it.
 
     Args:
-        store: Where it goes.
-        paths: Keys of the table.
+        table: Its store and keys.
         config: Sort columns and rows of a row group.
         rows: Sorted already.
         scratch: A folder.
     """
     clock = SystemClock()
     layout = PartLayout(
-        paths=paths,
+        paths=table.paths,
         partitions=("",),
         footer=lambda _ordinal: make_footer(table=TABLE, partition="", commit_id="bench", kind="flush"),
         sort_columns=config.sort,
@@ -161,16 +157,16 @@ def put_file(
     for first in range(0, rows.num_rows, config.row_group_rows):
         encoder.write_group(rows.slice(first, config.row_group_rows))
     encoder.close(layout.footer(0))
-    key = paths.data_key(partition="", file_id=clock.new_id())
-    store.upload(key, path)
+    key = table.paths.data_key(partition="", file_id=clock.new_id())
+    table.store.upload(key, path)
     return FileMarker(
         key, path.stat().st_size, layout.created_ms, row_count=rows.num_rows, stats=encoder.stats.finish()
     )
 
 
-def _commit(store: ObjectStore, paths: TablePaths, markers: list[FileMarker]) -> None:
+def _commit(table: TableStore, markers: list[FileMarker]) -> None:
     clock = SystemClock()
-    fence = acquire_fence(Table.open(store, paths, clock=clock, owner="bench"), "ingest")
+    fence = acquire_fence(Table.open(table, clock=clock, owner="bench"), "ingest")
     time_ms = clock.now_ms()
     for first in range(0, len(markers), _FILES_PER_LOG_FILE):
         log = LogFile(

@@ -95,7 +95,7 @@ class IceDB(_System):
         clock = SystemClock()
         merger = SparkGroupMerger(self._spark, settings, clock=clock)
         merge_table(
-            Table.open(warehouse.store, warehouse.table(TABLE), clock=clock, owner="bench"),
+            Table.open(warehouse.table(TABLE), clock=clock, owner="bench"),
             merger,
             options=MergeOptions(full=True),
         )
@@ -107,7 +107,7 @@ class IceDB(_System):
 
     def _files(self) -> list[Path]:
         warehouse = StoreSettings(f"file://{self._folder}").open()
-        snapshot = fold(LogReader(warehouse.store, warehouse.table(TABLE), clock=SystemClock()).read())
+        snapshot = fold(LogReader(warehouse.table(TABLE), clock=SystemClock()).read())
         return [self._folder / marker.path for marker in snapshot.live]
 
 

@@ -20,6 +20,7 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.units import MIB
 from icedb_sim.growth.dead_table import DAY_MS, PARTITIONS, DeadTable, build_dead_table
@@ -99,8 +100,8 @@ class IceDB(_Vacuum):
         """One vacuum."""
         clock, store = SystemClock(), self._store
         assert store is not None
-        audit = AuditLog(store, self._table.paths, clock=clock, owner="bench")
-        result = vacuum_table(Table.open(store, self._table.paths, clock=clock), audit=audit)
+        audit = AuditLog(TableStore(store, self._table.paths), clock=clock, owner="bench")
+        result = vacuum_table(Table.open(TableStore(store, self._table.paths), clock=clock), audit=audit)
         if (len(result.deleted_data), result.failed, result.has_more) != (self._count, (), False):
             raise AssertionError(
                 f"{len(result.deleted_data)} deleted, {len(result.failed)} failed: {result.failed[:1]}"
@@ -109,7 +110,7 @@ class IceDB(_Vacuum):
     def _build(self) -> None:
         died_ms = SystemClock().now_ms() - 30 * DAY_MS
         paths = TablePaths("dead", self._prefix)
-        self._table = build_dead_table(self._place.open(), paths, dead_count=self._count, died_ms=died_ms)
+        self._table = build_dead_table(TableStore(self._place.open(), paths), dead_count=self._count, died_ms=died_ms)
 
     def _open(self) -> None:
         self._store = self._store or self._place.open()

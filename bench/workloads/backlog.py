@@ -18,6 +18,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -68,14 +69,14 @@ def open_workload(folder: Path, options: Options) -> Iterator[BacklogWorkload]:
 def _stage(folder: Path, event_count: int) -> int:
     warehouse = StoreSettings(f"file://{folder}").open()
     folder.mkdir(parents=True)
-    paths = warehouse.table(TABLE)
+    paths = warehouse.table(TABLE).paths
     config = TableConfig.create(name=TABLE, partition=(PartitionField.parse("d=day(ts)"),), sort=SORT)
-    create_table(warehouse.store, paths, config)
+    create_table(TableStore(warehouse.store, paths), config)
     clock = SystemClock()
     size_bytes = 0
     for batch in EventGenerator(event_count, -(-event_count // BATCH_EVENTS)).batches():
         batch_id = new_batch_id(clock)
-        stage_batch(warehouse.store, paths, body=batch.body, staging_format="ndjson", batch_id=batch_id)
+        stage_batch(TableStore(warehouse.store, paths), body=batch.body, staging_format="ndjson", batch_id=batch_id)
         size_bytes += len(batch.body)
     return size_bytes
 
@@ -100,7 +101,7 @@ class Worker(SparkWork):
     def check(self) -> Sequence[Figure]:
         """Count the rows of all live files, and the commits."""
         warehouse = self.settings.open()
-        view = LogReader(warehouse.store, warehouse.table(TABLE), clock=SystemClock()).read()
+        view = LogReader(warehouse.table(TABLE), clock=SystemClock()).read()
         live: Any = fold(view).live
         rows = sum(pq.read_metadata(warehouse.store.uri(marker.path)).num_rows for marker in live)
         if rows != self._row_count:

@@ -18,6 +18,7 @@ from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeIndex
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -53,11 +54,11 @@ class Committer:
         self._is_kept = is_kept
         self._clock = SystemClock()
         warehouse = open_warehouse(f"file://{folder}")
-        self._store, self._paths = warehouse.store, warehouse.table("events")
+        self._store, self._paths = warehouse.store, warehouse.table("events").paths
         config = TableConfig.create(
             name="events", partition=(PartitionField.parse("d=day(ts)"),), sort=("ts",), target_file_bytes=128 * MIB
         )
-        create_table(self._store, self._paths, config)
+        create_table(TableStore(self._store, self._paths), config)
         for number in range(LOG_FILES):
             self._commit([self._marker(128 * MIB, number) for _ in range(live_count // LOG_FILES)], is_merged=True)
         self._table, self._index = self._open()
@@ -83,7 +84,7 @@ class Committer:
         return (Figure("processor time", "ms", 1000 * self._cpu_s),)
 
     def _open(self) -> tuple[Table, MergeIndex]:
-        table = Table.open(self._store, self._paths, clock=self._clock, owner="bench")
+        table = Table.open(TableStore(self._store, self._paths), clock=self._clock, owner="bench")
         return table, MergeIndex(self._paths, table.config)
 
     def _marker(self, size_bytes: int, day: int) -> FileMarker:

@@ -21,6 +21,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.jobs import MergeGroup
 from icedb_log.model import FileMarker
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
@@ -77,14 +78,14 @@ def _make_files(root: Path, config: TableConfig, size_bytes: int) -> tuple[FileM
     """Make a few distinct files, and link them under as many keys as it takes."""
     root.mkdir(parents=True)
     warehouse = StoreSettings(f"file://{root}").open()
-    paths = warehouse.table(TABLE)
+    paths = warehouse.table(TABLE).paths
     distinct: list[FileMarker] = []
     for number in range(DISTINCT_FILES):
         digits = np.random.default_rng((11, number)).bytes(ROWS_PER_FILE * PAYLOAD_BYTES // 2).hex()
         payload = [digits[first : first + PAYLOAD_BYTES] for first in range(0, len(digits), PAYLOAD_BYTES)]
         rows = make_rows(number, ROWS_PER_FILE).append_column("payload", pa.array(payload))
         rows = rows.sort_by([(column, "ascending") for column in SORT])
-        distinct.append(put_file(warehouse.store, paths, config, rows, scratch=root.parent))
+        distinct.append(put_file(TableStore(warehouse.store, paths), config, rows, scratch=root.parent))
     markers: list[FileMarker] = []
     while sum(marker.size_bytes for marker in markers) < size_bytes:
         original = distinct[len(markers) % DISTINCT_FILES]
@@ -114,7 +115,7 @@ class Unit:
         # Without statistics: nothing is known of the order of the files.
         markers = tuple(FileMarker(path, size_bytes, 0, row_count=rows) for path, size_bytes, rows in self._files)
         unit = MergeUnit(
-            paths=warehouse.table(TABLE),
+            paths=warehouse.table(TABLE).paths,
             config=self._config,
             schema={**SCHEMA, "payload": "VARCHAR"},
             group=MergeGroup("", markers),

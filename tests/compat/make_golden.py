@@ -37,6 +37,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.stored_config import create_table
@@ -89,9 +90,9 @@ class Story:
         self.inner = MemoryObjectStore(self.clock.now_ms)
         self.store = ScriptedStore(self.inner)
         self.warehouse = Warehouse(self.store)
-        self.paths = self.warehouse.table(f"{revision}_events")
-        self.copy = self.warehouse.table(f"{revision}_copy")
-        self.gone = self.warehouse.table(f"{revision}_gone")
+        self.paths = self.warehouse.table(f"{revision}_events").paths
+        self.copy = self.warehouse.table(f"{revision}_copy").paths
+        self.gone = self.warehouse.table(f"{revision}_gone").paths
         self.config = self.make_config(self.paths.name)
         self.ids = set()
         self.before_view, self.copied = set(), None
@@ -103,16 +104,16 @@ class Story:
         return TableConfig.create(name=name, partition=(PartitionField.parse("d=day(ts)"),), **{**CONFIG, **fields})
 
     def make_reader(self, paths):
-        return LogReader(self.store, paths, clock=self.clock, fetch_threads=1)
+        return LogReader(TableStore(self.store, paths), clock=self.clock, fetch_threads=1)
 
     def run(self, function, paths=None, **options):
-        result = function(self.store, paths or self.paths, clock=self.clock, **options)
+        result = function(TableStore(self.store, paths or self.paths), clock=self.clock, **options)
         self.clock.advance(1)
         return result
 
     def work(self, function, *args, owner, paths=None, **options):
         """Run an operation on a table."""
-        table = Table.open(self.store, paths or self.paths, clock=self.clock, owner=owner)
+        table = Table.open(TableStore(self.store, paths or self.paths), clock=self.clock, owner=owner)
         result = function(table, *args, **options)
         self.clock.advance(1)
         return result
@@ -124,7 +125,9 @@ class Story:
         if body is None:
             body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         batch_id = batch_id or new_batch_id(self.clock)
-        stage_batch(self.store, paths or self.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+        stage_batch(
+            TableStore(self.store, paths or self.paths), body=body, staging_format=staging_format, batch_id=batch_id
+        )
         self.clock.advance(1)
         return batch_id
 
@@ -153,7 +156,7 @@ class Story:
     # The steps, in their order.
 
     def append_days(self):
-        create_table(self.store, self.paths, self.config)
+        create_table(TableStore(self.store, self.paths), self.config)
         self.clock.advance(10)
         self.append(self.row(1, amount=10), self.row(2, user="bob", amount=20))
         self.append(self.row(3, amount=30), self.row(4, day=2, user="eve"))
@@ -161,7 +164,7 @@ class Story:
 
     def begin_view(self):
         config = self.make_config(self.copy.name, view_of=self.paths.name, view_query="select * from _rows")
-        create_view(self.store, self.copy, config, clock=self.clock)
+        create_view(TableStore(self.store, self.copy), config, clock=self.clock)
         self.before_view, self.copied = set(self.ids), set()
         self.clock.advance(1)
 
@@ -183,9 +186,10 @@ class Story:
         self.merge(full=True)
         self.remember()
         self.clock.advance(2 * LOG_GRACE_MS)
-        audit = AuditLog(self.store, self.paths, clock=self.clock, owner="janitor@golden")
+        audit = AuditLog(TableStore(self.store, self.paths), clock=self.clock, owner="janitor@golden")
         vacuum_table(
-            Table.open(self.store, self.paths, clock=self.clock, reader=self.make_reader(self.paths)), audit=audit
+            Table.open(TableStore(self.store, self.paths), clock=self.clock, reader=self.make_reader(self.paths)),
+            audit=audit,
         )
         self.clock.advance(1)
 
@@ -253,14 +257,16 @@ class Story:
         self.expected["pin"] = {"name": "q3", "ids": sorted(self.ids)}
 
     def follow(self):
-        follower = Follower(self.store, self.paths, clock=self.clock, lease_ms=DATA_GRACE_MS, holder="stream@golden")
+        follower = Follower(
+            TableStore(self.store, self.paths), clock=self.clock, lease_ms=DATA_GRACE_MS, holder="stream@golden"
+        )
         self.expected["position"] = follower.begin().to_json()
         self.append(self.row(17, day=2))
         self.expected["follows"] = [17]
 
     def press(self):
         pressure = measure_pressure(log_files=500, backlog_files=1, config=self.config)
-        publish_pressure(self.store, self.paths, pressure, clock=self.clock)
+        publish_pressure(TableStore(self.store, self.paths), pressure, clock=self.clock)
 
     def find_orphans(self):
         self.store.put(self.paths.data_key(partition="d=2026-09-01", file_id="0" * 32), b"# no Parquet\n")
@@ -275,15 +281,19 @@ class Story:
         self.expected["staged"][self.stage(body=csv, staging_format="csv")] = [21]
         body = f"{json.dumps(self.row(22))}\n".encode()
         binding = bind_key(
-            self.store, self.paths, key="order 22", content_sha256="00" * 32, decoded_sha256="11" * 32, clock=self.clock
+            TableStore(self.store, self.paths),
+            key="order 22",
+            content_sha256="00" * 32,
+            decoded_sha256="11" * 32,
+            clock=self.clock,
         )
-        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=binding.batch_id)
+        stage_batch(TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=binding.batch_id)
         mark_staged(self.store, binding)
         self.expected["staged"][binding.batch_id] = [22]
         self.clock.advance(1)
 
     def ask_for_erasure(self):
-        erasure = create_erasure(self.store, self.paths, condition="user = 'eve'", clock=self.clock)
+        erasure = create_erasure(TableStore(self.store, self.paths), condition="user = 'eve'", clock=self.clock)
         self.expected["erasure"] = erasure.erasure_id
         self.clock.advance(1)
 
@@ -294,11 +304,11 @@ class Story:
         self.remember()
 
     def drop(self):
-        create_table(self.store, self.gone, self.make_config(self.gone.name))
+        create_table(TableStore(self.store, self.gone), self.make_config(self.gone.name))
         self.stage(self.row(1), self.row(2), paths=self.gone)
         self.flush(self.gone)
-        publish_halt(self.store, self.gone, "column 'n' has two types", clock=self.clock)
-        drop_table(self.store, self.gone, clock=self.clock)
+        publish_halt(TableStore(self.store, self.gone), "column 'n' has two types", clock=self.clock)
+        drop_table(TableStore(self.store, self.gone), clock=self.clock)
         self.clock.advance(1)
 
     def differ(self):

@@ -39,6 +39,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.repair.fsck import fsck_table
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.status import read_status
 from icedb_log.table.stored_config import read_table_config
@@ -66,7 +67,7 @@ def feed_once(view, feeder):
     return feed_view(view, open_source(view), feeder)
 
 
-class Golden:
+class Golden(TableStore):
     """A golden table in a directory of its own, at the time at which it was left."""
 
     def __init__(self, revision, root):
@@ -77,9 +78,9 @@ class Golden:
         for key, modified_ms in json.loads((folder / "times.json").read_text()).items():
             self.store.restore(key, (folder / "objects" / key).read_bytes(), modified_ms=modified_ms)
         self.warehouse = Warehouse(self.store)
-        self.paths = self.warehouse.table(f"{revision}_events")
-        self.copy = self.warehouse.table(f"{revision}_copy")
-        self.gone = self.warehouse.table(f"{revision}_gone")
+        self.paths = self.warehouse.table(f"{revision}_events").paths
+        self.copy = self.warehouse.table(f"{revision}_copy").paths
+        self.gone = self.warehouse.table(f"{revision}_gone").paths
         self.ids = set(self.expected["ids"])
         self.copied = set(self.expected["copied"])
         self.engine = duckdb.connect()
@@ -89,7 +90,7 @@ class Golden:
         return "copy" in self.expected["tables"]
 
     def reader(self, paths=None, **options):
-        return LogReader(self.store, paths or self.paths, clock=self.clock, fetch_threads=1, **options)
+        return LogReader(TableStore(self.store, paths or self.paths), clock=self.clock, fetch_threads=1, **options)
 
     def ids_of(self, snapshot):
         files = [self.store.uri(marker.path) for marker in snapshot.live]
@@ -100,13 +101,13 @@ class Golden:
         return {row[0] for row in rows}
 
     def run(self, function, paths=None, **options):
-        result = function(self.store, paths or self.paths, clock=self.clock, **options)
+        result = function(TableStore(self.store, paths or self.paths), clock=self.clock, **options)
         self.clock.advance(1)
         return result
 
     def work(self, function, *args, owner, paths=None, **options):
         """Run an operation on a table."""
-        table = Table.open(self.store, paths or self.paths, clock=self.clock, owner=owner)
+        table = Table.open(TableStore(self.store, paths or self.paths), clock=self.clock, owner=owner)
         result = function(table, *args, **options)
         self.clock.advance(1)
         return result
@@ -114,7 +115,7 @@ class Golden:
     def stage(self, *rows, batch_id=None):
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         batch_id = batch_id or new_batch_id(self.clock)
-        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=batch_id)
+        stage_batch(TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=batch_id)
         self.clock.advance(1)
         return batch_id
 
@@ -135,7 +136,7 @@ class Golden:
         for paths in (self.paths, *([self.copy] if self.has_view else [])):
             gone = [*self.work(vacuum_table, paths=paths, owner="").deleted_data]
             gone += self.work(sweep_orphans, paths=paths, owner="", policy=OrphanPolicy(max_share=1.0)).deleted
-            note_deletions(self.store, paths, gone)
+            note_deletions(TableStore(self.store, paths), gone)
 
     def carry_on(self):
         """Carry the erasure on, if there is one; return whether it has ended."""
@@ -147,7 +148,7 @@ class Golden:
             return self.work(*work, owner="erase@now").erasure.is_closed
         except SchemaConflict as error:
             assert "written for Spark's SQL" in str(error)
-            renew_condition(self.store, self.paths, self.expected["erasure"], condition="\"user\" = 'eve'")
+            renew_condition(TableStore(self.store, self.paths), self.expected["erasure"], condition="\"user\" = 'eve'")
             return self.work(*work, owner="erase@now").erasure.is_closed
 
     def feed(self):
@@ -155,11 +156,11 @@ class Golden:
         if not self.has_view:
             return
         work = (feed_once, NativeFeeder(self.store, self.clock))
-        if read_table_config(self.store, self.copy).dialect is None:
+        if read_table_config(TableStore(self.store, self.copy)).dialect is None:
             with pytest.raises(SchemaConflict, match=r"view_query was written for Spark's SQL"):
                 self.work(*work, paths=self.copy, owner="feed@now")
             change = {"view_query": "select * from _rows"}
-            alter_table_config(self.store, self.copy, change, clock=self.clock)
+            alter_table_config(TableStore(self.store, self.copy), change, clock=self.clock)
         self.work(*work, paths=self.copy, owner="feed@now")
 
 
@@ -202,9 +203,9 @@ def test_every_reader_finds_what_was_there(golden, require_rows):
     assert {f.log.commit_id for f in heads.files} == {f.log.commit_id for f in view.files}
     if "pin" in golden.expected:
         pin = golden.expected["pin"]
-        assert golden.ids_of(read_pinned(golden.store, golden.paths, pin["name"])[1]) == set(pin["ids"])
+        assert golden.ids_of(read_pinned(golden, pin["name"])[1]) == set(pin["ids"])
     if "position" in golden.expected:
-        follower = Follower(golden.store, golden.paths, clock=golden.clock, lease_ms=HOUR_MS, accepts_gaps=False)
+        follower = Follower(golden, clock=golden.clock, lease_ms=HOUR_MS, accepts_gaps=False)
         start = read_position(golden.expected["position"])
         files = [golden.store.uri(marker.path) for marker in follower.files_between(start, follower.look(start))]
         rows = golden.engine.execute("SELECT id FROM read_parquet(?)", [files]).fetchall()
@@ -268,7 +269,7 @@ def test_a_whole_life(golden, require_rows):
     assert result.duplicate_count >= 1
     heads = golden.reader().heads.read().files
     assert {*expected["staged"], new_id} <= {batch_id for head in heads for batch_id in head.log.batch_ids}
-    assert not list_staged(golden.store, golden.paths).batches
+    assert not list_staged(golden).batches
     require_rows()
     if golden.has_view:
         before = golden.copied
@@ -286,7 +287,7 @@ def test_a_whole_life(golden, require_rows):
 
     # What is quarantined is as it was, and can be retried.
     refused, late = expected["refused"], expected["refused_late"]
-    entries = {each.batch_id: each for each in list_quarantined(golden.store, golden.paths)}
+    entries = {each.batch_id: each for each in list_quarantined(golden)}
     plain = {name for name in entries if ".conflict-" not in name}
     assert plain == {refused, late, *([expected["bad_rows_of"]] if "bad_rows_of" in expected else [])}
     # I8: a retry of what was committed before revision 6 cannot be compared; what was staged under a refused id is new.
@@ -296,12 +297,12 @@ def test_a_whole_life(golden, require_rows):
     assert {name.partition(".")[0] for name in entries.keys() - plain} == {
         i for i, is_kept in conflicts.items() if is_kept
     }
-    assert read_quarantined(golden.store, golden.paths, refused).body == b'{"id": 7,\n'
-    retry_quarantined(golden.store, golden.paths, refused, clock=golden.clock)
+    assert read_quarantined(golden, refused).body == b'{"id": 7,\n'
+    retry_quarantined(golden, refused, clock=golden.clock)
     golden.flush()
-    (again,) = {each.batch_id for each in list_quarantined(golden.store, golden.paths)} - entries.keys()
+    (again,) = {each.batch_id for each in list_quarantined(golden)} - entries.keys()
     for batch_id in (again, *(entries.keys() - {refused})):
-        drop_quarantined(golden.store, golden.paths, batch_id)
+        drop_quarantined(golden, batch_id)
     assert not golden.store.dump(golden.paths.quarantine_prefix)
 
     # A configuration of that time can be altered; and is still read.
@@ -311,7 +312,7 @@ def test_a_whole_life(golden, require_rows):
 
     # Grace periods pass, and leases, and pins.
     if "pin" in expected:
-        assert unpin(golden.store, golden.paths, expected["pin"]["name"])
+        assert unpin(golden, expected["pin"]["name"])
     for _ in range(3):
         golden.clock.advance(HOUR_MS)
         golden.clean()
@@ -329,11 +330,13 @@ def test_a_whole_life(golden, require_rows):
         snapshot = fold(golden.reader(paths).read())
         assert golden.store.dump(paths.data_prefix).keys() == {marker.path for marker in snapshot.live}
         assert len(golden.store.dump(paths.log_prefix)) <= 2
-        status = read_status(Table.open(golden.store, paths, clock=golden.clock, reader=golden.reader(paths)))
+        status = read_status(
+            Table.open(TableStore(golden.store, paths), clock=golden.clock, reader=golden.reader(paths))
+        )
         assert status is not None
         assert [each for each in golden.run(fsck_table, paths).findings if each.severity == "error"] == []
     with contextlib.suppress(InvalidRequest):  # revisions without a trash have dropped nothing
-        undrop_table(golden.store, golden.gone, clock=golden.clock)
+        undrop_table(TableStore(golden.store, golden.gone), clock=golden.clock)
     assert golden.ids_of(fold(golden.reader(golden.gone).read())) == {1, 2}
 
 
@@ -421,15 +424,15 @@ def test_a_pin_and_a_view_keep_janitors_away_that_know_of_neither(golden):
     assert golden.run(read_table_config_at) == config
     etag = golden.store.head(golden.paths.config_key).etag
     view = config.model_copy(update={"name": "mine", "view_of": golden.paths.name, "view_query": "select * from _rows"})
-    golden.run(create_view, golden.warehouse.table("mine"), config=view)
+    golden.run(create_view, golden.warehouse.table("mine").paths, config=view)
     assert golden.store.head(golden.paths.config_key).etag == etag  # once is enough
 
     golden.store.put(golden.paths.config_key, json.dumps(before).encode())
     other = view.model_copy(update={"name": "other"})
-    golden.run(create_view, golden.warehouse.table("other"), config=other)
+    golden.run(create_view, golden.warehouse.table("other").paths, config=other)
     assert json.loads(golden.store.get(golden.paths.config_key).body) == after
 
 
-def read_table_config_at(store, paths, *, clock):
+def read_table_config_at(table, *, clock):
     del clock
-    return read_table_config(store, paths)
+    return read_table_config(table)

@@ -86,6 +86,6 @@ def test_a_later_version_of_the_wire_is_refused_by_name(table):
 def test_s3_what_is_no_log_file_halts_the_table(table, name):
     table.append(DAY, 1)
     table.store.put(f"events/_log/{name}", changed(0))
-    for read in (table.reader().read, LogHeadReader(table.store, table.paths, clock=table.clock).read):
+    for read in (table.reader().read, LogHeadReader(table, clock=table.clock).read):
         with pytest.raises(CorruptLog, match="not the name of a log file"):
             read()

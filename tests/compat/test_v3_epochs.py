@@ -75,7 +75,7 @@ def test_a_configuration_that_does_not_fit_the_log_is_refused_and_the_way_is_sai
         assert words in create(*given, code=2)
     assert not table.store.list_page(table.paths.config_key, limit=1).objects
     create(*fits, "--sort", "ts")
-    assert read_table_config(table.store, table.paths).times["ts"].unit == "epoch_ms"
+    assert read_table_config(table).times["ts"].unit == "epoch_ms"
     table.flush(3)
     assert table.numbers() == [1, 2, 3]
 
@@ -88,7 +88,7 @@ def test_a_log_that_cannot_be_read_is_no_obstacle_to_what_repairs_it(table, crea
 
 def test_a_new_table_costs_one_listing_and_has_a_plausible_range(table, create):
     create("--partition", "d=day(ts)")
-    time = read_table_config(table.store, table.paths).times["ts"]
+    time = read_table_config(table).times["ts"]
     assert (time.unit, time.describe_range()) == (None, "1990 to 2100")
     assert "is there already" in create("--partition", "d=day(ts)", "--if-not-exists")
     assert "another configuration" in create(
@@ -117,7 +117,7 @@ def test_a_whole_life(table, create, require_alike, tmp_path):
     table.append(NEXT, 90_000)
     table.merge_as_v3(inputs, extra=", DATE '2023-06-07' AS d")
     create(*PARTITION, "--column", "ts:epoch_ms", "--sort", "ts", "--data-grace", "60s", "--log-grace", "30s")
-    config = read_table_config(table.store, table.paths)
+    config = read_table_config(table)
     assert table.problems() == []
 
     table.flush(4, 5, 80_000)
@@ -165,7 +165,7 @@ def test_a_whole_life(table, create, require_alike, tmp_path):
     removed = table.work(remove_partitions, lambda _, infos: {i.path for i in infos if i.path == NEXT}, owner="drop")
     assert len(removed.removed_paths) == 1
     require_alike([1, 2, 4, 5, 6])
-    alter_table_config(table.store, table.paths, {"retention_ms": 24 * 3_600_000}, clock=table.clock)
+    alter_table_config(table, {"retention_ms": 24 * 3_600_000}, clock=table.clock)
     table.clock.advance(24 * 3_600_000)
     assert table.work(retain_table, owner="retain").removal.removed_paths == ()
     table.clock.advance(24 * 3_600_000)

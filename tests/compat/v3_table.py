@@ -17,6 +17,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.rebuild import RebuildOptions, rebuild_table
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import PartitionMatcher
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import create_table, read_table_config
@@ -39,7 +40,7 @@ GRACE_MS = 60_000
 START_MS = 1_686_176_939_445
 
 
-class V3Table:
+class V3Table(TableStore):
     """A table as the original wire's writer leaves it, and our services on it. A row is a number.
 
     Attributes:
@@ -55,7 +56,7 @@ class V3Table:
     def __init__(self, root):
         self.clock = FakeClock(START_MS)
         self.store = MirroredStore(root, self.clock.now_ms)
-        self.paths = Warehouse(self.store).table("events")
+        self.paths = Warehouse(self.store).table("events").paths
         self.engine = duckdb.connect()
         self.scratch = root / "rows.parquet"
         self.files = 0
@@ -112,10 +113,10 @@ class V3Table:
         options = {"sort": ("ts",), "merge_fan_in": 2, "data_grace_ms": GRACE_MS, "log_grace_ms": 20_000}
         fields = {"partition": (PartitionField.parse("u"), PartitionField.parse("d=day(ts)")), **options, **fields}
         config = TableConfig.create(name="events", orphan_age_ms=4 * GRACE_MS, **fields)
-        create_table(self.store, self.paths, config)
+        create_table(TableStore(self.store, self.paths), config)
 
     def reader(self, **options):
-        return LogReader(self.store, self.paths, clock=self.clock, **options)
+        return LogReader(TableStore(self.store, self.paths), clock=self.clock, **options)
 
     def numbers(self, as_of_ms=None):
         """Return all rows, read as every reader of ours does."""
@@ -125,13 +126,13 @@ class V3Table:
         return self.numbers_in(*(marker.path for marker in snapshot.live)) if snapshot.live else []
 
     def run(self, function, **options):
-        result = function(self.store, self.paths, clock=self.clock, **options)
+        result = function(TableStore(self.store, self.paths), clock=self.clock, **options)
         self.clock.advance(5)
         return result
 
     def work(self, function, *args, owner, paths=None, **options):
         """Run an operation on a table."""
-        table = Table.open(self.store, paths or self.paths, clock=self.clock, owner=owner)
+        table = Table.open(TableStore(self.store, paths or self.paths), clock=self.clock, owner=owner)
         result = function(table, *args, **options)
         self.clock.advance(5)
         return result
@@ -142,7 +143,9 @@ class V3Table:
     def flush(self, *numbers):
         rows = [{"u": "a", "ts": self.time_of(n), "n": n} for n in numbers]
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock))
+        stage_batch(
+            TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock)
+        )
         return self.work(flush_table, NativeWriter(self.store, self.clock), owner="flush")
 
     def merge(self, **options):
@@ -155,7 +158,7 @@ class V3Table:
         return self.work(delete_rows, changer, condition, owner="delete")
 
     def rewrite(self, query):
-        matches = PartitionMatcher((), read_table_config(self.store, self.paths))
+        matches = PartitionMatcher((), read_table_config(TableStore(self.store, self.paths)))
         changer = NativeChanger(self.store, self.clock)
         return self.work(rewrite_partitions, changer, query, matches=matches, owner="rewrite")
 

@@ -147,7 +147,7 @@ def make_table(**config):
 
 def stage(table, staging_format, body):
     batch_id = new_batch_id(table.clock)
-    stage_batch(table.store, table.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+    stage_batch(table, body=body, staging_format=staging_format, batch_id=batch_id)
     table.clock.advance(1)
     return batch_id
 
@@ -158,12 +158,12 @@ def flush_all(table):
     writer._limits = SMALL
     for _ in range(5):
         result = table.flush(writer=writer)
-        if not result.has_more and not list_staged(table.store, table.paths).batches:
+        if not result.has_more and not list_staged(table).batches:
             break
     logs = table.view().files
     committed = {each for log in logs for each in log.log.batch_ids}
     refused = {each for log in logs for each in log.log.refused_ids}
-    assert not list_staged(table.store, table.paths).batches, "a batch was neither committed nor refused"
+    assert not list_staged(table).batches, "a batch was neither committed nor refused"
     assert not committed & refused
     return committed, refused
 
@@ -203,7 +203,7 @@ def test_any_batch_is_committed_or_refused_with_a_reason(batches, config):
     committed, refused = flush_all(table)
     assert committed | refused == {*ids, good}
     assert good in committed, "a batch was held up by others"
-    entries = {entry.batch_id: entry for entry in list_quarantined(table.store, table.paths)}
+    entries = {entry.batch_id: entry for entry in list_quarantined(table)}
     for (staging_format, _), batch_id in zip(batches, ids, strict=True):
         event(f"{staging_format}: {'committed' if batch_id in committed else 'refused'}")
         if batch_id in refused:

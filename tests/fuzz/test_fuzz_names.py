@@ -58,7 +58,7 @@ def test_a_name_that_is_taken_is_one_component_below_the_root(name):
             continue
         assert name.isascii() and "/" not in name and "." not in name and name == name.strip()
     try:
-        paths = warehouse.table(name)
+        paths = warehouse.table(name).paths
     except InvalidRequest:
         event("refused")
         return

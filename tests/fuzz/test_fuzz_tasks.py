@@ -26,6 +26,7 @@ from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.staging import list_staged
 from icedb_log.names import INGEST_CHECK_QUERY, INGEST_IMPORT
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import TableConfigs, create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
@@ -162,8 +163,8 @@ class EnqueueBench:
         self.clock = FakeClock()
         self.store = MemoryObjectStore(self.clock.now_ms)
         self.warehouse = Warehouse(self.store)
-        self.paths = self.warehouse.table("events")
-        create_table(self.store, self.paths, TableConfig.create(name="events"))
+        self.paths = self.warehouse.table("events").paths
+        create_table(TableStore(self.store, self.paths), TableConfig.create(name="events"))
         tables = TableConfigs(self.store, clock=self.clock, max_age_ms=30_000)
         gate = StagingGate(
             self.warehouse, clock=self.clock, pressure=OpenGate(), tables=tables, on_staged=lambda _: None
@@ -178,7 +179,10 @@ class EnqueueBench:
         )
 
     def staged(self):
-        return {batch.batch_id: self.store.get(batch.key).body for batch in list_staged(self.store, self.paths).batches}
+        return {
+            batch.batch_id: self.store.get(batch.key).body
+            for batch in list_staged(TableStore(self.store, self.paths)).batches
+        }
 
 
 ROW_VALUES = st.recursive(

@@ -77,7 +77,7 @@ class StallingStore:
 
 def flush_once(warehouse, table=TABLE, *, max_batches=MAX_BATCHES):
     return flush_table(
-        Table.open(warehouse.store, warehouse.table(table), clock=SystemClock(), owner=str(os.getpid())),
+        Table.open(warehouse.table(table), clock=SystemClock(), owner=str(os.getpid())),
         RowFileWriter(warehouse.store, SystemClock()),
         limits=FlushLimits(max_batches=max_batches),
     )

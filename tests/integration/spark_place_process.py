@@ -29,6 +29,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
@@ -56,17 +57,20 @@ class Place:
 
     def create(self, name, **options):
         fields = (PartitionField.parse("d=day(ts)"),)
-        create_table(self.store, self.warehouse.table(name), TableConfig.create(name=name, partition=fields, **options))
-        return self.warehouse.table(name)
+        create_table(
+            TableStore(self.store, self.warehouse.table(name).paths),
+            TableConfig.create(name=name, partition=fields, **options),
+        )
+        return self.warehouse.table(name).paths
 
     def append(self, paths, *numbers, writer):
         for chosen in numbers:
             body = "".join(f"{json.dumps(make_event(n))}\n" for n in chosen).encode()
-            stage_batch(self.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-        return flush_table(Table.open(self.store, paths, clock=CLOCK, owner="test"), writer)
+            stage_batch(TableStore(self.store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+        return flush_table(Table.open(TableStore(self.store, paths), clock=CLOCK, owner="test"), writer)
 
     def rows(self, paths):
-        live = fold(LogReader(self.store, paths, clock=CLOCK).read()).live
+        live = fold(LogReader(TableStore(self.store, paths), clock=CLOCK).read()).live
         tables = [pq.read_table(io.BytesIO(self.store.get(marker.path).body), partitioning=None) for marker in live]
         rows = pa.concat_tables(tables, promote_options="default").sort_by("n").to_pylist()
         return len(live), [[row["ts"].isoformat(), row["event"], row["n"]] for row in rows]
@@ -78,12 +82,12 @@ class Place:
         direct = self.append(paths, batches[0], writer=self.engine.writer)
         flushed = self.rows(paths)
         merged = merge_table(
-            Table.open(self.store, paths, clock=CLOCK, owner="test"),
+            Table.open(TableStore(self.store, paths), clock=CLOCK, owner="test"),
             self.engine.merger,
             options=MergeOptions(full=True),
         )
         deleted = delete_rows(
-            Table.open(self.store, paths, clock=CLOCK, owner="test"), self.engine.changer, "n % 10 = 3"
+            Table.open(TableStore(self.store, paths), clock=CLOCK, owner="test"), self.engine.changer, "n % 10 = 3"
         )
         return {
             "flushed": flushed,
@@ -112,7 +116,7 @@ class Place:
             [parse_pattern(f"{self.settings.store}/in/*.parquet")], open_store=opener, allowed=["s3://"]
         )
         import_files(
-            Table.open(self.store, paths, clock=CLOCK, owner="test"),
+            Table.open(TableStore(self.store, paths), clock=CLOCK, owner="test"),
             self.engine.importer,
             sources,
             options=ImportOptions(),

@@ -78,7 +78,7 @@ def redis():
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
     warehouse = open_warehouse(f"file://{folder}/warehouse")
-    create_table(warehouse.store, warehouse.table("events"), TableConfig.create(name="events"))
+    create_table(warehouse.table("events"), TableConfig.create(name="events"))
     write_access(
         folder / "access.json",
         {

@@ -46,7 +46,7 @@ def test_the_examples_of_the_python_page(parquet, tmp_path):
     write_inputs(tmp_path)
     code = "\n".join(blocks("python-client.md", "python"))
     exec(compile(code, "docs/python-client.md", "exec"), {})
-    staged = list_staged(parquet.warehouse.store, parquet.warehouse.table("events")).batches
+    staged = list_staged(parquet.warehouse.table("events")).batches
     assert len(staged) >= 9
     assert {batch.format.partition(".")[0] for batch in staged} == {"ndjson", "csv", "arrow"}
 

@@ -62,7 +62,7 @@ def url(tmp_path):
     url = f"file://{tmp_path}/warehouse"
     warehouse = open_warehouse(url)
     for name in ("events", "bad"):
-        create_table(warehouse.store, warehouse.table(name), TableConfig.create(name=name))
+        create_table(warehouse.table(name), TableConfig.create(name=name))
     return url
 
 

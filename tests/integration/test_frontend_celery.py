@@ -18,6 +18,7 @@ from icedb_log.clock import SystemClock, make_uuid7_hex, new_batch_id
 from icedb_log.ingest.pressure import Pressure, publish_pressure
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import HOUR_MS
@@ -43,7 +44,7 @@ def redis():
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory):
     warehouse = StoreSettings(f"file://{tmp_path_factory.mktemp('celery')}").open()
-    create_table(warehouse.store, warehouse.table("events"), TableConfig.create(name="events"))
+    create_table(warehouse.table("events"), TableConfig.create(name="events"))
     return warehouse
 
 
@@ -90,7 +91,7 @@ def foreign(redis):
 @pytest.fixture
 def staged(warehouse):
     """Return what is staged; empty at the start of each test."""
-    prefix = warehouse.table("events").staging_prefix
+    prefix = warehouse.table("events").paths.staging_prefix
 
     def staged():
         keys = [info.key for info in list_all(warehouse.store, prefix).objects]
@@ -189,9 +190,9 @@ def test_no_message_is_lost_when_its_worker_stops_or_dies(env, foreign, warehous
     worker.terminate()
     assert worker.wait(LIMIT_S) == 0
     client = open_redis(redis.url, timeout_ms=1000)
-    paths = warehouse.table("events")
+    paths = warehouse.table("events").paths
     env = env | {"ICEDB_METRICS_PORT": "0"}
-    publish_pressure(warehouse.store, paths, Pressure("stop", 60.0, "full", 1_000), clock=CLOCK)
+    publish_pressure(TableStore(warehouse.store, paths), Pressure("stop", 60.0, "full", 1_000), clock=CLOCK)
     batch_id = new_batch_id(CLOCK)
     with running_worker(env, tmp_path) as process:
         sent = send(foreign, batch_id=batch_id, rows=ROWS)

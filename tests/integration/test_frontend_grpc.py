@@ -14,6 +14,7 @@ from grpc_status import rpc_status
 from icedb_log.clock import make_uuid7_hex, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
+from icedb_log.store.table_store import TableStore
 from icedb_log.units import MINUTE_MS
 from icedb_proto import ingest_pb2 as pb
 from icedb_proto import ingest_pb2_grpc
@@ -153,9 +154,9 @@ def test_a_message_beyond_the_servers_limit_is_refused_without_a_retry_time(rig,
 
 
 def test_pressure_there_and_back(rig, stub):
-    paths = rig.warehouse.table("events")
+    paths = rig.warehouse.table("events").paths
     stop = Pressure("stop", 60.0, "801 log files, log_files_stop is 800", 12_000)
-    publish_pressure(rig.store, paths, stop, clock=CLOCK)
+    publish_pressure(TableStore(rig.store, paths), stop, clock=CLOCK)
     wait_until(lambda: is_refused(stub))
     error = refusal(stub, request())
     assert error.code() is CODE.RESOURCE_EXHAUSTED
@@ -169,20 +170,20 @@ def test_pressure_there_and_back(rig, stub):
     with pytest.raises(grpc.RpcError) as caught:
         list(stub.AppendStream(iter([request()]), timeout=LIMIT_S))
     assert caught.value.code() is CODE.RESOURCE_EXHAUSTED
-    publish_pressure(rig.store, paths, Pressure(), clock=CLOCK)
+    publish_pressure(TableStore(rig.store, paths), Pressure(), clock=CLOCK)
     wait_until(lambda: not is_refused(stub))
 
 
 def test_a_halted_table_is_a_failed_precondition_with_the_reason(rig, stub):
-    paths = rig.warehouse.table("events")
-    publish_halt(rig.store, paths, "column 'ts' is BIGINT in the log", clock=CLOCK)
+    paths = rig.warehouse.table("events").paths
+    publish_halt(TableStore(rig.store, paths), "column 'ts' is BIGINT in the log", clock=CLOCK)
     wait_until(lambda: is_refused(stub))
     error = refusal(stub, request())
     assert error.code() is CODE.FAILED_PRECONDITION
     assert "table events is halted" in error.details()
     assert "column 'ts' is BIGINT in the log" in error.details()
     assert dict(error.trailing_metadata())["icedb-error"] == "TableHalted"
-    publish_pressure(rig.store, paths, Pressure(), clock=CLOCK, ends_halt=True)
+    publish_pressure(TableStore(rig.store, paths), Pressure(), clock=CLOCK, ends_halt=True)
     wait_until(lambda: not is_refused(stub))
 
 

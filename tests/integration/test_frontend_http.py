@@ -18,6 +18,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.units import MINUTE_MS
 from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
@@ -184,7 +185,7 @@ def test_one_key_from_twenty_threads_is_one_batch(rig, key):
 
 def test_a_key_that_is_known_to_be_staged_is_not_staged_again(rig):
     first = rig.post(LINES, Idempotency_Key="paid 12")
-    record = rig.warehouse.table("events").idempotency_key(hashlib.sha256(b"paid 12").hexdigest())
+    record = rig.warehouse.table("events").paths.idempotency_key(hashlib.sha256(b"paid 12").hexdigest())
     wait_until(lambda: json.loads(rig.store.get(record).body)["staged"])
     (name,) = rig.staged()
     rig.store.delete([f"events/_icedb/staging/{name}"])  # a flush took it
@@ -194,7 +195,7 @@ def test_a_key_that_is_known_to_be_staged_is_not_staged_again(rig):
 
 
 def test_a_key_that_nobody_confirmed_is_too_old_after_the_window(rig):
-    record = rig.warehouse.table("events").idempotency_key(hashlib.sha256(b"lost").hexdigest())
+    record = rig.warehouse.table("events").paths.idempotency_key(hashlib.sha256(b"lost").hexdigest())
     content = hashlib.sha256(b"ndjson\n" + LINES).hexdigest()
     old = late_id(8 * MINUTE_MS)
     rig.store.put(record, json.dumps({"batch_id": old, "content_sha256": content, "staged": False}).encode())
@@ -207,8 +208,10 @@ def test_a_key_that_nobody_confirmed_is_too_old_after_the_window(rig):
 def test_status_follows_a_batch(rig):
     good, bad = rig.post(LINES).json, rig.post(b'{"a":}\n').json
     assert rig.call("GET", good["status_url"]).json["status"] == "staged"
-    paths = rig.warehouse.table("events")
-    result = flush_table(Table.open(rig.store, paths, clock=CLOCK, owner="test"), RowFileWriter(rig.store, CLOCK))
+    paths = rig.warehouse.table("events").paths
+    result = flush_table(
+        Table.open(TableStore(rig.store, paths), clock=CLOCK, owner="test"), RowFileWriter(rig.store, CLOCK)
+    )
     assert result.batch_count == 1
     assert rig.call("GET", good["status_url"]).json == {
         "batch_id": good["batch_id"],
@@ -301,10 +304,10 @@ def test_a_bug_is_a_500_without_its_text(rig, monkeypatch):
 
 
 def test_pressure_there_and_back(rig):
-    paths = rig.warehouse.table("events")
+    paths = rig.warehouse.table("events").paths
     assert rig.post(LINES).status == 202
     stop = Pressure("stop", 60.0, "801 log files, log_files_stop is 800", 12_000)
-    publish_pressure(rig.store, paths, stop, clock=CLOCK)
+    publish_pressure(TableStore(rig.store, paths), stop, clock=CLOCK)
     wait_until(lambda: rig.post(LINES).status == 429)
     before = len(rig.staged())
     refused = rig.post(LINES)
@@ -320,14 +323,14 @@ def test_pressure_there_and_back(rig):
             b"Content-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
         )
         assert client.recv(100).startswith(b"HTTP/1.1 429 ")
-    publish_pressure(rig.store, paths, Pressure(), clock=CLOCK)
+    publish_pressure(TableStore(rig.store, paths), Pressure(), clock=CLOCK)
     wait_until(lambda: rig.post(LINES).status == 202)
     assert rig.metric("icedb_frontend_batches_total", door="http", outcome="overloaded") >= 2
 
 
 def test_a_halted_table_is_said_to_be_halted_before_anything_is_accepted(rig):
-    paths = rig.warehouse.table("events")
-    publish_halt(rig.store, paths, "column 'ts' is BIGINT in the log", clock=CLOCK)
+    paths = rig.warehouse.table("events").paths
+    publish_halt(TableStore(rig.store, paths), "column 'ts' is BIGINT in the log", clock=CLOCK)
     wait_until(lambda: rig.post(LINES).status == 409)
     before = len(rig.staged())
     refused = rig.post(LINES)
@@ -341,7 +344,7 @@ def test_a_halted_table_is_said_to_be_halted_before_anything_is_accepted(rig):
     assert "column 'ts' is BIGINT in the log" in event.json["detail"]
     assert len(rig.staged()) == before
     assert rig.metric("icedb_frontend_batches_total", door="http", outcome="halted") >= 2
-    publish_pressure(rig.store, paths, Pressure(), clock=CLOCK, ends_halt=True)
+    publish_pressure(TableStore(rig.store, paths), Pressure(), clock=CLOCK, ends_halt=True)
     wait_until(lambda: rig.post(LINES).status == 202)
 
 
@@ -358,7 +361,7 @@ def test_health_is_answered_on_this_port_too(rig):
 
 def test_i8_an_id_used_again_for_other_content_is_refused_in_whatever_format(rig):
     """Through the door, a flush of real Parquet files, and the door again: what was accepted is in the table."""
-    paths = rig.warehouse.table("events")
+    paths = rig.warehouse.table("events").paths
     batch_id = new_batch_id(CLOCK)
     assert rig.post(b'{"a":1}\n', Idempotency_Key=batch_id).status == 202
     again = rig.post(b'[{"a":3}]', content_type="application/json", Idempotency_Key=batch_id)
@@ -366,14 +369,14 @@ def test_i8_an_id_used_again_for_other_content_is_refused_in_whatever_format(rig
     assert rig.post(gzip.compress(b'{"a":1}\n'), Idempotency_Key=batch_id, Content_Encoding="gzip").status == 202
     writer = NativeWriter(rig.store, CLOCK)
     for _ in range(2):
-        flush_table(Table.open(rig.store, paths, clock=CLOCK, owner="test"), writer)
+        flush_table(Table.open(TableStore(rig.store, paths), clock=CLOCK, owner="test"), writer)
     assert rig.post(b'{"a":4}\n', Idempotency_Key=batch_id).status == 422
     assert rig.staged() == {}
     # The client's own staging passes no door.
-    stage_batch(rig.store, paths, body=b'{"a":4}\n', staging_format="ndjson", batch_id=batch_id)
-    result = flush_table(Table.open(rig.store, paths, clock=CLOCK, owner="test"), writer)
+    stage_batch(TableStore(rig.store, paths), body=b'{"a":4}\n', staging_format="ndjson", batch_id=batch_id)
+    result = flush_table(Table.open(TableStore(rig.store, paths), clock=CLOCK, owner="test"), writer)
     assert result.conflict_count == 1
     status = rig.call("GET", f"/v1/tables/events/batches/{batch_id}").json
     assert (status["status"], status["conflicts"]) == ("committed", 1)
-    (entry,) = [entry for entry in list_quarantined(rig.store, paths) if entry.kind == "conflict"]
+    (entry,) = [entry for entry in list_quarantined(TableStore(rig.store, paths)) if entry.kind == "conflict"]
     assert rig.store.get(entry.payload_key).body == b'{"a":4}\n'

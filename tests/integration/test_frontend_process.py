@@ -23,7 +23,7 @@ LIMIT_S = 60
 def warehouse(tmp_path):
     warehouse = StoreSettings(f"file://{tmp_path / 'warehouse'}").open()
     (tmp_path / "warehouse").mkdir()
-    create_table(warehouse.store, warehouse.table("events"), TableConfig.create(name="events"))
+    create_table(warehouse.table("events"), TableConfig.create(name="events"))
     return warehouse
 
 
@@ -83,7 +83,7 @@ def test_what_was_acknowledged_is_staged_however_the_process_ends(tmp_path, ware
         process.kill()
         process.wait(LIMIT_S)
     assert len(acknowledged) > 4
-    staged = list_all(warehouse.store, warehouse.table("events").staging_prefix).objects
+    staged = list_all(warehouse.store, warehouse.table("events").paths.staging_prefix).objects
     assert set(acknowledged) <= {info.key.rpartition("/")[2].partition(".")[0] for info in staged}
     if number is signal.SIGTERM:
         assert process.returncode == 0

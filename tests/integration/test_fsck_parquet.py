@@ -160,7 +160,7 @@ def test_the_schema_knows_every_code_and_field():
 
 
 def data_file(parquet, day):
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
     (info,) = store.list_page(f"{paths.data_prefix}d=2026-01-0{day}/").objects
     return info.key
 
@@ -183,7 +183,7 @@ def other_rows(parquet):
 
 
 def edit_marker(parquet, old, new):
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
     info = store.list_page(paths.log_prefix).objects[0]
     body = store.get(info.key).body
     assert old in body
@@ -197,7 +197,7 @@ def narrow(parquet):
 
 def other_type(parquet):
     edit_marker(parquet, b'"amount":"DOUBLE"', b'"price":"DOUBLE"')
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
     for info in store.list_page(paths.log_prefix).objects[1:]:
         body = store.get(info.key).body.replace(b'"amount":"DOUBLE"', b'"amount":"BIGINT"')
         store.put(info.key, body)
@@ -238,7 +238,7 @@ def test_sixty_flipped_bytes_are_found_before_a_query_finds_them(warehouse, caps
     body = bytearray(path.read_bytes())
     for place in range(5000, 5060):
         body[place] ^= 255
-    store, paths = warehouse.warehouse.store, warehouse.warehouse.table("events")
+    store, paths = warehouse.warehouse.store, warehouse.warehouse.table("events").paths
     key = paths.data_key(partition="d=2026-01-04", file_id="ours")
     store.put(key, bytes(body))
     log = LogFile(

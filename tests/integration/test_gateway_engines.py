@@ -154,7 +154,7 @@ def test_polars(rig):
 def many(rig):
     """A table of 1,100 files with one body; the paths of all of them."""
     table = rig[0].table("many").create("d=day(ts)")
-    paths = table.warehouse.table("many")
+    paths = table.warehouse.table("many").paths
     store = table.warehouse.store
     source = next(info.key for info in store.list_page("events/_data/d=2026-01-02/").objects)
     body = store.get(source).body

@@ -25,6 +25,7 @@ from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store import s3
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -73,14 +74,14 @@ class ImportingTable:
         self.settings = settings
         self.source_s3 = source_s3
         self.warehouse = settings.open()
-        self.store, self.paths = self.warehouse.store, self.warehouse.table("imported")
+        self.store, self.paths = self.warehouse.store, self.warehouse.table("imported").paths
         self.importer = SparkFileImporter(spark, settings, clock=CLOCK, source_s3=source_s3)
         self.merger = SparkGroupMerger(spark, settings, clock=CLOCK)
         fields = (PartitionField.parse("d=day(ts)"),)
         config = TableConfig.create(
             name="imported", partition=fields, sort=("event", "n"), data_grace_ms=1000, log_grace_ms=1000
         )
-        create_table(self.store, self.paths, config)
+        create_table(TableStore(self.store, self.paths), config)
 
     def run_import(self, *patterns, **options):
         sources = list_sources(
@@ -89,7 +90,7 @@ class ImportingTable:
             allowed=["s3://", "file:///"],
         )
         return import_files(
-            Table.open(self.store, self.paths, clock=CLOCK, owner="test"),
+            Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="test"),
             self.importer,
             sources,
             options=ImportOptions(**options),
@@ -106,16 +107,18 @@ class ImportingTable:
 
     def merge_and_vacuum(self):
         merged = merge_table(
-            Table.open(self.store, self.paths, clock=CLOCK, owner="test"), self.merger, options=MergeOptions(full=True)
+            Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="test"),
+            self.merger,
+            options=MergeOptions(full=True),
         )
         assert (merged.input_count, merged.output_count) == (DAYS * FILES_PER_DAY, DAYS)
         deleted = 0
         for _ in range(100):
-            deleted += len(vacuum_table(Table.open(self.store, self.paths, clock=CLOCK)).deleted_data)
+            deleted += len(vacuum_table(Table.open(TableStore(self.store, self.paths), clock=CLOCK)).deleted_data)
             if deleted == DAYS * FILES_PER_DAY:
                 break
             CLOCK.sleep_ms(100)
-        live = {marker.path for marker in fold(LogReader(self.store, self.paths, clock=CLOCK).read()).live}
+        live = {marker.path for marker in fold(LogReader(TableStore(self.store, self.paths), clock=CLOCK).read()).live}
         assert {info.key for info in list_all(self.store, self.paths.data_prefix).objects} == live
         assert len(live) == DAYS
 

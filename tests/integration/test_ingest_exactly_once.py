@@ -31,6 +31,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -62,11 +63,11 @@ class TableUnderTest:
     def __init__(self, warehouse, name="events"):
         self.warehouse = warehouse
         self.store = warehouse.store
-        self.paths = warehouse.table(name)
+        self.paths = warehouse.table(name).paths
         self.acknowledged = {}
         self.next_number = 0
         config = TableConfig.create(name=name, partition=(PartitionField.parse("kind"),), sort=("n",))
-        create_table(self.store, self.paths, config)
+        create_table(TableStore(self.store, self.paths), config)
 
     def make_rows(self, count=3):
         first, self.next_number = self.next_number, self.next_number + count
@@ -78,23 +79,25 @@ class TableUnderTest:
         body = b"\n".join(orjson.dumps(row) for row in rows)
         if staging_format == "ndjson.gz":
             body = gzip.compress(body, mtime=0)
-        stage_batch(self.store, self.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+        stage_batch(TableStore(self.store, self.paths), body=body, staging_format=staging_format, batch_id=batch_id)
         self.acknowledged[batch_id] = rows
         return batch_id
 
     def stage_bad(self):
         """Stage a batch that nobody can commit."""
         batch_id = new_batch_id(CLOCK)
-        stage_batch(self.store, self.paths, body=b'{"n": 1, "ki', staging_format="ndjson", batch_id=batch_id)
+        stage_batch(
+            TableStore(self.store, self.paths), body=b'{"n": 1, "ki', staging_format="ndjson", batch_id=batch_id
+        )
         return batch_id
 
 
 def read_view(warehouse):
-    return LogReader(warehouse.store, warehouse.table("events"), clock=CLOCK).read()
+    return LogReader(warehouse.table("events"), clock=CLOCK).read()
 
 
 def count_staged(warehouse):
-    return len(list_staged(warehouse.store, warehouse.table("events")).batches)
+    return len(list_staged(warehouse.table("events")).batches)
 
 
 def require_exactly_once(warehouse, acknowledged):
@@ -150,7 +153,9 @@ def test_a_killed_flush_loses_and_doubles_nothing(template, tmp_path, flushes, h
         died_at[len(committed), count_staged(warehouse)] += 1
         flushes.flush_to_the_end(warehouse)
         require_exactly_once(warehouse, acknowledged)
-        names = [info.key for info in list_all(warehouse.store, warehouse.table("events").quarantine_prefix).objects]
+        names = [
+            info.key for info in list_all(warehouse.store, warehouse.table("events").paths.quarantine_prefix).objects
+        ]
         assert {bad in name for name in names} == {True}
         assert flushes.flush_once(warehouse).committed_key is None
     if how == "steps":
@@ -209,8 +214,8 @@ def flush_without_spark(settings):
     warehouse = settings.open()
     writer = SparkBatchWriter(None, settings, clock=CLOCK)
     writer._runner = RunnerWithoutSpark(None, settings)
-    paths = warehouse.table("events")
-    return flush_table(Table.open(warehouse.store, paths, clock=CLOCK, owner="test"), writer)
+    paths = warehouse.table("events").paths
+    return flush_table(Table.open(TableStore(warehouse.store, paths), clock=CLOCK, owner="test"), writer)
 
 
 def test_a_batch_sent_twenty_times_at_once_is_committed_once(tmp_path):

@@ -13,6 +13,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, INGEST_SWEEP
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_service.celery_app import make_app
@@ -51,7 +52,7 @@ class Warehouse:
             "ICEDB_FLUSH_LARGE_ROWS": str(LARGE_ROWS),
         }
         for name in ("hit", "quiet"):
-            create_table(self.warehouse.store, self.warehouse.table(name), TableConfig.create(name=name))
+            create_table(self.warehouse.table(name), TableConfig.create(name=name))
 
     def start(self, queue):
         with (self.folder / f"{queue}.log").open("ab") as log:
@@ -65,17 +66,17 @@ class Warehouse:
     def stage(self, table, rows, first=0):
         batch_id = new_batch_id(CLOCK)
         body = encode_rows({"n": n} for n in range(first, first + rows))
-        paths = self.warehouse.table(table)
-        stage_batch(self.warehouse.store, paths, body=body, staging_format="ndjson", batch_id=batch_id)
+        paths = self.warehouse.table(table).paths
+        stage_batch(TableStore(self.warehouse.store, paths), body=body, staging_format="ndjson", batch_id=batch_id)
         return batch_id
 
     def commits(self, table):
         """Return the batch ids of each commit of a table, in order."""
-        reader = LogReader(self.warehouse.store, self.warehouse.table(table), clock=CLOCK)
+        reader = LogReader(self.warehouse.table(table), clock=CLOCK)
         return [file.log.batch_ids for file in reader.read().files]
 
     def staged(self, table):
-        return [batch.batch_id for batch in list_staged(self.warehouse.store, self.warehouse.table(table)).batches]
+        return [batch.batch_id for batch in list_staged(self.warehouse.table(table)).batches]
 
     def is_large_served(self):
         return bool(self.redis.exists(f"{SERVED_PREFIX}ingest-large"))

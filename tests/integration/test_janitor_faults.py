@@ -19,6 +19,7 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.object_store import list_all
 from icedb_log.store.s3 import S3ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.celery_app import make_app
 from icedb_service.settings import ServiceSettings
@@ -217,7 +218,7 @@ def test_deletes_that_are_denied_are_counted_told_and_never_forgotten(stack, gua
     assert stack.vacuum("events")["deleted_data_files"] == 3
     assert left(stack, table) == []
     assert stack.metric('icedb_janitor_failing_since_timestamp_seconds{table="events"}') == 0
-    told = [entry for _, entry in find_deletions(stack.store, table.paths, denied[0])]
+    told = [entry for _, entry in find_deletions(TableStore(stack.store, table.paths), denied[0])]
     assert [entry.outcome for entry in told] == ["failed", "failed", "deleted"]
     assert "AccessDenied" in told[0].reason
 
@@ -245,5 +246,7 @@ def left(stack, table):
 
 def outcomes(stack, table, keys):
     """What the audit says last of some objects."""
-    last = {entry.key: entry.outcome for part in read_audit(stack.store, table.paths) for entry in part.entries}
+    last = {
+        entry.key: entry.outcome for part in read_audit(TableStore(stack.store, table.paths)) for entry in part.entries
+    }
     return {last[key] for key in keys}

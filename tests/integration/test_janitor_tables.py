@@ -11,6 +11,7 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_service.celery_app import make_app
 from icedb_service.settings import ServiceSettings
@@ -82,8 +83,8 @@ class Janitor:
         return self.send(table).get(timeout=LIMIT_S)
 
     def waiting(self, table):
-        store, paths = self.warehouse.store, self.warehouse.table(table)
-        return vacuum_table(Table.open(store, paths, clock=CLOCK), dry_run=True).waiting
+        store, paths = self.warehouse.store, self.warehouse.table(table).paths
+        return vacuum_table(Table.open(TableStore(store, paths), clock=CLOCK), dry_run=True).waiting
 
     def terminate(self):
         self.popen.send_signal(signal.SIGTERM)

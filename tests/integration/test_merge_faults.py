@@ -21,6 +21,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_service.redis_clients import LockLost, TableLock, open_redis
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
@@ -52,7 +53,7 @@ class UnitMerger:
 class TableUnderTest:
     def __init__(self, warehouse, scratch):
         self.warehouse = warehouse
-        self.store, self.paths = warehouse.store, warehouse.table("events")
+        self.store, self.paths = warehouse.store, warehouse.table("events").paths
         self.merger = UnitMerger(self.store, scratch)
         parquet = ParquetWarehouse(warehouse)
         parquet.create("events", sort=("n",))
@@ -60,11 +61,11 @@ class TableUnderTest:
             parquet.commit("events", f"SELECT {number} + i * {FILES} AS n FROM range({ROWS}) t(i)", schema=SCHEMA)
 
     def merge(self, *, merger=None, check_alive=never_stop):
-        table = Table.open(self.store, self.paths, clock=CLOCK, owner="test").watched_by(check_alive)
+        table = Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="test").watched_by(check_alive)
         return merge_table(table, merger or self.merger, options=MergeOptions(full=True))
 
     def live(self):
-        return fold(LogReader(self.store, self.paths, clock=CLOCK).read()).live
+        return fold(LogReader(TableStore(self.store, self.paths), clock=CLOCK).read()).live
 
     def data_keys(self):
         return {info.key for info in list_all(self.store, self.paths.data_prefix).objects}

@@ -28,6 +28,7 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.status import read_status
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
@@ -160,7 +161,7 @@ def warehouse(tmp_path) -> StoreSettings:
     (tmp_path / "warehouse").mkdir()
     opened, clock = settings.open(), SystemClock()
     for name in (TABLE, "broken"):
-        paths = opened.table(name)
+        table = opened.table(name)
         config = TableConfig.create(
             name=name,
             partition=(PartitionField(name="p", column="p"),),
@@ -169,13 +170,13 @@ def warehouse(tmp_path) -> StoreSettings:
             log_files_slow=5,
             log_files_stop=10,
         )
-        create_table(opened.store, paths, config)
+        create_table(table, config)
         for number in range(10):
             body = encode_rows([{"id": number, "p": "a"}, {"id": -number, "p": "a"}])
-            stage_batch(opened.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
+            stage_batch(table, body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
             writer = RowFileWriter(opened.store, clock)
-            flush_table(Table.open(opened.store, paths, clock=clock, owner="test"), writer)
-    paths = opened.table("broken")
+            flush_table(Table.open(table, clock=clock, owner="test"), writer)
+    paths = opened.table("broken").paths
     opened.store.put(f"{paths.log_prefix}1700000000000_{'a' * 32}.jsonl", b"not a log file")
     return settings
 
@@ -199,7 +200,7 @@ def snapshot_metrics_port(warehouse, tmp_path) -> Iterator[int]:
 
 def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metrics_port, tmp_path):
     opened = warehouse.open()
-    truth = read_status(Table.open(opened.store, opened.table(TABLE), clock=SystemClock()))
+    truth = read_status(Table.open(TableStore(opened.store, opened.table(TABLE)), clock=SystemClock()))
     assert truth.merge_lag_files > 0
     dead = dict(zip(JOBS, find_free_ports(len(JOBS)), strict=True))
     (tmp_path / "prometheus").mkdir()
@@ -319,7 +320,7 @@ def send_until_merged(layout: StackLayout, prometheus: Prometheus) -> int:
             data_grace_ms=2000,
             log_grace_ms=2000,
         )
-        create_table(client.warehouse.store, client.warehouse.table(TABLE), config)
+        create_table(client.warehouse.table(TABLE), config)
         deadline = time.monotonic() + DEADLINE_S
         while not (
             prometheus.value("icedb_merge_commits_total") > 0

@@ -13,6 +13,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -49,15 +50,15 @@ purge_table(warehouse.store, paths, clock=SystemClock(), owner="killed", check_a
 def test_a_purge_that_is_killed_goes_on(s3_server):
     url = f"s3://{s3_server.bucket}/killed-purge"
     warehouse = StoreSettings(url, s3_server.options).open()
-    store, paths = warehouse.store, warehouse.table("events")
-    create_table(store, paths, TableConfig.create(name="events"))
+    store, paths = warehouse.store, warehouse.table("events").paths
+    create_table(TableStore(store, paths), TableConfig.create(name="events"))
     body = encode_rows([{"n": 1}])
-    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-    flush_table(Table.open(store, paths, clock=CLOCK, owner="test"), RowFileWriter(store, CLOCK))
+    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+    flush_table(Table.open(TableStore(store, paths), clock=CLOCK, owner="test"), RowFileWriter(store, CLOCK))
     for _ in range(FILES):
         store.put(paths.data_key(partition="", file_id=CLOCK.new_id()), b"x")
-    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-    drop_table(store, paths, clock=CLOCK, request=DropRequest(is_forced=True))
+    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+    drop_table(TableStore(store, paths), clock=CLOCK, request=DropRequest(is_forced=True))
 
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, url, s3_server.endpoint_url], stdout=subprocess.PIPE, text=True
@@ -73,13 +74,13 @@ def test_a_purge_that_is_killed_goes_on(s3_server):
     (entry,) = read_trash(warehouse)
     assert (entry.state, entry.progress.deleted_count) == ("purging", 2 * CHUNK)
     with pytest.raises(NotFound, match="is being purged"):
-        read_table_config(store, paths)
+        read_table_config(TableStore(store, paths))
 
-    assert purge_table(store, paths, clock=CLOCK, owner="next").state == "purged"
+    assert purge_table(TableStore(store, paths), clock=CLOCK, owner="next").state == "purged"
     rest = [info.key.removeprefix(f"{paths.prefix}/_icedb/") for info in list_all(store, f"{paths.prefix}/").objects]
     assert rest == ["fence/ingest.json", "fence/merge.json", "purge.json", "table.json"]
     assert warehouse.list_tables() == ()
     (entry,) = read_trash(warehouse)
     assert entry.progress.deleted_count == FILES + 3
     with pytest.raises(InvalidRequest, match="the name is free in"):  # T6: a moment after it was dropped
-        create_table(store, paths, TableConfig.create(name="events"))
+        create_table(TableStore(store, paths), TableConfig.create(name="events"))

@@ -17,6 +17,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
@@ -35,15 +36,15 @@ CONFIG = TableConfig.create(
 PLACES = ("São Paulo/%", "a+b c")
 
 
-class RealTable:
+class RealTable(TableStore):
     """A table on a directory, written by Spark."""
 
     def __init__(self, spark, folder):
         self.root = folder / "store"
         settings = StoreSettings(f"file://{self.root}")
         warehouse = settings.open()
-        self.store, self.paths = warehouse.store, warehouse.table("events")
-        create_table(self.store, self.paths, CONFIG)
+        self.store, self.paths = warehouse.store, warehouse.table("events").paths
+        create_table(TableStore(self.store, self.paths), CONFIG)
         self.writer = SparkBatchWriter(spark, settings, clock=CLOCK)
         self.changer = SparkRowChanger(spark, settings, clock=CLOCK)
 
@@ -58,18 +59,25 @@ class RealTable:
             for n in range(first, first + count)
         ]
         body = "\n".join(json.dumps(row) for row in rows).encode()
-        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+        stage_batch(
+            TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK)
+        )
         assert (
-            flush_table(Table.open(self.store, self.paths, clock=CLOCK, owner="test"), self.writer).row_count == count
+            flush_table(
+                Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="test"), self.writer
+            ).row_count
+            == count
         )
 
     def merge(self):
         merge_table(
-            Table.open(self.store, self.paths, clock=CLOCK, owner="test"), self.changer, options=MergeOptions(full=True)
+            Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="test"),
+            self.changer,
+            options=MergeOptions(full=True),
         )
 
     def snapshot(self):
-        return fold(LogReader(self.store, self.paths, clock=CLOCK).read())
+        return fold(LogReader(TableStore(self.store, self.paths), clock=CLOCK).read())
 
     def rows(self):
         files = [str(self.root / marker.path) for marker in self.snapshot().live]
@@ -82,7 +90,7 @@ def test_rows_are_the_same_when_the_log_was_destroyed(spark, tmp_path, capsys):
     table.flush(0, 60)
     table.flush(60, 60)
     table.merge()
-    delete_rows(Table.open(table.store, table.paths, clock=CLOCK, owner="test"), table.changer, "id % 10 = 3")
+    delete_rows(Table.open(table, clock=CLOCK, owner="test"), table.changer, "id % 10 = 3")
     table.flush(120, 30)
     rows, before = table.rows(), table.snapshot()
     assert len(rows) == 138

@@ -48,7 +48,7 @@ def parquet(tmp_path_factory):
 
 def commit_of_another_writer(parquet):
     """Commit a file of more than 2^53 bytes, of which nobody says how many rows it has."""
-    paths, now_ms = parquet.warehouse.table("events"), parquet.clock.now_ms()
+    paths, now_ms = parquet.warehouse.table("events").paths, parquet.clock.now_ms()
     marker = FileMarker(paths.data_key(partition="country=at", file_id="ab"), 2**53 + 1, now_ms)
     log = LogFile(time_ms=now_ms, schema={"amount": "DOUBLE"}, markers=(marker,), commit_id="c0ffee")
     parquet.warehouse.store.put_if_absent(

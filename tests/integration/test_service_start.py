@@ -167,7 +167,7 @@ def test_a_worker_rides_out_a_restart_of_redis_and_shows_its_health(env, tmp_pat
         port = free_port()
         settings = ServiceSettings(store=env["ICEDB_STORE"], redis_url=own.url)
         warehouse = StoreSettings(env["ICEDB_STORE"]).open()
-        create_table(warehouse.store, warehouse.table("events"), TableConfig.create(name="events"))
+        create_table(warehouse.table("events"), TableConfig.create(name="events"))
         app = make_app(settings)
         extra = {"ICEDB_REDIS_URL": own.url, "ICEDB_METRICS_PORT": str(port)}
         with running(["-m", "icedb_janitor"], env | extra, tmp_path):

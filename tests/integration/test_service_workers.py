@@ -25,6 +25,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, INGEST_IMPORT, JANITOR_VACUUM, MERGE_MERGE
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.celery_app import make_app
@@ -160,18 +161,18 @@ def stack(tmp_path_factory):
             stack.close()
 
 
-class Table:
+class Table(TableStore):
     """A table, what was acknowledged for it, and what is in it."""
 
     def __init__(self, stack, name, **options):
         self.stack = stack
         self.store = stack.warehouse.store
-        self.paths = stack.warehouse.table(name)
-        self.reader = LogReader(self.store, self.paths, clock=CLOCK)
+        self.paths = stack.warehouse.table(name).paths
+        self.reader = LogReader(TableStore(self.store, self.paths), clock=CLOCK)
         self.acknowledged = set()
         self.batch_ids = []
         options = {"partition": (PartitionField.parse("kind"),), "sort": ("n",), "merge_fan_in": 3} | options
-        create_table(self.store, self.paths, TableConfig.create(name=name, **options))
+        create_table(TableStore(self.store, self.paths), TableConfig.create(name=name, **options))
 
     def stage(self, batch_count, rows_per_batch=10, wake=True):
         for _ in range(batch_count):
@@ -179,7 +180,9 @@ class Table:
             numbers = range(first, first + rows_per_batch)
             body = b"\n".join(orjson.dumps({"n": n, "kind": f"k{n % 2}", "text": "x" * (n % 50)}) for n in numbers)
             self.batch_ids.append(new_batch_id(CLOCK))
-            stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=self.batch_ids[-1])
+            stage_batch(
+                TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=self.batch_ids[-1]
+            )
             self.acknowledged.update(numbers)
             if wake:
                 self.stack.wakeups.try_wake(INGEST_FLUSH, self.paths.name)
@@ -208,7 +211,9 @@ class Table:
         wait_until(lambda: self.unnamed_data() - besides, f"a run on {self.paths.name} writes")
 
     def wait_until_committed(self):
-        wait_until(lambda: not list_staged(self.store, self.paths).batches, f"{self.paths.name} is committed")
+        wait_until(
+            lambda: not list_staged(TableStore(self.store, self.paths)).batches, f"{self.paths.name} is committed"
+        )
         assert self.numbers() == sorted(self.acknowledged)
 
 
@@ -221,7 +226,7 @@ def test_staged_batches_are_committed_merged_and_cleaned_without_losing_a_row(st
     table = Table(stack, "flow", data_grace_ms=GRACE_MS, log_grace_ms=GRACE_MS)
     for _ in range(6):
         table.stage(4)
-        wait_until(lambda: not list_staged(table.store, table.paths).batches, "a flush")
+        wait_until(lambda: not list_staged(table).batches, "a flush")
     table.wait_until_committed()
     commits = [e for e in stack.ingest.events() if e.get("table") == "flow" and e.get("event") == "task_ended"]
     assert 0 < sum(e["commits"] for e in commits) < 24, "24 batches, each with a wake-up: many share a commit"
@@ -274,7 +279,7 @@ def test_a_caller_gets_the_result_of_a_task(stack):
 def test_a_bad_batch_is_quarantined_and_the_others_are_committed(stack):
     table = Table(stack, "mixed")
     bad = new_batch_id(CLOCK)
-    stage_batch(table.store, table.paths, body=b'{"n": 1, "ki', staging_format="ndjson", batch_id=bad)
+    stage_batch(table, body=b'{"n": 1, "ki', staging_format="ndjson", batch_id=bad)
     table.stage(2)
     table.wait_until_committed()
     quarantined = wait_until(lambda: list_all(table.store, table.paths.quarantine_prefix).objects, "quarantine")
@@ -324,7 +329,7 @@ def test_an_ingest_worker_killed_in_the_middle_of_a_flush_loses_and_doubles_noth
     table.stage(30, rows_per_batch=200)
     table.wait_until_written()
     stack.ingest.kill()
-    assert list_staged(table.store, table.paths).batches, "killed before the batches left staging"
+    assert list_staged(table).batches, "killed before the batches left staging"
     stack.ingest.start()
     table.stage(5)
     table.wait_until_committed()
@@ -356,7 +361,7 @@ def test_a_terminated_worker_finishes_its_task_and_leaves_no_process(stack):
     assert stack.ingest.stop() == 0
     ended = [e for e in stack.ingest.events()[before:] if e.get("table") == "terminated"]
     assert [e["outcome"] for e in ended if e["event"] == "task_ended"] == ["done"]
-    waiting = len(list_staged(table.store, table.paths).batches)
+    waiting = len(list_staged(table).batches)
     numbers = table.numbers()
     assert len(numbers) == len(set(numbers)) == len(table.acknowledged) - 200 * waiting
     assert waiting < 30

@@ -133,7 +133,7 @@ def test_it_serves_exports_and_stops_in_order(start, url, parquet):
         parquet.damage("broken")
         service.await_sample(("icedb_table_halted", "broken"), 1)
         assert service.samples()["icedb_table_halted", "events"] == 0
-        parquet.warehouse.store.delete([parquet.warehouse.table("broken").config_key])
+        parquet.warehouse.store.delete([parquet.warehouse.table("broken").paths.config_key])
         service.await_sample(("icedb_table_halted", "broken"), None)
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(DEADLINE_S) == 0

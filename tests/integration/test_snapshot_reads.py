@@ -21,6 +21,7 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -70,10 +71,10 @@ class Rig:
 
     def create(self, name):
         spec = (PartitionField.parse("d=day(ts)"),)
-        create_table(self.warehouse.store, self.warehouse.table(name), TableConfig.create(name=name, partition=spec))
+        create_table(self.warehouse.table(name), TableConfig.create(name=name, partition=spec))
 
     def commit(self, name="events", *, days=(1,), count=1, batch_ids=(), refused_ids=()):
-        paths, now_ms = self.warehouse.table(name), self.clock.now_ms()
+        paths, now_ms = self.warehouse.table(name).paths, self.clock.now_ms()
         markers = tuple(
             FileMarker(
                 paths.data_key(partition=f"d=2026-01-{day:02d}", file_id=self.clock.new_id()),
@@ -235,14 +236,14 @@ def test_the_future_is_refused_by_the_stores_clock(rig):
 def test_a_batch_is_waited_for_until_its_commit_is_read(rig):
     rig.commit()
     assert rig.get(max_staleness_ms=60_000).file_count == 1
-    store, paths, batch_id = rig.warehouse.store, rig.warehouse.table("events"), new_batch_id(rig.clock)
-    stage_batch(store, paths, body=b"{}", staging_format="ndjson", batch_id=batch_id)
+    store, paths, batch_id = rig.warehouse.store, rig.warehouse.table("events").paths, new_batch_id(rig.clock)
+    stage_batch(TableStore(store, paths), body=b"{}", staging_format="ndjson", batch_id=batch_id)
     code, _ = refused(rig.get, min_commit=batch_id, timeout=0.3)
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(rig.get, min_commit=batch_id, max_staleness_ms=60_000) for _ in range(4)]
         rig.commit(batch_ids=[batch_id])
-        store.delete([batch.key for batch in list_staged(store, paths).batches])
+        store.delete([batch.key for batch in list_staged(TableStore(store, paths)).batches])
         assert {each.result(DEADLINE_S).file_count for each in waiting} == {2}
     code, details = refused(rig.get, min_commit=batch_id, as_of_ms=1_767_312_000_000)
     assert code == grpc.StatusCode.INVALID_ARGUMENT
@@ -250,11 +251,11 @@ def test_a_batch_is_waited_for_until_its_commit_is_read(rig):
 
 
 def test_a_batch_that_will_never_come_is_told_from_one_that_nobody_knows(rig):
-    store, paths = rig.warehouse.store, rig.warehouse.table("events")
+    store, paths = rig.warehouse.store, rig.warehouse.table("events").paths
     ids = [new_batch_id(rig.clock) for _ in range(3)]
-    stage_batch(store, paths, body=b"nonsense", staging_format="ndjson", batch_id=ids[0])
-    (staged,) = list_staged(store, paths).batches
-    quarantine_batch(store, paths, rejected=RejectedBatch(staged, "line 1 is not JSON"), clock=rig.clock)
+    stage_batch(TableStore(store, paths), body=b"nonsense", staging_format="ndjson", batch_id=ids[0])
+    (staged,) = list_staged(TableStore(store, paths)).batches
+    quarantine_batch(TableStore(store, paths), rejected=RejectedBatch(staged, "line 1 is not JSON"), clock=rig.clock)
     rig.commit(refused_ids=[ids[1]])
     for batch_id, words in ((ids[0], "line 1 is not JSON"), (ids[1], "icedb quarantine list events")):
         code, details = refused(rig.get, min_commit=batch_id)
@@ -269,9 +270,7 @@ def test_a_batch_that_will_never_come_is_told_from_one_that_nobody_knows(rig):
 def test_a_batch_that_stays_staged_ends_the_wait_with_the_reason(start):
     rig = start(snapshot_commit_wait_ms=150)
     batch_id = new_batch_id(rig.clock)
-    stage_batch(
-        rig.warehouse.store, rig.warehouse.table("events"), body=b"{}", staging_format="ndjson", batch_id=batch_id
-    )
+    stage_batch(rig.warehouse.table("events"), body=b"{}", staging_format="ndjson", batch_id=batch_id)
     code, details = refused(rig.get, min_commit=batch_id)
     assert code == grpc.StatusCode.UNAVAILABLE
     assert "still staged after 150 ms (ICEDB_SNAPSHOT_COMMIT_WAIT_MS)" in details
@@ -279,8 +278,8 @@ def test_a_batch_that_stays_staged_ends_the_wait_with_the_reason(start):
 
 def test_a_pin_is_read_however_the_table_has_changed(rig):
     rig.commit(days=(1, 2))
-    paths = rig.warehouse.table("events")
-    create_pin(Table.open(rig.warehouse.store, paths, clock=rig.clock), "q3")
+    paths = rig.warehouse.table("events").paths
+    create_pin(Table.open(TableStore(rig.warehouse.store, paths), clock=rig.clock), "q3")
     rig.commit(days=(3,))
     for _ in range(2):
         pinned = rig.get(pin="q3", partition_filters=[pb.PartitionFilter(field="d", glob="2026*")])

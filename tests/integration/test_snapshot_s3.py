@@ -8,6 +8,7 @@ from icedb_log.clean.pins import list_pins, unpin
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_snapshot.__main__ import start_service
@@ -75,16 +76,16 @@ def test_queries_read_the_bucket_and_nothing_else(client, settings, parquet, s3_
 
 
 def test_what_is_pinned_is_read_with_and_without_a_service(client, parquet):
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
-    create_pin(Table.open(store, paths, clock=SystemClock()), "q3", ttl_ms=60_000)
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
+    create_pin(Table.open(TableStore(store, paths), clock=SystemClock()), "q3", ttl_ms=60_000)
     parquet.commit("events", "select 1 as amount", partition="d=2026-01-03")
     assert rows(client, "select count(*) from events", pin="q3") == [(30,)]
     with pytest.raises(InvalidRequest, match="exists already"):
-        create_pin(Table.open(store, paths, clock=SystemClock()), "q3")
-    assert unpin(store, paths, "q3")
+        create_pin(Table.open(TableStore(store, paths), clock=SystemClock()), "q3")
+    assert unpin(TableStore(store, paths), "q3")
     with pytest.raises(InvalidRequest, match="has ended"):
         client.snapshot("events", pin="q3")
-    assert [pin.state for pin in list_pins(store, paths).pins] == ["ended"]
+    assert [pin.state for pin in list_pins(TableStore(store, paths)).pins] == ["ended"]
     client.close()
 
 

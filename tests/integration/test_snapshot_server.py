@@ -201,7 +201,7 @@ def test_time_travel_and_its_horizon(call, parquet):
 )
 def test_bad_requests(call, parquet, request_fields, code, name, words):
     parquet.create("dropped")
-    drop_table(parquet.warehouse.store, parquet.warehouse.table("dropped"), clock=SystemClock())
+    drop_table(parquet.warehouse.table("dropped"), clock=SystemClock())
     found = refused(call, **request_fields)
     assert found[0::2] == (code, name)
     assert words in found[1]

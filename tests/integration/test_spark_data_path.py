@@ -30,7 +30,7 @@ class Table:
     def __init__(self, folder):
         self.settings = StoreSettings(f"file://{folder}/store")
         warehouse = self.settings.open()
-        self.store, self.paths = warehouse.store, warehouse.table("events")
+        self.store, self.paths = warehouse.store, warehouse.table("events").paths
         self.scratch = folder / "scratch"
 
     def stage(self, *rows, body=None):

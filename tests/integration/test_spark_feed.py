@@ -24,6 +24,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -57,7 +58,7 @@ class Warehouse:
     def __init__(self, folder, spark, **declared):
         settings = StoreSettings(f"file://{folder}/store")
         self.warehouse = settings.open()
-        self.store, self.paths = self.warehouse.store, self.warehouse.table("events")
+        self.store, self.paths = self.warehouse.store, self.warehouse.table("events").paths
         engine = EngineLimits(scratch_folder=str(folder / "scratch"))
         limits = JobLimits(FlushUnitLimits(), engine, write_task_bytes=4096)
         self.writer = DirectWriter(self.store, engine)
@@ -69,14 +70,16 @@ class Warehouse:
             sort=("event",),
             declared={"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "BIGINT", **declared},
         )
-        create_table(self.store, self.paths, config)
+        create_table(TableStore(self.store, self.paths), config)
 
     def append(self, *rows):
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-        assert flush_table(Table.open(self.store, self.paths, clock=CLOCK, owner="test"), self.writer).row_count == len(
-            rows
+        stage_batch(
+            TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK)
         )
+        assert flush_table(
+            Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="test"), self.writer
+        ).row_count == len(rows)
 
     def create_view(self, query=HOURLY, **more):
         config = TableConfig.create(
@@ -90,15 +93,15 @@ class Warehouse:
             view_query=query,
             declared={"hour": "TIMESTAMP", "event": "VARCHAR", "n": "BIGINT", **more.pop("declared", {})},
         )
-        create_view(self.store, self.warehouse.table(config.name), config, clock=CLOCK)
+        create_view(TableStore(self.store, self.warehouse.table(config.name).paths), config, clock=CLOCK)
 
     def feed(self, name="hourly"):
-        view = Table.open(self.store, self.warehouse.table(name), clock=CLOCK, owner="test")
+        view = Table.open(TableStore(self.store, self.warehouse.table(name).paths), clock=CLOCK, owner="test")
         return feed_view(view, open_source(view), self.feeder)
 
     def rows(self, name):
         """Return all rows of a table as Arrow."""
-        snapshot = fold(LogReader(self.store, self.warehouse.table(name), clock=CLOCK).read())
+        snapshot = fold(LogReader(TableStore(self.store, self.warehouse.table(name).paths), clock=CLOCK).read())
         tables = [pq.read_table(self.store.uri(marker.path), partitioning=None) for marker in snapshot.live]
         return pa.concat_tables(tables, promote_options="default")
 
@@ -149,7 +152,7 @@ def test_hourly_counts_are_those_of_all_rows(warehouse, spark):
     assert found == expected
     partial_count = warehouse.rows("hourly").num_rows
     merged = merge_table(
-        Table.open(warehouse.store, warehouse.warehouse.table("hourly"), clock=CLOCK, owner="test"),
+        Table.open(TableStore(warehouse.store, warehouse.warehouse.table("hourly").paths), clock=CLOCK, owner="test"),
         warehouse.changer,
         options=MergeOptions(full=True),
     )
@@ -193,7 +196,7 @@ def test_a_commit_has_no_more_partitions_than_it_may(warehouse):
 def test_a_data_file_that_is_gone_halts_the_view_and_is_named(warehouse):
     warehouse.create_view()
     warehouse.append(event(1, amount=1))
-    (marker,) = fold(LogReader(warehouse.store, warehouse.paths, clock=CLOCK).read()).live
+    (marker,) = fold(LogReader(warehouse, clock=CLOCK).read()).live
     warehouse.store.delete([marker.path])
     with pytest.raises(CorruptLog, match=f"{marker.path} is gone from the store"):
         warehouse.feed()

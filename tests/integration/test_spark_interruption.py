@@ -113,7 +113,7 @@ def find_sql_processes():
 def test_an_insert_query_that_is_interrupted_leaves_its_batch_staged(spark, tmp_path):
     settings = StoreSettings(f"file://{tmp_path}/store")
     warehouse = settings.open()
-    store, paths = warehouse.store, warehouse.table("events")
+    store, paths = warehouse.store, warehouse.table("events").paths
     query = "select sum(a.n + b.n) as n from _rows a, _rows b, _rows c, _rows d"
     config = TableConfig.create(name="events", source={"n": "BIGINT"}, declared={"n": "BIGINT"}, insert_query=query)
     batch_id = new_batch_id(CLOCK)

@@ -17,6 +17,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import read_table_config
@@ -31,13 +32,13 @@ SCHEMA = {"ts": "TIMESTAMP", "User": "VARCHAR", "n": "BIGINT", "x": "DOUBLE", "a
 DAYS = ("2023-06-01", "2023-06-02", "2023-06-03")
 
 
-class TableUnderTest:
+class TableUnderTest(TableStore):
     """One table of three days; Spark changes it, DuckDB says what should be left."""
 
     def __init__(self, folder, spark, **options):
         self.settings = StoreSettings(f"file://{folder}/store")
         self.parquet = ParquetWarehouse(self.settings.open())
-        self.store, self.paths = self.parquet.warehouse.store, self.parquet.warehouse.table("events")
+        self.store, self.paths = self.parquet.warehouse.store, self.parquet.warehouse.table("events").paths
         limits = JobLimits(engine=EngineLimits(scratch_folder=str(folder / "scratch"), thread_count=1))
         self.changer = SparkRowChanger(spark, self.settings, clock=CLOCK, limits=limits)
         options.setdefault("sort", ("User", "ts"))
@@ -45,7 +46,7 @@ class TableUnderTest:
 
     @property
     def config(self):
-        return read_table_config(self.store, self.paths)
+        return read_table_config(TableStore(self.store, self.paths))
 
     def add(self, select, day=DAYS[0], **options):
         return self.parquet.commit(
@@ -58,7 +59,7 @@ class TableUnderTest:
                 self.add(make_rows(day, start, start + 50), day)
 
     def snapshot(self):
-        return fold(LogReader(self.store, self.paths, clock=CLOCK).read())
+        return fold(LogReader(TableStore(self.store, self.paths), clock=CLOCK).read())
 
     def rows(self, columns="*", where="true"):
         files = [str(self.store.uri(marker.path)) for marker in self.snapshot().live]
@@ -69,18 +70,24 @@ class TableUnderTest:
 
     def delete(self, condition, **options):
         return delete_rows(
-            Table.open(self.store, self.paths, clock=CLOCK, owner="t"), self.changer, condition, **options
+            Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="t"), self.changer, condition, **options
         )
 
     def rewrite(self, query, *partitions, **options):
         matches = PartitionMatcher(parse_partition_filters(partitions or [f"d={DAYS[0]}"]), self.config)
         return rewrite_partitions(
-            Table.open(self.store, self.paths, clock=CLOCK, owner="t"), self.changer, query, matches=matches, **options
+            Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="t"),
+            self.changer,
+            query,
+            matches=matches,
+            **options,
         )
 
     def merge(self):
         return merge_table(
-            Table.open(self.store, self.paths, clock=CLOCK, owner="t"), self.changer, options=MergeOptions(full=True)
+            Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="t"),
+            self.changer,
+            options=MergeOptions(full=True),
         )
 
     def footers(self):
@@ -124,9 +131,9 @@ def test_a_deletion_takes_exactly_the_rows_for_which_it_is_true(table):
     figures = ("rows_read", "rows_removed", "file_count", "scanned_count", "partitions", "removed_paths", "input_bytes")
     assert [getattr(planned, name) for name in figures] == [getattr(result, name) for name in figures]
     assert (result.scanned_count, result.partitions) == (4, ("d=2023-06-02", "d=2023-06-03"))
-    assert [
-        file.key for file in LogReader(table.store, table.paths, clock=CLOCK).read().files if "_m_" in file.key
-    ] == [result.committed_key], "one commit over all partitions"
+    assert [file.key for file in LogReader(table, clock=CLOCK).read().files if "_m_" in file.key] == [
+        result.committed_key
+    ], "one commit over all partitions"
     for marker, footer in table.footers():
         if marker.path not in {each.path for each in before.live}:
             inputs = json.loads(footer["icedb.inputs"])
@@ -242,7 +249,7 @@ def test_a_merge_query_of_sparks_dialect_stops_merges_until_a_person_has_given_d
     with pytest.raises(SchemaConflict, match=r"merge_query was written for Spark's SQL.*alter events --merge-query"):
         table.merge()
     change = {"merge_query": "SELECT * FROM source_files"}
-    assert alter_table_config(table.store, table.paths, change, clock=CLOCK).dialect == "duckdb"
+    assert alter_table_config(table, change, clock=CLOCK).dialect == "duckdb"
     assert table.merge().committed_key
 
 
@@ -331,8 +338,8 @@ def test_an_erasure_finds_what_spark_and_the_log_left_behind(tmp_path, spark):
     table.store.put(leftover, table.store.get(min(before)).body)
     table.store.put(damaged, b"PAR1 no longer")
     condition = "\"User\" = 'u3' and n < 90"
-    erasure_id = create_erasure(table.store, table.paths, condition=condition, clock=CLOCK).erasure_id
-    progress = advance_erasure(Table.open(table.store, table.paths, clock=CLOCK, owner="t"), table.changer, erasure_id)
+    erasure_id = create_erasure(table, condition=condition, clock=CLOCK).erasure_id
+    progress = advance_erasure(Table.open(table, clock=CLOCK, owner="t"), table.changer, erasure_id)
     erasure = progress.erasure
     assert (erasure.state, progress.waits_for, erasure.row_count) == ("deleted", "janitor", 13)
     assert table.rows(where="\"User\" = 'u3' and n < 90") == []

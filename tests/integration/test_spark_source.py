@@ -11,6 +11,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -26,11 +27,11 @@ class TableUnderTest:
         self.spark = spark
         self.settings = StoreSettings(f"file://{folder}/wh")
         warehouse = self.settings.open()
-        self.store, self.paths = warehouse.store, warehouse.table("events")
+        self.store, self.paths = warehouse.store, warehouse.table("events").paths
         config = TableConfig.create(
             name="events", partition=(PartitionField.parse("d=day(ts)"),), sort=("event",), merge_fan_in=2
         )
-        create_table(self.store, self.paths, config)
+        create_table(TableStore(self.store, self.paths), config)
 
     def frame(self, *numbers):
         rows = [(datetime(2026, 1, 1 + n % 2, tzinfo=UTC), f"e{n % 3}", n) for n in numbers]
@@ -51,14 +52,14 @@ class TableUnderTest:
 
     def merge(self):
         merge_table(
-            Table.open(self.store, self.paths, clock=CLOCK, owner="test"),
+            Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="test"),
             SparkGroupMerger(self.spark, self.settings, clock=CLOCK),
             options=MergeOptions(full=True),
         )
 
     @property
     def log(self):
-        return LogReader(self.store, self.paths, clock=CLOCK).read()
+        return LogReader(TableStore(self.store, self.paths), clock=CLOCK).read()
 
 
 @pytest.fixture

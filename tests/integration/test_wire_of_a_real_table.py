@@ -20,6 +20,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -64,14 +65,14 @@ def test_a_real_table_is_read_alike_after_each_step(spark, tmp_path):
     root = tmp_path / "store"
     settings = StoreSettings(f"file://{root}")
     warehouse = settings.open()
-    store, paths = warehouse.store, warehouse.table("events")
-    create_table(store, paths, CONFIG)
+    store, paths = warehouse.store, warehouse.table("events").paths
+    create_table(TableStore(store, paths), CONFIG)
     writer = SparkBatchWriter(spark, settings, clock=CLOCK)
     merger = SparkGroupMerger(spark, settings, clock=CLOCK)
 
     def check(row_count):
         strict = read_strictly(root, paths.prefix)
-        snapshot = fold(LogReader(store, paths, clock=CLOCK).read())
+        snapshot = fold(LogReader(TableStore(store, paths), clock=CLOCK).read())
         assert strict["live"] == [marker.path for marker in snapshot.live]
         assert strict["schema"] == dict(snapshot.schema)
         assert strict["rows"] == row_count
@@ -80,33 +81,33 @@ def test_a_real_table_is_read_alike_after_each_step(spark, tmp_path):
             "select count(*), count(distinct id) from read_parquet($files, union_by_name=true, hive_partitioning=false)"
         )
         assert duckdb.execute(query, {"files": files}).fetchone() == (row_count, row_count)
-        report = fsck_table(store, paths, clock=CLOCK, options=FsckOptions(ParquetFooterReader(store)))
+        report = fsck_table(TableStore(store, paths), clock=CLOCK, options=FsckOptions(ParquetFooterReader(store)))
         assert [each for each in report.findings if each.severity != "note"] == []
         assert report.figures["footers"] == len(strict["live"])
 
     def stage_and_flush(*batches):
         for rows in batches:
             body = "\n".join(json.dumps(row) for row in rows).encode()
-            stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-        result = flush_table(Table.open(store, paths, clock=CLOCK, owner="test"), writer)
+            stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+        result = flush_table(Table.open(TableStore(store, paths), clock=CLOCK, owner="test"), writer)
         assert (result.rejected, result.batch_count) == ((), len(batches))
 
     stage_and_flush(make_rows(0, 100), make_rows(100, 100))
     check(200)
     stage_and_flush(make_rows(200, 100, later=1.5))
     check(300)
-    assert merge_table(Table.open(store, paths, clock=CLOCK, owner="test"), merger).row_count == 300
+    assert merge_table(Table.open(TableStore(store, paths), clock=CLOCK, owner="test"), merger).row_count == 300
     check(300)
     stage_and_flush(make_rows(300, 50))
     assert (
         merge_table(
-            Table.open(store, paths, clock=CLOCK, owner="test"), merger, options=MergeOptions(full=True)
+            Table.open(TableStore(store, paths), clock=CLOCK, owner="test"), merger, options=MergeOptions(full=True)
         ).row_count
         == 350
     )
     check(350)
     deadline = time.monotonic() + VACUUM_DEADLINE_S
-    while vacuum_table(Table.open(store, paths, clock=CLOCK)).waiting:
+    while vacuum_table(Table.open(TableStore(store, paths), clock=CLOCK)).waiting:
         assert time.monotonic() < deadline, "the vacuum does not come to an end"
         CLOCK.sleep_ms(100)
     check(350)

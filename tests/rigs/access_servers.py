@@ -46,7 +46,7 @@ class Servers:
         self.settings = settings
         self.rig = start_rig(folder / name, **fields)
         own = self.rig.warehouse
-        create_table(own.store, own.table(SECRET_TABLE), TableConfig.create(name=SECRET_TABLE))
+        create_table(own.table(SECRET_TABLE), TableConfig.create(name=SECRET_TABLE))
         self.ports = {"SnapshotService": self.snapshot.server.port, "IngestService": self.rig.frontend.grpc_port}
 
     def stop(self):

@@ -66,7 +66,7 @@ def open_shared(folder):
     small = rig.table("events").create("d=day(ts)")
     small.commit([small.write(day, BODY + day.encode()) for day in DAYS])
     large = rig.table("large").create("d=day(ts)")
-    paths = large.warehouse.table("large")
+    paths = large.warehouse.table("large").paths
     large.commit(
         [paths.data_key(partition=DAYS[n % 12], file_id=f"{n:032x}") for n in range(FILES)], size_bytes=len(BODY)
     )

@@ -15,6 +15,7 @@ from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure, note_deletions
 from icedb_log.errors import InvalidRequest
 from icedb_log.ingest.imports import ImportOptions, import_files
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_glob import select_partitions
 from icedb_log.table.partition_path import encode_partition_value
 from icedb_log.table.partition_removal import remove_partitions
@@ -122,7 +123,9 @@ class ChangesOfRows(TableModel):
     def run_import(self, key, mode):
         source = describe_source(self.store, key)
         result = import_files(
-            Table.open(self.store, self.paths, clock=self.clock, owner="import", reader=self.table.reader()),
+            Table.open(
+                TableStore(self.store, self.paths), clock=self.clock, owner="import", reader=self.table.reader()
+            ),
             NativeImporter(self.store, self.clock),
             [replace(source, url=f"file://{source.url}")],
             options=ImportOptions(mode=mode),
@@ -136,7 +139,9 @@ class ChangesOfRows(TableModel):
         there = any(place in ("*", row["p"]) for row in self.live)
         try:
             result = remove_partitions(
-                Table.open(self.store, self.paths, clock=self.clock, owner="drop", reader=self.table.reader()),
+                Table.open(
+                    TableStore(self.store, self.paths), clock=self.clock, owner="drop", reader=self.table.reader()
+                ),
                 lambda _, infos: select_partitions(
                     "events", [f"p={place}"], [info.path for info in infos], may_match_all=True
                 ),
@@ -154,10 +159,12 @@ class ChangesOfRows(TableModel):
     def erase(self, condition):
         self.flush()
         gone = self.CONDITIONS[condition]
-        erasure = create_erasure(self.store, self.paths, condition=condition, clock=self.clock)
+        erasure = create_erasure(TableStore(self.store, self.paths), condition=condition, clock=self.clock)
         for _ in range(40):
             progress = advance_erasure(
-                Table.open(self.store, self.paths, clock=self.clock, owner="erase", reader=self.table.reader()),
+                Table.open(
+                    TableStore(self.store, self.paths), clock=self.clock, owner="erase", reader=self.table.reader()
+                ),
                 NativeChanger(self.store, self.clock),
                 erasure.erasure_id,
             )
@@ -165,7 +172,7 @@ class ChangesOfRows(TableModel):
                 break
             self.clock.advance(22_000)
             vacuumed, swept = self.table.vacuum(), self.table.sweep()
-            note_deletions(self.store, self.paths, (*vacuumed.deleted_data, *swept.deleted))
+            note_deletions(TableStore(self.store, self.paths), (*vacuumed.deleted_data, *swept.deleted))
         assert progress.erasure.is_closed, progress
         self.live = [row for row in self.live if not gone(row)]
         event("erased")

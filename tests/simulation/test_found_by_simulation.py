@@ -9,6 +9,7 @@ from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.log.fold import fold
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.store_clock import check_store_clock
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import BELIEVED_MS
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
@@ -85,7 +86,7 @@ def test_j4_a_lease_written_while_the_janitor_sleeps_before_its_log_read_holds(t
 
     def pin_and_merge():
         at_ms = table.clock.now_ms()
-        put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=10 * table.config.data_grace_ms, clock=table.clock)
+        put_lease(table, at_ms=at_ms, ttl_ms=10 * table.config.data_grace_ms, clock=table.clock)
         pinned.extend(marker.path for marker in table.snapshot(as_of_ms=at_ms).live)
         table.clock.advance(1)
         table.merge()
@@ -102,11 +103,11 @@ def test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back(table)
     table.append(2)
     table.clock.advance(10_000)
     at_ms = table.clock.now_ms()
-    put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=10 * table.config.data_grace_ms, clock=table.clock)
+    put_lease(table, at_ms=at_ms, ttl_ms=10 * table.config.data_grace_ms, clock=table.clock)
     pinned = [marker.path for marker in table.snapshot(as_of_ms=at_ms).live]
     slow = FakeClock(at_ms - 5_000, seed="slow")
     merged = merge_table(
-        Table.open(table.store, table.paths, clock=slow, owner="slow", reader=table.reader()),
+        Table.open(table, clock=slow, owner="slow", reader=table.reader()),
         RowFileMerger(table.store, slow),
         options=MergeOptions(full=True),
     )
@@ -124,14 +125,14 @@ def test_j4_a_lease_renewed_during_the_vacuum_counts_from_its_renewal(table):
     table.append(2)
     at_ms = table.clock.now_ms()
     short_ms, long_ms = table.config.data_grace_ms, 1000
-    lease_id = put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=short_ms, clock=table.clock)
+    lease_id = put_lease(table, at_ms=at_ms, ttl_ms=short_ms, clock=table.clock)
     pinned = [marker.path for marker in table.snapshot(as_of_ms=at_ms).live]
     table.merge(full=True)
     table.clock.advance(short_ms - 2)
 
     def renew():
         # For a shorter time than before, but from now on: the old LastModified and the new duration do not belong together.
-        put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=long_ms, clock=table.clock, lease_id=lease_id)
+        put_lease(table, at_ms=at_ms, ttl_ms=long_ms, clock=table.clock, lease_id=lease_id)
 
     table.store.script.append(Fault("get", None, key="leases/", before=renew))
     table.clock.advance(1)
@@ -147,7 +148,7 @@ def test_r1_a_dead_log_file_that_landed_behind_the_listing_does_not_look_deleted
         slow = FakeClock(table.clock.now_ms() - 5_000, seed="slow")
         table.stage([{"id": 3, "p": "a"}])
         writer = RowFileWriter(table.store, slow)
-        flush_table(Table.open(table.store, table.paths, clock=slow, owner="slow", reader=table.reader()), writer)
+        flush_table(Table.open(table, clock=slow, owner="slow", reader=table.reader()), writer)
         table.merge(full=True)
 
     table.store.script.append(Fault("list_page", None, key="_log/"))  # page 1 is seen before
@@ -168,14 +169,14 @@ def make_refusing_table(**config):
 
 
 def alter(table, **change):
-    alter_table_config(table.store, table.paths, change, clock=table.clock)
+    alter_table_config(table, change, clock=table.clock)
 
 
 def flush_aside(table):
     """Flush as another worker, whose calls meet no fault."""
     store = table.store.inner
     writer = RowFileWriter(store, table.clock)
-    return flush_table(Table.open(store, table.paths, clock=table.clock, owner="other"), writer)
+    return flush_table(Table.open(TableStore(store, table.paths), clock=table.clock, owner="other"), writer)
 
 
 def test_i5_j2_the_log_remembers_a_refusal_until_the_batch_has_left_staging():
@@ -192,7 +193,7 @@ def test_i5_j2_the_log_remembers_a_refusal_until_the_batch_has_left_staging():
         table.flush()
     table.flush()
     assert table.ids() == [0, 1]
-    assert [entry.kind for entry in list_quarantined(table.store, table.paths)] == ["batch"]
+    assert [entry.kind for entry in list_quarantined(table)] == ["batch"]
 
 
 def test_i5_a_flush_that_sleeps_with_bad_rows_in_hand_is_fenced_and_halts_nothing():
@@ -206,13 +207,13 @@ def test_i5_a_flush_that_sleeps_with_bad_rows_in_hand_is_fenced_and_halts_nothin
     table.store.script = [Fault("head", None, "rows", before=another_refuses_it_whole)]
     with pytest.raises(Fenced):
         table.flush()
-    assert [entry.kind for entry in list_quarantined(table.store, table.paths)] == ["batch"]
+    assert [entry.kind for entry in list_quarantined(table)] == ["batch"]
     assert table.ids() == [0, 1]
 
 
 def test_t1_a_drop_that_was_taken_back_meanwhile_does_not_come_back(table):
     def take_back():
-        undrop_table(table.store.inner, table.paths, clock=table.clock)
+        undrop_table(TableStore(table.store.inner, table.paths), clock=table.clock)
 
     states = []
     table.store.script.append(Fault("get", None, key="table.json"))
@@ -220,9 +221,9 @@ def test_t1_a_drop_that_was_taken_back_meanwhile_does_not_come_back(table):
     table.store.script.append(Fault("get", None, key="table.json", before=take_back))
     before = table.store.inner.head(table.paths.config_key).etag
     with pytest.raises(InvalidRequest, match="taken it back"):
-        drop_table(table.store, table.paths, clock=table.clock)
+        drop_table(table, clock=table.clock)
     states.append(table.store.inner.head(table.paths.config_key).etag)
-    drop_table(table.store, table.paths, clock=table.clock)
+    drop_table(table, clock=table.clock)
     take_back()
     states.append(table.store.inner.head(table.paths.config_key).etag)
     assert len({before, *states}) == 3
@@ -230,7 +231,7 @@ def test_t1_a_drop_that_was_taken_back_meanwhile_does_not_come_back(table):
 
 def test_t1_files_that_a_reader_was_given_by_who_remembers_the_table_stay_for_their_grace_period(table):
     request = DropRequest(keep_ms=table.config.data_grace_ms)
-    mark = drop_table(table.store, table.paths, clock=table.clock, request=request).mark
+    mark = drop_table(table, clock=table.clock, request=request).mark
     assert mark.keep_ms == table.config.data_grace_ms + BELIEVED_MS
 
 
@@ -261,13 +262,13 @@ def test_t5_a_purge_halts_nobody_whose_scratch_object_it_removes_though_another_
 def test_t6_the_name_is_not_free_while_a_flush_of_the_old_table_may_delete_what_is_sent_again(table):
     table.stage([{"id": 1, "p": "a"}])
     table.flush()
-    drop_table(table.store, table.paths, clock=table.clock, request=DropRequest(is_forced=True))
-    drop_table(table.store, table.paths, clock=table.clock, request=DropRequest(is_forced=True))
-    assert purge_table(table.store, table.paths, clock=table.clock, owner="x").state == "purged"
+    drop_table(table, clock=table.clock, request=DropRequest(is_forced=True))
+    drop_table(table, clock=table.clock, request=DropRequest(is_forced=True))
+    assert purge_table(table, clock=table.clock, owner="x").state == "purged"
     with pytest.raises(InvalidRequest, match="the name is free in"):
-        create_table(table.store, table.paths, table.config)
+        create_table(table, table.config)
     table.clock.advance(table.config.log_grace_ms)
-    create_table(table.store, table.paths, table.config)
+    create_table(table, table.config)
 
 
 def test_t5_a_flush_that_sleeps_while_its_bad_rows_are_purged_is_fenced_and_halts_nothing():
@@ -277,8 +278,8 @@ def test_t5_a_flush_that_sleeps_while_its_bad_rows_are_purged_is_fenced_and_halt
     def drop_and_purge():
         store = table.store.inner
         for _ in range(2):
-            drop_table(store, table.paths, clock=table.clock, request=DropRequest(is_forced=True))
-        assert purge_table(store, table.paths, clock=table.clock, owner="x").state == "purged"
+            drop_table(TableStore(store, table.paths), clock=table.clock, request=DropRequest(is_forced=True))
+        assert purge_table(TableStore(store, table.paths), clock=table.clock, owner="x").state == "purged"
 
     table.store.script.append(Fault("head", None, key="quarantine", before=drop_and_purge))
     with pytest.raises(Fenced):

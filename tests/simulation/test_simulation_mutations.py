@@ -153,9 +153,9 @@ def test_orders_are_turned_round_within_a_call_only():
     def play(switches):
         seen.clear()
         with ExitStack() as stack:
-            for switch in (instead(outer, lambda store, paths, batch_id, read: (read(), read())), *switches):
+            for switch in (instead(outer, lambda table, batch_id, read: (read(), read())), *switches):
                 stack.enter_context(switched(switch))
-            commit_wait._look_and_read(None, None, "", look)
+            commit_wait._look_and_read(None, "", look)
             return [*seen, content.hash_content(b"{}", "ndjson")]
 
     own = content.hash_content(b"{}", "ndjson")

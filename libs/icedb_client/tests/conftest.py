@@ -77,7 +77,7 @@ def create(warehouse):
     def create(name="events", partition=("d=day(ts)",), **fields):
         spec = tuple(PartitionField.parse(text) for text in partition)
         config = TableConfig.create(name=name, partition=spec, **fields)
-        create_table(warehouse.store, warehouse.table(name), config)
+        create_table(warehouse.table(name), config)
         return config
 
     return create

@@ -53,7 +53,7 @@ def icedb(workers, table, said_by_icedb):
 
 
 def open_ids(table):
-    return list_open_ids(table.store, table.paths)
+    return list_open_ids(table)
 
 
 def let_workers_work(table, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_request_is_written_and_a_worker_woken(icedb, workers, table):
     asked = json.loads(answer)
     assert (asked["state"], asked["woken"], asked["object_count"]) == ("requested", True, 0)
     (erasure_id,) = open_ids(table)
-    erasure = read_erasure(table.store, table.paths, erasure_id)
+    erasure = read_erasure(table, erasure_id)
     assert (erasure.condition, erasure.note, erasure.requested_by) == (WHERE, "ticket 7", "dpo")
     assert workers[-1] == ("icedb.merge.erase", "events")
     assert f"icedb erasure show events {asked['id'][:8]}" in icedb("erase", "events", "--where", WHERE, "--yes").err
@@ -142,7 +142,7 @@ def test_erasures_are_listed_and_shown(icedb, table):
     assert "no erasure of table events" in icedb("erasure", "list", "events").err
     bad = table.stage_bytes(b"no json")
     table.flush()
-    erasure_id = create_erasure(table.store, table.paths, condition=WHERE, clock=table.clock).erasure_id
+    erasure_id = create_erasure(table, condition=WHERE, clock=table.clock).erasure_id
     advance(table, erasure_id)
     shown = icedb("erasure", "show", "events", erasure_id)
     assert "deleted" in shown.out
@@ -163,8 +163,8 @@ def test_an_id_that_is_not_there_is_said_so(icedb, table):
 
 
 def test_pins_and_versions_that_hold_an_erasure_up_are_named(icedb, table, monkeypatch):
-    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
-    alter_table_config(table.store, table.paths, {"keep_versions": 3}, clock=table.clock)
+    create_pin(Table.open(table, clock=table.clock), "q3")
+    alter_table_config(table, {"keep_versions": 3}, clock=table.clock)
     asked = icedb("erase", "events", "--where", WHERE, "--yes")
     assert "warning: table events has pins (q3)" in " ".join(asked.err.split())
     (erasure_id,) = open_ids(table)
@@ -175,8 +175,8 @@ def test_pins_and_versions_that_hold_an_erasure_up_are_named(icedb, table, monke
     table.clock.advance(table.config.orphan_age_ms)
     clean(table)
     assert tuple(open_ids(table)) == (erasure_id,)
-    unpin(table.store, table.paths, "q3")
-    alter_table_config(table.store, table.paths, {"keep_versions": 0}, clock=table.clock)
+    unpin(table, "q3")
+    alter_table_config(table, {"keep_versions": 0}, clock=table.clock)
     assert "pin q3 holds 1 of them until" in " ".join(icedb("erasure", "show", "events", erasure_id).out.split())
     for _ in range(4):
         table.clock.advance(table.config.orphan_age_ms)

@@ -36,7 +36,7 @@ def asked(monkeypatch):
 def icedb(tmp_path, monkeypatch, said_by_icedb):
     url = f"file://{tmp_path}/warehouse"
     warehouse = open_warehouse(url)
-    create_table(warehouse.store, warehouse.table("events"), TableConfig.create(name="events"))
+    create_table(warehouse.table("events"), TableConfig.create(name="events"))
     monkeypatch.setenv("ICEDB_STORE", url)
     monkeypatch.chdir(tmp_path)
 

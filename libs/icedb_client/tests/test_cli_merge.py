@@ -9,6 +9,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -20,15 +21,18 @@ def url(tmp_path_factory):
     """A warehouse that no test changes."""
     url = f"file://{tmp_path_factory.mktemp('merge')}/warehouse"
     warehouse, clock = open_warehouse(url), SystemClock()
-    store, paths = warehouse.store, warehouse.table("events")
+    store, paths = warehouse.store, warehouse.table("events").paths
     create_table(
-        store, paths, TableConfig.create(name="events", partition=(PartitionField(name="user", column="user"),))
+        TableStore(store, paths),
+        TableConfig.create(name="events", partition=(PartitionField(name="user", column="user"),)),
     )
     for number in range(8):
         rows = [{"user": "busy", "n": number}] + [{"user": "quiet", "n": number}] * (number < 2)
         rows += [{"user": "once", "n": number}] * (number == 0)
-        stage_batch(store, paths, body=encode_rows(rows), staging_format="ndjson", batch_id=new_batch_id(clock))
-        flush_table(Table.open(store, paths, clock=clock, owner="test"), RowFileWriter(store, clock))
+        stage_batch(
+            TableStore(store, paths), body=encode_rows(rows), staging_format="ndjson", batch_id=new_batch_id(clock)
+        )
+        flush_table(Table.open(TableStore(store, paths), clock=clock, owner="test"), RowFileWriter(store, clock))
     return url
 
 

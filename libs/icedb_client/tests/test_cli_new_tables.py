@@ -8,6 +8,7 @@ from icedb_client.delivery import CommitReport
 from icedb_log.ingest.quarantine import QuarantinedBatch, bad_rows_key, quarantine_rows
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -20,13 +21,13 @@ def warehouse(tmp_path, cli_env):
 
 
 def read_policies(warehouse, name="events"):
-    config = read_table_config(warehouse.store, warehouse.table(name))
+    config = read_table_config(warehouse.table(name))
     return config.evolution, config.on_bad_rows
 
 
 def forget_policies(warehouse, name="events"):
     """Leave the configuration as a release did that knew no policies (revision 1)."""
-    key = warehouse.table(name).config_key
+    key = warehouse.table(name).paths.config_key
     old = json.loads(warehouse.store.get(key).body)
     del old["evolution"], old["on_bad_rows"]
     warehouse.store.put(key, json.dumps(old).encode())
@@ -35,7 +36,7 @@ def forget_policies(warehouse, name="events"):
 def test_a_new_table_widens_and_sets_bad_rows_alone_aside(warehouse, run_icedb):
     run_icedb("table", "create", "events")
     assert read_policies(warehouse) == ("widen", "quarantine_rows")
-    written = json.loads(warehouse.store.get(warehouse.table("events").config_key).body)
+    written = json.loads(warehouse.store.get(warehouse.table("events").paths.config_key).body)
     assert (written["evolution"], written["on_bad_rows"]) == ("widen", "quarantine_rows"), "written down, not assumed"
 
 
@@ -48,7 +49,7 @@ def test_a_table_that_says_nothing_keeps_what_it_had(warehouse, run_icedb):
     run_icedb("table", "create", "events")
     forget_policies(warehouse)
     assert read_policies(warehouse) == ("add_columns", "quarantine_batch")
-    alter_table_config(warehouse.store, warehouse.table("events"), {"merge_fan_in": 4}, clock=FakeClock())
+    alter_table_config(warehouse.table("events"), {"merge_fan_in": 4}, clock=FakeClock())
     assert read_policies(warehouse) == ("add_columns", "quarantine_batch")
 
 
@@ -64,7 +65,7 @@ def test_a_table_from_before_counts_as_there(warehouse, run_icedb):
 
 def test_quarantine_shows_each_bad_row_with_its_reason(warehouse, run_icedb):
     run_icedb("table", "create", "events")
-    store, paths = warehouse.store, warehouse.table("events")
+    store, paths = warehouse.store, warehouse.table("events").paths
     batch = StagedBatch("", "019b7d3c-0000-7000-8000-000000000001", "ndjson", 1, 1)
     rows = b'{"n":"one"}\n{"n":1\n{"n":"two"}\n'
     key = bad_rows_key(paths, batch.batch_id, rows)
@@ -72,7 +73,11 @@ def test_quarantine_shows_each_bad_row_with_its_reason(warehouse, run_icedb):
     faults = (RowFault("column 'n' is BIGINT", (3, 9)), RowFault("a line is not a JSON object", (7,)))
     reason = "column 'n' is BIGINT (line 3: one)\nline 7 is not a JSON object\ncolumn 'n' is BIGINT (line 9: two)"
     quarantine_rows(
-        store, paths, bad=BadRows(batch, key, 3, reason, faults), replaces=None, commit_id="ab", clock=FakeClock()
+        TableStore(store, paths),
+        bad=BadRows(batch, key, 3, reason, faults),
+        replaces=None,
+        commit_id="ab",
+        clock=FakeClock(),
     )
     shown = run_icedb("quarantine", "show", "events", batch.batch_id)
     _, _, lines = shown.partition("\n\n")

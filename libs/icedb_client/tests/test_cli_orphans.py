@@ -107,7 +107,7 @@ def test_what_may_be_of_a_lost_commit_is_said_to_wait_for_a_person(table, run_ic
 
 def test_retention_of_quarantine_is_set_and_taken_back(table, run_icedb):
     def retention_ms():
-        return read_table_config(table.store, table.paths).quarantine_retention_ms
+        return read_table_config(table).quarantine_retention_ms
 
     run_icedb("table", "alter", "t", "--quarantine-retention", "90d")
     assert retention_ms() == 90 * 86_400_000

@@ -15,6 +15,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_log.units import DAY_MS
@@ -36,11 +37,11 @@ def icedb(warehouse, run_icedb):
 def events(icedb, warehouse):
     icedb("table", "create", "events", "--partition", "d=day(ts)", "--partition", "user")
     rows = [("2023-06-01", "a"), ("2023-06-01", "São"), ("2023-06-02", "a"), ("2023-07-01", "a"), ("2999-01-01", "a")]
-    store, paths = warehouse.store, warehouse.table("events")
+    store, paths = warehouse.store, warehouse.table("events").paths
     clock = SystemClock()
     body = encode_rows([{"ts": ts, "user": user} for ts, user in rows])
-    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
-    flush_table(Table.open(store, paths, clock=clock, owner="test"), RowFileWriter(store, clock))
+    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
+    flush_table(Table.open(TableStore(store, paths), clock=clock, owner="test"), RowFileWriter(store, clock))
     return paths
 
 
@@ -123,11 +124,11 @@ def test_nobody_is_asked_in_the_middle_of_json(icedb, events, monkeypatch):
 
 def test_retention_is_set_shown_and_taken_back(icedb, events, warehouse):
     icedb("table", "alter", "events", "--retention", "90d", "--retention-field", "d")
-    config = read_table_config(warehouse.store, events)
+    config = read_table_config(TableStore(warehouse.store, events))
     assert (config.retention_ms, config.retention_field) == (90 * DAY_MS, "d")
     assert "90 d after the end of a partition, by d" in icedb("table", "show", "events")
     icedb("table", "alter", "events", "--retention", "off")
-    assert read_table_config(warehouse.store, events).retention_ms is None
+    assert read_table_config(TableStore(warehouse.store, events)).retention_ms is None
     assert "for ever" in icedb("table", "show", "events")
     assert "retention_field 'user' is no time partition" in icedb(
         "table", "alter", "events", "--retention-field", "user", code=2

@@ -8,6 +8,7 @@ import pytest
 from icedb_client.cli.app import run as run_command
 from icedb_log.clock import SystemClock
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -41,10 +42,11 @@ class Place:
     def __init__(self, folder):
         self.root = folder / "wh"
         self.warehouse = open_warehouse(f"file://{self.root}")
-        self.paths = self.warehouse.table("events")
+        self.paths = self.warehouse.table("events").paths
         partition = (PartitionField.parse("event"),)
         create_table(
-            self.warehouse.store, self.paths, TableConfig.create(name="events", partition=partition, sort=("id",))
+            TableStore(self.warehouse.store, self.paths),
+            TableConfig.create(name="events", partition=partition, sort=("id",)),
         )
 
     def logs(self):

@@ -55,9 +55,7 @@ def test_what_waits_is_told_with_its_age_and_bad_rows_apart(table, capsys):
 
 def test_who_holds_the_table_is_told(table, capsys):
     assert show(table, capsys)["leases"] == "none"
-    lease = acquire_lease(
-        Table.open(table.store, table.paths, clock=table.clock), ttl_ms=60_000, holder="ipv6:[::1]:4321"
-    )
+    lease = acquire_lease(Table.open(table, clock=table.clock), ttl_ms=60_000, holder="ipv6:[::1]:4321")
     table.clock.advance(5_000)
     assert show(table, capsys)["leases"].startswith("1, the oldest time 5 s ago:")
     told = _format_leases(table.status())
@@ -71,7 +69,7 @@ def test_who_holds_the_table_is_told(table, capsys):
         }
     ]
     for _ in range(6):
-        acquire_lease(Table.open(table.store, table.paths, clock=table.clock), ttl_ms=60_000)
+        acquire_lease(Table.open(table, clock=table.clock), ttl_ms=60_000)
     assert _format_leases(table.status()).endswith("; 2 more")
 
 

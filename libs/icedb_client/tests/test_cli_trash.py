@@ -13,6 +13,7 @@ from icedb_log.errors import NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_any_config
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
@@ -31,7 +32,7 @@ def icedb(warehouse, run_icedb):
     run_icedb("table", "create", "events", "--partition", "event")
     stage(warehouse)
     flush_table(
-        Table.open(warehouse.store, warehouse.table("events"), clock=CLOCK, owner="test"),
+        Table.open(warehouse.table("events"), clock=CLOCK, owner="test"),
         RowFileWriter(warehouse.store, CLOCK),
     )
     return run_icedb
@@ -45,7 +46,7 @@ def janitor(warehouse, monkeypatch):
     def send(_self, task, table, *, arguments):
         assert (task, arguments) == ("icedb.janitor.purge", {})
         told.append(table)
-        purge_table(warehouse.store, warehouse.table(table), clock=CLOCK, owner="test")
+        purge_table(warehouse.table(table), clock=CLOCK, owner="test")
 
     monkeypatch.setattr(WakeupSender, "send", send)
     return told
@@ -53,12 +54,12 @@ def janitor(warehouse, monkeypatch):
 
 def stage(warehouse):
     body = encode_rows([{"event": "click"}])
-    paths = warehouse.table("events")
-    stage_batch(warehouse.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+    paths = warehouse.table("events").paths
+    stage_batch(TableStore(warehouse.store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
 
 
 def state_of(warehouse):
-    mark = load_any_config(warehouse.store, warehouse.table("events"))[0].dropped
+    mark = load_any_config(warehouse.table("events"))[0].dropped
     return mark and mark.state
 
 
@@ -147,11 +148,11 @@ def test_what_cannot_be_dropped_is_refused(icedb, warehouse):
 def test_producers_are_refused_when_what_they_know_of_the_table_is_too_old(client, create, clock, warehouse):
     create()
     client.enqueue("events", [{"ts": "2026-01-01T00:00:00Z"}])
-    drop_table(warehouse.store, warehouse.table("events"), clock=clock, request=DropRequest())
+    drop_table(warehouse.table("events"), clock=clock, request=DropRequest())
     clock.ms += 61_000
     with pytest.raises(NotFound, match="is in the trash"):
         client.enqueue("events", [{"ts": "2026-01-01T00:00:00Z"}])
-    undrop_table(warehouse.store, warehouse.table("events"), clock=clock)
+    undrop_table(warehouse.table("events"), clock=clock)
     client.enqueue("events", [{"ts": "2026-01-01T00:00:00Z"}])
 
 

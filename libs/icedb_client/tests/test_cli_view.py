@@ -14,6 +14,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import open_warehouse
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_feeds import RowFileFeeder
@@ -57,24 +58,26 @@ def view(icedb):
 
 
 def append(warehouse, *events):
-    paths = warehouse.table("events")
+    paths = warehouse.table("events").paths
     body = encode_rows([{"event": event} for event in events])
-    stage_batch(warehouse.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-    flush_table(Table.open(warehouse.store, paths, clock=CLOCK, owner="test"), RowFileWriter(warehouse.store, CLOCK))
+    stage_batch(TableStore(warehouse.store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+    flush_table(
+        Table.open(TableStore(warehouse.store, paths), clock=CLOCK, owner="test"), RowFileWriter(warehouse.store, CLOCK)
+    )
 
 
 def feed(warehouse, name="counts"):
     feeder = RowFileFeeder(warehouse.store, CLOCK)
-    view = Table.open(warehouse.store, warehouse.table(name), clock=CLOCK, owner="test")
+    view = Table.open(warehouse.table(name), clock=CLOCK, owner="test")
     return feed_view(view, open_source(view), feeder)
 
 
 def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, view):
-    config = read_table_config(warehouse.store, warehouse.table("counts"))
+    config = read_table_config(warehouse.table("counts"))
     assert (config.view_of, config.view_query, config.sort) == ("events", QUERY, ("event",))
     assert config.declared == {"event": "VARCHAR", "n": "BIGINT"}
     assert worker["configs"][0]["view_query"] == QUERY
-    assert read_registration(warehouse.store, warehouse.table("events"), "counts").state == "active"
+    assert read_registration(warehouse.store, warehouse.table("events").paths, "counts").state == "active"
     shown = icedb("table", "show", "counts")
     assert "view of" in shown and "events" in shown and QUERY in shown
     append(warehouse, "click")
@@ -91,9 +94,9 @@ def test_a_query_from_a_file_and_a_creation_that_stopped_halfway(icedb, warehous
     (tmp_path / "query.sql").write_text(f"{QUERY}\n")
     again = ("table", "create", "counts", "--from", "events", "--query", f"@{tmp_path}/query.sql", "--sort", "event")
     assert "exists already" in icedb(*again, code=2)
-    warehouse.store.delete([warehouse.table("events").view_key("counts")])
+    warehouse.store.delete([warehouse.table("events").paths.view_key("counts")])
     assert "is there already" in icedb(*again, "--if-not-exists")
-    assert read_registration(warehouse.store, warehouse.table("events"), "counts").state == "active"
+    assert read_registration(warehouse.store, warehouse.table("events").paths, "counts").state == "active"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_a_view_that_cannot_be_is_refused_before_a_worker_is_asked(icedb, worker
     code = 3 if "nope" in problem else 2
     assert problem in icedb("table", "create", "counts2", *options, code=code)
     assert worker["configs"] == []
-    assert not list_all(warehouse.store, f"{warehouse.table('counts2').prefix}/").objects
+    assert not list_all(warehouse.store, f"{warehouse.table('counts2').paths.prefix}/").objects
 
 
 def test_a_query_that_the_worker_refuses_makes_no_view(icedb, worker, warehouse):
@@ -145,7 +148,7 @@ def test_a_view_whose_table_is_gone_can_be_detached(icedb, warehouse, view):
     assert "counts gone" in " ".join(icedb("view", "list", "events").split())
     assert "does not exist" in icedb("view", "detach", "counts", code=3)
     assert "is not fed" in icedb("view", "detach", "counts", "--from", "events")
-    assert read_registration(warehouse.store, warehouse.table("events"), "counts").state == "detached"
+    assert read_registration(warehouse.store, warehouse.table("events").paths, "counts").state == "detached"
     assert "feeds no view 'other'" in icedb("view", "detach", "other", "--from", "events", code=3)
 
 
@@ -157,5 +160,5 @@ def test_batches_for_a_view_are_refused_at_once(icedb, warehouse, view, tmp_path
 
 
 def test_a_halted_view_is_said_to_be_halted(icedb, warehouse, view):
-    warehouse.store.put(f"{warehouse.table('counts').log_prefix}0000000000001_ab.jsonl", b"broken")
+    warehouse.store.put(f"{warehouse.table('counts').paths.log_prefix}0000000000001_ab.jsonl", b"broken")
     assert "counts halted" in " ".join(icedb("view", "list", "events").split())

@@ -18,6 +18,7 @@ from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_pressure
 from icedb_log.ingest.staging import list_staged
+from icedb_log.store.table_store import TableStore
 
 SECOND_MS = 1000
 
@@ -57,7 +58,7 @@ def puts(warehouse, create):
 def staged_rows(warehouse, name="events"):
     """Return every staged row, with how often it is there."""
     rows = Counter()
-    for batch in list_staged(warehouse.store, warehouse.table(name)).batches:
+    for batch in list_staged(warehouse.table(name)).batches:
         body = warehouse.store.get(batch.key).body
         text = zstd.decompress(body) if batch.key.endswith(".zst") else body
         rows.update(orjson.loads(line)["n"] for line in text.splitlines())
@@ -109,8 +110,8 @@ def test_eight_threads_stage_each_row_once(client, warehouse, puts):
 
 def test_refused_batches_wait_as_long_as_they_are_told(client, warehouse, puts, clock):
     pressure = Pressure("stop", 60.0, "800 log files", 7000)
-    paths = warehouse.table("events")
-    publish_pressure(warehouse.store, paths, pressure, clock=clock)
+    paths = warehouse.table("events").paths
+    publish_pressure(TableStore(warehouse.store, paths), pressure, clock=clock)
     with pytest.raises(Overloaded, match="800 log files") as caught:
         client.enqueue("events", [{"n": 0}])
     assert caught.value.retry_after_ms == 7000
@@ -119,7 +120,7 @@ def test_refused_batches_wait_as_long_as_they_are_told(client, warehouse, puts, 
     def recover():
         waits.append(clock.ms)
         if len(waits) == 3:
-            publish_pressure(warehouse.store, paths, Pressure(), clock=clock)
+            publish_pressure(TableStore(warehouse.store, paths), Pressure(), clock=clock)
 
     clock.on_sleep = recover
     began_ms = clock.ms
@@ -181,7 +182,7 @@ def test_retries_end_with_the_retry_window(client, create, warehouse, clock):
 
 def test_what_is_refused_for_good_is_not_tried_again(client, warehouse, puts):
     producer = client.producer("events")
-    warehouse.store.delete([warehouse.table("events").config_key])
+    warehouse.store.delete([warehouse.table("events").paths.config_key])
     client.gate._configs._known.clear()
     producer.send({"n": 1})
     with pytest.raises(UnsentRows, match="does not exist"):
@@ -374,7 +375,7 @@ from icedb_client import Client
 from icedb_log.table.table_config import TableConfig
 from icedb_log.table.stored_config import create_table
 client = Client(store=sys.argv[1])
-create_table(client.warehouse.store, client.warehouse.table("events"), TableConfig.create(name="events"))
+create_table(client.warehouse.table("events"), TableConfig.create(name="events"))
 producer = client.producer("events", max_age_ms=3_600_000)
 producer.send({"n": 1})
 closed = client.producer("events")

@@ -181,7 +181,7 @@ def test_a_damaged_page_names_what_finds_it(client, commit, warehouse):
 
 
 def test_a_damaged_log_is_a_halt(client, warehouse):
-    warehouse.store.put(f"{warehouse.table('events').log_prefix}1767312000000_ab.jsonl", b"[]")
+    warehouse.store.put(f"{warehouse.table('events').paths.log_prefix}1767312000000_ab.jsonl", b"[]")
     with pytest.raises(CorruptLog, match="line 0"):
         client.snapshot("events")
     assert client.snapshot("other").row_count == 0

@@ -31,7 +31,7 @@ SCHEMA = {"n": "BIGINT", "f": "DOUBLE"}
 
 
 def read_bad_rows(table, batch) -> bytes:
-    (key,) = list_bad_rows(table.store, table.paths, batch.batch_id)
+    (key,) = list_bad_rows(table, batch.batch_id)
     return pa.input_stream(pa.BufferReader(table.store.get(key).body), compression="zstd").read()
 
 
@@ -52,7 +52,7 @@ def test_each_bad_row_is_set_aside_as_it_came(splitting, make_table, bad):
     (left_out,) = result.bad_rows
     assert (left_out.batch.batch_id, left_out.row_count) == (batch.batch_id, 2)
     assert "line 3" in left_out.reason
-    assert (left_out.payload_key,) == list_bad_rows(table.store, table.paths, batch.batch_id)
+    assert (left_out.payload_key,) == list_bad_rows(table, batch.batch_id)
     assert read_bad_rows(table, batch) == bad + b"\n" + bad + b"\n"
     assert len(table.rows(*result.files)) == 3
 

@@ -113,7 +113,7 @@ def test_what_duckdb_writes_is_compared(make_table, tmp_path):
 
 def run_merge(table, *, checks=None):
     return merge_table(
-        Table.open(table.store, table.paths, clock=table.clock, owner="merge"),
+        Table.open(table, clock=table.clock, owner="merge"),
         NativeMerger(table.store, table.clock),
         options=MergeOptions(full=True),
         watch=MergeWatch(on_check=(checks if checks is not None else []).append),

@@ -11,6 +11,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import NEW_TABLE_POLICIES, TableConfig
@@ -25,29 +26,31 @@ class NewTable:
     def __init__(self):
         self.clock = FakeClock()
         self.store = ScriptedStore(MemoryObjectStore(self.clock.now_ms))
-        self.paths = Warehouse(self.store).table("events")
-        create_table(self.store, self.paths, TableConfig.create(name="events", **NEW_TABLE_POLICIES))
+        self.paths = Warehouse(self.store).table("events").paths
+        create_table(TableStore(self.store, self.paths), TableConfig.create(name="events", **NEW_TABLE_POLICIES))
 
     def send(self, *lines):
         body = b"\n".join(line if isinstance(line, bytes) else orjson.dumps(line) for line in lines)
         batch_id = new_batch_id(self.clock)
-        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=batch_id)
+        stage_batch(TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=batch_id)
         self.clock.advance(1)
         self.store.calls.clear()
         writer = NativeWriter(self.store, self.clock)
-        result = flush_table(Table.open(self.store, self.paths, clock=self.clock, owner="flush"), writer)
+        result = flush_table(Table.open(TableStore(self.store, self.paths), clock=self.clock, owner="flush"), writer)
         self.clock.advance(1)
         return result
 
     def merge(self):
         merger = NativeMerger(self.store, self.clock)
         merge_table(
-            Table.open(self.store, self.paths, clock=self.clock, owner="merge"), merger, options=MergeOptions(full=True)
+            Table.open(TableStore(self.store, self.paths), clock=self.clock, owner="merge"),
+            merger,
+            options=MergeOptions(full=True),
         )
         self.clock.advance(1)
 
     def snapshot(self):
-        return fold(LogReader(self.store, self.paths, clock=self.clock).read())
+        return fold(LogReader(TableStore(self.store, self.paths), clock=self.clock).read())
 
     def newest_log(self):
         key = list_all(self.store, self.paths.log_prefix).objects[-1].key
@@ -68,7 +71,7 @@ def test_one_fraction_in_an_integer_column_refuses_nothing(table):
     assert (result.batch_count, result.row_count, result.bad_row_count) == (1, 3, 0)
     assert dict(table.snapshot().schema) == {"n": "DOUBLE"}
     assert table.data_reads() == [], "the log proves it"
-    assert list_quarantined(table.store, table.paths) == ()
+    assert list_quarantined(table) == ()
 
 
 def test_bad_rows_alone_are_set_aside_each_with_its_reason(table):
@@ -76,7 +79,7 @@ def test_bad_rows_alone_are_set_aside_each_with_its_reason(table):
     result = table.send({"n": 0.5, "s": "b"}, b"{", {"n": "text"}, {"n": 2, "s": 5}, {"n": 3, "s": "c"})
     assert (result.batch_count, result.row_count, result.bad_row_count) == (1, 2, 3)
     assert dict(table.snapshot().schema) == {"n": "DOUBLE", "s": "VARCHAR"}
-    (entry,) = list_quarantined(table.store, table.paths)
+    (entry,) = list_quarantined(table)
     lines = entry.reason.split("\n")
     assert [words in line for words, line in zip(("line 2", "line 3", "line 4"), lines, strict=True)] == [True] * 3
     assert [number for number, _ in entry.row_reasons] == [2, 3, 4]
@@ -96,6 +99,6 @@ def test_long_integers_keep_a_column_as_it_is_through_merges_and_no_data_file_is
         assert table.newest_log().inexact == {"n": True}
     assert dict(table.snapshot().schema) == {"n": "BIGINT"}
     assert table.snapshot().row_count == 4
-    reason = list_quarantined(table.store, table.paths)[0].reason
+    reason = list_quarantined(table)[0].reason
     assert "which DOUBLE cannot hold exactly, by its log" in reason
     assert "`icedb table alter events --column n:DOUBLE`, then `icedb quarantine retry events --all`" in reason

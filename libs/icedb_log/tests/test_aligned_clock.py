@@ -96,7 +96,7 @@ def test_i3_batches_of_a_host_that_is_minutes_off_are_committed(off_ms):
     host = FakeClock(table.clock.now_ms() + off_ms, seed="producer")
     for number, clock in enumerate((host, AlignedClock(host, store, may_ask=True))):
         body = encode_rows([{"id": number, "p": "a"}])
-        stage_batch(table.store, table.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
+        stage_batch(table, body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
     result = table.flush()
     assert (len(result.rejected), result.batch_count) == (1, 1)
     assert table.ids() == [1]

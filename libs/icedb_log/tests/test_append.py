@@ -26,8 +26,7 @@ def write(table, *ids, batch_id=None, begun_ms=None, columns=None, commit_id=Non
     if rows:
         files = (
             write_rows(
-                table.store,
-                table.paths,
+                table,
                 partition="p=a",
                 rows=rows,
                 config=table.config,
@@ -46,7 +45,7 @@ def write(table, *ids, batch_id=None, begun_ms=None, columns=None, commit_id=Non
 
 
 def commit(table, job, **options):
-    result = append_files(Table.open(table.store, table.paths, clock=table.clock, owner="test"), job, **options)
+    result = append_files(Table.open(table, clock=table.clock, owner="test"), job, **options)
     table.clock.advance(1)
     return result
 

@@ -17,6 +17,7 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.keys import parse_audit_key
 from icedb_log.store.object_store import FailedDelete, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -28,13 +29,13 @@ from icedb_sim.tables.small_table import SmallTable
 DAY_MS = 86_400_000
 
 
-class Place:
+class Place(TableStore):
     """A store with some objects, and an audit of their deletion."""
 
     def __init__(self, *, chunk_keys=10_000):
         self.clock = FakeClock()
         self.store = ScriptedStore(MemoryObjectStore(self.clock.now_ms))
-        self.paths = Warehouse(self.store, "wh").table("t")
+        self.paths = Warehouse(self.store, "wh").table("t").paths
         self.problems = []
         self.chunk_keys = chunk_keys
 
@@ -47,8 +48,7 @@ class Place:
 
     def run(self, keys, **facts):
         log = AuditLog(
-            self.store,
-            self.paths,
+            TableStore(self.store, self.paths),
             clock=self.clock,
             owner="janitor@h",
             on_problem=lambda step, _: self.problems.append(step),
@@ -58,7 +58,7 @@ class Place:
         return Deleter(self.store, audit=audit, chunk_keys=self.chunk_keys).delete(doomed)
 
     def parts(self, **bounds):
-        return list(read_audit(self.store, self.paths, **bounds))
+        return list(read_audit(TableStore(self.store, self.paths), **bounds))
 
     def audit_keys(self):
         return [info.key for info in list_all(self.store, self.paths.audit_prefix).objects]
@@ -122,7 +122,7 @@ def test_a_key_that_would_not_go_says_why_within_a_bound():
     place = Place()
     keys = place.put("a", "b")
     reason = "AccessDenied " + "x" * 1000
-    log = AuditLog(place.store, place.paths, clock=place.clock, owner="janitor@h")
+    log = AuditLog(place, clock=place.clock, owner="janitor@h")
     audit = log.begin(RunFacts("orphans", place.clock.now_ms(), {}))
     audit.announce([Doomed(key, "orphan", "unnamed") for key in keys])
     audit.conclude([FailedDelete(keys[1], reason)])
@@ -161,9 +161,9 @@ def test_an_object_is_found_with_every_run_that_tried(place):
     place.run(place.put("b"))
     place.clock.advance(DAY_MS)
     place.run([key])
-    found = list(find_deletions(place.store, place.paths, key))
+    found = list(find_deletions(place, key))
     assert [part.store_now_ms for part, _ in found] == [place.clock.now_ms() - 2 * DAY_MS, place.clock.now_ms()]
-    assert list(find_deletions(place.store, place.paths, key + "x")) == []
+    assert list(find_deletions(place, key + "x")) == []
 
 
 def test_the_time_in_an_objects_name_bounds_the_search_for_it(place):
@@ -172,7 +172,7 @@ def test_the_time_in_an_objects_name_bounds_the_search_for_it(place):
     (key,) = place.put(place.clock.new_id())
     place.run([key])
     place.store.calls.clear()
-    ((part, entry),) = find_deletions(place.store, place.paths, key)
+    ((part, entry),) = find_deletions(place, key)
     assert (entry.key, part.store_now_ms) == (key, place.clock.now_ms())
     assert place.store.keys_of("get") == [part.audit_key]
 
@@ -207,9 +207,9 @@ def test_the_audit_is_kept_for_its_retention_by_the_stores_clock(place):
     place.clock.advance(DAY_MS - 1)
     place.store.put(f"{place.paths.audit_prefix}!notes", b"mine")
     first, second = (key for key in place.audit_keys() if key.endswith(".jsonl"))
-    assert sweep_audit(place.store, place.paths, retention_ms=2 * DAY_MS, clock=place.clock).keys == set()
+    assert sweep_audit(place, retention_ms=2 * DAY_MS, clock=place.clock).keys == set()
     place.clock.advance(1)
-    assert sweep_audit(place.store, place.paths, retention_ms=2 * DAY_MS, clock=place.clock).keys == {first}
+    assert sweep_audit(place, retention_ms=2 * DAY_MS, clock=place.clock).keys == {first}
     assert place.audit_keys() == [f"{place.paths.audit_prefix}!notes", second]
 
 
@@ -221,7 +221,7 @@ def test_an_audit_that_grew_large_is_swept_page_by_page_up_to_the_first_young_ob
     for number in range(1500):
         place.store.inner.put(place.paths.audit_key(time_ms=100_000 + number, run_id="0" * 32), b"")
     place.store.calls.clear()
-    done = sweep_audit(place.store, place.paths, retention_ms=DAY_MS, clock=place.clock)
+    done = sweep_audit(place, retention_ms=DAY_MS, clock=place.clock)
     assert done.keys == set(old)
     assert place.store.keys_of("list_page").count(place.paths.audit_prefix) == 2
 
@@ -231,22 +231,22 @@ def test_j1_an_audit_is_not_swept_by_a_clock_that_jumped(place, monkeypatch):
     now_ms = place.clock.now_ms
     monkeypatch.setattr(place.store.inner, "_now_ms", lambda: now_ms() + 400 * DAY_MS)
     with pytest.raises(Unavailable, match="minutes apart"):
-        sweep_audit(place.store, place.paths, retention_ms=DAY_MS, clock=place.clock)
+        sweep_audit(place, retention_ms=DAY_MS, clock=place.clock)
     assert len(place.audit_keys()) == 1
 
 
 def test_a_vacuum_writes_down_what_it_deletes_and_what_held_others():
     table = SmallTable()
     table.append(1)
-    put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=DAY_MS, clock=table.clock, lease_id="l1")
+    put_lease(table, at_ms=table.clock.now_ms(), ttl_ms=DAY_MS, clock=table.clock, lease_id="l1")
     table.append(2)
     table.merge(full=True)
     table.clock.advance(DAY_MS)
-    delete_lease(table.store, table.paths, lease_id="l1")
-    put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=DAY_MS, clock=table.clock, lease_id="l2")
-    log = AuditLog(table.store, table.paths, clock=table.clock, owner="janitor@h")
-    result = vacuum_table(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), audit=log)
-    parts = list(read_audit(table.store, table.paths))
+    delete_lease(table, lease_id="l1")
+    put_lease(table, at_ms=table.clock.now_ms(), ttl_ms=DAY_MS, clock=table.clock, lease_id="l2")
+    log = AuditLog(table, clock=table.clock, owner="janitor@h")
+    result = vacuum_table(Table.open(table, clock=table.clock, reader=table.reader()), audit=log)
+    parts = list(read_audit(table))
     entries = {each.key: each for part in parts for each in part.entries}
     assert set(entries) == {*result.deleted_logs, *result.deleted_data}
     assert {each.outcome for each in entries.values()} == {"deleted"}

@@ -47,7 +47,7 @@ def test_a_fault_at_any_call_of_the_deletion_loses_nothing(effect):
         assert set(table.victim_files) <= {target.key for target in done.targets}
         assert find_traces(table, b"victim") == []
         assert live_users(table) == ["bob"]
-        assert list_open_ids(table.store, table.paths) == ()
+        assert list_open_ids(table) == ()
 
 
 def make_due():
@@ -66,7 +66,7 @@ def test_a_fault_at_any_call_of_the_last_look_loses_nothing(effect):
         assert (done.state, done.row_count) == ("complete", 3)
         assert all(target.gone_ms for target in done.targets)
         assert find_traces(table, b"victim") == []
-        assert list_open_ids(table.store, table.paths) == ()
+        assert list_open_ids(table) == ()
 
 
 def meet(table):
@@ -176,9 +176,7 @@ def test_random_histories_leave_no_trace(seed):
         crash(lambda: table.merge(full=dice.random() < 0.3, merger=StatsChanger(table.store, table.clock)))
 
     def lease():
-        put_lease(
-            table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=dice.randrange(60_000), clock=table.clock
-        )
+        put_lease(table, at_ms=table.clock.now_ms(), ttl_ms=dice.randrange(60_000), clock=table.clock)
 
     def vacuum():
         crash(lambda: clean(table, is_noted=dice.random() < 0.5))

@@ -23,8 +23,8 @@ def table():
 
 def put_in_quarantine(table, user):
     batch_id = table.stage([{"id": 9, "p": "a", "u": user}])
-    (batch,) = list_staged(table.store, table.paths, limit=1).batches
-    quarantine_batch(table.store, table.paths, rejected=RejectedBatch(batch, "refused"), clock=table.clock)
+    (batch,) = list_staged(table, limit=1).batches
+    quarantine_batch(table, rejected=RejectedBatch(batch, "refused"), clock=table.clock)
     return batch_id
 
 
@@ -33,7 +33,7 @@ def test_a_batch_that_was_in_quarantine_at_the_request_is_named_although_it_is_r
     batch_id = put_in_quarantine(table, "victim")
     erasure_id = ask(table)
     table.clock.advance(5_000)
-    retry_quarantined(table.store, table.paths, batch_id, clock=table.clock)
+    retry_quarantined(table, batch_id, clock=table.clock)
     assert advance(table, erasure_id).erasure.state == "deleted"
     table.flush()
     done = finish(table, erasure_id)
@@ -45,7 +45,7 @@ def test_a_retry_that_ends_while_the_erasure_is_asked_for_is_waited_for(table):
     batch_id = put_in_quarantine(table, "victim")
 
     def retry():
-        retry_quarantined(table.store, table.paths, batch_id, clock=table.clock)
+        retry_quarantined(table, batch_id, clock=table.clock)
 
     table.store.script.append(Fault("list_page", None, key="_icedb/quarantine/", before=retry))
     erasure_id = ask(table)

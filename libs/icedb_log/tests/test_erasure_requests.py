@@ -23,6 +23,7 @@ from icedb_log.errors import (
     UnsupportedFormat,
 )
 from icedb_log.keys import TablePaths
+from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.erasure_steps import (
     StatsChanger,
@@ -53,7 +54,7 @@ def test_a_condition_that_does_not_fit_is_refused_and_nothing_is_changed(table, 
     assert done.refusal
     closed = table.paths.closed_erasure_key(erasure_id)
     assert {k: table.store.get(k).info.etag for k in list(table.keys()) if k != closed} == before
-    assert read_erasure(table.store, table.paths, erasure_id) == done
+    assert read_erasure(table, erasure_id) == done
 
 
 def test_a_refusal_while_it_rewrites_changes_nothing(table):
@@ -80,7 +81,7 @@ def test_a_worker_that_slept_too_long_is_no_reason_to_refuse_unless_it_happens_a
     for _ in range(4):
         with pytest.raises(InvalidRequest, match="one commit may take half the orphan age"):
             advance(table, erasure_id, changer=Sleepy(table.store, table.clock))
-    erasure = read_erasure(table.store, table.paths, erasure_id)
+    erasure = read_erasure(table, erasure_id)
     assert (erasure.state, [run.has_landed for run in erasure.runs]) == ("requested", [False] * 4)
     assert advance(table, erasure_id, changer=Sleepy(table.store, table.clock)).erasure.state == "refused"
     assert live_users(table).count("victim") == 3
@@ -98,9 +99,9 @@ def test_a_request_that_makes_no_sense_is_not_written(table):
     keys = table.keys()
     for options in ({"condition": " "}, {"condition": "x" * 200_000}, {"condition": "u = 'a'", "note": "n" * 3000}):
         with pytest.raises(InvalidRequest):
-            create_erasure(table.store, table.paths, clock=table.clock, **options)
+            create_erasure(table, clock=table.clock, **options)
     with pytest.raises(NotFound, match="ghost"):
-        create_erasure(table.store, TablePaths("ghost", "wh/ghost"), clock=table.clock, condition="u = 'a'")
+        create_erasure(TableStore(table.store, TablePaths("ghost", "wh/ghost")), clock=table.clock, condition="u = 'a'")
     assert table.keys() == keys
 
 
@@ -117,11 +118,11 @@ def test_a_request_whose_answer_is_lost_is_looked_for(table, effect, is_there):
     table.store.script = [Fault("put_if_absent", effect, "erasures/open")]
     if is_there:
         erasure_id = ask(table)
-        assert read_erasure(table.store, table.paths, erasure_id).state == "requested"
+        assert read_erasure(table, erasure_id).state == "requested"
     else:
         with pytest.raises(CommitOutcomeUnknown, match="erasure list"):
             ask(table)
-        assert list_open_ids(table.store, table.paths) == ()
+        assert list_open_ids(table) == ()
 
 
 def test_a_request_that_lands_again_after_the_end_is_cleared_away(table):
@@ -131,7 +132,7 @@ def test_a_request_that_lands_again_after_the_end_is_cleared_away(table):
     append_users(table, "victim")
     table.store.put(table.paths.open_erasure_key(erasure_id), body)
     assert advance(table, erasure_id).erasure == done
-    assert list_open_ids(table.store, table.paths) == ()
+    assert list_open_ids(table) == ()
     assert live_users(table) == ["ann", "bob", "cid", "victim"]
 
 
@@ -139,13 +140,13 @@ def test_erasures_are_listed_newest_first_open_and_closed(table):
     first = ask(table, "u = 'nobody'")
     advance(table, first)
     second = ask(table)
-    assert [e.erasure_id for e in list_erasures(table.store, table.paths, limit=10)] == [second, first]
-    assert [e.state for e in list_erasures(table.store, table.paths, limit=10)] == ["requested", "complete"]
-    assert [e.erasure_id for e in list_erasures(table.store, table.paths, limit=1)] == [second]
+    assert [e.erasure_id for e in list_erasures(table, limit=10)] == [second, first]
+    assert [e.state for e in list_erasures(table, limit=10)] == ["requested", "complete"]
+    assert [e.erasure_id for e in list_erasures(table, limit=1)] == [second]
     with pytest.raises(NotFound, match="no erasure"):
-        read_erasure(table.store, table.paths, new_batch_id(table.clock))
+        read_erasure(table, new_batch_id(table.clock))
     with pytest.raises(InvalidRequest, match="is not the id of an erasure"):
-        read_erasure(table.store, table.paths, "../table")
+        read_erasure(table, "../table")
 
 
 def test_a_record_that_is_not_understood_is_named(table):
@@ -190,7 +191,7 @@ def test_what_is_refused_is_not_deleted_by_a_worker_that_sleeps(table):
     ]
     with pytest.raises(Fenced):
         advance(table, erasure_id)
-    assert read_erasure(table.store, table.paths, erasure_id).state == "refused"
+    assert read_erasure(table, erasure_id).state == "refused"
     assert live_users(table).count("victim") == 3
 
 
@@ -213,9 +214,7 @@ def test_a_record_that_others_changed_meanwhile_is_changed_again(table):
     assert advance(table, erasure_id).erasure.row_count == 3
     table.store.script = [Fault("put_if_match", Effect.REFUSE, "erasures/open") for _ in range(10)]
     with pytest.raises(CommitConflict, match="10 times in a row"):
-        note_deletions(
-            table.store, table.paths, [t.key for t in read_erasure(table.store, table.paths, erasure_id).targets]
-        )
+        note_deletions(table, [t.key for t in read_erasure(table, erasure_id).targets])
 
 
 def test_a_store_that_does_not_answer_leaves_the_record_as_it_is(table):
@@ -223,7 +222,7 @@ def test_a_store_that_does_not_answer_leaves_the_record_as_it_is(table):
     table.store.script = [Fault("list_page", Effect.UNAVAILABLE, "_data")]
     with pytest.raises(Unavailable):
         advance(table, erasure_id)
-    assert read_erasure(table.store, table.paths, erasure_id).state == "requested"
+    assert read_erasure(table, erasure_id).state == "requested"
     assert finish(table, erasure_id).row_count == 3
 
 
@@ -259,9 +258,9 @@ def test_a_condition_of_another_dialect_waits_until_a_person_has_given_the_new_o
         advance(table, erasure_id)
     assert live_users(table) == before
     for _ in range(2):
-        assert renew_condition(table.store, table.paths, erasure_id, condition="u = 'victim'").dialect == "duckdb"
+        assert renew_condition(table, erasure_id, condition="u = 'victim'").dialect == "duckdb"
     with pytest.raises(InvalidRequest, match="has a condition that is used as it is"):
-        renew_condition(table.store, table.paths, erasure_id, condition="u = 'b'")
+        renew_condition(table, erasure_id, condition="u = 'b'")
     assert finish(table, erasure_id).state == "complete"
     assert live_users(table) == [user for user in before if user != "victim"] != before
 
@@ -279,7 +278,7 @@ def test_e3_a_condition_that_is_renewed_deletes_although_the_earlier_one_has(sta
         begun = {} if state == "deleted" else {"targets": (), "deleted_ms": None}
         return now.model_copy(update={"dialect": None, "state": state, "runs": runs, **begun})
 
-    change_erasure(table.store, table.paths, erasure_id, as_an_earlier_release_left_it)
-    renew_condition(table.store, table.paths, erasure_id, condition="u != 'other'")
+    change_erasure(table, erasure_id, as_an_earlier_release_left_it)
+    renew_condition(table, erasure_id, condition="u != 'other'")
     assert finish(table, erasure_id).state == "complete"
     assert live_users(table) == ["other"]

@@ -185,7 +185,7 @@ def test_a_store_that_tells_whole_seconds_does_not_hide_a_batch(table):
 
 
 def test_a_lease_holds_it_open(table):
-    lease = put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=DAY, clock=table.clock)
+    lease = put_lease(table, at_ms=table.clock.now_ms(), ttl_ms=DAY, clock=table.clock)
     table.clock.advance(1)
     erasure_id = ask(table)
     with pytest.raises(AssertionError, match="does not end"):
@@ -228,8 +228,8 @@ def test_a_dead_file_that_is_gone_but_still_named_is_waited_for(table):
 def test_the_janitors_word_alone_is_not_enough(table):
     erasure_id = ask(table)
     targets = advance(table, erasure_id).erasure.targets
-    note_deletions(table.store, table.paths, [target.key for target in targets])
-    assert not read_erasure(table.store, table.paths, erasure_id).open_targets
+    note_deletions(table, [target.key for target in targets])
+    assert not read_erasure(table, erasure_id).open_targets
     table.clock.advance(5_000)
     progress = advance(table, erasure_id)
     assert progress.waits_for == "janitor"
@@ -247,20 +247,20 @@ def test_the_janitors_word_on_an_orphan_is_not_enough_either(table):
     clean(table)
     table.clock.advance(25_000)
     clean(table)
-    note_deletions(table.store, table.paths, [orphan.path])
-    assert not read_erasure(table.store, table.paths, erasure_id).open_targets
+    note_deletions(table, [orphan.path])
+    assert not read_erasure(table, erasure_id).open_targets
     assert advance(table, erasure_id).erasure.state == "deleted"
-    assert [t.key for t in read_erasure(table.store, table.paths, erasure_id).open_targets] == [orphan.path]
+    assert [t.key for t in read_erasure(table, erasure_id).open_targets] == [orphan.path]
 
 
 def test_the_first_time_that_is_known_stays(table):
     erasure_id = ask(table)
     key = advance(table, erasure_id).erasure.targets[0].key
-    assert note_deletions(table.store, table.paths, [key]) == 1
-    noted = read_erasure(table.store, table.paths, erasure_id)
+    assert note_deletions(table, [key]) == 1
+    noted = read_erasure(table, erasure_id)
     table.clock.advance(1000)
-    assert note_deletions(table.store, table.paths, [key, *(t.key for t in noted.targets)]) == 1
-    assert read_erasure(table.store, table.paths, erasure_id).targets[0] == noted.targets[0]
+    assert note_deletions(table, [key, *(t.key for t in noted.targets)]) == 1
+    assert read_erasure(table, erasure_id).targets[0] == noted.targets[0]
 
 
 def test_a_deletion_in_several_jobs_is_one_run(table, monkeypatch):
@@ -277,7 +277,7 @@ def test_a_deletion_that_the_janitor_did_not_note_is_seen(table):
     clean(table, is_noted=False)
     erasure = advance(table, erasure_id).erasure
     assert {target.known_by for target in erasure.targets} == {"absent"}
-    assert note_deletions(table.store, table.paths, [target.key for target in erasure.targets]) == 0
+    assert note_deletions(table, [target.key for target in erasure.targets]) == 0
     assert finish(table, erasure_id).targets == erasure.targets
 
 
@@ -301,7 +301,7 @@ def test_no_such_rows_anywhere_ends_at_once(table):
     erasure_id = ask(table, "u = 'nobody'")
     done = advance(table, erasure_id).erasure
     assert (done.state, done.targets, done.runs, done.row_count) == ("complete", (), (), 0)
-    assert list_open_ids(table.store, table.paths) == ()
+    assert list_open_ids(table) == ()
     assert advance(table, erasure_id).erasure == done
 
 

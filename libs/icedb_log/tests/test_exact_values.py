@@ -10,6 +10,7 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import union_schema
 from icedb_log.log.widening import LoggedSchema, state_inexact
 from icedb_log.model import FileMarker, LogFile
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.scripted_store import Fault
@@ -55,8 +56,7 @@ class LongMerger(RowFileMerger):
     def _make_long(self, job, group):
         rows = [row for marker in group.inputs for row in read_rows(self.store, marker.path)]
         marker = write_rows(
-            self.store,
-            job.paths,
+            TableStore(self.store, job.paths),
             partition=group.partition,
             rows=[{**row, "n": LONG} for row in rows],
             config=job.config,
@@ -69,7 +69,7 @@ class LongMerger(RowFileMerger):
 def merge_long(table):
     """Make every integer a long one, by a merge query."""
     change = {"merge_query": "select * from source_files"}
-    alter_table_config(table.store, table.paths, change, clock=table.clock)
+    alter_table_config(table, change, clock=table.clock)
     return table.merge(full=True, merger=LongMerger(table.store, table.clock))
 
 
@@ -218,7 +218,7 @@ def test_s2_a_merge_that_is_at_work_loses_its_fence_to_a_widening(table):
             return super().merge_groups(job)
 
     change = {"merge_query": "select * from source_files"}
-    alter_table_config(table.store, table.paths, change, clock=table.clock)
+    alter_table_config(table, change, clock=table.clock)
     with pytest.raises(Fenced):
         table.merge(full=True, merger=Slow(table.store, table.clock))
     assert (type_of(table), table.ids()) == ("DOUBLE", [1, 1, 3])
@@ -258,8 +258,8 @@ def test_s2_a_silent_commit_after_the_proof_keeps_the_column_narrow(table):
 
 def test_a_declared_widening_takes_no_fence_from_anybody(table):
     append(table, 1)
-    alter_table_config(table.store, table.paths, {"declared": {"n": "DOUBLE"}}, clock=table.clock)
-    assert read_table_config(table.store, table.paths).declared == {"n": "DOUBLE"}
+    alter_table_config(table, {"declared": {"n": "DOUBLE"}}, clock=table.clock)
+    assert read_table_config(table).declared == {"n": "DOUBLE"}
     append(table, 0.5)
     assert type_of(table) == "DOUBLE"
     assert not table.keys(table.paths.fence_key("merge"))

@@ -64,7 +64,7 @@ def test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_to
         slow = FakeClock(table.clock.now_ms() - 5_000, seed="slow")
         table.stage([{"id": 3, "p": "a"}])
         writer = RowFileWriter(table.store, slow)
-        flush_table(Table.open(table.store, table.paths, clock=slow, owner="slow", reader=table.reader()), writer)
+        flush_table(Table.open(table, clock=slow, owner="slow", reader=table.reader()), writer)
         view.feed(limits=one)  # takes the last one: by its name it is the oldest
         assert view.ids() == [3]
 
@@ -91,7 +91,7 @@ def test_a_feed_that_sleeps_before_it_reads_data_files_halts_nothing(table, act)
         grow_old(table)
         table.vacuum()
 
-    table.store.script.append(Fault("get", None, key=f"{table.paths.name}/_data/", before=meanwhile))
+    table.store.script.append(Fault("get", None, key=f"{table.name}/_data/", before=meanwhile))
     with pytest.raises(Fenced if act == "feed" else Unavailable):
         view.feed()
     if act == "feed":

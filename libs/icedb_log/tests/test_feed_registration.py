@@ -175,7 +175,7 @@ def test_views_of_views_are_fed_and_cycles_refused(table):
     table.store.delete([table.paths.config_key])
     config = TableConfig.create(name="t", view_of="w", view_query="select * from _rows")
     with pytest.raises(InvalidRequest, match="view t of w of v of t: it would feed itself"):
-        create_view(table.store, table.paths, config, clock=table.clock)
+        create_view(table, config, clock=table.clock)
     with pytest.raises(NotFound):
         SmallView(table, name="x", source=table.paths.sibling("nobody"))
 

@@ -10,6 +10,7 @@ from icedb_log.feed.feeds import FeedLimits
 from icedb_log.feed.views import register_view
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.status import read_status
 from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
@@ -296,11 +297,11 @@ def test_the_lag_is_the_age_of_the_oldest_commit_that_waits(table):
 def test_the_status_of_a_view_says_how_far_it_is_behind(table):
     view = SmallView(table)
     table.append(1)
-    state = read_status(Table.open(table.store, view.paths, clock=table.clock))
+    state = read_status(Table.open(TableStore(table.store, view.paths), clock=table.clock))
     assert (state.view.source, state.view.waiting_commits) == ("t", 1)
     assert table.status().view is None
     table.store.delete([table.paths.config_key])
-    assert read_status(Table.open(table.store, view.paths, clock=table.clock)).view.state == "broken"
+    assert read_status(Table.open(TableStore(table.store, view.paths), clock=table.clock)).view.state == "broken"
 
 
 def test_a_view_that_its_source_does_not_know_is_registered_by_its_first_feed(table):

@@ -9,6 +9,7 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.log.fence import MAX_ACQUIRE_ATTEMPTS, settle_fence
+from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.table_steps import FENCE, LOG, acquire, log_files, make_log, state_of
@@ -171,7 +172,7 @@ def test_a_fence_that_is_none_halts_and_is_not_overwritten(table, body):
 def test_a_fence_that_names_no_log_file_of_the_table_seals_nothing(table):
     body = orjson.dumps({"epoch": 1, "owner": "a", "commit": "wh/other/_log/0000000000001_00.jsonl", "sequence": 1})
     table.store.put(table.paths.fence_key("ingest"), body)
-    for settle in (acquire, lambda table: settle_fence(table.store, table.paths, "ingest")):
+    for settle in (acquire, lambda table: settle_fence(table, "ingest")):
         with pytest.raises(CorruptLog, match="wh/other"):
             settle(table)
     with pytest.raises(NotFound):
@@ -186,16 +187,21 @@ def test_an_unavailable_store_is_reported_by_acquire(table):
 
 def test_j5_settling_takes_only_the_commit_under_way_from_the_owner(table):
     owner = acquire(table)
-    settle_fence(table.store, table.paths, "ingest")
-    settle_fence(table.store, table.paths, "merge")
+    settle_fence(table, "ingest")
+    settle_fence(table, "merge")
     assert log_files(table) == {}
     table.store.script = [
-        Fault("put_if_absent", None, LOG, before=lambda: settle_fence(table.store.inner, table.paths, "ingest"))
+        Fault(
+            "put_if_absent",
+            None,
+            LOG,
+            before=lambda: settle_fence(TableStore(table.store.inner, table.paths), "ingest"),
+        )
     ]
     with pytest.raises(Fenced, match="sealed"):
         owner.commit(make_log(table))
     owner.commit(make_log(table, "y"))
-    settle_fence(table.store, table.paths, "ingest")
+    settle_fence(table, "ingest")
     assert [log.is_seal for log in log_files(table).values()] == [True, False]
 
 

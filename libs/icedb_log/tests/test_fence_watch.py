@@ -91,8 +91,7 @@ def test_a_merge_job_can_ask_while_it_works(table):
 
 def test_a_flush_job_can_ask_while_it_works(table):
     stage_batch(
-        table.store,
-        table.paths,
+        table,
         body=encode_rows([{"id": 1, "p": "a"}]),
         staging_format="ndjson",
         batch_id=new_batch_id(table.clock),
@@ -107,5 +106,5 @@ def test_a_flush_job_can_ask_while_it_works(table):
 
     writer = AskingWriter(table.store, table.clock)
     with pytest.raises(Fenced, match="another ingest worker"):
-        flush_table(Table.open(table.store, table.paths, clock=table.clock, owner="me"), writer)
+        flush_table(Table.open(table, clock=table.clock, owner="me"), writer)
     assert table.view().files == ()

@@ -173,7 +173,7 @@ def test_limits_are_respected_and_the_rest_waits(table):
         table.stage([{"id": number, "p": "a"}])
     result = table.flush(limits=FlushLimits(max_batches=2))
     assert (result.batch_count, result.has_more) == (2, True)
-    size_bytes = list_staged(table.store, table.paths).batches[0].size_bytes
+    size_bytes = list_staged(table).batches[0].size_bytes
     result = table.flush(limits=FlushLimits(max_bytes=2 * size_bytes))
     assert (result.batch_count, result.has_more) == (2, True)
     result = table.flush(limits=FlushLimits(max_bytes=1))
@@ -265,7 +265,7 @@ def test_whatever_fails_at_whichever_call_rows_are_there_exactly_once(effect):
         table.store.land_delayed()
         assert table.ids() == [1, 2, 3, 4, 5]
         assert staged_ids(table) == []
-        assert len(list_quarantined(table.store, table.paths)) == 1
+        assert len(list_quarantined(table)) == 1
 
 
 def test_two_flushes_that_overlap_anywhere_give_rows_once():

@@ -33,7 +33,7 @@ def test_i5_a_batch_that_cannot_be_committed_does_not_hold_up_the_others(table):
     assert "BIGINT" in reasons[conflict]
     assert "p is missing" in reasons[homeless]
     assert staged_ids(table) == []
-    quarantined = {q.batch_id: q for q in list_quarantined(table.store, table.paths)}
+    quarantined = {q.batch_id: q for q in list_quarantined(table)}
     assert {batch_id: q.reason for batch_id, q in quarantined.items()} == reasons
     assert table.store.get(quarantined[broken].payload_key).body == b'{"id": 3, "p": "a"}\n{"id": 4, '
 
@@ -68,7 +68,7 @@ def test_i5_a_refused_batch_is_never_committed_even_if_it_could_be_by_now(table,
     assert staged_ids(table) == [batch_id]
     result = table.flush(writer=TamperingWriter(table, lambda _: pytest.fail("it is not asked about")))
     assert (result.duplicate_count, result.committed_key) == (1, None)
-    (found,) = list_quarantined(table.store, table.paths)
+    (found,) = list_quarantined(table)
     assert (found.batch_id, found.kind) == (batch_id, "batch")
     assert "refused before" in found.reason
     assert staged_ids(table) == []
@@ -77,23 +77,21 @@ def test_i5_a_refused_batch_is_never_committed_even_if_it_could_be_by_now(table,
 def test_i5_a_refused_batch_that_is_staged_again_stays_refused_and_keeps_its_reason(table):
     batch_id = table.stage_bytes(b"{")
     table.flush()
-    before = list_quarantined(table.store, table.paths)
+    before = list_quarantined(table)
     table.stage_bytes(b"{", batch_id=batch_id)
     assert table.flush().duplicate_count == 1
-    assert list_quarantined(table.store, table.paths) == before
+    assert list_quarantined(table) == before
     assert staged_ids(table) == []
 
 
 def test_i8_other_content_under_a_refused_id_is_an_entry_of_its_own(table):
     batch_id = new_batch_id(table.clock)
     for staging_format in ("json", "ndjson"):
-        stage_batch(
-            table.store, table.paths, body=staging_format.encode(), staging_format=staging_format, batch_id=batch_id
-        )
+        stage_batch(table, body=staging_format.encode(), staging_format=staging_format, batch_id=batch_id)
     assert table.flush().has_more
     table.flush()
     assert staged_ids(table) == []
-    found = {entry.kind: entry for entry in list_quarantined(table.store, table.paths)}
+    found = {entry.kind: entry for entry in list_quarantined(table)}
     assert table.store.get(found["batch"].payload_key).body == b"json"
     assert table.store.get(found["conflict"].payload_key).body == b"ndjson"
     assert (found["batch"].batch_id, found["conflict"].batch_id[:45]) == (batch_id, f"{batch_id}.conflict")
@@ -114,7 +112,7 @@ def test_i5_bad_rows_go_to_quarantine_and_the_others_are_committed():
     assert (result.batch_count, result.row_count, result.bad_row_count, result.rejected) == (2, 3, 2, ())
     assert table.ids() == [1, 2, 3, 5]
     assert table.view().files[-1].log.batch_ids == tuple(ids)
-    (found,) = list_quarantined(table.store, table.paths)
+    (found,) = list_quarantined(table)
     assert (found.batch_id, found.kind, found.row_count) == (ids[0], "rows", 2)
     assert found.reason.startswith("line 2: column id")
     body = table.store.get(found.payload_key).body
@@ -129,12 +127,12 @@ def test_i5_bad_rows_go_to_quarantine_and_the_others_are_committed():
 def test_i5_whatever_fails_a_committed_batch_has_not_lost_its_bad_rows(effect):
     for table in try_each_call(make_rows_table, SmallTable.flush, effect):
         if table.ids() != [1]:
-            assert len(list_quarantined(table.store, table.paths)) == 1
+            assert len(list_quarantined(table)) == 1
         while table.flush().has_more:
             pass
         table.store.land_delayed()
         assert table.ids() == [1, 2, 3, 5]
-        (found,) = list_quarantined(table.store, table.paths)
+        (found,) = list_quarantined(table)
         assert (found.kind, found.row_count) == ("rows", 2)
         assert len(table.store.get(found.payload_key).body.splitlines()) == 2
 
@@ -153,7 +151,7 @@ def test_i5_a_flush_that_lost_its_fence_says_nothing_of_bad_rows():
     table.store.script = [Fault("put", None, "/_data/", before=take_over)]
     with pytest.raises(Fenced):
         table.flush()
-    (found,) = list_quarantined(table.store, table.paths)
+    (found,) = list_quarantined(table)
     assert found.kind == "batch"
     assert table.ids() == [1, 5]
 
@@ -192,25 +190,24 @@ def test_i5_only_the_commit_that_left_rows_out_says_that_it_landed():
     table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
     with pytest.raises(Crash):
         table.flush()
-    (found,) = list_quarantined(table.store, table.paths)
-    reason = find_reason(table.store, table.paths, found.batch_id)
+    (found,) = list_quarantined(table)
+    reason = find_reason(table, found.batch_id)
     for commit_id in ("", "0" * 32, reason.fields["commit"][:-1], reason.fields["commit"] + "0"):
-        mark_rows_landed(table.store, table.paths, batch_id=found.batch_id, commit_id=commit_id)
-        assert list_quarantined(table.store, table.paths) == (found,)
-    mark_rows_landed(table.store, table.paths, batch_id=found.batch_id, commit_id=reason.fields["commit"])
-    assert list_quarantined(table.store, table.paths) == (replace(found, has_landed=True),)
+        mark_rows_landed(table, batch_id=found.batch_id, commit_id=commit_id)
+        assert list_quarantined(table) == (found,)
+    mark_rows_landed(table, batch_id=found.batch_id, commit_id=reason.fields["commit"])
+    assert list_quarantined(table) == (replace(found, has_landed=True),)
 
 
 def test_i5_the_reason_of_another_commits_bad_rows_is_not_taken_for_ones_own(table):
     batch_id = table.stage([{"id": 1, "p": "a"}])
-    (batch,) = list_staged(table.store, table.paths).batches
+    (batch,) = list_staged(table).batches
     table.store.put(table.paths.quarantine_key(f"{batch_id}.rows-0.ndjson.zst"), b"rows")
     bad = replace(bad_rows_of(batch), payload_key=table.paths.quarantine_key(f"{batch_id}.rows-0.ndjson.zst"))
 
     def write(commit_id, **changes):
         quarantine_rows(
-            table.store,
-            table.paths,
+            table,
             bad=replace(bad, **changes),
             replaces=None,
             commit_id=commit_id,

@@ -15,7 +15,7 @@ def table():
 
 
 def staged_ids(table):
-    return [batch.batch_id for batch in list_staged(table.store, table.paths).batches]
+    return [batch.batch_id for batch in list_staged(table).batches]
 
 
 def batch_id_at(time_ms, number=1):
@@ -77,7 +77,7 @@ def test_i3_a_batch_staged_later_than_its_window_is_refused_and_kept_in_quaranti
     assert [r.batch.batch_id for r in result.rejected] == [late]
     assert "fresh id" in result.rejected[0].reason
     assert table.ids() == [1]
-    assert [q.batch_id for q in list_quarantined(table.store, table.paths)] == [late]
+    assert [q.batch_id for q in list_quarantined(table)] == [late]
 
 
 def test_i3_an_id_too_far_in_the_future_is_refused(table):
@@ -108,7 +108,7 @@ def test_i3_one_id_in_two_formats_is_one_batch(table):
     body = encode_rows([{"id": 1, "p": "a"}])
     batch_id = new_batch_id(table.clock)
     for staging_format in ("ndjson", "ndjson.gz"):
-        stage_batch(table.store, table.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+        stage_batch(table, body=body, staging_format=staging_format, batch_id=batch_id)
     result = table.flush()
     assert (result.batch_count, result.has_more) == (1, True)
     result = table.flush()
@@ -120,7 +120,7 @@ def test_i3_a_copy_in_another_format_is_kept_until_the_first_is_committed(table)
     body = encode_rows([{"id": 1, "p": "a"}])
     batch_id = new_batch_id(table.clock)
     for staging_format in ("ndjson", "ndjson.gz"):
-        stage_batch(table.store, table.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+        stage_batch(table, body=body, staging_format=staging_format, batch_id=batch_id)
     table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
     with pytest.raises(Crash):
         table.flush()

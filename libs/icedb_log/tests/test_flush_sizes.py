@@ -52,9 +52,7 @@ def test_i6_large_batches_do_not_hide_small_ones_behind_them(table):
     stage(table, 9)
     table.flush(limits=FlushLimits(sizes=SMALL, skip=frozenset(known), max_batches=2))
     assert table.ids() == [9]
-    assert [batch.batch_id for batch in list_staged(table.store, table.paths, limit=2, skip=known[:3]).batches] == (
-        known[3:]
-    )
+    assert [batch.batch_id for batch in list_staged(table, limit=2, skip=known[:3]).batches] == (known[3:])
 
 
 def test_i6_a_large_batch_is_committed_alone(table):
@@ -75,7 +73,7 @@ def test_i6_a_large_batch_is_committed_alone(table):
 
 def test_i6_a_large_batch_that_was_committed_before_is_a_duplicate_for_both(table):
     large = stage(table, 2, is_large=True)
-    (batch,) = list_staged(table.store, table.paths).batches
+    (batch,) = list_staged(table).batches
     body = table.store.get(batch.key).body
     table.flush(limits=FlushLimits(sizes=LARGE))
     for sizes in (SMALL, LARGE):
@@ -88,7 +86,7 @@ def test_i6_a_large_batch_that_was_committed_before_is_a_duplicate_for_both(tabl
 
 def test_i6_small_batches_do_not_hide_a_large_one_behind_them(table):
     small = [stage(table, number) for number in range(5)]
-    (batch, *_) = list_staged(table.store, table.paths).batches
+    (batch, *_) = list_staged(table).batches
     large = stage(table, 9, is_large=True)
     certain = replace(LARGE, decoded_bytes=batch.size_bytes, row_count=batch.size_bytes)
     found = table.flush(limits=FlushLimits(sizes=certain, max_batches=1))
@@ -112,7 +110,7 @@ def test_i6_each_flush_in_search_of_a_large_batch_comes_further(table):
 
 def test_i6_what_is_certainly_small_is_not_even_read_in_the_search_for_a_large_one(table):
     stage(table, 1)
-    (batch,) = list_staged(table.store, table.paths).batches
+    (batch,) = list_staged(table).batches
     sizes = replace(LARGE, decoded_bytes=batch.size_bytes, row_count=batch.size_bytes)
     table.store.calls.clear()
     assert table.flush(limits=FlushLimits(sizes=sizes)).left_out == (batch.batch_id,)

@@ -28,8 +28,7 @@ class Reader:
 
     def restart(self):
         self.follower = Follower(
-            self.table.store,
-            self.table.paths,
+            self.table,
             clock=self.table.clock,
             on_gap=lambda gap: self.gaps.append(gap),
             **self.options,
@@ -277,7 +276,7 @@ def test_leases_are_renewed_exchanged_and_given_back(table):
         reader.step()
         table.clock.advance(table.config.log_grace_ms // 2)
         reader.follower.renew_leases()
-        held = read_leases(table.store, table.paths)
+        held = read_leases(table)
         assert 1 <= len(held) <= 2
         assert table.clock.now_ms() - min(lease.at_ms for lease in held) <= 3 * table.config.log_grace_ms
     assert reader.rows == list(range(30))
@@ -293,7 +292,7 @@ def test_a_lease_of_a_planned_batch_outlives_the_settling_of_the_one_before(tabl
     end = reader.plan()
     assert end.lease_id != before.lease_id
     reader.follower.settle(before)
-    assert end.lease_id in {lease.lease_id for lease in read_leases(table.store, table.paths)}
+    assert end.lease_id in {lease.lease_id for lease in read_leases(table)}
 
 
 def test_a_renewal_finds_that_a_lease_has_ended(table):

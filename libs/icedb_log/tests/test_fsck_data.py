@@ -226,7 +226,7 @@ def test_a_first_commit_that_was_cut_off_is_no_lost_log_for_certain() -> None:
 
 def test_a_pin_of_an_empty_table_is_no_proof_that_its_log_is_lost() -> None:
     table = SmallTable(has_footers=True)
-    create_pin(Table.open(table.store, table.paths, clock=table.clock), "empty")
+    create_pin(Table.open(table, clock=table.clock), "empty")
     table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, table.paths.log_prefix)]
     with contextlib.suppress(Crash):
         table.append(1)

@@ -14,6 +14,7 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import acquire_fence, read_fence, read_landed, seal, write_fence
 from icedb_log.log.lost_commits import MAX_LANDED, add_landed, find_lost
 from icedb_log.repair.rebuild_record import read_reports
+from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.fsck_tables import append_log, check, codes, data_file, logs
 from icedb_sim.tables.log_views import data
@@ -42,7 +43,7 @@ def lose(table, key):
 
 def lost(table):
     """Return what fences and log prove now."""
-    return find_lost(read_landed(table.store.inner, table.paths), table.view())
+    return find_lost(read_landed(TableStore(table.store.inner, table.paths)), table.view())
 
 
 def landed(table, role="ingest"):
@@ -138,7 +139,7 @@ def test_the_horizon_hides_no_loss_from_the_sweep():
     table.merge(full=True)
     table.clock.advance(table.config.log_grace_ms + 1)
     assert table.vacuum(dry_run=True).deleted_logs
-    assert read_orphan_record(table.store, table.paths).lost == {}
+    assert read_orphan_record(table).lost == {}
     done = table.vacuum()
     assert (bool(done.deleted_logs), done.lost) == (True, (log_name(key),))
     assert lost(table) == ()  # R3
@@ -217,7 +218,7 @@ def test_a_log_file_that_is_back_ends_it():
     table.clock.advance(table.config.orphan_age_ms)
     assert table.sweep_twice().deleted == ()
     table.store.put(key, body)
-    assert (table.sweep().deleted, read_orphan_record(table.store, table.paths).lost) == ((data("orphan"),), {})
+    assert (table.sweep().deleted, read_orphan_record(table).lost) == ((data("orphan"),), {})
     assert codes(check(table)) == set()
 
 
@@ -245,14 +246,14 @@ def test_who_forces_the_sweep_has_decided():
     table.clock.advance(table.config.log_grace_ms + 1)
     table.vacuum()  # the horizon has passed it: nobody would find it any more
     table.sweep()
-    assert read_orphan_record(table.store, table.paths).lost == {}
+    assert read_orphan_record(table).lost == {}
 
 
 def test_a_dry_run_writes_nothing_down():
     table = make_table()
     lose(table, logs(table)[0])
     assert table.sweep(dry_run=True).lost
-    assert read_orphan_record(table.store, table.paths).etag is None
+    assert read_orphan_record(table).etag is None
 
 
 def test_a_record_of_an_older_release_has_no_losses_and_one_that_is_no_record_none_either():
@@ -263,7 +264,7 @@ def test_a_record_of_an_older_release_has_no_losses_and_one_that_is_no_record_no
     assert [type(each) for each in found["lost"].values()] == [list]
     del found["lost"]
     table.store.put(table.paths.orphan_record_key, orjson.dumps(found))
-    assert read_orphan_record(table.store, table.paths).lost == {}
+    assert read_orphan_record(table).lost == {}
     assert table.sweep().lost  # as long as the fence says it
     for wrong in ({"x": [1, 0]}, {log_name(logs(table)[0]): 1}, []):
         table.store.put(table.paths.orphan_record_key, orjson.dumps(found | {"lost": wrong}))
@@ -430,9 +431,9 @@ def test_what_a_merge_replaced_a_vacuum_deleted_or_a_seal_keeps_out_is_never_cal
         with contextlib.suppress(IceDBError, Crash):
             rng.choice(steps)()
         table.store.fault_at = {}
-        seen = max(seen, len(read_landed(table.store, table.paths)))
+        seen = max(seen, len(read_landed(table)))
         assert lost(table) == ()
-    assert read_orphan_record(table.store, table.paths).lost == {}
+    assert read_orphan_record(table).lost == {}
     assert codes(check(table), "error") == set()
     assert seen
 
@@ -454,7 +455,7 @@ def test_what_lands_or_is_vacuumed_between_two_reads_is_not_called_lost():
             table.append(4)
             table.store.script = [Fault("list_page" if key == LOG else "get", None, key, before=go_on)]
             act()
-    assert read_orphan_record(table.store, table.paths).lost == {}
+    assert read_orphan_record(table).lost == {}
     assert table.status().lost_commits == ()
 
 
@@ -465,7 +466,7 @@ def test_a_commit_that_lands_after_a_vacuum_has_read_the_log_is_not_called_lost(
     assert table.vacuum().lost == ()
     table.store.script = [Fault("get", None, FENCE, before=lambda: table.append(3))]
     assert table.status().lost_commits == ()
-    assert read_orphan_record(table.store, table.paths).etag is None
+    assert read_orphan_record(table).etag is None
 
 
 # -- a rebuild, cut off
@@ -490,9 +491,9 @@ def test_a_rebuild_that_is_cut_off_is_ended_by_the_next_and_forgets_nothing_befo
         table.rebuild()
         assert table.ids() == [1, 2, 3]
         table.rebuild()
-        assert read_orphan_record(table.store, table.paths).lost == {}
+        assert read_orphan_record(table).lost == {}
         assert codes(check(table), "error") == set()
-        assert {report.state for report, _ in read_reports(table.store, table.paths)} <= {"done", "abandoned"}
+        assert {report.state for report, _ in read_reports(table)} <= {"done", "abandoned"}
 
 
 def test_of_a_lost_merge_whose_inputs_were_merged_again_the_later_one_counts():

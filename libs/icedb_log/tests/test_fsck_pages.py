@@ -29,7 +29,7 @@ class FakePages:
 
 def check(table: SmallTable, pages: FakePages, **options: Any) -> FsckReport:
     chosen = FsckOptions(footers=RowFooterReader(table.store), pages=pages, fetch_threads=1, **options)
-    return fsck_table(table.store, table.paths, clock=table.clock, options=chosen)
+    return fsck_table(table, clock=table.clock, options=chosen)
 
 
 def test_all_live_files_are_read_and_sound_ones_are_counted() -> None:

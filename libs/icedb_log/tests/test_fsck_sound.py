@@ -23,7 +23,7 @@ from icedb_sim.tables.small_view import SmallView
 
 def check(table: SmallTable, *, page_size: int = 1000) -> FsckReport:
     options = FsckOptions(footers=RowFooterReader(table.store), fetch_threads=1, page_size=page_size)
-    return fsck_table(table.store, table.paths, clock=table.clock, options=options)
+    return fsck_table(table, clock=table.clock, options=options)
 
 
 def bad(report: FsckReport) -> list[Any]:
@@ -56,8 +56,8 @@ def with_history() -> SmallTable:
     view.feed_all()
     table.append(4)
     table.delete("id = 1")
-    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
-    put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=60_000, clock=table.clock)
+    create_pin(Table.open(table, clock=table.clock), "q3")
+    put_lease(table, at_ms=table.clock.now_ms(), ttl_ms=60_000, clock=table.clock)
     table.clock.advance(25_000)
     table.vacuum()
     table.append(5, p="c")
@@ -112,7 +112,7 @@ def merge_only(table: SmallTable) -> None:
 def unpin_and_vacuum(table: SmallTable) -> None:
     """A pin ends, and what it held goes."""
     table.merge(full=True)
-    unpin(table.store, table.paths, "q3")
+    unpin(table, "q3")
     for _ in range(3):
         table.clock.advance(table.config.data_grace_ms)
         table.vacuum()

@@ -95,7 +95,7 @@ def broken_pin(table: SmallTable) -> None:
 def pin_lost_file(table: SmallTable) -> None:
     """A dead file that a pin holds went, long after it died."""
     table.append(7)
-    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3", ttl_ms=None)
+    create_pin(Table.open(table, clock=table.clock), "q3", ttl_ms=None)
     path = data_file(table, last_append(table))
     table.append(8)
     table.append(9)
@@ -121,7 +121,7 @@ def broken_import(table: SmallTable) -> None:
 
 
 def erasure(table: SmallTable) -> None:
-    create_erasure(table.store, table.paths, condition="id = 1", clock=table.clock)
+    create_erasure(table, condition="id = 1", clock=table.clock)
     table.clock.advance(3 * DAY_MS)
 
 

@@ -86,7 +86,7 @@ def test_j9_both_fences_count_and_a_damaged_one_halts():
     table.store.put(fence, orjson.dumps({**state, "commit": f"{table.paths.log_prefix}x"}))
 
     def read(now_ms):
-        return [c.role for c in read_open_commits(table.store, table.paths, config=table.config, now_ms=now_ms)]
+        return [c.role for c in read_open_commits(table, config=table.config, now_ms=now_ms)]
 
     assert read(table.clock.now_ms()) == ["ingest", "merge"]
     assert read(table.clock.now_ms() + table.config.orphan_age_ms) == []
@@ -114,8 +114,8 @@ def test_a_dry_run_names_each_guard_with_its_end_and_holder():
     table.append(1)
     table.append(2)
     at_ms = table.clock.now_ms() - 1
-    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3", ttl_ms=2 * DAY_MS)
-    lease_id = put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=DAY_MS, clock=table.clock)
+    create_pin(Table.open(table, clock=table.clock), "q3", ttl_ms=2 * DAY_MS)
+    lease_id = put_lease(table, at_ms=at_ms, ttl_ms=DAY_MS, clock=table.clock)
     table.merge(full=True)
     table.clock.advance(table.config.data_grace_ms)
     before = table.keys()
@@ -129,10 +129,10 @@ def test_a_dry_run_names_each_guard_with_its_end_and_holder():
 def test_read_holds_has_everything():
     table = SmallTable(keep_versions=1)
     table.append(1)
-    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
-    put_lease(table.store, table.paths, at_ms=5, ttl_ms=DAY_MS, clock=table.clock)
+    create_pin(Table.open(table, clock=table.clock), "q3")
+    put_lease(table, at_ms=5, ttl_ms=DAY_MS, clock=table.clock)
     view = table.view()
-    holds = read_holds(table.store, table.paths, view=view, config=table.config)
+    holds = read_holds(table, view=view, config=table.config)
     assert len(holds.leases) == len(holds.pins) == 1
     assert holds.versions is not None
     assert holds.versions.since_ms == parse_log_key(view.files[-1].key).time_ms

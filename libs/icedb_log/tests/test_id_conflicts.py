@@ -39,19 +39,19 @@ def table():
 
 def stage(table, rows, batch_id, staging_format="ndjson"):
     body = encode_rows(rows) if isinstance(rows, list) else rows
-    stage_batch(table.store, table.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+    stage_batch(table, body=body, staging_format=staging_format, batch_id=batch_id)
     table.clock.advance(1)
 
 
 def kept(table):
     """Return the ids of the rows in quarantine, of whatever entries."""
-    bodies = [table.store.get(entry.payload_key).body for entry in list_quarantined(table.store, table.paths)]
+    bodies = [table.store.get(entry.payload_key).body for entry in list_quarantined(table)]
     return sorted(orjson.loads(line)["id"] for body in bodies for line in body.split(b"\n"))
 
 
 def kept_batches(table):
     """Return the batches in quarantine, as they were staged."""
-    return [table.store.get(entry.payload_key).body for entry in list_quarantined(table.store, table.paths)]
+    return [table.store.get(entry.payload_key).body for entry in list_quarantined(table)]
 
 
 def expire_log(table):
@@ -76,7 +76,7 @@ def test_i8_two_contents_of_one_id_in_one_flush(table):
     result = table.flush()
     assert (result.duplicate_count, result.conflict_count, staged_ids(table)) == (1, 1, [])
     assert sorted([*table.ids(), *kept(table)]) == [1, 3]
-    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    (name,) = list_conflicts(table, batch_id)
     lost = {1: A, 3: C}[kept(table)[0]]
     assert name == f"{batch_id}.conflict-{hashlib.sha256(encode_rows(lost)).hexdigest()}"
 
@@ -89,7 +89,7 @@ def test_i8_other_content_after_the_commit_is_an_entry(table, staging_format):
     result = table.flush()
     assert (result.conflict_count, result.duplicate_count, staged_ids(table)) == (1, 1, [])
     assert (table.ids(), kept(table)) == ([1], [2])
-    (entry,) = list_quarantined(table.store, table.paths)
+    (entry,) = list_quarantined(table)
     assert (entry.kind, entry.is_doubtful) == ("conflict", True)
     assert "was committed with other content" in entry.reason
 
@@ -100,7 +100,7 @@ def test_i8_the_same_content_packed_otherwise_is_a_duplicate(table):
     stage(table, gzip.compress(encode_rows(A)), batch_id, "ndjson.gz")
     result = table.flush()
     assert (result.duplicate_count, result.conflict_count, staged_ids(table)) == (1, 0, [])
-    assert list_quarantined(table.store, table.paths) == ()
+    assert list_quarantined(table) == ()
 
 
 def test_i8_what_an_older_release_has_committed_cannot_be_compared_and_is_kept(table):
@@ -108,11 +108,11 @@ def test_i8_what_an_older_release_has_committed_cannot_be_compared_and_is_kept(t
     table.flush(writer=SilentWriter(table.store, table.clock))
     stage(table, A, batch_id)
     assert table.flush().conflict_count == 1
-    (entry,) = list_quarantined(table.store, table.paths)
+    (entry,) = list_quarantined(table)
     assert "nobody can tell" in entry.reason
     assert (table.ids(), kept(table)) == ([1], [1])
     with pytest.raises(InvalidRequest, match="by force"):
-        retry_quarantined(table.store, table.paths, entry.batch_id, clock=table.clock, reader=table.reader())
+        retry_quarantined(table, entry.batch_id, clock=table.clock, reader=table.reader())
 
 
 def test_i8_other_content_under_a_refused_id_is_kept_beside_it(table):
@@ -121,10 +121,10 @@ def test_i8_other_content_under_a_refused_id_is_kept_beside_it(table):
     for rows in (B, C, B):
         stage(table, rows, batch_id)
         assert (table.flush().conflict_count, staged_ids(table)) == (1, [])
-    kinds = [entry.kind for entry in list_quarantined(table.store, table.paths)]
+    kinds = [entry.kind for entry in list_quarantined(table)]
     assert sorted(kinds) == ["batch", "conflict", "conflict"]
-    names = list_conflicts(table.store, table.paths, batch_id)
-    bodies = {read_quarantined(table.store, table.paths, name).body for name in names}
+    names = list_conflicts(table, batch_id)
+    bodies = {read_quarantined(table, name).body for name in names}
     assert bodies == {encode_rows(B), encode_rows(C)}
 
 
@@ -140,7 +140,7 @@ def test_i8_a_refusal_by_an_older_release_is_compared_by_its_payload(table):
     table.store.delete([fields["payload"]])
     table.stage_bytes(b"{", batch_id=batch_id)
     assert table.flush().conflict_count == 1
-    assert len(list_quarantined(table.store, table.paths)) == 2
+    assert len(list_quarantined(table)) == 2
 
 
 def test_i8_an_entry_of_other_content_is_looked_at_retried_and_dropped(table):
@@ -149,11 +149,11 @@ def test_i8_an_entry_of_other_content_is_looked_at_retried_and_dropped(table):
     for rows in (B, C):
         stage(table, rows, batch_id)
         table.flush()
-    retried, dropped = list_conflicts(table.store, table.paths, batch_id)
-    assert read_quarantined(table.store, table.paths, retried).format == "ndjson"
-    (row,) = orjson.loads(f"[{read_quarantined(table.store, table.paths, retried).body.decode()}]")
-    retry_quarantined(table.store, table.paths, retried, clock=table.clock, reader=table.reader(), force=True)
-    drop_quarantined(table.store, table.paths, dropped)
+    retried, dropped = list_conflicts(table, batch_id)
+    assert read_quarantined(table, retried).format == "ndjson"
+    (row,) = orjson.loads(f"[{read_quarantined(table, retried).body.decode()}]")
+    retry_quarantined(table, retried, clock=table.clock, reader=table.reader(), force=True)
+    drop_quarantined(table, dropped)
     table.flush()
     assert table.ids() == [1, row["id"]]
     assert table.keys(table.paths.quarantine_prefix) == []
@@ -165,9 +165,9 @@ def test_i8_an_entry_is_not_dropped_while_its_id_is_staged(table):
     stage(table, B, batch_id)
     table.flush()
     stage(table, B, batch_id)
-    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    (name,) = list_conflicts(table, batch_id)
     with pytest.raises(InvalidRequest, match="staged"):
-        drop_quarantined(table.store, table.paths, name)
+        drop_quarantined(table, name)
 
 
 def test_i8_a_copy_waits_while_the_janitor_drops_the_entry_of_its_content(table):
@@ -175,9 +175,9 @@ def test_i8_a_copy_waits_while_the_janitor_drops_the_entry_of_its_content(table)
     table.flush()
     stage(table, B, batch_id)
     table.flush()
-    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    (name,) = list_conflicts(table, batch_id)
     (reason,) = [info for info in table.keys(table.paths.quarantine_prefix) if info.endswith(f"{name}.json")]
-    payloads = begin_drop(table.store, table.paths, name, etag=table.store.head(reason).etag)
+    payloads = begin_drop(table, name, etag=table.store.head(reason).etag)
     stage(table, B, batch_id)
     result = table.flush()
     assert (result.duplicate_count, result.conflict_count, staged_ids(table)) == (0, 0, [batch_id])
@@ -192,8 +192,8 @@ def test_j11_a_drop_that_was_cut_off_ends_although_the_batch_is_staged():
     stage(table, B, batch_id)
     table.flush()
     table.clock.advance(25 * 3600 * 1000)
-    (name,) = list_conflicts(table.store, table.paths, batch_id)
-    begin_drop(table.store, table.paths, name, etag=table.store.head(reason_key(table.paths, name)).etag)
+    (name,) = list_conflicts(table, batch_id)
+    begin_drop(table, name, etag=table.store.head(reason_key(table.paths, name)).etag)
     stage(table, B, batch_id)
     assert table.flush().conflict_count == 0
     found = table.sweep().leftovers
@@ -208,7 +208,7 @@ def test_j11_a_drop_that_was_cut_off_ends_also_when_its_mark_is_old():
     table.flush()
     reason = reason_key(table.paths, batch_id)
     table.clock.advance(25 * 3600 * 1000)
-    begin_drop(table.store, table.paths, batch_id, etag=table.store.head(reason).etag)
+    begin_drop(table, batch_id, etag=table.store.head(reason).etag)
     stage(table, b"[", batch_id)
     table.flush()
     assert staged_ids(table) == [batch_id]
@@ -217,7 +217,7 @@ def test_j11_a_drop_that_was_cut_off_ends_also_when_its_mark_is_old():
     sweep_leftovers(table.known(), found)
     table.flush()
     assert staged_ids(table) == []
-    (entry,) = list_quarantined(table.store, table.paths)
+    (entry,) = list_quarantined(table)
     assert table.store.get(entry.payload_key).body == b"["
 
 
@@ -228,12 +228,12 @@ def test_j11_a_copy_that_was_accepted_again_makes_its_entry_young():
     table.flush()
     stage(table, B, batch_id)
     table.flush()
-    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    (name,) = list_conflicts(table, batch_id)
     etag = table.store.head(reason_key(table.paths, name)).etag
     table.clock.advance(25 * 3600 * 1000)
     stage(table, B, batch_id)
     assert table.flush().conflict_count == 1
-    assert begin_drop(table.store, table.paths, name, etag=etag) is None
+    assert begin_drop(table, name, etag=etag) is None
 
 
 def test_j11_a_refused_batch_that_was_accepted_again_makes_its_entry_young():
@@ -245,7 +245,7 @@ def test_j11_a_refused_batch_that_was_accepted_again_makes_its_entry_young():
     table.clock.advance(2 * 3600 * 1000)
     table.stage_bytes(b"{", batch_id=batch_id)
     assert (table.flush().conflict_count, staged_ids(table)) == (0, [])
-    assert begin_drop(table.store, table.paths, batch_id, etag=etag) is None
+    assert begin_drop(table, batch_id, etag=etag) is None
     assert kept_batches(table) == [b"{"]
 
 
@@ -255,7 +255,7 @@ def test_j2_a_copy_of_the_same_content_goes_with_the_log_file(table):
     expire_log(table)
     stage(table, A, batch_id)
     result = table.vacuum()
-    assert (len(result.deleted_copies), result.conflict_count, list_quarantined(table.store, table.paths)) == (1, 0, ())
+    assert (len(result.deleted_copies), result.conflict_count, list_quarantined(table)) == (1, 0, ())
 
 
 def test_j2_a_copy_of_other_content_is_an_entry_before_the_janitor_deletes_it(table):
@@ -320,8 +320,8 @@ def test_i8_what_is_staged_when_the_log_has_forgotten_its_id_does_not_take_bad_r
     stage(table, B, batch_id)
     assert [each.batch.batch_id for each in table.flush().rejected] == [batch_id]
     assert staged_ids(table) == []
-    (name,) = list_conflicts(table.store, table.paths, batch_id)
-    drop_quarantined(table.store, table.paths, name)
+    (name,) = list_conflicts(table, batch_id)
+    drop_quarantined(table, name)
     assert kept(table) == [7]
 
 
@@ -360,7 +360,7 @@ def test_i8_every_accepted_body_becomes_rows_or_an_entry(history, bad):
     assert staged_ids(table) == []
     assert accepted <= {*table.ids(), *kept(table)}
     assert len(table.ids()) == len([*table.ids()])
-    report = fsck_table(table.store, table.paths, clock=table.clock)
+    report = fsck_table(table, clock=table.clock)
     assert not [found for found in report.findings if found.severity == "error"], report.findings
     assert not [found for found in report.findings if "quarantine" in found.code or "unknown" in found.code]
 

@@ -15,8 +15,7 @@ def table():
 
 def bind(table, key="order 7", body=b"{}", **fields):
     return bind_key(
-        table.store,
-        table.paths,
+        table,
         key=key,
         content_sha256=hash_body(body, "ndjson"),
         clock=table.clock,
@@ -79,4 +78,4 @@ def test_content_is_told_by_its_whole_hash(table):
     for other in (mine[:-1] + "0", "0" + mine[1:], mine[:8], mine + "0"):
         if other != mine:
             with pytest.raises(InvalidRequest, match=first.batch_id):
-                bind_key(table.store, table.paths, key="order 7", content_sha256=other, clock=table.clock)
+                bind_key(table, key="order 7", content_sha256=other, clock=table.clock)

@@ -42,14 +42,14 @@ def make_leased():
 def acquire(table):
     table.lease = None
     table.lease = acquire_lease(
-        Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), ttl_ms=TTL_MS, at_ms=table.at_ms
+        Table.open(table, clock=table.clock, reader=table.reader()), ttl_ms=TTL_MS, at_ms=table.at_ms
     )
 
 
 def renew(table):
     lease, table.lease = table.lease, None
     table.lease_id = lease.lease_id
-    table.lease = renew_lease(table.store, table.paths, lease.lease_id, clock=table.clock, ttl_ms=TTL_MS)
+    table.lease = renew_lease(table, lease.lease_id, clock=table.clock, ttl_ms=TTL_MS)
 
 
 def vacuum(table):
@@ -164,7 +164,7 @@ def test_j4_whatever_fails_at_whichever_call_a_renewal_can_be_repeated_in_time(e
     assert len(tables) >= 4
     for table in tables:
         if table.lease is None:
-            table.lease = renew_lease(table.store, table.paths, table.lease_id, clock=table.clock, ttl_ms=TTL_MS)
+            table.lease = renew_lease(table, table.lease_id, clock=table.clock, ttl_ms=TTL_MS)
         table.store.land_delayed()  # what was under way all the time is refused: another state is there
         require_held(table)
         let_go(table)
@@ -179,7 +179,7 @@ def test_j4_a_lease_whose_renewal_failed_and_that_has_ended_is_not_alive_again(e
         vacuum(table)
         table.store.land_delayed()  # it lands now: the object is young again
         with pytest.raises(NotFound, match="has ended"):
-            renew_lease(table.store, table.paths, table.lease_id, clock=table.clock, ttl_ms=TTL_MS)
+            renew_lease(table, table.lease_id, clock=table.clock, ttl_ms=TTL_MS)
         let_go(table)
 
 
@@ -218,7 +218,7 @@ def test_j4_a_renewer_that_sleeps_over_the_end_is_told():
 @pytest.mark.parametrize("effect", FAULTS)
 def test_j4_ending_a_lease_can_be_repeated_whatever_fails(effect):
     def end(table):
-        release_lease(table.store, table.paths, table.lease.lease_id)
+        release_lease(table, table.lease.lease_id)
 
     for table in try_each_call(make_leased, end, effect):
         end(table)

@@ -38,15 +38,15 @@ def table():
 
 def acquire(table, **options):
     options.setdefault("ttl_ms", TTL_MS)
-    return acquire_lease(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), **options)
+    return acquire_lease(Table.open(table, clock=table.clock, reader=table.reader()), **options)
 
 
 def renew(table, lease, ttl_ms=TTL_MS):
-    return renew_lease(table.store, table.paths, lease.lease_id, clock=table.clock, ttl_ms=ttl_ms)
+    return renew_lease(table, lease.lease_id, clock=table.clock, ttl_ms=ttl_ms)
 
 
 def release(table, lease):
-    release_lease(table.store, table.paths, lease.lease_id)
+    release_lease(table, lease.lease_id)
 
 
 def ids_at(table, at_ms):
@@ -54,7 +54,7 @@ def ids_at(table, at_ms):
 
 
 def held(table):
-    return [lease.lease_id for lease in read_leases(table.store, table.paths)]
+    return [lease.lease_id for lease in read_leases(table)]
 
 
 def clean(table):
@@ -219,9 +219,9 @@ def test_a_time_in_the_future_of_the_store_is_refused(table):
 def test_what_is_no_id_of_a_lease_touches_nothing(table, lease_id):
     before = table.keys(table.paths.prefix)
     with pytest.raises(InvalidRequest, match="32 hex digits"):
-        release_lease(table.store, table.paths, lease_id)
+        release_lease(table, lease_id)
     with pytest.raises(InvalidRequest, match="32 hex digits"):
-        renew_lease(table.store, table.paths, lease_id, clock=table.clock, ttl_ms=TTL_MS)
+        renew_lease(table, lease_id, clock=table.clock, ttl_ms=TTL_MS)
     assert table.keys(table.paths.prefix) == before
 
 
@@ -242,9 +242,7 @@ def test_a_holder_is_a_short_line(table, holder):
 
 
 def test_a_table_that_is_dropped_or_damaged_gives_no_lease(table):
-    table.store.script = [
-        Fault("put_if_absent", None, "/leases/", before=lambda: drop_table(table.store, table.paths, clock=table.clock))
-    ]
+    table.store.script = [Fault("put_if_absent", None, "/leases/", before=lambda: drop_table(table, clock=table.clock))]
     with pytest.raises(NotFound, match="trash"):
         acquire(table)
     assert table.keys(table.paths.leases_prefix) == []
@@ -268,7 +266,7 @@ def test_two_who_renew_one_lease_at_once_both_go_on(table):
     table.store.script = [Fault("put_if_match", None, "/leases/", before=lambda: renew(table, lease, 40_000))]
     renewed = renew(table, lease, 50_000)
     assert renewed.expires_ms == table.clock.now_ms() + 50_000
-    assert [each.expires_ms for each in read_leases(table.store, table.paths)] == [renewed.expires_ms]
+    assert [each.expires_ms for each in read_leases(table)] == [renewed.expires_ms]
 
 
 def test_w2_a_renewal_whose_answer_got_lost_is_found(table):

@@ -14,11 +14,11 @@ def table():
 
 
 def put(table, at_ms=5, ttl_ms=1000, lease_id=None):
-    return put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=ttl_ms, clock=table.clock, lease_id=lease_id)
+    return put_lease(table, at_ms=at_ms, ttl_ms=ttl_ms, clock=table.clock, lease_id=lease_id)
 
 
 def read(table):
-    return read_leases(table.store, table.paths)
+    return read_leases(table)
 
 
 def test_j4_a_lease_runs_from_its_last_modified_for_its_time_to_live(table):
@@ -51,8 +51,8 @@ def test_j4_a_lease_renewed_between_list_and_get_counts_as_renewed(table):
 
 def test_a_lease_that_was_ended_is_gone_and_ending_it_again_is_fine(table):
     lease_id = put(table)
-    delete_lease(table.store, table.paths, lease_id=lease_id)
-    delete_lease(table.store, table.paths, lease_id=lease_id)
+    delete_lease(table, lease_id=lease_id)
+    delete_lease(table, lease_id=lease_id)
     assert read(table) == ()
 
 
@@ -103,7 +103,7 @@ def test_a_reader_fetches_each_state_of_a_lease_once(table):
 
     def fetched():
         table.store.calls.clear()
-        leases = reader.read(table.store, table.paths).leases
+        leases = reader.read(table).leases
         return [lease.lease_id for lease in leases], len(table.store.keys_of("get"))
 
     assert fetched() == ([lease_id, other], 2)
@@ -111,7 +111,7 @@ def test_a_reader_fetches_each_state_of_a_lease_once(table):
     table.clock.advance(500)
     put(table, lease_id=lease_id)  # the same bytes: only LastModified tells that it was renewed
     assert fetched() == ([lease_id, other], 1)
-    delete_lease(table.store, table.paths, lease_id=other)
+    delete_lease(table, lease_id=other)
     assert fetched() == ([lease_id], 0)
     table.clock.advance(1000 + MAX_STORE_GAP_MS)
     assert fetched() == ([], 0)

@@ -24,7 +24,7 @@ RETENTION_MS = 30 * DAY_MS
 
 
 def walk(table):
-    return sweep_orphans(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader())).leftovers
+    return sweep_orphans(Table.open(table, clock=table.clock, reader=table.reader())).leftovers
 
 
 def sweep(table, *, found=None):
@@ -57,13 +57,13 @@ def quarantined(table):
 
 def test_leases_go_a_day_after_their_end_at_the_earliest_whatever_they_say():
     table = make_table()
-    put_lease(table.store, table.paths, at_ms=1, ttl_ms=1, clock=table.clock, lease_id="short")
+    put_lease(table, at_ms=1, ttl_ms=1, clock=table.clock, lease_id="short")
     table.store.put(table.paths.lease_key("odd"), b"not understood")
     table.clock.advance(MAX_LEASE_TTL_MS + DAY_MS - 1)
-    assert read_leases(table.store, table.paths) == ()
+    assert read_leases(table) == ()
     assert sweep(table).deleted["lease"] == 0
     table.clock.advance(1)
-    put_lease(table.store, table.paths, at_ms=1, ttl_ms=1000, clock=table.clock, lease_id="new")
+    put_lease(table, at_ms=1, ttl_ms=1000, clock=table.clock, lease_id="new")
     assert sweep(table).deleted["lease"] == 2
     assert table.keys(table.paths.leases_prefix) == [table.paths.lease_key("new")]
 
@@ -116,7 +116,7 @@ def test_quarantine_older_than_its_retention_goes_with_its_payload():
     table = make_old_quarantine()
     young = quarantine(table)
     assert sweep(table).deleted["quarantine"] == 2
-    assert [entry.batch_id for entry in list_quarantined(table.store, table.paths)] == [young]
+    assert [entry.batch_id for entry in list_quarantined(table)] == [young]
     assert len(quarantined(table)) == 2
     assert table.ids() == [1]
 
@@ -136,7 +136,7 @@ def test_a_retry_that_has_begun_is_left_to_a_person():
     batch_id = quarantine(table)
     table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/staging/")]
     with pytest.raises(Crash):
-        retry_quarantined(table.store, table.paths, batch_id, clock=table.clock)
+        retry_quarantined(table, batch_id, clock=table.clock)
     table.clock.advance(2 * RETENTION_MS)
     before = quarantined(table)
     assert sweep(table).deleted["quarantine"] == 0
@@ -151,11 +151,11 @@ def test_entries_that_stay_take_no_place_from_those_that_go(monkeypatch):
     for batch_id in begun:
         table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/staging/")]
         with pytest.raises(Crash):
-            retry_quarantined(table.store, table.paths, batch_id, clock=table.clock)
+            retry_quarantined(table, batch_id, clock=table.clock)
     table.store.inner.delete([reason_key(table.paths, ended[0])])
     table.clock.advance(2 * RETENTION_MS)
     sweep(table)
-    assert {entry.batch_id for entry in list_quarantined(table.store, table.paths)} == set(begun)
+    assert {entry.batch_id for entry in list_quarantined(table)} == set(begun)
     assert len(quarantined(table)) == 4
 
 
@@ -172,7 +172,7 @@ def test_a_retry_that_begins_meanwhile_stages_the_batch_or_finds_none(method):
             if crash:
                 rival.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/staging/")]
             try:
-                outcome.append(retry_quarantined(rival.store, rival.paths, batch_id, clock=rival.clock))
+                outcome.append(retry_quarantined(rival, batch_id, clock=rival.clock))
             except (NotFound, Crash) as error:
                 outcome.append(error)
 
@@ -183,7 +183,7 @@ def test_a_retry_that_begins_meanwhile_stages_the_batch_or_finds_none(method):
         if isinstance(outcome[0], NotFound):
             assert (staged, quarantined(table)) == (0, [])
         elif isinstance(outcome[0], Crash):
-            retry_quarantined(table.store, table.paths, table.batch_id, clock=table.clock)
+            retry_quarantined(table, table.batch_id, clock=table.clock)
             assert len(table.keys(table.paths.staging_prefix)) == 1
         else:
             assert staged == 1
@@ -192,12 +192,12 @@ def test_a_retry_that_begins_meanwhile_stages_the_batch_or_finds_none(method):
 def test_what_the_janitor_has_taken_nobody_retries_or_reads_and_a_person_may_drop():
     table = make_old_quarantine()
     etag = table.store.head(reason_key(table.paths, table.batch_id)).etag
-    assert begin_drop(table.store, table.paths, table.batch_id, etag=etag)
+    assert begin_drop(table, table.batch_id, etag=etag)
     for call in (retry_quarantined, read_quarantined):
         options = {"clock": table.clock} if call is retry_quarantined else {}
         with pytest.raises(NotFound, match="not in quarantine"):
-            call(table.store, table.paths, table.batch_id, **options)
-    drop_quarantined(table.store, table.paths, table.batch_id)
+            call(table, table.batch_id, **options)
+    drop_quarantined(table, table.batch_id)
     assert quarantined(table) == []
 
 
@@ -249,7 +249,7 @@ def test_a_copy_stays_that_a_flush_gives_a_reason_while_it_is_looked_for(method)
     rival.flush()
     assert table.keys(table.paths.staging_prefix) == []
     assert copy in quarantined(table)
-    assert len(list_quarantined(table.store, table.paths)) == 1
+    assert len(list_quarantined(table)) == 1
 
 
 def test_a_payload_without_a_reason_goes_and_one_that_a_reason_only_claims_does_not():
@@ -319,8 +319,8 @@ def test_nothing_goes_while_the_stores_clock_lies():
 
 def test_what_goes_is_written_down():
     table = make_old_quarantine()
-    found = sweep_orphans(Table.open(table.store, table.paths, clock=table.clock)).leftovers
-    audit = AuditLog(table.store, table.paths, clock=table.clock, owner="test")
+    found = sweep_orphans(Table.open(table, clock=table.clock)).leftovers
+    audit = AuditLog(table, clock=table.clock, owner="test")
     sweep_leftovers(table.known(), found, audit=audit)
     lines = [
         orjson.loads(line)

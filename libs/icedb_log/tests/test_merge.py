@@ -181,7 +181,7 @@ def test_a_lost_lock_stops_the_merge_before_its_commit(table):
 
     with pytest.raises(Unavailable, match="lock is lost"):
         merge_table(
-            Table.open(table.store, table.paths, clock=table.clock, owner="me").watched_by(lost),
+            Table.open(table, clock=table.clock, owner="me").watched_by(lost),
             RowFileMerger(table.store, table.clock),
         )
     assert len(table.view().files) == 2

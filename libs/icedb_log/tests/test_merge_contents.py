@@ -165,7 +165,7 @@ def test_what_was_compared_is_told_before_anything_is_committed(table):
         told.append((found, len(table.view().files)))
 
     merge_table(
-        Table.open(table.store, table.paths, clock=table.clock, owner="merge"),
+        Table.open(table, clock=table.clock, owner="merge"),
         RowFileMerger(table.store, table.clock),
         watch=MergeWatch(on_check=check),
     )

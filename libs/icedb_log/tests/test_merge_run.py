@@ -38,7 +38,7 @@ def table():
 
 
 def run(table, *, merger=None, check_alive=never_stop, index=None, **watch):
-    opened = Table.open(table.store, table.paths, clock=table.clock, owner="merge", reader=table.reader())
+    opened = Table.open(table, clock=table.clock, owner="merge", reader=table.reader())
     return merge_table(
         opened.watched_by(check_alive),
         merger or RowFileMerger(table.store, table.clock),

@@ -135,7 +135,7 @@ def test_a_wrong_choice_takes_no_fence():
 def test_nothing_chosen_takes_no_fence():
     table = filled()
     result = remove_partitions(
-        Table.open(table.store, table.paths, clock=table.clock, owner="drop"),
+        Table.open(table, clock=table.clock, owner="drop"),
         lambda _, infos: [info.path for info in infos if info.row_count == 99],
     )
     assert result == RemovalResult()
@@ -147,7 +147,7 @@ def test_what_a_rival_removed_first_is_not_removed_again():
     table = filled()
     table.store.script = [Fault("get", None, "/fence/merge", before=lambda: rival_of(table).drop("p=a"))]
     result = remove_partitions(
-        Table.open(table.store, table.paths, clock=table.clock, owner="drop", reader=table.reader()),
+        Table.open(table, clock=table.clock, owner="drop", reader=table.reader()),
         lambda _, infos: ["p=a"] if any(info.path == "p=a" for info in infos) else [],
     )
     assert result == RemovalResult()
@@ -161,7 +161,7 @@ def test_whatever_fails_all_is_removed_or_nothing(effect):
 
 def test_m3_a_plain_merge_may_not_remove():
     table = filled()
-    opened = Table.open(table.store, table.paths, clock=table.clock, owner="merge", reader=table.reader())
+    opened = Table.open(table, clock=table.clock, owner="merge", reader=table.reader())
     with ExchangeCommit(opened) as commit:
         (first, *_) = commit.snapshot.live
         partition = table.paths.partition_of(first.path)

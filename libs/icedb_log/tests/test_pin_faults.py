@@ -61,7 +61,7 @@ def test_j7_whatever_fails_at_whichever_call_a_pin_that_can_be_read_holds(effect
         is_active = table.keys(table.paths.pins_prefix) and status(table) == "active"
         if is_active:
             assert pinned_ids(table) == [1, 2]
-            unpin(table.store, table.paths, "q3")
+            unpin(table, "q3")
         age(table)
         assert data_count(table) == 1  # a maker that died holds nothing up for good
         pin(table)
@@ -131,7 +131,7 @@ def test_j7_of_two_makers_of_one_name_at_most_one_goes_on(table):
     table.store.script = [Fault("put_if_absent", None, "/pins/", before=lambda: pin(table))]
     with pytest.raises(InvalidRequest, match="exists already"):
         pin(table)
-    assert [p.state for p in list_pins(table.store, table.paths).pins] == ["active"]
+    assert [p.state for p in list_pins(table).pins] == ["active"]
 
 
 def test_j7_a_maker_that_sees_another_one_gives_up(table):
@@ -163,7 +163,7 @@ def test_j7_a_pending_pin_holds_everything_cannot_be_read_and_runs_out(table):
     with pytest.raises(Crash):
         pin(table, ttl_ms=5000)
     with pytest.raises(InvalidRequest, match="is being made"):
-        read_pinned(table.store, table.paths, "q3")
+        read_pinned(table, "q3")
     with pytest.raises(InvalidRequest, match="being made by somebody else"):
         pin(table)
     table.append(3)
@@ -176,13 +176,13 @@ def test_j7_a_pending_pin_holds_everything_cannot_be_read_and_runs_out(table):
     assert status(table) == "abandoned"
     table.vacuum()
     assert data_count(table) == 1
-    assert find_ended_pins(table.store, table.paths, data_grace_ms=1)
+    assert find_ended_pins(table, data_grace_ms=1)
     pin(table)
 
 
 def test_a_pending_pin_can_be_ended_and_its_maker_is_told(table):
     def end():
-        assert unpin(table.store, table.paths, "q3")
+        assert unpin(table, "q3")
 
     table.store.script = [Fault("put_if_match", None, "/pins/", before=end)]
     with pytest.raises(CommitConflict, match="somebody ended"):
@@ -195,16 +195,14 @@ def test_a_pending_pin_can_be_ended_and_its_maker_is_told(table):
 
 def test_j7_a_pin_that_was_ended_before_its_maker_has_looked_at_it_stays_ended(table):
     for method in ("get", "head"):  # whichever its maker looks with
-        table.store.script.append(Fault(method, None, "/pins/", before=lambda: unpin(table.store, table.paths, "q3")))
+        table.store.script.append(Fault(method, None, "/pins/", before=lambda: unpin(table, "q3")))
     with pytest.raises(CommitConflict, match="somebody ended"):
         pin(table)
     assert status(table) == "ended"
 
 
 def test_t4_a_table_that_is_dropped_while_a_pin_of_it_is_made_gets_none(table):
-    table.store.script = [
-        Fault("put_if_absent", None, "/pins/", before=lambda: drop_table(table.store, table.paths, clock=table.clock))
-    ]
+    table.store.script = [Fault("put_if_absent", None, "/pins/", before=lambda: drop_table(table, clock=table.clock))]
     with pytest.raises(NotFound, match="is in the trash"):
         pin(table)
     assert table.keys(table.paths.pins_prefix) == []
@@ -223,7 +221,7 @@ def test_j7_a_pin_that_was_made_too_slowly_cannot_be_read(table):
         pin(table)
     assert status(table) == "late"
     with pytest.raises(InvalidRequest, match="took too long"):
-        read_pinned(table.store, table.paths, "q3")
+        read_pinned(table, "q3")
 
 
 def test_w2_a_lost_answer_is_read_back(table):

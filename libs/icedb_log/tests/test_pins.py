@@ -25,6 +25,7 @@ from icedb_log.log.fold import fold
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.table_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
@@ -50,7 +51,7 @@ def test_j7_a_pinned_state_can_be_read_however_long_ago_and_needs_no_log_file(ta
     last = age(table)
     assert table.ids() == [1, 3]
     assert pinned_ids(table) == [1, 2]
-    _, snapshot = read_pinned(table.store, table.paths, "q3")
+    _, snapshot = read_pinned(table, "q3")
     assert (snapshot.snapshot_id, snapshot.schema) == (before.snapshot_id, before.schema)
     assert (snapshot.as_of_ms, snapshot.last_commit_ms) == (made.at_ms, before.last_commit_ms)
     assert {(w.guard, w.held_by, w.until_ms) for w in last.waiting} == {("pin", "q3", None)}
@@ -79,7 +80,7 @@ def test_a_pin_has_no_statistics_and_the_wider_type(table):
     assert made.file_count == 3
     markers = decode_log_file(made.key, table.store.get(made.key).body).markers
     assert not any(marker.stats or marker.extra for marker in markers)
-    _, snapshot = read_pinned(table.store, table.paths, "q3")
+    _, snapshot = read_pinned(table, "q3")
     assert (snapshot.schema["id"], snapshot.logged_schema["id"]) == ("DOUBLE", "BIGINT")
 
 
@@ -94,16 +95,16 @@ def test_j7_files_stay_for_a_grace_period_after_a_pin_was_ended(table):
     pin(table)
     table.merge(full=True)
     age(table)
-    assert unpin(table.store, table.paths, "q3")
+    assert unpin(table, "q3")
     ended_ms = table.clock.now_ms()
-    assert not unpin(table.store, table.paths, "q3")
+    assert not unpin(table, "q3")
     until_ms = ended_ms + table.config.data_grace_ms
     assert {w.until_ms for w in table.vacuum(dry_run=True).waiting} == {until_ms}
     table.clock.advance(until_ms - table.clock.now_ms() - 1)
-    assert find_ended_pins(table.store, table.paths, data_grace_ms=table.config.data_grace_ms) == ()
+    assert find_ended_pins(table, data_grace_ms=table.config.data_grace_ms) == ()
     table.vacuum()
     assert data_count(table) == 3
-    assert len(find_ended_pins(table.store, table.paths, data_grace_ms=table.config.data_grace_ms)) == 1
+    assert len(find_ended_pins(table, data_grace_ms=table.config.data_grace_ms)) == 1
     table.vacuum()
     assert data_count(table) == 1
 
@@ -116,8 +117,8 @@ def test_j7_a_pin_runs_from_its_last_modified_for_its_time_to_live(table):
     table.clock.advance(1)
     assert status(table) == "expired"
     with pytest.raises(InvalidRequest, match="has ended \\(expired\\)"):
-        read_pinned(table.store, table.paths, "q3")
-    assert not unpin(table.store, table.paths, "q3")
+        read_pinned(table, "q3")
+    assert not unpin(table, "q3")
     table.vacuum()
     assert {w.guard for w in table.vacuum().waiting} == {"pin"}
     assert data_count(table) == 3
@@ -130,20 +131,20 @@ def test_a_name_is_free_again_when_its_pin_has_ended(table):
     first = pin(table)
     with pytest.raises(InvalidRequest, match="exists already"):
         pin(table)
-    unpin(table.store, table.paths, "q3")
+    unpin(table, "q3")
     table.append(3)
     second = pin(table)
     assert second.key != first.key
     assert pinned_ids(table) == [1, 2, 3]
-    assert [p.state for p in list_pins(table.store, table.paths).pins] == ["ended", "active"]
+    assert [p.state for p in list_pins(table).pins] == ["ended", "active"]
 
 
 def test_j7_deleting_an_ended_pin_late_does_not_touch_the_next_one_of_its_name(table):
     """Found by thinking of a janitor that lists an ended pin and sleeps until its name is taken again."""
     pin(table)
-    unpin(table.store, table.paths, "q3")
+    unpin(table, "q3")
     table.clock.advance(table.config.data_grace_ms)
-    slow = find_ended_pins(table.store, table.paths, data_grace_ms=table.config.data_grace_ms)
+    slow = find_ended_pins(table, data_grace_ms=table.config.data_grace_ms)
     table.store.delete(slow)
     pin(table)
     table.store.delete(slow)
@@ -164,11 +165,11 @@ def test_calls_that_cannot_be_are_refused_and_leave_nothing(table):
     with pytest.raises(InvalidRequest, match="in the future"):
         pin(table, at_ms=now_ms + 60_000)
     with pytest.raises(NotFound):
-        read_pinned(table.store, table.paths, "q3")
+        read_pinned(table, "q3")
     with pytest.raises(NotFound):
-        unpin(table.store, table.paths, "q3")
+        unpin(table, "q3")
     with pytest.raises(NotFound, match="does not exist"):
-        create_pin(Table.open(table.store, table.paths.sibling("other"), clock=table.clock), "q3")
+        create_pin(Table.open(TableStore(table.store, table.paths.sibling("other")), clock=table.clock), "q3")
     assert table.keys(table.paths.pins_prefix) == []
 
 
@@ -223,8 +224,8 @@ def test_j7_a_pin_that_cannot_be_understood_holds_every_data_file(table, body):
     assert {(w.guard, w.held_by, w.until_ms) for w in age(table).waiting} == {("pin", "q3", None)}
     assert status(table) == "unreadable"
     with pytest.raises(CorruptLog):
-        read_pinned(table.store, table.paths, "q3")
-    assert unpin(table.store, table.paths, "q3")
+        read_pinned(table, "q3")
+    assert unpin(table, "q3")
     assert status(table) == "ended"
     table.vacuum()
     assert data_count(table) == 3
@@ -239,7 +240,7 @@ def test_j7_a_pin_with_a_damaged_line_holds_every_data_file(table):
     table.store.put(made.key, table.store.get(made.key).body[:-20])
     age(table)
     assert data_count(table) == 4
-    unpin(table.store, table.paths, "q3")
+    unpin(table, "q3")
     table.clock.advance(table.config.data_grace_ms - 1)
     table.vacuum()
     assert data_count(table) == 4
@@ -252,10 +253,10 @@ def test_an_object_among_the_pins_that_is_none_holds_everything_and_shows(table)
     table.merge(full=True)
     age(table)
     assert data_count(table) == 3
-    (listed,) = list_pins(table.store, table.paths).pins
+    (listed,) = list_pins(table).pins
     assert (listed.name, listed.state) == ("q3.jsonl", None)
     with pytest.raises(NotFound):
-        unpin(table.store, table.paths, "q3")
+        unpin(table, "q3")
 
 
 def test_an_ended_pin_names_its_files_as_before(table):
@@ -275,12 +276,12 @@ def test_a_janitor_fetches_a_pin_once(table):
 
     def read():
         table.store.calls.clear()
-        held = reader.read(table.store, table.paths, data_grace_ms=1)
+        held = reader.read(table, data_grace_ms=1)
         return len(held), len(table.store.keys_of("get"))
 
     assert read() == (2, 2)
     assert read() == (2, 0)
-    unpin(table.store, table.paths, "q4")
+    unpin(table, "q4")
     assert read() == (2, 1)
     table.clock.advance(1)
     assert read() == (1, 0)
@@ -290,19 +291,19 @@ def test_a_long_head_is_read_whole(table):
     table.stage([{f"column_{number:04}": number for number in range(3000)} | {"id": 5, "p": "a"}])
     table.flush()
     pin(table, note="x" * 500)
-    assert find_pin(table.store, table.paths, "q3")[0].file_count == 3
+    assert find_pin(table, "q3")[0].file_count == 3
 
 
 def test_j7_the_janitor_deletes_the_objects_of_pins_that_hold_nothing(table):
     pin(table, "ended")
     pin(table, "lasts")
-    unpin(table.store, table.paths, "ended")
+    unpin(table, "ended")
 
     def sweep():
         listing = list_all(table.store, table.paths.pins_prefix)
         leftovers = Leftovers(listing.store_now_ms, {"pin": listing.objects})
         done = sweep_leftovers(table.known(), leftovers)
-        return done.deleted["pin"], [found.name for found in list_pins(table.store, table.paths).pins]
+        return done.deleted["pin"], [found.name for found in list_pins(table).pins]
 
     table.clock.advance(table.config.data_grace_ms - 1)
     assert sweep() == (0, ["ended", "lasts"])
@@ -319,7 +320,7 @@ def test_j7_the_orphan_sweep_leaves_what_a_pin_names_alone(table):
     table.clock.advance(DAY_MS)
     table.sweep_twice(policy=FORCED)
     assert pinned_ids(table) == [1, 2]
-    unpin(table.store, table.paths, "q3")
+    unpin(table, "q3")
     table.clock.advance(DAY_MS)
     table.sweep_twice(policy=FORCED)
     assert data_count(table) == 1
@@ -329,10 +330,10 @@ def test_a_pin_that_was_written_again_as_it_was_holds_from_then_on(table):
     """The same bytes, hence the same ETag, and another time: what ends some time after it was written ends later."""
     pin(table, ttl_ms=10_000)
     reader = PinReader()
-    (before,) = reader.read(table.store, table.paths, data_grace_ms=1)
+    (before,) = reader.read(table, data_grace_ms=1)
     table.clock.advance(5_000)
     (key,) = table.keys(table.paths.pins_prefix)
     table.store.inner.put(key, table.store.get(key).body)
-    (after,) = reader.read(table.store, table.paths, data_grace_ms=1)
-    assert after == PinReader().read(table.store, table.paths, data_grace_ms=1)[0]
+    (after,) = reader.read(table, data_grace_ms=1)
+    assert after == PinReader().read(table, data_grace_ms=1)[0]
     assert after.until_ms > before.until_ms

@@ -43,7 +43,7 @@ def gate(table):
 
 
 def say(table, pressure):
-    publish_pressure(table.store, table.paths, pressure, clock=table.clock)
+    publish_pressure(table, pressure, clock=table.clock)
     table.store.calls.clear()
 
 
@@ -151,9 +151,9 @@ def test_a_table_that_always_commits_settles_below_what_alerts_at_a_light_stretc
 
 
 def test_what_was_published_is_read(table):
-    assert read_pressure(table.store, table.paths) is None
+    assert read_pressure(table) is None
     say(table, STOP)
-    said = read_pressure(table.store, table.paths)
+    said = read_pressure(table)
     assert (said.level, said.reason, said.retry_after_ms) == ("stop", STOP.reason, 10_000)
     assert (said.ttl_ms, said.written_ms) == (PRESSURE_TTL_MS, table.clock.now_ms())
 
@@ -161,23 +161,21 @@ def test_what_was_published_is_read(table):
 def test_none_removes_what_was_said_and_costs_one_read_otherwise(table):
     say(table, STOP)
     say(table, Pressure())
-    assert read_pressure(table.store, table.paths) is None
+    assert read_pressure(table) is None
     table.store.calls.clear()
-    publish_pressure(table.store, table.paths, Pressure(), clock=table.clock)
+    publish_pressure(table, Pressure(), clock=table.clock)
     assert [call.method for call in table.store.calls] == ["get"]
 
 
 def test_the_same_is_written_again_only_after_half_its_time(table):
     say(table, STOP)
     table.clock.advance(PRESSURE_TTL_MS // 2 - 1)
-    publish_pressure(
-        table.store, table.paths, Pressure("stop", 60.0, "813 log files", STOP.retry_after_ms), clock=table.clock
-    )
+    publish_pressure(table, Pressure("stop", 60.0, "813 log files", STOP.retry_after_ms), clock=table.clock)
     assert [call.method for call in table.store.calls] == ["get"]
-    before = read_pressure(table.store, table.paths)
+    before = read_pressure(table)
     table.clock.advance(1)
     say(table, STOP)
-    after = read_pressure(table.store, table.paths)
+    after = read_pressure(table)
     assert after.reason == before.reason
     assert after.etag != before.etag
 
@@ -186,7 +184,7 @@ def test_the_same_is_written_again_only_after_half_its_time(table):
 def test_a_change_is_written_at_once(table, other):
     say(table, STOP)
     say(table, other)
-    assert read_pressure(table.store, table.paths).retry_after_ms == other.retry_after_ms
+    assert read_pressure(table).retry_after_ms == other.retry_after_ms
 
 
 def test_the_words_of_a_worker_whose_clock_is_ahead_are_written_again(table):
@@ -195,7 +193,7 @@ def test_the_words_of_a_worker_whose_clock_is_ahead_are_written_again(table):
     say(table, STOP)
     table.clock.set_wall(now_ms)
     say(table, STOP)
-    assert read_pressure(table.store, table.paths).written_ms == now_ms
+    assert read_pressure(table).written_ms == now_ms
 
 
 @pytest.mark.parametrize(
@@ -204,10 +202,10 @@ def test_the_words_of_a_worker_whose_clock_is_ahead_are_written_again(table):
 )
 def test_an_object_that_is_none_of_ours_stops_nobody_and_is_replaced(table, gate, body):
     table.store.put(table.paths.pressure_key, body)
-    assert read_pressure(table.store, table.paths).level == "none"
+    assert read_pressure(table).level == "none"
     gate.check(table.paths)
     say(table, STOP)
-    assert read_pressure(table.store, table.paths).level == "stop"
+    assert read_pressure(table).level == "stop"
 
 
 def test_an_unknown_level_and_a_boundless_time_to_live_keep_nobody_out_for_ever(table, gate):
@@ -323,7 +321,7 @@ def test_a_store_that_does_not_answer_means_no_pressure_and_no_other_age(table, 
 def test_a_failed_writing_is_told_to_the_worker(table, effect):
     table.store.script = [Fault("put", effect, "pressure.json")]
     with pytest.raises((Unavailable, CommitOutcomeUnknown)):
-        publish_pressure(table.store, table.paths, STOP, clock=table.clock)
+        publish_pressure(table, STOP, clock=table.clock)
 
 
 def test_tables_are_told_apart_and_the_memory_is_bounded(table):
@@ -392,7 +390,7 @@ def test_while_one_caller_asks_the_others_go_by_the_answer_before(table):
 
 
 def halt(table, reason="'ts' has two types"):
-    publish_halt(table.store, table.paths, reason, clock=table.clock)
+    publish_halt(table, reason, clock=table.clock)
 
 
 def halt_of(gate, table):
@@ -409,17 +407,17 @@ def test_a_halted_table_is_refused_with_the_reason_until_a_flush_ends_well(table
         "table t is halted: it takes no batches, and commits none, until a person has looked: 'ts' has two types"
     )
     for pressure in (Pressure(), SLOW, STOP):  # measures go on meanwhile
-        assert publish_pressure(table.store, table.paths, pressure, clock=table.clock)
+        assert publish_pressure(table, pressure, clock=table.clock)
         table.clock.advance(1000)
         assert halt_of(gate, table)
-    assert not publish_pressure(table.store, table.paths, STOP, clock=table.clock, ends_halt=True)
+    assert not publish_pressure(table, STOP, clock=table.clock, ends_halt=True)
     table.clock.advance(1000)
     assert refusal(gate, table)
     halt(table)
-    assert not publish_pressure(table.store, table.paths, Pressure(), clock=table.clock, ends_halt=True)
+    assert not publish_pressure(table, Pressure(), clock=table.clock, ends_halt=True)
     table.clock.advance(1000)
     assert halt_of(gate, table) is None
-    assert read_pressure(table.store, table.paths) is None
+    assert read_pressure(table) is None
 
 
 def test_what_a_worker_said_of_a_halt_runs_out_unless_it_is_said_again(table, gate):
@@ -434,12 +432,12 @@ def test_what_a_worker_said_of_a_halt_runs_out_unless_it_is_said_again(table, ga
     assert len(table.store.keys_of("put")) == 2
     table.clock.advance(HALT_TTL_MS)
     fresh = PressureGate(table.store, clock=table.clock)
-    said = read_pressure(table.store, table.paths)
+    said = read_pressure(table)
     assert said.find_halt(store_now_ms=table.clock.now_ms()) == "another reason"
     assert halt_of(fresh, table)
     table.clock.advance(1000)
     assert said.find_halt(store_now_ms=table.clock.now_ms()) == ""
     assert halt_of(fresh, table) is None
     assert halt_of(PressureGate(table.store, clock=table.clock), table) is None
-    assert not publish_pressure(table.store, table.paths, Pressure(), clock=table.clock)
-    assert read_pressure(table.store, table.paths) is None
+    assert not publish_pressure(table, Pressure(), clock=table.clock)
+    assert read_pressure(table) is None

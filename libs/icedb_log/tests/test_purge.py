@@ -13,6 +13,7 @@ from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unava
 from icedb_log.log.fence import acquire_fence
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
@@ -55,7 +56,7 @@ def test_t3_it_waits_for_whoever_needs_the_table(hold):
     drop(table)
     table.clock.advance(KEEP_MS)
     if hold == "lease":
-        put_lease(table.store, table.paths, at_ms=0, ttl_ms=5000, clock=table.clock, lease_id="h")
+        put_lease(table, at_ms=0, ttl_ms=5000, clock=table.clock, lease_id="h")
     elif hold == "view":
         table.store.put(key, active)
     else:
@@ -69,7 +70,7 @@ def test_t3_it_waits_for_whoever_needs_the_table(hold):
 
 
 def test_t3_pins_keep_a_table_from_being_purged_and_can_be_ended_in_the_trash(table):
-    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
+    create_pin(Table.open(table, clock=table.clock), "q3")
     with pytest.raises(InvalidRequest, match=r"is pinned .q3.: `icedb unpin t q3` first"):
         drop(table, force=True)
     drop(table)
@@ -77,13 +78,13 @@ def test_t3_pins_keep_a_table_from_being_purged_and_can_be_ended_in_the_trash(ta
         drop(table, force=True)
     table.clock.advance(KEEP_MS)
     assert [claim.name for claim in purge(table).waits_for] == ["q3"]
-    assert read_kept_config(table.store, table.paths).name == "t"
-    unpin(table.store, table.paths, "q3")
+    assert read_kept_config(table).name == "t"
+    unpin(table, "q3")
     assert [claim.kind for claim in purge(table).waits_for] == ["pin"], "somebody may be reading at it"
     table.clock.advance(table.config.data_grace_ms)
     assert purge(table).state == "purged"
     with pytest.raises(NotFound):
-        read_kept_config(table.store, table.paths)
+        read_kept_config(table)
 
 
 def test_t3_it_does_not_begin_where_the_stores_clock_tells_no_ages(table):
@@ -92,28 +93,28 @@ def test_t3_it_does_not_begin_where_the_stores_clock_tells_no_ages(table):
     table.clock.advance(900_000)
     host = SmallTable().clock  # more than a quarter of an hour behind
     with pytest.raises(Unavailable, match="nothing is deleted by age"):
-        purge_table(table.store, table.paths, clock=host, owner="x")
+        purge_table(table, clock=host, owner="x")
     assert mark_of(table).state == "trash"
 
 
 def test_t3_a_pin_that_is_made_while_a_table_is_dropped_by_force_holds_or_is_refused(table):
     def make_pin():
-        create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
+        create_pin(Table.open(table, clock=table.clock), "q3")
 
     table.store.script = [Fault("put_if_match", None, "table.json", before=make_pin)]
     with pytest.raises(InvalidRequest, match="It is in the trash by now"):
         drop(table, force=True)
     assert purge(table).state == "kept"
-    undrop_table(table.store, table.paths, clock=table.clock)
-    assert read_pinned(table.store, table.paths, "q3")[0].name == "q3"
+    undrop_table(table, clock=table.clock)
+    assert read_pinned(table, "q3")[0].name == "q3"
 
 
 def test_force_goes_past_the_trash_and_past_leases(table):
-    put_lease(table.store, table.paths, at_ms=0, ttl_ms=50_000, clock=table.clock)
+    put_lease(table, at_ms=0, ttl_ms=50_000, clock=table.clock)
     drop(table, force=True)
     assert mark_of(table).state == "purging"
     with pytest.raises(InvalidRequest, match="is being purged: nothing brings it back"):
-        undrop_table(table.store, table.paths, clock=table.clock)
+        undrop_table(table, clock=table.clock)
     assert purge(table).state == "purged"
 
 
@@ -128,7 +129,7 @@ def test_what_is_in_the_trash_can_be_purged_at_once(table):
 def test_a_table_that_never_was_has_no_purge():
     table = SmallTable()
     with pytest.raises(NotFound):
-        purge_table(table.store, table.paths.sibling("nobody"), clock=table.clock, owner="x")
+        purge_table(TableStore(table.store, table.paths.sibling("nobody")), clock=table.clock, owner="x")
 
 
 # ── what ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,9 +146,9 @@ def test_everything_goes_but_what_keeps_late_comers_out(table):
     assert (result.deleted_count, result.deleted_bytes) == (len(gone), sum(before[key] for key in gone))
     assert table.store.get("wh/t2/_icedb/table.json").body == b"a neighbour"
     assert mark_of(table).purgers == ()
-    progress = read_progress(table.store, table.paths, drop_id=mark_of(table).drop_id)
+    progress = read_progress(table, drop_id=mark_of(table).drop_id)
     assert (progress.deleted_count, progress.failed_count) == (result.deleted_count, 0)
-    assert read_progress(table.store, table.paths, drop_id="another") is None
+    assert read_progress(table, drop_id="another") is None
 
 
 def test_registrations_of_views_stay(table):
@@ -207,9 +208,9 @@ def test_a_reader_of_v3_in_the_middle_fails_or_sees_nothing_but_never_half_of_it
 
 def test_it_is_written_down_what_went(table):
     drop(table, force=True)
-    audit = AuditLog(table.store, table.paths, clock=table.clock, owner="janitor")
+    audit = AuditLog(table, clock=table.clock, owner="janitor")
     result = purge(table, audit=audit)
-    parts = list(read_audit(table.store, table.paths))
+    parts = list(read_audit(table))
     assert {part.kind for part in parts} == {"purge"}
     entries = [entry for part in parts for entry in part.entries]
     assert len(entries) == result.deleted_count

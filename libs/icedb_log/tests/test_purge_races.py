@@ -35,16 +35,16 @@ def someone_else(table):
 
 
 def drop(table, *, force=True):
-    drop_table(table.store, table.paths, clock=table.clock, request=DropRequest(keep_ms=KEEP_MS, is_forced=force))
+    drop_table(table, clock=table.clock, request=DropRequest(keep_ms=KEEP_MS, is_forced=force))
 
 
 def purge(table):
-    return purge_table(table.store, table.paths, clock=table.clock, owner="x", limits=PurgeLimits(chunk_keys=3))
+    return purge_table(table, clock=table.clock, owner="x", limits=PurgeLimits(chunk_keys=3))
 
 
 def create(table):
     table.clock.advance(table.config.log_grace_ms)
-    create_table(table.store, table.paths, TableConfig.create(name="t", **OTHER_LAYOUT))
+    create_table(table, TableConfig.create(name="t", **OTHER_LAYOUT))
 
 
 def live_again(table):
@@ -153,7 +153,7 @@ def test_t4_the_janitor_never_goes_by_the_grace_periods_of_the_old_table(work):
         purge(other)
         other.clock.advance(other.config.log_grace_ms)
         graces = {"data_grace_ms": 10**7, "log_grace_ms": 10**7, "orphan_age_ms": 10**7}
-        create_table(other.store, other.paths, TableConfig.create(name="t", **{**OTHER_LAYOUT, **graces}))
+        create_table(other, TableConfig.create(name="t", **{**OTHER_LAYOUT, **graces}))
         other.append(100)
         other.append(101)
         other.merge(full=True)
@@ -264,7 +264,7 @@ def test_t1_an_undrop_and_a_purge_at_once_have_one_winner():
 
     def take_back(other):
         try:
-            undrop_table(other.store, other.paths, clock=other.clock)
+            undrop_table(other, clock=other.clock)
             outcomes.add("undropped")
         except (InvalidRequest, NotFound):
             outcomes.add("purged")
@@ -277,7 +277,7 @@ def test_t1_an_undrop_and_a_purge_at_once_have_one_winner():
 
     for table, error in at_each_call(make, purge, take_back):
         assert error is None
-        is_dropped = load_any_config(table.store, table.paths)[0].dropped is not None
+        is_dropped = load_any_config(table)[0].dropped is not None
         assert is_dropped or (table.flush() and table.ids() == [0, 1, 2, 3, 7])
         assert not is_dropped or table.keys(table.paths.data_prefix) == []
     assert outcomes == {"undropped", "purged"}
@@ -310,7 +310,7 @@ def test_t6_a_creation_and_the_last_sweep_at_once():
 
     for table, error in at_each_call(make, purge, take):
         assert not isinstance(error, HaltError)
-        if load_any_config(table.store, table.paths)[0].dropped is None and table.ids():
+        if load_any_config(table)[0].dropped is None and table.ids():
             require_whole(table)
     assert taken == {True, False}
 
@@ -328,7 +328,7 @@ def test_t4_the_fences_of_two_lives_are_one():
 def test_t4_a_purge_of_an_earlier_life_cannot_take_the_fences_of_a_later_one():
     table = make_old()
     drop(table)
-    first = load_any_config(table.store, table.paths)[0]
+    first = load_any_config(table)[0]
     purge(table)
     for _ in range(2):
         create(table)
@@ -336,9 +336,7 @@ def test_t4_a_purge_of_an_earlier_life_cannot_take_the_fences_of_a_later_one():
         purge(table)
     create(table)
     with pytest.raises(IceDBError, match="dropped and purged since this run began"):
-        acquire_fence(
-            Table.of(first, table.store, table.paths, clock=table.clock), "ingest", becomes=first.dropped.drop_id
-        )
+        acquire_fence(Table.of(first, table, clock=table.clock), "ingest", becomes=first.dropped.drop_id)
     table.append(1)
     assert table.ids() == [1]
 
@@ -348,7 +346,7 @@ def test_what_lands_late_below_a_new_table_is_an_orphan_or_counts_for_nothing():
     table = make_old()
     table.store.put(table.paths.quarantine_key("0198.json"), b"{}")
     drop(table)
-    drop_id = load_any_config(table.store, table.paths)[0].dropped.drop_id
+    drop_id = load_any_config(table)[0].dropped.drop_id
     purge(table)
     create(table)
     late = {

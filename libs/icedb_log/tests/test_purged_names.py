@@ -26,7 +26,7 @@ def test_t6_its_name_is_free_and_the_new_table_begins_empty(table):
     with pytest.raises(NotFound, match="does not exist"):
         drop(table)
     with pytest.raises(NotFound, match="does not exist"):
-        undrop_table(table.store, table.paths, clock=table.clock)
+        undrop_table(table, clock=table.clock)
     create_again(table, merge_fan_in=4)
     with pytest.raises(InvalidRequest, match="exists already"):
         create_again(table)
@@ -39,7 +39,7 @@ def test_t6_its_name_is_free_and_the_new_table_begins_empty(table):
     table.sweep()
     assert table.ids() == [10, 11]
     drop(table)
-    undrop_table(table.store, table.paths, clock=table.clock)
+    undrop_table(table, clock=table.clock)
     assert table.ids() == [10, 11]
 
 
@@ -53,7 +53,7 @@ def test_t6_a_second_life_ends_as_the_first():
         drop(table, force=True)
         assert purge(table).state == "purged"
         create_again(table)
-        incarnations.add(load_any_config(table.store, table.paths)[0].incarnation)
+        incarnations.add(load_any_config(table)[0].incarnation)
     assert len(incarnations) == 3
 
 
@@ -83,7 +83,7 @@ def test_t6_what_comes_late_is_deleted_when_seals_are(table):
 
 def test_t6_what_is_written_down_goes_when_its_retention_is_over(table):
     drop(table, force=True)
-    purge(table, audit=AuditLog(table.store, table.paths, clock=table.clock, owner="janitor"))
+    purge(table, audit=AuditLog(table, clock=table.clock, owner="janitor"))
     table.clock.advance(SEAL_MS)
     purge(table)
     assert table.keys(table.paths.audit_prefix)

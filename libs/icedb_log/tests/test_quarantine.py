@@ -17,16 +17,16 @@ def make_table():
 
 
 def refuse(table, reason="why"):
-    for batch in list_staged(table.store, table.paths).batches:
-        quarantine_batch(table.store, table.paths, rejected=RejectedBatch(batch, reason), clock=table.clock)
+    for batch in list_staged(table).batches:
+        quarantine_batch(table, rejected=RejectedBatch(batch, reason), clock=table.clock)
 
 
 def test_i5_a_batch_moves_whole_with_its_reason():
     table = make_table()
-    (batch,) = list_staged(table.store, table.paths).batches
+    (batch,) = list_staged(table).batches
     refuse(table)
-    assert list_staged(table.store, table.paths).batches == ()
-    (found,) = list_quarantined(table.store, table.paths)
+    assert list_staged(table).batches == ()
+    (found,) = list_quarantined(table)
     assert (found.batch_id, found.reason, found.size_bytes) == (batch.batch_id, "why", 4)
     assert found.quarantined_ms == table.clock.now_ms()
     assert table.store.get(found.payload_key).body == b"rows"
@@ -34,10 +34,10 @@ def test_i5_a_batch_moves_whole_with_its_reason():
 
 def test_i5_a_batch_that_is_gone_was_moved_by_another_run():
     table = make_table()
-    (batch,) = list_staged(table.store, table.paths).batches
+    (batch,) = list_staged(table).batches
     refuse(table)
-    quarantine_batch(table.store, table.paths, rejected=RejectedBatch(batch, "late"), clock=table.clock)
-    assert [found.reason for found in list_quarantined(table.store, table.paths)] == ["why"]
+    quarantine_batch(table, rejected=RejectedBatch(batch, "late"), clock=table.clock)
+    assert [found.reason for found in list_quarantined(table)] == ["why"]
 
 
 @pytest.mark.parametrize("effect", list(Effect))
@@ -46,13 +46,13 @@ def test_i5_whatever_fails_the_batch_is_staged_or_in_quarantine_and_then_in_quar
     assert len(tables) == 6
     for table in tables:
         staged = table.keys(table.paths.staging_prefix)
-        listed = list_quarantined(table.store, table.paths)
+        listed = list_quarantined(table)
         assert staged or listed
         for found in listed:
             assert table.store.get(found.payload_key).body == b"rows"
         refuse(table)
         assert table.keys(table.paths.staging_prefix) == []
-        (found,) = list_quarantined(table.store, table.paths)
+        (found,) = list_quarantined(table)
         assert table.store.get(found.payload_key).body == b"rows"
 
 
@@ -62,7 +62,7 @@ def test_a_reason_that_cannot_be_read_is_named_and_hides_no_other(body):
     refuse(table)
     key = table.paths.quarantine_key("x.json")
     table.store.put(key, body)
-    good, odd = list_quarantined(table.store, table.paths)
+    good, odd = list_quarantined(table)
     assert good.reason == "why"
     assert (odd.batch_id, odd.payload_key, odd.quarantined_ms) == ("x", key, table.clock.now_ms())
     assert key in odd.reason
@@ -74,14 +74,14 @@ def test_a_reason_that_vanishes_while_it_is_read_is_gone():
     table.store.script = [
         Fault("get", None, "/quarantine/", before=lambda: table.store.inner.delete(table.keys(table.paths.prefix)))
     ]
-    assert list_quarantined(table.store, table.paths) == ()
+    assert list_quarantined(table) == ()
 
 
 def test_quarantined_batches_are_listed_oldest_first():
     table = SmallTable()
     ids = [table.stage_bytes(b"%d" % number) for number in range(4)]
     refuse(table)
-    assert [found.batch_id for found in list_quarantined(table.store, table.paths)] == ids
+    assert [found.batch_id for found in list_quarantined(table)] == ids
     key = table.paths.quarantine_key(f"{ids[0]}.json")
     assert orjson.loads(table.store.get(key).body)["reason"] == "why"
 
@@ -89,7 +89,7 @@ def test_quarantined_batches_are_listed_oldest_first():
 def test_i5_a_run_that_slept_does_not_write_over_a_retry_that_has_begun():
     """It has copied the payload; another run moves the batch, an operator begins a retry; then it wakes up."""
     table = make_table()
-    (batch,) = list_staged(table.store, table.paths).batches
+    (batch,) = list_staged(table).batches
     begun = b""
 
     def others():
@@ -102,9 +102,9 @@ def test_i5_a_run_that_slept_does_not_write_over_a_retry_that_has_begun():
         rival.store.put(key, begun)
 
     table.store.script = [Fault("put_if_absent", None, "/quarantine/", before=others)]
-    quarantine_batch(table.store, table.paths, rejected=RejectedBatch(batch, "mine"), clock=table.clock)
+    quarantine_batch(table, rejected=RejectedBatch(batch, "mine"), clock=table.clock)
     assert table.store.get(reason_key(table.paths, batch.batch_id)).body == begun
-    assert list_staged(table.store, table.paths).batches == ()
+    assert list_staged(table).batches == ()
 
 
 @pytest.mark.parametrize("effect", [Effect.LOSE_ANSWER, Effect.DROP, Effect.DELAY])
@@ -113,5 +113,5 @@ def test_i5_a_reason_whose_write_is_not_confirmed_is_read_back_and_kept(effect):
     table.store.script = [Fault("put_if_absent", effect, "/quarantine/")]
     refuse(table)
     table.store.land_delayed()
-    assert [found.reason for found in list_quarantined(table.store, table.paths)] == ["why"]
-    assert list_staged(table.store, table.paths).batches == ()
+    assert [found.reason for found in list_quarantined(table)] == ["why"]
+    assert list_staged(table).batches == ()

@@ -53,11 +53,11 @@ def make_cut_off_rows_table():
 
 
 def alter(table, **change):
-    alter_table_config(table.store, table.paths, change, clock=table.clock)
+    alter_table_config(table, change, clock=table.clock)
 
 
 def retry(table, *, force=False):
-    return retry_quarantined(table.store, table.paths, table.batch_id, clock=table.clock, force=force)
+    return retry_quarantined(table, table.batch_id, clock=table.clock, force=force)
 
 
 def retry_until_done(table):
@@ -77,12 +77,12 @@ def flush_all(table):
 
 
 def staged_ids(table):
-    return [parse_staged_key(batch.key).batch_id for batch in list_staged(table.store, table.paths).batches]
+    return [parse_staged_key(batch.key).batch_id for batch in list_staged(table).batches]
 
 
 def test_an_entry_is_read_with_its_payload():
     table = make_table()
-    found = read_quarantined(table.store, table.paths, table.batch_id)
+    found = read_quarantined(table, table.batch_id)
     assert (found.entry.batch_id, found.entry.kind, found.entry.row_count) == (table.batch_id, "batch", None)
     assert "n is BIGINT" in found.entry.reason
     assert [orjson.loads(line) for line in found.body.split(b"\n")] == ROWS
@@ -91,7 +91,7 @@ def test_an_entry_is_read_with_its_payload():
 
 def test_bad_rows_are_read_as_what_they_are():
     table = make_rows_table()
-    found = read_quarantined(table.store, table.paths, table.batch_id)
+    found = read_quarantined(table, table.batch_id)
     assert (found.entry.kind, found.entry.row_count, found.format) == ("rows", 2, "ndjson.zst")
     assert [orjson.loads(line) for line in found.body.split(b"\n")] == ROWS
 
@@ -100,11 +100,11 @@ def test_bad_rows_are_read_as_what_they_are():
 def test_a_batch_of_any_format_keeps_it(name):
     table = SmallTable()
     batch_id = table.batch_id = "018bcfe5-6800-7000-8000-000000000001"
-    stage_batch(table.store, table.paths, body=b"{", staging_format=name, batch_id=batch_id)
+    stage_batch(table, body=b"{", staging_format=name, batch_id=batch_id)
     table.flush()
-    assert read_quarantined(table.store, table.paths, batch_id).format == name
+    assert read_quarantined(table, batch_id).format == name
     new_id = retry(table)
-    (batch,) = list_staged(table.store, table.paths).batches
+    (batch,) = list_staged(table).batches
     assert (batch.batch_id, batch.format) == (new_id, name)
     assert table.keys(table.paths.quarantine_prefix) == []
 
@@ -201,7 +201,7 @@ def test_a_batch_whose_id_is_too_old_is_only_retried_by_force():
     table.batch_id = str(UUID(hex=make_uuid7_hex(table.clock.now_ms() - table.config.log_grace_ms, 1)))
     table.stage([{"id": 1, "p": "a"}], batch_id=table.batch_id)
     table.flush()
-    (entry,) = list_quarantined(table.store, table.paths)
+    (entry,) = list_quarantined(table)
     assert entry.is_doubtful
     with pytest.raises(InvalidRequest, match=r"nobody can tell .* by force"):
         retry(table)
@@ -235,7 +235,7 @@ def test_bad_rows_of_a_flush_that_did_not_commit_are_not_retried_if_another_took
     assert flush_all(table) == [1, 2, 3, 4]
     with pytest.raises(InvalidRequest, match="committed whole by a later flush"):
         retry(table)
-    drop_quarantined(table.store, table.paths, table.batch_id)
+    drop_quarantined(table, table.batch_id)
     assert table.keys(table.paths.quarantine_prefix) == []
 
 
@@ -251,7 +251,7 @@ def test_bad_rows_that_land_late_do_not_replace_those_of_the_commit():
     alter(table, evolution="widen")
     assert flush_all(table) == [1, 2, 3, 4]
     table.store.land_delayed()
-    found = read_quarantined(table.store, table.paths, table.batch_id)
+    found = read_quarantined(table, table.batch_id)
     assert [orjson.loads(line) for line in found.body.split(b"\n")] == [{"id": "x", "p": "a"}]
     assert found.entry.row_count == 1
 
@@ -300,7 +300,7 @@ def test_a_reason_of_bad_rows_that_lands_when_all_is_over_is_not_retried():
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_a_drop_leaves_nothing_whatever_fails(make, effect):
     def drop(table):
-        drop_quarantined(table.store, table.paths, table.batch_id)
+        drop_quarantined(table, table.batch_id)
 
     before = make().ids()
     for table in try_each_call(make, drop, effect):
@@ -321,9 +321,9 @@ def test_a_drop_takes_nothing_that_a_flush_writes_meanwhile(method):
     where = "staging/" if method == "list_page" else "quarantine/"
     table.store.script = [Fault(method, None, where, before=rival.flush)]
     with pytest.raises(InvalidRequest, match="is staged") if method == "get" else contextlib.nullcontext():
-        drop_quarantined(table.store, table.paths, table.batch_id)
+        drop_quarantined(table, table.batch_id)
     # Before the first look it was refused already, and somebody may drop that.
-    kinds = [entry.kind for entry in list_quarantined(table.store, table.paths)]
+    kinds = [entry.kind for entry in list_quarantined(table)]
     assert kinds == (["batch"] if method == "get" else [])
     assert staged_ids(table) == []
 
@@ -333,17 +333,17 @@ def test_what_is_not_there_is_not_found():
     table.batch_id = "018bcfe5-6800-7000-8000-000000000009"
     for call in (read_quarantined, drop_quarantined):
         with pytest.raises(NotFound, match="icedb quarantine list"):
-            call(table.store, table.paths, table.batch_id)
+            call(table, table.batch_id)
     with pytest.raises(NotFound):
         retry(table)
 
 
 def test_a_payload_that_is_gone_before_any_retry_is_said_and_the_entry_stays():
     table = make_table()
-    table.store.inner.delete([read_quarantined(table.store, table.paths, table.batch_id).entry.payload_key])
+    table.store.inner.delete([read_quarantined(table, table.batch_id).entry.payload_key])
     with pytest.raises(NotFound, match="payload of batch"):
         retry(table)
-    (entry,) = list_quarantined(table.store, table.paths)
+    (entry,) = list_quarantined(table)
     assert entry.retry_id is None
 
 
@@ -353,8 +353,8 @@ def test_a_reason_that_cannot_be_read_is_not_retried_but_can_be_dropped(body):
     table.store.put(reason_key(table.paths, table.batch_id), body)
     with pytest.raises(CorruptLog, match="by hand, or drop it"):
         retry(table)
-    drop_quarantined(table.store, table.paths, table.batch_id)
-    assert list_quarantined(table.store, table.paths) == ()
+    drop_quarantined(table, table.batch_id)
+    assert list_quarantined(table) == ()
 
 
 def test_a_payload_elsewhere_is_never_staged():
@@ -371,7 +371,7 @@ def test_a_delete_that_fails_is_said():
     table = make_table()
     table.store.script = [Fault("delete", Effect.REFUSE, "/quarantine/")]
     with pytest.raises(Unavailable, match="do it again"):
-        drop_quarantined(table.store, table.paths, table.batch_id)
+        drop_quarantined(table, table.batch_id)
 
 
 @pytest.mark.parametrize("count", [3, MAX_DIRECT_READS + 1])
@@ -381,7 +381,7 @@ def test_entries_are_found_by_id_without_reading_the_others(count):
     table.flush()
     asked = [*ids[:count], "018bcfe5-6800-7000-8000-000000000009"]
     table.store.calls.clear()
-    found = find_quarantined(table.store, table.paths, asked)
+    found = find_quarantined(table, asked)
     assert list(found) == ids[:count]
     assert all(entry.batch_id == batch_id for batch_id, entry in found.items())
     assert len(table.store.keys_of("list_page")) == (count > MAX_DIRECT_READS)

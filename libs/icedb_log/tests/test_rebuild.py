@@ -99,7 +99,7 @@ def test_a_damaged_log_file_is_kept_aside_and_leaves_the_log(body):
     (entry,) = result.report.damaged
     assert entry.key == key
     assert table.store.get(entry.copy_key).body == body
-    assert [report.state for report, _ in read_reports(table.store, table.paths)] == ["done"]
+    assert [report.state for report, _ in read_reports(table)] == ["done"]
 
 
 def test_what_can_be_read_of_a_damaged_log_file_counts():
@@ -211,7 +211,7 @@ def test_whatever_call_fails_the_next_rebuild_ends_it(effect, is_lost):
         table.rebuild(decision="likely")
         assert table.ids() == [1, 2, 3, 4, 5, 6, 7]
         assert not table.rebuild().has_committed
-        states = [report.state for report, _ in read_reports(table.store, table.paths)]
+        states = [report.state for report, _ in read_reports(table)]
         assert states.count("done") == 1
         assert "open" not in states
 

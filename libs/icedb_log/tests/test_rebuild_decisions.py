@@ -29,7 +29,7 @@ def test_a_deletion_that_nobody_can_tell_of_asks_for_a_decision():
         assert (choice.what, choice.kind, choice.input_rows, choice.output_rows) == ("commit", "delete", 3, 2)
         assert table.ids() == ids
         if decision == "keep-inputs":
-            assert read_held(table.store, table.paths) == set(choice.outputs)
+            assert read_held(table) == set(choice.outputs)
 
 
 def test_a_deletion_that_is_proven_needs_none():
@@ -85,7 +85,7 @@ def test_a_pinned_file_that_was_replaced_long_ago_does_not_come_twice():
     """What replaced it was replaced itself and vacuumed: no footer names it any more."""
     table = SmallTable(has_footers=True)
     table.append(1, 2, p="a")
-    create_pin(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), "keep")
+    create_pin(Table.open(table, clock=table.clock, reader=table.reader()), "keep")
     table.append(3, p="a")
     table.merge(full=True)
     for number in (4, 5):
@@ -100,7 +100,7 @@ def test_a_pinned_file_that_was_replaced_long_ago_does_not_come_twice():
     result = table.rebuild(decision="likely")
     assert [(choice.what, choice.decided) for choice in result.report.choices] == [("leftover", "outputs")]
     assert table.ids() == [1, 2, 3, 4, 5]
-    assert read_held(table.store, table.paths) == set(result.report.choices[0].inputs)
+    assert read_held(table) == set(result.report.choices[0].inputs)
 
 
 def test_what_waits_for_a_person_is_not_swept():

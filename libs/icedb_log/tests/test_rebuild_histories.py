@@ -66,9 +66,7 @@ class History:
     def pin(self):
         """Keep what is live now, but not what will replace it."""
         name = f"p{self.table.clock.now_ms()}"
-        create_pin(
-            Table.open(self.table.store, self.table.paths, clock=self.table.clock, reader=self.table.reader()), name
-        )
+        create_pin(Table.open(self.table, clock=self.table.clock, reader=self.table.reader()), name)
 
     def crash(self):
         effect = self.dice.choice((Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.DROP))

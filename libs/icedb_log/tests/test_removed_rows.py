@@ -98,7 +98,7 @@ class History:
         assert self.rows - found == Counter(), f"{when}: rows that nobody removed are lost"
 
     def snapshot(self):
-        return fold(LogReader(self.table.store, self.table.paths, clock=self.table.clock, fetch_threads=1).read())
+        return fold(LogReader(self.table, clock=self.table.clock, fetch_threads=1).read())
 
     def keep(self, test):
         self.rows = Counter({row: count for row, count in self.rows.items() if test(*row)})
@@ -121,7 +121,7 @@ class History:
 
     def fold(self, step):
         table = self.table
-        opened = Table.open(table.store, table.paths, clock=table.clock, owner="fold", reader=table.reader())
+        opened = Table.open(table, clock=table.clock, owner="fold", reader=table.reader())
         with ExchangeCommit(opened) as commit:
             commit.land([], folded_log_keys=[file.key for file in commit.view.files])
 

@@ -2,6 +2,7 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.retain import retain_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
@@ -24,9 +25,7 @@ def table():
 
 
 def retain(table, **options):
-    return retain_table(
-        Table.open(table.store, table.paths, clock=table.clock, owner="retain", reader=table.reader()), **options
-    )
+    return retain_table(Table.open(table, clock=table.clock, owner="retain", reader=table.reader()), **options)
 
 
 def test_a_refused_plan_takes_no_fence_and_a_forced_one_is_done(table):
@@ -50,7 +49,7 @@ def test_a_dry_run_shows_the_refusal_and_writes_nothing(table):
 def test_a_retention_that_is_made_longer_while_the_run_waits_for_the_fence_counts(table):
     def lengthen():
         change = {"retention_ms": 12 * DAY_MS}
-        alter_table_config(table.store.inner, table.paths, change, clock=table.clock)
+        alter_table_config(TableStore(table.store.inner, table.paths), change, clock=table.clock)
 
     table.store.script = [Fault("get", None, "/fence/merge", before=lengthen)]
     result = retain(table, force=True)

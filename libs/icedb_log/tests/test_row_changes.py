@@ -225,7 +225,7 @@ def test_jobs_are_small_and_the_commit_is_one():
     alive = []
     with patch.object(row_changes, "MAX_FILES_PER_COUNT", 1), patch.object(row_changes, "MAX_GROUPS_PER_JOB", 1):
         result = row_changes.delete_rows(
-            Table.open(table.store, table.paths, clock=table.clock, owner="delete", reader=table.reader()).watched_by(
+            Table.open(table, clock=table.clock, owner="delete", reader=table.reader()).watched_by(
                 lambda: alive.append(len(table.view().files))
             ),
             RowFileChanger(table.store, table.clock),

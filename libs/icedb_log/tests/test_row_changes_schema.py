@@ -1,6 +1,7 @@
 """Deletions while the schema grows: what was counted with other types of columns does not count any more."""
 
 from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, MergeJob
+from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.row_files import RowFileChanger, read_rows, write_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -21,8 +22,7 @@ class TextChanger(RowFileChanger):
         rows = [row for marker in group.inputs for row in read_rows(self.store, marker.path)]
         left = [row for row in rows if not self.is_hit(row, job.schema)]
         output = write_rows(
-            self.store,
-            job.paths,
+            TableStore(self.store, job.paths),
             partition=group.partition,
             rows=left,
             config=job.config,

@@ -18,8 +18,7 @@ def table():
 
 def stage(table, body=b"{}", batch_id=None, staging_format="ndjson"):
     return stage_batch(
-        table.store,
-        table.paths,
+        table,
         body=body,
         staging_format=staging_format,
         batch_id=batch_id or new_batch_id(table.clock),
@@ -32,7 +31,7 @@ def test_i1_accepting_is_one_conditional_put(table):
     key = stage(table, b"rows", batch_id)
     assert table.store.keys_of("put_if_absent") == [key] == [call.key for call in table.store.calls]
     assert table.store.get(key).body == b"rows"
-    (found,) = list_staged(table.store, table.paths).batches
+    (found,) = list_staged(table).batches
     assert (found.key, found.batch_id, found.format, found.size_bytes) == (key, batch_id, "ndjson", 4)
     assert found.staged_ms == table.clock.now_ms()
 
@@ -40,7 +39,7 @@ def test_i1_accepting_is_one_conditional_put(table):
 def test_i1_the_same_id_and_content_again_is_the_same_batch(table):
     batch_id = new_batch_id(table.clock)
     assert stage(table, b"rows", batch_id) == stage(table, b"rows", batch_id)
-    assert len(list_staged(table.store, table.paths).batches) == 1
+    assert len(list_staged(table).batches) == 1
 
 
 def test_i1_the_same_id_with_other_content_is_refused(table):
@@ -69,7 +68,7 @@ def test_i1_a_lost_answer_is_tried_again_under_the_same_id(table, effect):
     key = stage(table, b"rows")
     assert table.store.get(key).body == b"rows"
     table.store.land_delayed()
-    assert len(list_staged(table.store, table.paths).batches) == 1
+    assert len(list_staged(table).batches) == 1
 
 
 def test_i1_a_batch_that_a_flush_took_while_it_was_retried_is_accepted(table):
@@ -101,9 +100,9 @@ def test_i1_without_any_confirmation_the_producer_is_told_to_repeat(table):
 )
 def test_i1_only_a_canonical_uuid7_is_an_id(table, batch_id):
     with pytest.raises(InvalidRequest, match="UUIDv7") as caught:
-        stage_batch(table.store, table.paths, body=b"", staging_format="ndjson", batch_id=batch_id)
+        stage_batch(table, body=b"", staging_format="ndjson", batch_id=batch_id)
     assert len(str(caught.value)) < 400
-    assert list_staged(table.store, table.paths).batches == ()
+    assert list_staged(table).batches == ()
 
 
 def test_an_unknown_format_is_refused(table):
@@ -113,9 +112,9 @@ def test_an_unknown_format_is_refused(table):
 
 def test_staged_batches_are_listed_oldest_first_up_to_the_limit(table):
     ids = [table.stage([{"id": number}]) for number in range(5)]
-    listing = list_staged(table.store, table.paths, limit=3)
+    listing = list_staged(table, limit=3)
     assert ([batch.batch_id for batch in listing.batches], listing.has_more) == (ids[:3], True)
-    listing = list_staged(table.store, table.paths, limit=5)
+    listing = list_staged(table, limit=5)
     assert ([batch.batch_id for batch in listing.batches], listing.has_more) == (ids, False)
 
 
@@ -125,7 +124,7 @@ def test_what_is_no_batch_is_named_and_hides_nothing(table):
     table.store.put(f"{table.paths.staging_prefix}zz.tmp", b"")
     ids = [table.stage([{"id": number}]) for number in range(3)]
     for limit in range(1, 12):
-        listing = list_staged(table.store, table.paths, limit=limit)
+        listing = list_staged(table, limit=limit)
         assert [batch.batch_id for batch in listing.batches] == ids[:limit]
         assert listing.has_more or limit >= 3
     assert len(listing.unknown) == 8
@@ -142,6 +141,6 @@ def test_copies_are_found_wherever_a_page_ends(table, before):
         batch_id: tuple(stage(table, batch_id=batch_id, staging_format=each) for each in formats)
         for batch_id in (older, newest, later)
     }
-    assert find_staged(table.store, table.paths, {newest}) == {newest: copies[newest]}
-    assert find_staged(table.store, table.paths, {older, newest}) == {older: copies[older], newest: copies[newest]}
-    assert find_staged(table.store, table.paths, ()) == {}
+    assert find_staged(table, {newest}) == {newest: copies[newest]}
+    assert find_staged(table, {older, newest}) == {older: copies[older], newest: copies[newest]}
+    assert find_staged(table, ()) == {}

@@ -13,7 +13,7 @@ def test_a_directory(tmp_path):
     warehouse = open_warehouse(f"file://{tmp_path}/a%20b/w")
     assert isinstance(warehouse.store, LocalObjectStore)
     assert warehouse.root == ""
-    warehouse.store.put(warehouse.table("events").config_key, b"{}")
+    warehouse.store.put(warehouse.table("events").paths.config_key, b"{}")
     assert (tmp_path / "a b/w/events/_icedb/table.json").read_bytes() == b"{}"
     assert warehouse.list_tables() == ("events",)
     assert open_warehouse(f"file://localhost{tmp_path}/a%20b/w").list_tables() == ("events",)
@@ -31,7 +31,7 @@ def test_a_bucket(url, root, uri):
     warehouse = open_warehouse(url, S3Options("http://127.0.0.1:1"))
     assert isinstance(warehouse.store, S3ObjectStore)
     assert warehouse.root == root
-    assert warehouse.store.uri(warehouse.table("events").config_key) == uri
+    assert warehouse.store.uri(warehouse.table("events").paths.config_key) == uri
 
 
 def test_settings_travel_and_open_the_same_warehouse(tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import TablePaths
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS, alter_table_config, plan_change
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -17,12 +18,12 @@ def table():
 
 
 def alter(table, **change):
-    return alter_table_config(table.store, table.paths, change, clock=table.clock)
+    return alter_table_config(table, change, clock=table.clock)
 
 
 def test_a_policy_is_changed_and_everything_else_stays(table):
     altered = alter(table, evolution="widen", on_bad_rows="quarantine_rows", max_partitions_per_flush=7)
-    assert altered == read_table_config(table.store, table.paths)
+    assert altered == read_table_config(table)
     assert altered.model_dump(exclude={"evolution", "on_bad_rows", "max_partitions_per_flush"}) == (
         table.config.model_dump(exclude={"evolution", "on_bad_rows", "max_partitions_per_flush"})
     )
@@ -42,7 +43,7 @@ def test_the_same_change_again_writes_nothing(table):
 def test_what_data_files_and_ids_depend_on_is_fixed(table, field):
     with pytest.raises(InvalidRequest, match=f"{field} cannot be changed"):
         alter(table, **{field: "other"})
-    assert read_table_config(table.store, table.paths) == table.config
+    assert read_table_config(table) == table.config
 
 
 @pytest.mark.parametrize("field", sorted(RISING_FIELDS))
@@ -69,7 +70,7 @@ def test_a_grace_period_only_grows(table, field):
 def test_a_change_has_to_make_a_valid_configuration(table, change, words):
     with pytest.raises(InvalidRequest, match=words):
         alter(table, **change)
-    assert read_table_config(table.store, table.paths) == table.config
+    assert read_table_config(table) == table.config
 
 
 def test_columns_are_declared_and_declarations_taken_back(table):
@@ -118,7 +119,7 @@ def test_a_change_that_meets_another_one_is_made_on_top_of_it(table):
 def test_w2_a_lost_answer_of_a_change_that_landed_is_found_out(table, effect):
     table.store.script = [Fault("put_if_match", effect, "table.json")]
     assert alter(table, evolution="widen").evolution == "widen"
-    assert read_table_config(table.store, table.paths).evolution == "widen"
+    assert read_table_config(table).evolution == "widen"
 
 
 def test_a_change_without_an_answer_is_unknown(table):
@@ -132,7 +133,7 @@ def test_a_change_without_an_answer_is_unknown(table):
 
 def test_a_table_that_does_not_exist_is_not_found(table):
     with pytest.raises(NotFound):
-        alter_table_config(table.store, TablePaths("ghost", "wh/ghost"), {}, clock=table.clock)
+        alter_table_config(TableStore(table.store, TablePaths("ghost", "wh/ghost")), {}, clock=table.clock)
 
 
 def test_what_numbers_count_and_which_times_are_plausible_may_change(table):

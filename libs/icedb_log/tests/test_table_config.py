@@ -3,6 +3,7 @@
 import pytest
 from icedb_log.errors import InvalidRequest, NotFound, UnsupportedFormat
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, decode_table_config, read_table_config
 from icedb_log.table.table_config import PartitionField, TableConfig, check_column_name
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -134,21 +135,21 @@ def test_a_configuration_survives_the_store(store):
         declared={"ts": "TIMESTAMP"},
         merge_fan_in=3,
     )
-    create_table(store, PATHS, config)
-    assert read_table_config(store, PATHS) == config
+    create_table(TableStore(store, PATHS), config)
+    assert read_table_config(TableStore(store, PATHS)) == config
 
 
 def test_a_table_is_created_once(store):
     config = TableConfig.create(name="t")
-    create_table(store, PATHS, config)
+    create_table(TableStore(store, PATHS), config)
     with pytest.raises(InvalidRequest, match="'t' exists already"):
-        create_table(store, PATHS, TableConfig.create(name="t", merge_fan_in=3))
-    assert read_table_config(store, PATHS) == config
+        create_table(TableStore(store, PATHS), TableConfig.create(name="t", merge_fan_in=3))
+    assert read_table_config(TableStore(store, PATHS)) == config
 
 
 def test_a_table_that_does_not_exist_says_how_to_make_one(store):
     with pytest.raises(NotFound, match=r"'t' does not exist; .*icedb table create"):
-        read_table_config(store, PATHS)
+        read_table_config(TableStore(store, PATHS))
     assert list_all(store, "").objects == ()
 
 
@@ -159,7 +160,7 @@ def test_a_table_that_does_not_exist_says_how_to_make_one(store):
 def test_a_configuration_of_another_release_is_not_guessed_at(store, body):
     store.put(PATHS.config_key, body)
     with pytest.raises(UnsupportedFormat, match=PATHS.config_key):
-        read_table_config(store, PATHS)
+        read_table_config(TableStore(store, PATHS))
 
 
 def test_column_names():

@@ -73,7 +73,7 @@ class History:
     def run(self, step: Step) -> None:
         kind, number, skew_ms = step
         table, clock = self.table, FakeClock(self.table.clock.now_ms() + skew_ms, seed=str(len(self.rows)) + kind)
-        opened = Table.open(table.store, table.paths, clock=clock, owner=kind, reader=table.reader())
+        opened = Table.open(table, clock=clock, owner=kind, reader=table.reader())
         partition = PARTITIONS[number % len(PARTITIONS)]
         before = set(table.keys(table.paths.log_prefix))
         if kind == "append":
@@ -120,7 +120,7 @@ class History:
         """Lease a time that a janitor cannot have begun to delete from (J4)."""
         table = self.table
         at_ms = table.clock.now_ms() - number * 1000 - STORE_RESOLUTION_MS
-        put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=60_000, clock=table.clock)
+        put_lease(table, at_ms=at_ms, ttl_ms=60_000, clock=table.clock)
         self.leases.append((at_ms, table.clock.now_ms() + 60_000))
 
     def check(self) -> None:

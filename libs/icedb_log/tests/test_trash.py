@@ -8,6 +8,7 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.feed.views import detach_view, read_registration, register_view
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.status import read_status
 from icedb_log.table.stored_config import create_table, load_any_config, read_table_config
@@ -25,19 +26,19 @@ FORCED = DropRequest(is_forced=True)
 
 
 def drop(table, request=INTO_TRASH, *, paths=None):
-    result = drop_table(table.store, paths or table.paths, clock=table.clock, request=request)
+    result = drop_table(TableStore(table.store, paths or table.paths), clock=table.clock, request=request)
     table.clock.advance(1)
     return result
 
 
 def undrop(table, *, paths=None):
-    result = undrop_table(table.store, paths or table.paths, clock=table.clock)
+    result = undrop_table(TableStore(table.store, paths or table.paths), clock=table.clock)
     table.clock.advance(1)
     return result
 
 
 def mark_of(table):
-    return load_any_config(table.store, table.paths)[0].dropped
+    return load_any_config(table)[0].dropped
 
 
 @pytest.fixture
@@ -61,13 +62,13 @@ def test_a_table_is_dropped_and_taken_back_with_every_earlier_time(table):
     table.delete("id = 2")
     before = history(table)
     assert len(before) >= 6
-    config = read_table_config(table.store, table.paths)
+    config = read_table_config(table)
     result = drop(table)
     assert (result.is_new, result.mark.state, result.staged_count, result.detached_from) == (True, "trash", 0, None)
     table.clock.advance(KEEP_MS // 2)
     assert undrop(table).is_new
     assert history(table) == before
-    after = read_table_config(table.store, table.paths)
+    after = read_table_config(table)
     assert after == config.model_copy(update={"undropped": result.mark.drop_id})
     table.append(5)
     table.merge(full=True)
@@ -84,8 +85,8 @@ def test_a_dropped_table_is_not_there_for_anybody_and_says_how_to_get_it_back(ta
         table.status,
         lambda: table.drop("*"),
         lambda: table.delete("id = 1"),
-        lambda: alter_table_config(table.store, table.paths, {"merge_fan_in": 3}, clock=table.clock),
-        lambda: create_erasure(table.store, table.paths, condition="id = 1", clock=table.clock),
+        lambda: alter_table_config(table, {"merge_fan_in": 3}, clock=table.clock),
+        lambda: create_erasure(table, condition="id = 1", clock=table.clock),
     ]
     table.stage([{"id": 9, "p": "a"}])
     before = table.keys()
@@ -94,7 +95,7 @@ def test_a_dropped_table_is_not_there_for_anybody_and_says_how_to_get_it_back(ta
             work()
     assert table.keys() == before
     with pytest.raises(InvalidRequest, match="until it is purged no other table can have its name"):
-        create_table(table.store, table.paths, table.config)
+        create_table(table, table.config)
 
 
 def test_drop_and_undrop_may_be_repeated(table):
@@ -104,9 +105,9 @@ def test_drop_and_undrop_may_be_repeated(table):
     assert undrop(table).is_new
     assert not undrop(table).is_new
     with pytest.raises(NotFound, match="does not exist"):
-        drop_table(table.store, table.paths.sibling("nobody"), clock=table.clock)
+        drop_table(TableStore(table.store, table.paths.sibling("nobody")), clock=table.clock)
     with pytest.raises(NotFound, match="does not exist"):
-        undrop_table(table.store, table.paths.sibling("nobody"), clock=table.clock)
+        undrop_table(TableStore(table.store, table.paths.sibling("nobody")), clock=table.clock)
 
 
 def test_t1_a_second_drop_is_another_one_whose_time_begins_anew(table):
@@ -127,7 +128,7 @@ def test_t1_no_state_of_the_table_comes_back(table):
 
 
 def test_t1_a_drop_that_lands_after_it_was_taken_back_is_refused(table):
-    config, info = load_any_config(table.store, table.paths)
+    config, info = load_any_config(table)
     drop(table)
     undrop(table)
     late = config.model_copy(update={"dropped": Dropped(state="purging", drop_id="x", keep_ms=0)})
@@ -234,7 +235,7 @@ def _drop_at(table, number):
         def append(self, call):
             super().append(call)
             if len(self) == number + 1:
-                drop_table(inner.inner, table.paths, clock=table.clock, request=INTO_TRASH)
+                drop_table(TableStore(inner.inner, table.paths), clock=table.clock, request=INTO_TRASH)
 
     inner.calls = Calls()
 
@@ -281,7 +282,7 @@ def test_t2_a_drop_of_a_view_that_is_cut_off_never_leaves_it_dropped_and_attache
         return table
 
     for table in try_each_call(make, lambda table: drop(table, paths=table.paths.sibling("v")), effect):
-        is_dropped = load_any_config(table.store, table.paths.sibling("v"))[0].dropped is not None
+        is_dropped = load_any_config(TableStore(table.store, table.paths.sibling("v")))[0].dropped is not None
         assert not is_dropped or read_registration(table.store, table.paths, "v").state == "detached"
 
 
@@ -302,11 +303,11 @@ def test_a_detached_view_outlives_its_source_and_can_be_attached_to_the_next_one
     detach_view(table.store, table.paths, "v", clock=table.clock)
     drop(table, FORCED)
     for _ in range(2):
-        status = read_status(Table.open(table.store, view.paths, clock=table.clock))
+        status = read_status(Table.open(TableStore(table.store, view.paths), clock=table.clock))
         assert (status.view.state, status.view.waiting_commits, view.ids()) == ("detached", 0, [10])
-        purge_table(table.store, table.paths, clock=table.clock, owner="janitor")
+        purge_table(table, clock=table.clock, owner="janitor")
     table.clock.advance(table.config.log_grace_ms)
-    create_table(table.store, table.paths, table.config)
+    create_table(table, table.config)
     register_view(table.store, table.paths, "v", clock=table.clock, is_new=True)
     table.append(11)
     view.feed_all()
@@ -314,7 +315,7 @@ def test_a_detached_view_outlives_its_source_and_can_be_attached_to_the_next_one
 
 
 def test_t2_an_erasure_that_has_not_ended_keeps_a_table(table):
-    erasure = create_erasure(table.store, table.paths, condition="id = 1", clock=table.clock)
+    erasure = create_erasure(table, condition="id = 1", clock=table.clock)
     with pytest.raises(InvalidRequest, match=f"erasure {erasure.erasure_id} has not ended, and its proof"):
         drop(table)
     assert mark_of(table) is None
@@ -350,7 +351,7 @@ def test_what_is_dropped_is_in_the_trash_and_not_among_the_tables(table):
     SmallTable(store=table.store.inner, name="other")
     assert read_trash(warehouse) == ()
     drop(table)
-    put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=5000, clock=table.clock, lease_id="l1")
+    put_lease(table, at_ms=table.clock.now_ms(), ttl_ms=5000, clock=table.clock, lease_id="l1")
     assert warehouse.list_tables() == ("other",)
     (entry,) = read_trash(warehouse)
     dropped_ms = table.clock.now_ms() - 1
@@ -371,9 +372,9 @@ def test_a_registration_that_cannot_be_read_is_told_in_the_trash(table):
 def test_many_tables_are_looked_at_side_by_side(table):
     warehouse = Warehouse(table.store.inner, "wh")
     for number in range(20):
-        create_table(table.store.inner, warehouse.table(f"n{number:02}"), table.config.model_copy())
+        create_table(TableStore(table.store.inner, warehouse.table(f"n{number:02}").paths), table.config.model_copy())
     drop(table)
-    drop(table, paths=warehouse.table("n07"))
+    drop(table, paths=warehouse.table("n07").paths)
     assert warehouse.list_tables() == tuple(f"n{number:02}" for number in range(20) if number != 7)
     assert [each.name for each in warehouse.list_dropped()] == ["n07", "t"]
 
@@ -382,4 +383,4 @@ def test_a_configuration_that_cannot_be_read_stays_among_the_tables(table):
     table.store.put(table.paths.config_key, b"{}")
     assert Warehouse(table.store, "wh").list_tables() == ("t",)
     with pytest.raises(HaltError):
-        vacuum_table(Table.open(table.store, table.paths, clock=table.clock))
+        vacuum_table(Table.open(table, clock=table.clock))

@@ -9,6 +9,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile
+from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import delete_lease, put_lease
 from icedb_sim.tables.log_views import live
@@ -115,7 +116,7 @@ def test_j2_the_copy_of_a_forgotten_batch_goes_before_its_log_file(table):
 def test_j2_copies_are_found_by_one_listing_and_other_batches_stay(table):
     batch_id = next(file.log.batch_ids[0] for file in table.view().files if file.log.batch_ids)
     for staging_format in ("json", "csv", "parquet"):
-        stage_batch(table.store, table.paths, body=b"x", staging_format=staging_format, batch_id=batch_id)
+        stage_batch(table, body=b"x", staging_format=staging_format, batch_id=batch_id)
     waiting = table.stage([{"id": 9, "p": "a"}])
     table.store.put(f"{table.paths.staging_prefix}{batch_id}.unknown", b"")
     table.store.calls.clear()
@@ -175,7 +176,7 @@ def test_j2_a_log_file_stays_while_a_batch_that_it_refused_is_still_staged():
         assert [(w.path, w.guard) for w in result.waiting] == [(refusing, "refusal")]
         assert refusing not in result.deleted_logs
     assert table.flush().duplicate_count == 1
-    assert [found.batch_id for found in list_quarantined(table.store, table.paths)] == [batch_id]
+    assert [found.batch_id for found in list_quarantined(table)] == [batch_id]
     assert refusing in table.vacuum().deleted_logs
     assert table.ids() == [1, 2]
 
@@ -300,7 +301,7 @@ def test_j4_a_lease_keeps_its_time_readable():
     table.append(1)
     table.append(2)
     at_ms = table.clock.now_ms()
-    lease_id = put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=3_600_000, clock=table.clock)
+    lease_id = put_lease(table, at_ms=at_ms, ttl_ms=3_600_000, clock=table.clock)
     table.clock.advance(1)
     table.append(3)
     table.merge(full=True)
@@ -308,7 +309,7 @@ def test_j4_a_lease_keeps_its_time_readable():
     waiting = table.vacuum().waiting
     assert {w.guard for w in waiting} == {"lease"}
     assert table.ids(as_of_ms=at_ms) == [1, 2]
-    delete_lease(table.store, table.paths, lease_id=lease_id)
+    delete_lease(table, lease_id=lease_id)
     table.vacuum()
     with pytest.raises(InvalidRequest):
         table.ids(as_of_ms=at_ms)
@@ -324,7 +325,7 @@ def test_j4_a_lease_that_is_younger_than_the_tombstones_of_the_plan_is_not_misse
 
     def others():
         leased_ms.append(table.clock.now_ms())
-        put_lease(table.store.inner, table.paths, at_ms=leased_ms[0], ttl_ms=3_600_000, clock=table.clock)
+        put_lease(TableStore(table.store.inner, table.paths), at_ms=leased_ms[0], ttl_ms=3_600_000, clock=table.clock)
         table.clock.advance(1)
         rival_of(table).merge()
         table.clock.advance(10 * table.config.data_grace_ms)
@@ -386,7 +387,7 @@ def test_j2_one_copy_of_several_that_cannot_be_deleted_keeps_the_log_file(table,
     (batch_id,) = file.log.batch_ids
     for staging_format in ("csv", "json", "ndjson"):
         body = encode_rows([{"id": 1, "p": "a"}])
-        stage_batch(table.store, table.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+        stage_batch(table, body=body, staging_format=staging_format, batch_id=batch_id)
     table.store.script = [Fault("delete", Effect.REFUSE, f"{batch_id}.{stuck_format}")]
     result = table.vacuum()
     assert [failed.key.rpartition("/")[2] for failed in result.failed] == [f"{batch_id}.{stuck_format}"]
@@ -422,7 +423,7 @@ def test_j2_a_log_file_stays_while_one_of_the_batches_that_it_refused_is_still_s
     with pytest.raises(Crash):
         table.flush()
     (refusing,) = [file.key for file in table.view().files if file.log.refused_ids]
-    assert [found.batch_id for found in list_quarantined(table.store, table.paths)] == [gone]
+    assert [found.batch_id for found in list_quarantined(table)] == [gone]
     table.merge(full=True)
     table.clock.advance(100_000)
     assert refusing not in table.vacuum().deleted_logs

@@ -41,7 +41,7 @@ class Janitor:
     def vacuum(self):
         table = self.table
         result = vacuum_table(
-            Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()),
+            Table.open(table, clock=table.clock, reader=table.reader()),
             caches=VacuumCaches(steady=self.steady),
         )
         return len(result.deleted_logs), len(result.deleted_data), result.held_back_ms
@@ -122,7 +122,7 @@ def test_a_log_that_takes_long_to_read_is_no_jump(table):
 
     reader.read = read_twice
     result = vacuum_table(
-        Table.open(table.store, table.paths, clock=table.clock, reader=reader),
+        Table.open(table, clock=table.clock, reader=reader),
         caches=VacuumCaches(steady=janitor.steady),
     )
     assert result.held_back_ms == 0
@@ -179,7 +179,7 @@ def test_objects_written_while_the_stores_clock_was_behind_do_not_get_old_when_i
 def test_leases_hold_through_a_jump(table):
     janitor = Janitor(table)
     at_ms = table.clock.now_ms() - 2
-    put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=JUMP_MS // 2, clock=table.clock)
+    put_lease(table, at_ms=at_ms, ttl_ms=JUMP_MS // 2, clock=table.clock)
     table.clock.advance(table.config.data_grace_ms)
     assert janitor.vacuum()[:2] == (0, 0)
     store_of(table).off_ms = JUMP_MS  # by the store's word the lease has ended
@@ -190,7 +190,7 @@ def test_pins_hold_through_a_jump():
     table = make_table()
     table.append(1)
     table.append(2)
-    create_pin(Table.open(table.store, table.paths, clock=table.clock), "month", ttl_ms=MINUTE_MS)
+    create_pin(Table.open(table, clock=table.clock), "month", ttl_ms=MINUTE_MS)
     table.merge()
     table.clock.advance(table.config.data_grace_ms)
     janitor = Janitor(table)

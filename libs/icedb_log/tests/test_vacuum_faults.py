@@ -79,7 +79,7 @@ def test_r3_time_travel_gives_what_was_there_or_an_error_never_less(history):
             table.vacuum()
         elif step == "lease":
             at_ms = table.clock.now_ms()
-            put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=3_600_000, clock=table.clock)
+            put_lease(table, at_ms=at_ms, ttl_ms=3_600_000, clock=table.clock)
             leased[at_ms] = list(range(1, number + 1))
             table.clock.advance(1)
         else:

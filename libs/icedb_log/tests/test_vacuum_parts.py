@@ -14,6 +14,7 @@ from icedb_log.keys import TablePaths, log_name
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.object_store import DeleteReport, FailedDelete
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -177,7 +178,7 @@ def test_a_run_that_is_stopped_within_a_part_keeps_what_it_has_done_of_it():
     """A part may take longer than a run may: otherwise no run would ever get further."""
     clock = FakeClock()
     store, paths = MemoryObjectStore(clock.now_ms), TablePaths("dead", "wh/dead")
-    table = build_dead_table(store, paths, dead_count=40, died_ms=clock.now_ms())
+    table = build_dead_table(TableStore(store, paths), dead_count=40, died_ms=clock.now_ms())
     clock.advance(table.config.data_grace_ms + 60_000)
     chunks = iter(range(100))
 
@@ -187,13 +188,13 @@ def test_a_run_that_is_stopped_within_a_part_keeps_what_it_has_done_of_it():
 
     def run():
         return vacuum_table(
-            Table.open(store, paths, clock=clock).watched_by(check_alive), bounds=VacuumBounds(chunk_keys=1)
+            Table.open(TableStore(store, paths), clock=clock).watched_by(check_alive), bounds=VacuumBounds(chunk_keys=1)
         )
 
     for left in range(37, 0, -3):
         with pytest.raises(Unavailable):
             run()
-        assert len(fold(LogReader(store, paths, clock=clock).read()).tombstoned_ms) == left
+        assert len(fold(LogReader(TableStore(store, paths), clock=clock).read()).tombstoned_ms) == left
     assert len(run().deleted_data) == 1
 
 
@@ -275,7 +276,7 @@ def test_j10_each_delete_is_written_down_with_its_reason_and_the_guards_that_let
     table = make_table()
     appended = table.view().files[0]
     table.stage_bytes(encode_rows([{"id": 1, "p": "a"}]), batch_id=appended.log.batch_ids[0])
-    audit = AuditLog(table.store, table.paths, clock=table.clock, owner="janitor@h")
+    audit = AuditLog(table, clock=table.clock, owner="janitor@h")
     done = vacuum(table, audit=audit, chunk_keys=100)
     parts = [table.store.get(key).body.splitlines() for key in table.keys(table.paths.audit_prefix)]
     entries = {entry["key"]: entry for part in parts for entry in map(json.loads, part[1:])}
@@ -302,11 +303,11 @@ def test_a_vacuum_lists_no_data_and_asks_the_store_three_times_for_a_thousand_ob
     clock = FakeClock()
     store, paths = ScriptedStore(MemoryObjectStore(clock.now_ms)), TablePaths("dead", "wh/dead")
     count, log_files = 7_000, 2
-    table = build_dead_table(store, paths, dead_count=count, log_files=log_files, died_ms=clock.now_ms())
+    table = build_dead_table(TableStore(store, paths), dead_count=count, log_files=log_files, died_ms=clock.now_ms())
     clock.advance(table.config.data_grace_ms + 60_000)
     store.calls.clear()
-    audit = AuditLog(store, paths, clock=clock, owner="janitor@h")
-    done = vacuum_table(Table.open(store, paths, clock=clock), audit=audit)
+    audit = AuditLog(TableStore(store, paths), clock=clock, owner="janitor@h")
+    done = vacuum_table(Table.open(TableStore(store, paths), clock=clock), audit=audit)
     assert (len(done.deleted_data), done.stripped_count) == (count, log_files)
     batches = sum(-(-len(key.split()) // 1000) for key in store.keys_of("delete"))
     requests = batches + sum(1 for call in store.calls if call.method != "delete")

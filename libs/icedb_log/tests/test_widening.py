@@ -149,7 +149,7 @@ def test_a_merge_planned_before_a_widening_does_not_undo_it(table, is_declared):
     stage_and_flush(table, 1, 1)
     stage_and_flush(table, 2, 2)
     if is_declared:
-        alter_table_config(table.store, table.paths, {"declared": {"n": "DOUBLE"}}, clock=table.clock)
+        alter_table_config(table, {"declared": {"n": "DOUBLE"}}, clock=table.clock)
         table.merge(merger=Slow(table))
     else:
         with pytest.raises(Fenced):  # S2: a widening by proof takes the fence of merges

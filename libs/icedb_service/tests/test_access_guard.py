@@ -149,7 +149,7 @@ def guard_without_rate(guard, verb, table):
 def test_a_hidden_table_gives_the_error_of_one_that_is_not_there(guard, clock):
     warehouse = Warehouse(MemoryObjectStore(clock.now_ms))
     with pytest.raises(NotFound) as missing:
-        read_table_config(warehouse.store, warehouse.table("b_1"))
+        read_table_config(warehouse.table("b_1"))
     with pytest.raises(NotFound) as hidden:
         guard.require(Identity("alpha"), Verb.READ, "b_1")
     assert str(hidden.value) == str(missing.value)

@@ -10,14 +10,14 @@ from icedb_sim.tables.small_table import SmallTable
 def test_a_vacuum_fetches_log_files_and_pins_once():
     table = SmallTable()
     table.append(1)
-    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
+    create_pin(Table.open(table, clock=table.clock), "q3")
     readers = LogReaders(table.clock)
 
     def fetched():
         table.store.calls.clear()
-        reader = readers.of_table(table.store, table.paths)
+        reader = readers.of_table(table)
         vacuum_table(
-            Table.open(table.store, table.paths, clock=table.clock, reader=reader),
+            Table.open(table, clock=table.clock, reader=reader),
             caches=VacuumCaches(pins=readers.pins_of(table.paths)),
         )
         return [key for key in table.store.keys_of("get") if "/_log/" in key or "/pins/" in key]
@@ -29,8 +29,8 @@ def test_a_vacuum_fetches_log_files_and_pins_once():
 def test_pins_of_a_table_that_is_not_kept_are_read_anew():
     readers = LogReaders(SmallTable().clock, max_tables=1)
     first, second = SmallTable(), SmallTable(name="u")
-    readers.of_table(first.store, first.paths)
+    readers.of_table(first)
     kept = readers.pins_of(first.paths)
     assert readers.pins_of(first.paths) is kept
-    readers.of_table(second.store, second.paths)
+    readers.of_table(second)
     assert readers.pins_of(first.paths) is not kept

@@ -9,6 +9,7 @@ from icedb_log.errors import NotFound, Overloaded, Unavailable
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.serving.table_cache import TableCache
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
@@ -44,10 +45,10 @@ class Rig:
         tables = TableCache(self.warehouse, clock=self.clock, max_tables=9, wait_ms=30_000, on_refresh=lambda _ms: None)
         self.reads = TableReads(tables, work=self.work, clock=self.clock, wait_ms=30_000, wait_setting="X")
         for name in "ab":
-            create_table(self.store, self.warehouse.table(name), TableConfig.create(name=name))
+            create_table(TableStore(self.store, self.warehouse.table(name).paths), TableConfig.create(name=name))
 
     def commit(self, name="a"):
-        paths, now_ms = self.warehouse.table(name), self.clock.now_ms()
+        paths, now_ms = self.warehouse.table(name).paths, self.clock.now_ms()
         marker = FileMarker(paths.data_key(partition="", file_id=self.clock.new_id()), 1, now_ms)
         key = paths.log_key(time_ms=now_ms, commit_id=self.clock.new_id(), is_merged=False)
         self.store.put_if_absent(key, encode_log_file(LogFile(time_ms=now_ms, markers=(marker,))))

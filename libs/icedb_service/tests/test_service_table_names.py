@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from icedb_log.errors import NotFound, Unavailable
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
@@ -53,7 +54,7 @@ class Rig:
 
     def create(self, *names):
         for name in names:
-            create_table(self.store, self.warehouse.table(name), TableConfig.create(name=name))
+            create_table(TableStore(self.store, self.warehouse.table(name).paths), TableConfig.create(name=name))
         self.store.configs = 0
 
 
@@ -99,7 +100,7 @@ def test_a_look_reads_no_configuration_that_was_read_in_the_last_ten_seconds():
         rig.create("new")
         assert await rig.names.read() == ("new", *names)
         assert rig.store.configs == 1
-        rig.store.delete([rig.warehouse.table("t07").config_key])
+        rig.store.delete([rig.warehouse.table("t07").paths.config_key])
         rig.clock.advance(10_000)
         assert await rig.names.read() == ("new", *(name for name in names if name != "t07"))
 

@@ -11,6 +11,7 @@ from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Una
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -48,14 +49,14 @@ def row(number, **more):
     }
 
 
-class Table:
+class Table(TableStore):
     def __init__(self, folder, **config):
         self.url = f"file://{folder}/wh"
         self.scratch = f"{folder}/scratch"
         warehouse = StoreSettings(self.url).open()
-        self.store, self.paths = warehouse.store, warehouse.table("events")
+        self.store, self.paths = warehouse.store, warehouse.table("events").paths
         fields = {"name": "events", "partition": (PartitionField.parse("d=day(ts)"),), "sort": ("event",), **config}
-        create_table(self.store, self.paths, TableConfig.create(**fields))
+        create_table(self, TableConfig.create(**fields))
 
     def source(self, **options):
         named = {"table": "events", "store": self.url, "scratchFolder": self.scratch, **options}
@@ -87,7 +88,7 @@ class Table:
 
     @property
     def live(self):
-        return fold(LogReader(self.store, self.paths, clock=SystemClock()).read()).live
+        return fold(LogReader(TableStore(self.store, self.paths), clock=SystemClock()).read()).live
 
 
 class Frame:
@@ -148,10 +149,8 @@ def test_what_travels_to_tasks_has_no_file_list(table):
 
 def test_columns_that_files_lack_or_have_narrower(table):
     table.write([row(0, event=None)], columns=("ts", "event", "n"))
-    alter_table_config(table.store, table.paths, {"evolution": "widen"}, clock=SystemClock())
-    alter_table_config(
-        table.store, table.paths, {"declared": {"ts": "TIMESTAMP", "n": "DOUBLE", "late": "DATE"}}, clock=SystemClock()
-    )
+    alter_table_config(table, {"evolution": "widen"}, clock=SystemClock())
+    alter_table_config(table, {"declared": {"ts": "TIMESTAMP", "n": "DOUBLE", "late": "DATE"}}, clock=SystemClock())
     table.write([row(1)], columns=("ts", "n", "event"))
     assert [(each["n"], each["event"], each["late"]) for each in table.read()] == [(0.0, None, None), (1.0, "e1", None)]
 
@@ -169,10 +168,10 @@ def test_a_condition_leaves_out_files_and_rows(table):
 
 def test_time_travel_and_leases(table):
     table.write([row(0)])
-    at_ms = fold(LogReader(table.store, table.paths, clock=SystemClock()).read()).last_commit_ms
+    at_ms = fold(LogReader(table, clock=SystemClock()).read()).last_commit_ms
     table.write([row(1)])
     assert [each["n"] for each in table.read(asOf=at_ms, lease="1m")] == [0]
-    (lease,) = read_leases(table.store, table.paths)
+    (lease,) = read_leases(table)
     assert (lease.at_ms, lease.holder) == (at_ms, "spark read")
 
 
@@ -333,14 +332,14 @@ def test_a_table_that_changes_during_a_write(table):
     assert len(table.read()) == 2
     clash = table.writer("ts", "event", "late", types={**TYPES, "late": spark_types.LongType()})
     with_late = WrittenFiles(message.body)
-    alter_table_config(table.store, table.paths, {"declared": {"ts": "TIMESTAMP", "late": "DATE"}}, clock=SystemClock())
+    alter_table_config(table, {"declared": {"ts": "TIMESTAMP", "late": "DATE"}}, clock=SystemClock())
     with pytest.raises(InvalidRequest, match="'late' is BIGINT in this write"):
         clash.commit([with_late])
 
 
 def test_a_view_takes_no_rows(table):
     config = TableConfig.create(name="hourly", view_of="events", view_query="SELECT * FROM _rows")
-    create_table(table.store, table.paths.sibling("hourly"), config)
+    create_table(TableStore(table.store, table.paths.sibling("hourly")), config)
     with pytest.raises(InvalidRequest, match="takes no batches"):
         table.writer("n", table="hourly")
 

@@ -41,7 +41,7 @@ def test_with_no_room_the_newest_is_kept_alone(max_files):
 
 def test_a_pin_is_believed_for_a_while_and_looked_at_again(monkeypatch):
     clock, looks = FakeClock(), []
-    monkeypatch.setattr(views, "read_pinned", lambda _store, _paths, name: (None, looks.append(name) or len(looks)))
+    monkeypatch.setattr(views, "read_pinned", lambda _table, name: (None, looks.append(name) or len(looks)))
 
     async def run_blocking(_table, function):
         return function()

@@ -3,6 +3,7 @@
 import pytest
 from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, Offer, StagingGate
 from icedb_log.ingest.staging import list_staged
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import TableConfigs, create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
@@ -20,7 +21,7 @@ class Pressure:
             raise self.refusal
 
 
-class Bench:
+class Bench(TableStore):
     """A staging gate over a store in memory.
 
     Attributes:
@@ -33,9 +34,9 @@ class Bench:
         self.clock = FakeClock()
         self.store = MemoryObjectStore(self.clock.now_ms)
         self.warehouse = Warehouse(self.store)
-        self.paths = self.warehouse.table("events")
+        self.paths = self.warehouse.table("events").paths
         self.config = TableConfig.create(name="events")
-        create_table(self.store, self.paths, self.config)
+        create_table(TableStore(self.store, self.paths), self.config)
         self.pressure = Pressure()
         self.woken = []
         self.tables = TableConfigs(self.store, clock=self.clock, max_age_ms=30_000, missing_age_ms=MISSING_AGE_MS)
@@ -47,7 +48,7 @@ class Bench:
         return self.gate.accept(Offer(table, body, fields.pop("format", "ndjson"), **fields))
 
     def staged_ids(self):
-        return [batch.batch_id for batch in list_staged(self.store, self.paths).batches]
+        return [batch.batch_id for batch in list_staged(TableStore(self.store, self.paths)).batches]
 
 
 @pytest.fixture

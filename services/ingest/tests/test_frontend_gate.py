@@ -23,6 +23,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key, hash_body
 from icedb_log.ingest.quarantine import reason_key
 from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -50,10 +51,10 @@ def test_nothing_is_staged_for_a_table_that_is_not_there_or_takes_nothing(bench)
 
 def test_nothing_is_staged_for_a_view(bench):
     view = TableConfig.create(name="hourly", view_of="events", view_query="SELECT * FROM _rows")
-    create_table(bench.store, bench.warehouse.table("hourly"), view)
+    create_table(TableStore(bench.store, bench.warehouse.table("hourly").paths), view)
     with pytest.raises(InvalidRequest, match="send them to 'events', whose commits feed it"):
         bench.accept(table="hourly")
-    assert not list_staged(bench.store, bench.warehouse.table("hourly")).batches
+    assert not list_staged(TableStore(bench.store, bench.warehouse.table("hourly").paths)).batches
 
 
 def test_an_id_is_refused_only_when_the_flush_would_refuse_it_for_certain(bench):
@@ -81,7 +82,7 @@ def test_a_key_stages_once_for_ever_and_belongs_to_one_content(bench):
 
 def test_a_key_that_nobody_confirmed_expires_but_not_for_the_only_copy(bench):
     content = hash_body(bench.lines, "ndjson")
-    bound = bind_key(bench.store, bench.paths, key="k", content_sha256=content, clock=bench.clock)
+    bound = bind_key(bench, key="k", content_sha256=content, clock=bench.clock)
     bench.clock.advance(bench.config.retry_window_ms)
     with pytest.raises(KeyExpired, match=bound.batch_id):
         bench.accept(key="k")
@@ -107,10 +108,10 @@ def test_a_mark_that_fails_is_no_failure(bench, monkeypatch):
 
 
 def test_a_table_is_looked_for_rarely_and_a_missing_one_soon_again(bench):
-    other = bench.warehouse.table("other")
+    other = bench.warehouse.table("other").paths
     with pytest.raises(NotFound):
         bench.tables.config(other)
-    create_table(bench.store, other, TableConfig.create(name="other"))
+    create_table(TableStore(bench.store, other), TableConfig.create(name="other"))
     with pytest.raises(NotFound):
         bench.tables.config(other)
     bench.clock.advance(MISSING_AGE_MS + 1)
@@ -124,11 +125,11 @@ def test_a_table_is_looked_for_rarely_and_a_missing_one_soon_again(bench):
 
 def test_a_dropped_table_takes_no_batches_until_it_is_back(bench):
     kept = bench.accept().batch_id
-    drop_table(bench.store, bench.paths, clock=bench.clock)
+    drop_table(bench, clock=bench.clock)
     bench.clock.advance(30_001)
     with pytest.raises(NotFound, match="`icedb table undrop events` brings it back"):
         bench.accept()
-    undrop_table(bench.store, bench.paths, clock=bench.clock)
+    undrop_table(bench, clock=bench.clock)
     bench.clock.advance(MISSING_AGE_MS + 1)
     assert bench.staged_ids() == [kept]
     again = bench.accept().batch_id
@@ -162,7 +163,7 @@ def test_status_knows_what_the_log_says(bench):
     statuses = BatchStatuses(bench.store, clock=bench.clock)
     good, bad = (bench.accept(body).batch_id for body in (bench.lines, b'{"a":}'))
     writer = RowFileWriter(bench.store, bench.clock)
-    result = flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
+    result = flush_table(Table.open(bench, clock=bench.clock, owner="test"), writer)
     assert (result.batch_count, len(result.rejected)) == (1, 1)
     assert statuses.look_up(bench.paths, good) == BatchStatus("committed")
     assert statuses.look_up(bench.paths, bad).state == "quarantined"
@@ -209,8 +210,8 @@ def test_i8_an_id_is_bound_to_one_content_over_all_formats_before_it_is_accepted
     packed = bench.accept(gzip.compress(bench.lines), format="ndjson.gz", batch_id=batch_id)
     assert packed.batch_id == batch_id
     writer = RowFileWriter(bench.store, bench.clock)
-    flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
-    flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
+    flush_table(Table.open(bench, clock=bench.clock, owner="test"), writer)
+    flush_table(Table.open(bench, clock=bench.clock, owner="test"), writer)
     with pytest.raises(KeyReused):
         bench.accept(b'{"a":4}\n', batch_id=batch_id)
     assert bench.staged_ids() == []
@@ -225,7 +226,7 @@ def test_i8_the_doors_share_what_an_id_stands_for(bench):
 
 def test_i8_a_key_that_an_older_release_has_bound_is_compared_as_it_was(bench):
     content = hash_body(bench.lines, "ndjson")
-    bind_key(bench.store, bench.paths, key="k", content_sha256=content, clock=bench.clock)
+    bind_key(bench, key="k", content_sha256=content, clock=bench.clock)
     bench.accept(key="k")
     with pytest.raises(KeyReused):
         bench.accept(bench.lines, key="k", format="json")
@@ -245,12 +246,12 @@ def test_i8_the_status_of_an_id_says_how_many_other_contents_wait(bench):
     statuses = BatchStatuses(bench.store, clock=bench.clock)
     batch_id = bench.accept().batch_id
     writer = RowFileWriter(bench.store, bench.clock)
-    flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
+    flush_table(Table.open(bench, clock=bench.clock, owner="test"), writer)
     assert statuses.look_up(bench.paths, batch_id) == BatchStatus("committed")
     for number in (2, 3):
         body = b'{"a":%d}\n' % number
-        stage_batch(bench.store, bench.paths, body=body, staging_format="ndjson", batch_id=batch_id)
-        flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
+        stage_batch(bench, body=body, staging_format="ndjson", batch_id=batch_id)
+        flush_table(Table.open(bench, clock=bench.clock, owner="test"), writer)
     assert statuses.look_up(bench.paths, batch_id) == BatchStatus("committed", conflicts=2)
 
 

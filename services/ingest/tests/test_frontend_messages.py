@@ -82,7 +82,7 @@ def test_what_is_no_base64_is_refused(bench, work, text):
 
 def test_an_integer_of_any_size_is_staged_as_it_is(bench, work):
     work.run((), message(bench, rows=[{"a": 10**30, "b": None}]))
-    (batch,) = list_staged(bench.store, bench.paths).batches
+    (batch,) = list_staged(bench).batches
     assert json.loads(bench.store.get(batch.key).body) == {"a": 10**30, "b": None}
 
 

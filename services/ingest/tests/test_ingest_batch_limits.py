@@ -13,6 +13,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushOutput
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.store.table_store import TableStore
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows, read_live_rows
 
@@ -42,13 +43,13 @@ def context():
 
 
 def flush(context, batch_count):
-    store, paths = context.warehouse.store, context.warehouse.table("events")
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     for number in range(batch_count):
         body = encode_rows([{"n": number}])
-        stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+        stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
     tasks = IngestTasks(context, settings=IngestSettings(store="file:///tmp/w"), metrics=context.metrics)
     details = tasks.flush("events").details
-    snapshot = fold(LogReader(store, paths, clock=context.clock).read())
+    snapshot = fold(LogReader(TableStore(store, paths), clock=context.clock).read())
     assert sorted(row["n"] for row in read_live_rows(store, snapshot)) == list(range(batch_count))
     return details
 
@@ -86,9 +87,9 @@ def test_the_limit_is_at_least_one_and_at_most_the_setting(taken, offered):
 
 def test_bad_rows_are_counted_and_told(context):
     context.create_table("loose", on_bad_rows="quarantine_rows")
-    store, paths = context.warehouse.store, context.warehouse.table("loose")
+    store, paths = context.warehouse.store, context.warehouse.table("loose").paths
     body = b'{"n": 1}\nnonsense\n{"n": 2}'
-    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
     tasks = IngestTasks(context, settings=IngestSettings(store="file:///tmp/w"), metrics=context.metrics)
     details = tasks.flush("loose").details
     assert (details["batches"], details["rows"], details["bad_rows"], details["rejected"]) == (1, 2, 1, 0)

@@ -16,6 +16,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_service.runs import backoff_key
 from icedb_sim.rigs.task_context import MemoryContext
@@ -36,21 +37,21 @@ def make_tasks(context, **options):
 
 def make_view(context, name="copy", source="events"):
     config = TableConfig.create(name=name, view_of=source, view_query="select * from _rows")
-    create_view(context.warehouse.store, context.warehouse.table(name), config, clock=context.clock)
+    create_view(context.warehouse.table(name), config, clock=context.clock)
 
 
 def append(context, tasks, *numbers, **more):
     body = encode_rows([{"n": number, **more} for number in numbers])
-    paths = context.warehouse.table("events")
+    paths = context.warehouse.table("events").paths
     batch_id = new_batch_id(context.clock)
-    stage_batch(context.warehouse.store, paths, body=body, staging_format="ndjson", batch_id=batch_id)
+    stage_batch(TableStore(context.warehouse.store, paths), body=body, staging_format="ndjson", batch_id=batch_id)
     context.clock.advance(1)
     assert tasks.flush("events").details["commits"] == 1
 
 
 def live_rows(context, table):
     store = context.warehouse.store
-    snapshot = fold(LogReader(store, context.warehouse.table(table), clock=context.clock).read())
+    snapshot = fold(LogReader(TableStore(store, context.warehouse.table(table).paths), clock=context.clock).read())
     return sorted(row["n"] for row in read_live_rows(store, snapshot))
 
 
@@ -132,7 +133,7 @@ def test_a_feed_that_is_not_due_is_left_to_the_sweep(context):
     append(context, append_later, 2)
     work = tasks.feeds.feed("copy")
     assert (work.is_idle, work.details["put_off"]) == (True, True)
-    tasks.feeds.sweep_table(context.warehouse.table("copy"))
+    tasks.feeds.sweep_table(context.warehouse.table("copy").paths)
     assert (INGEST_FEED, "copy") not in context.wakeups.woken[2:]
     context.clock.advance(5_000)
     assert tasks.feeds.feed("copy").details["taken"] == 1
@@ -150,7 +151,7 @@ def test_the_sweep_finds_what_no_wake_up_told(context):
     tasks.sweep()
     assert context.wakeups.woken == []
     append(context, tasks, 2)
-    detach_view(context.warehouse.store, context.warehouse.table("events"), "copy", clock=context.clock)
+    detach_view(context.warehouse.store, context.warehouse.table("events").paths, "copy", clock=context.clock)
     context.wakeups.woken.clear()
     tasks.sweep()
     assert context.wakeups.woken == []
@@ -163,7 +164,7 @@ def test_a_view_that_cannot_be_looked_at_does_not_keep_the_others_waiting(contex
     tasks = make_tasks(context)
     append(context, tasks, 1)
     context.wakeups.woken.clear()
-    store, paths = context.warehouse.store, context.warehouse.table("aaa")
+    store, paths = context.warehouse.store, context.warehouse.table("aaa").paths
     store.put(f"{paths.log_prefix}0000000000001_ab.jsonl", b"broken")
     tasks.sweep()
     assert context.wakeups.woken == [(INGEST_FEED, "copy")]
@@ -175,9 +176,9 @@ def test_a_view_that_cannot_be_looked_at_does_not_keep_the_others_waiting(contex
 
 def test_a_detached_view_whose_source_is_dropped_needs_nothing(context):
     make_view(context)
-    source = context.warehouse.table("events")
+    source = context.warehouse.table("events").paths
     detach_view(context.warehouse.store, source, "copy", clock=context.clock)
-    drop_table(context.warehouse.store, source, clock=context.clock)
+    drop_table(TableStore(context.warehouse.store, source), clock=context.clock)
     make_tasks(context).sweep()
     assert (INGEST_FEED, "copy") not in context.wakeups.woken
     context.clock.advance(1)
@@ -209,10 +210,13 @@ def test_a_flush_ends_well_although_the_views_cannot_be_listed(context, monkeypa
 def test_batches_for_a_view_are_refused_by_its_flush(context):
     make_view(context)
     tasks = make_tasks(context)
-    paths = context.warehouse.table("copy")
+    paths = context.warehouse.table("copy").paths
     body = encode_rows([{"n": 1}])
     stage_batch(
-        context.warehouse.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock)
+        TableStore(context.warehouse.store, paths),
+        body=body,
+        staging_format="ndjson",
+        batch_id=new_batch_id(context.clock),
     )
     work = tasks.flush("copy")
     assert "takes no batches" in work.details["reasons"][0]["reason"]

@@ -11,6 +11,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.store.object_store import delete_or_raise
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.status import read_status
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
@@ -28,7 +29,7 @@ class Halting:
         self.store = ScriptedStore(self.context.warehouse.store)
         self.context.warehouse = Warehouse(self.store, self.context.warehouse.root)
         self.clock = self.context.clock
-        self.paths = self.context.warehouse.table("events")
+        self.paths = self.context.warehouse.table("events").paths
         log = LogFile(time_ms=self.clock.now_ms(), schema={"n": "BIGINT"}, markers=(), commit_id="c" * 32)
         key = self.paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id, is_merged=False)
         self.store.put(key, encode_log_file(log))
@@ -42,10 +43,12 @@ class Halting:
 
     def stage(self):
         body = encode_rows([{"m": 1}])
-        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock))
+        stage_batch(
+            TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock)
+        )
 
     def mend(self):
-        alter_table_config(self.store, self.paths, {"declared": {"n": "BIGINT"}}, clock=self.clock)
+        alter_table_config(TableStore(self.store, self.paths), {"declared": {"n": "BIGINT"}}, clock=self.clock)
 
     def is_open(self):
         try:
@@ -57,7 +60,7 @@ class Halting:
         return True
 
     def status(self):
-        return read_status(Table.open(self.store, self.paths, clock=self.clock))
+        return read_status(Table.open(TableStore(self.store, self.paths), clock=self.clock))
 
 
 @pytest.fixture
@@ -85,7 +88,7 @@ def test_a_halt_is_told_until_a_flush_commits(halting):
     assert halting.tasks.flush("events").details["commits"] == 1
     assert halting.is_open()
     assert halting.status().halted == ""
-    assert read_pressure(halting.store, halting.paths) is None
+    assert read_pressure(halting) is None
 
 
 def test_another_worker_ends_what_this_one_said(halting):
@@ -99,7 +102,7 @@ def test_another_worker_ends_what_this_one_said(halting):
 def test_a_halt_ends_when_what_was_staged_is_taken_out(halting):
     halting.stage()
     halt(halting)
-    delete_or_raise(halting.store, [batch.key for batch in list_staged(halting.store, halting.paths, limit=9).batches])
+    delete_or_raise(halting.store, [batch.key for batch in list_staged(halting, limit=9).batches])
     halting.worker().flush("events")
     assert halting.is_open()
 

@@ -22,6 +22,7 @@ from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.model import LogFile
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
@@ -31,7 +32,7 @@ from icedb_sim.tables.row_files import encode_rows
 TINY = {"log_files_slow": 3, "log_files_stop": 6, "log_grace_ms": 20_000}
 
 
-class Ingest:
+class Ingest(TableStore):
     """One ingest worker on a store in memory."""
 
     def __init__(self, context, *, table="events", **options):
@@ -39,14 +40,17 @@ class Ingest:
         self.table = table
         self.clock = context.clock
         self.store = context.warehouse.store
-        self.paths = context.warehouse.table(table)
+        self.paths = context.warehouse.table(table).paths
         settings = IngestSettings(store="file:///tmp/w", **{"pressure_interval_ms": 0, **options})
         self.tasks = IngestTasks(context, settings=settings, metrics=context.metrics)
 
     def stage(self):
         body = encode_rows([{"n": 1}])
         stage_batch(
-            self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(self.context.clock)
+            TableStore(self.store, self.paths),
+            body=body,
+            staging_format="ndjson",
+            batch_id=new_batch_id(self.context.clock),
         )
 
     def flush(self):
@@ -61,7 +65,7 @@ class Ingest:
         return self.clock.monotonic_ms() - started_ms
 
     def said(self):
-        return read_pressure(self.store, self.paths)
+        return read_pressure(TableStore(self.store, self.paths))
 
     def swept(self):
         self.context.wakeups.woken.clear()
@@ -107,7 +111,7 @@ def test_there_and_back(ingest, gate):
 
     assert ingest.commit() == 60_000
     merge_table(
-        Table.open(ingest.store, ingest.paths, clock=ingest.clock, owner="merge"),
+        Table.open(ingest, clock=ingest.clock, owner="merge"),
         ingest.context.engine.merger,
         options=MergeOptions(full=True),
     )
@@ -120,7 +124,7 @@ def test_there_and_back(ingest, gate):
         gate.check(ingest.paths)
 
     ingest.clock.advance(TINY["log_grace_ms"])
-    vacuum_table(Table.open(ingest.store, ingest.paths, clock=ingest.clock))
+    vacuum_table(Table.open(ingest, clock=ingest.clock))
     assert ingest.log_files() == 1
     assert ingest.swept() == [(INGEST_FLUSH, "events")]
     assert ingest.flush()["pressure"] == "none"
@@ -226,7 +230,7 @@ def test_the_whole_log_is_read_only_where_the_backlog_may_matter(context):
         ingest.commit()
     assert ingest.said().reason == "8 data files to merge, backlog_files_slow is 8"
     merge_table(
-        Table.open(ingest.store, ingest.paths, clock=ingest.clock, owner="merge"),
+        Table.open(ingest, clock=ingest.clock, owner="merge"),
         context.engine.merger,
         options=MergeOptions(full=True),
     )
@@ -250,14 +254,14 @@ def test_a_fresh_worker_keeps_the_pace_of_the_one_before(context):
 
 
 def test_a_worker_takes_back_what_another_said(context, gate, ingest):
-    publish_pressure(ingest.store, ingest.paths, Pressure("stop", 60.0, "long ago", 10_000), clock=ingest.clock)
+    publish_pressure(ingest, Pressure("stop", 60.0, "long ago", 10_000), clock=ingest.clock)
     with pytest.raises(Overloaded):
         gate.check(ingest.paths)
     assert ingest.swept() == [(INGEST_FLUSH, "events")]
     assert ingest.flush()["pressure"] == "none"
     gate.check(ingest.paths)
     ingest.clock.advance(29_999)
-    publish_pressure(ingest.store, ingest.paths, Pressure("stop", 60.0, "again", 10_000), clock=ingest.clock)
+    publish_pressure(ingest, Pressure("stop", 60.0, "again", 10_000), clock=ingest.clock)
     assert ingest.swept() == []
     ingest.clock.advance(1)
     assert ingest.swept() == [(INGEST_FLUSH, "events")]
@@ -291,7 +295,7 @@ def test_a_full_log_takes_no_commit_and_loses_no_batch(context):
         "the log has 950 files and takes no more than 950: merges and vacuum have to bring it down first"
     )
     assert context.metric("icedb_ingest_put_off_total", reason="log_full") == 1
-    assert len(list_staged(ingest.store, ingest.paths).batches) == 1
+    assert len(list_staged(ingest).batches) == 1
     assert ingest.log_files() == MAX_LOG_FILES
     ingest.store.inner.delete([key])
     assert ingest.swept() == [(INGEST_FLUSH, "events")]

@@ -12,6 +12,7 @@ from icedb_log.ingest.quarantine import list_conflicts
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, QUEUES
+from icedb_log.store.table_store import TableStore
 from icedb_log.units import MIB
 from icedb_service.redis_clients import LockBusy
 from icedb_service.settings import load_settings
@@ -41,18 +42,18 @@ def stage(context, rows, table="events"):
     context.clock.advance(1)  # ids of one millisecond have no order
     batch_id = new_batch_id(context.clock)
     body = encode_rows({"n": n} for n in range(rows))
-    paths = context.warehouse.table(table)
-    stage_batch(context.warehouse.store, paths, body=body, staging_format="ndjson", batch_id=batch_id)
+    paths = context.warehouse.table(table).paths
+    stage_batch(TableStore(context.warehouse.store, paths), body=body, staging_format="ndjson", batch_id=batch_id)
     return batch_id
 
 
 def commits(context, table="events"):
-    reader = LogReader(context.warehouse.store, context.warehouse.table(table), clock=context.clock)
+    reader = LogReader(context.warehouse.table(table), clock=context.clock)
     return [file.log.batch_ids for file in reader.read().files]
 
 
 def staged(context, table="events"):
-    return [batch.batch_id for batch in list_staged(context.warehouse.store, context.warehouse.table(table)).batches]
+    return [batch.batch_id for batch in list_staged(context.warehouse.table(table)).batches]
 
 
 def large(context, outcome):
@@ -86,13 +87,15 @@ def test_a_large_batch_is_left_to_the_worker_of_its_queue_which_is_woken(context
 def test_copies_of_both_sizes_under_one_id_hide_each_other_from_nobody(context, large_format):
     """The one that is listed first is committed, the other one is an entry of quarantine (I8)."""
     context.wakeups.served.add("ingest-large")
-    paths, batch_id = context.warehouse.table("events"), new_batch_id(context.clock)
+    paths, batch_id = context.warehouse.table("events").paths, new_batch_id(context.clock)
     bodies = {"json": encode_rows([{"n": 99}]), "ndjson": encode_rows([{"n": 99}])}
     bodies[large_format] = encode_rows({"n": n} for n in range(LARGE_ROWS + 1))
     tasks, helper = make_tasks(context), make_tasks(context, serves_large=True)
     for staging_format in sorted(bodies, key=lambda name: name != large_format):
         body = bodies[staging_format]
-        stage_batch(context.warehouse.store, paths, body=body, staging_format=staging_format, batch_id=batch_id)
+        stage_batch(
+            TableStore(context.warehouse.store, paths), body=body, staging_format=staging_format, batch_id=batch_id
+        )
         if staging_format == large_format:
             tasks.flush("events")
     for _ in range(3):
@@ -101,7 +104,7 @@ def test_copies_of_both_sizes_under_one_id_hide_each_other_from_nobody(context, 
         context.clock.advance(1)
         tasks.flush("events")
     assert (commits(context), staged(context)) == ([(batch_id,)], [])
-    assert len(list_conflicts(context.warehouse.store, paths, batch_id)) == 1
+    assert len(list_conflicts(TableStore(context.warehouse.store, paths), batch_id)) == 1
     context.wakeups.woken.clear()
     tasks.flush("events")
     assert context.wakeups.woken == []

@@ -8,6 +8,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
+from icedb_log.store.table_store import TableStore
 from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows, read_live_rows
@@ -26,21 +27,21 @@ def make_tasks(context, **options):
 
 
 def stage(context, rows, table="events", body=None):
-    paths = context.warehouse.table(table)
+    paths = context.warehouse.table(table).paths
     batch_id = new_batch_id(context.clock)
     body = encode_rows(rows) if body is None else body
-    stage_batch(context.warehouse.store, paths, body=body, staging_format="ndjson", batch_id=batch_id)
+    stage_batch(TableStore(context.warehouse.store, paths), body=body, staging_format="ndjson", batch_id=batch_id)
     return batch_id
 
 
 def live_rows(context, table="events"):
-    store, paths = context.warehouse.store, context.warehouse.table(table)
-    snapshot = fold(LogReader(store, paths, clock=context.clock).read())
+    store, paths = context.warehouse.store, context.warehouse.table(table).paths
+    snapshot = fold(LogReader(TableStore(store, paths), clock=context.clock).read())
     return sorted(row["n"] for row in read_live_rows(store, snapshot))
 
 
 def log_files(context, table="events"):
-    return len(LogReader(context.warehouse.store, context.warehouse.table(table), clock=context.clock).read().files)
+    return len(LogReader(context.warehouse.table(table), clock=context.clock).read().files)
 
 
 def test_many_batches_become_one_log_file(context):
@@ -141,7 +142,7 @@ def test_a_held_lock_leaves_the_batches_to_the_holder(context):
     context.busy.add("events")
     with pytest.raises(LockBusy):
         make_tasks(context).flush("events")
-    assert len(list_staged(context.warehouse.store, context.warehouse.table("events")).batches) == 1
+    assert len(list_staged(context.warehouse.table("events")).batches) == 1
 
 
 def test_an_unknown_table_with_batches_is_named(context):

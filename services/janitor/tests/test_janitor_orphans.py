@@ -19,7 +19,7 @@ AGE_MS = 10 * GRACE_MS
 def context():
     context = MemoryContext(JanitorMetrics())
     context.create_table("events", data_grace_ms=GRACE_MS, log_grace_ms=GRACE_MS, orphan_age_ms=AGE_MS)
-    paths = context.warehouse.table("events")
+    paths = context.warehouse.table("events").paths
     context.warehouse.store.put(paths.data_key(partition="", file_id="ab"), b"x")
     context.clock.advance(AGE_MS)
     return context
@@ -36,7 +36,7 @@ def test_a_sweep_that_was_asked_for_may_be_forced(context):
     context.clock.advance(GRACE_MS)
     assert tasks.orphans.sweep("events", max_share=1.0).details["deleted_orphans"] == 1
     assert tasks.orphans.sweep("events", force=True).is_idle
-    assert list_all(context.warehouse.store, context.warehouse.table("events").audit_prefix).objects
+    assert list_all(context.warehouse.store, context.warehouse.table("events").paths.audit_prefix).objects
 
 
 def test_an_age_below_the_tables_is_refused_and_the_setting_only_raises_it(context):
@@ -73,7 +73,7 @@ def test_a_sweep_that_failed_waits_for_the_next_interval_and_stops_no_vacuum(con
 
 
 def test_leftovers_and_probes_are_swept_along(context):
-    store, paths = context.warehouse.store, context.warehouse.table("events")
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     root = context.warehouse.root
     probe = f"{root}/{PROBE_FOLDER}/ab" if root else f"{PROBE_FOLDER}/ab"
     store.put(paths.idempotency_key("ab"), b"x")

@@ -8,6 +8,7 @@ from icedb_log.clean.drop import DropRequest, drop_table
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.names import JANITOR_PURGE
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_any_config
 from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import backoff_key
@@ -22,7 +23,7 @@ def context():
     context = MemoryContext(JanitorMetrics())
     context.create_table("events", data_grace_ms=60_000, log_grace_ms=60_000, seal_age_ms=SEAL_MS)
     context.create_table("other")
-    store, paths = context.warehouse.store, context.warehouse.table("events")
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     for _ in range(25):
         store.put(paths.data_key(partition="", file_id=context.clock.new_id()), b"0123456789")
     return context
@@ -33,13 +34,13 @@ def make_tasks(context, **options):
 
 
 def drop(context, *, force=False):
-    paths = context.warehouse.table("events")
+    paths = context.warehouse.table("events").paths
     request = DropRequest(keep_ms=KEEP_MS, is_forced=force)
-    drop_table(context.warehouse.store, paths, clock=context.clock, request=request)
+    drop_table(TableStore(context.warehouse.store, paths), clock=context.clock, request=request)
 
 
 def state_of(context):
-    return load_any_config(context.warehouse.store, context.warehouse.table("events"))[0].dropped.state
+    return load_any_config(context.warehouse.table("events"))[0].dropped.state
 
 
 def woken_purges(context, tasks):
@@ -60,7 +61,7 @@ def test_a_table_is_purged_when_its_time_in_the_trash_is_over(context):
     assert (work.is_idle, work.details["state"], work.details["deleted_bytes"]) == (False, "purged", 282)
     assert context.metric("icedb_janitor_deleted_objects_total", kind="dropped_table") == work.details["deleted"] >= 25
     assert context.locked[-1] == "events"
-    audit = list_all(context.warehouse.store, context.warehouse.table("events").audit_prefix).objects
+    audit = list_all(context.warehouse.store, context.warehouse.table("events").paths.audit_prefix).objects
     assert len(audit) >= 1
     assert woken_purges(context, tasks) == []
     context.clock.advance(SEAL_MS)
@@ -90,7 +91,7 @@ def test_what_was_said_of_a_table_ends_with_it_so_that_no_alert_lasts_for_ever(c
 def test_a_purge_that_cannot_write_its_audit_deletes_nothing_and_says_so(context, monkeypatch):
     drop(context, force=True)
     tasks = make_tasks(context)
-    store, prefix = context.warehouse.store, context.warehouse.table("events").audit_prefix
+    store, prefix = context.warehouse.store, context.warehouse.table("events").paths.audit_prefix
     put = store.put
 
     def refuse(key, body):
@@ -102,7 +103,7 @@ def test_a_purge_that_cannot_write_its_audit_deletes_nothing_and_says_so(context
     with pytest.raises(Unavailable):
         tasks.purges.purge("events")
     assert context.metric("icedb_janitor_audit_failures_total", step="announce") == 1
-    assert len(list_all(store, context.warehouse.table("events").data_prefix).objects) == 25
+    assert len(list_all(store, context.warehouse.table("events").paths.data_prefix).objects) == 25
 
 
 def test_deletes_of_a_purge_that_fail_are_told_for_as_long_as_it_lasts(context, monkeypatch):

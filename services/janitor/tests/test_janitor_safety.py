@@ -51,7 +51,7 @@ class Place:
         return self.tasks.vacuum("events").details
 
     def audit(self):
-        return list(read_audit(self.table.store, self.table.paths))
+        return list(read_audit(self.table))
 
     def metric(self, name, **labels):
         return self.context.metric(f"icedb_janitor_{name}", **labels)

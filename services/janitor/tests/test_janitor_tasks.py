@@ -14,6 +14,7 @@ from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.model import LogFile
 from icedb_log.names import JANITOR_VACUUM, MERGE_ERASE
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
@@ -36,25 +37,29 @@ def make_tasks(context, **options):
 
 
 def fill_and_merge(context, count=4):
-    store, paths = context.warehouse.store, context.warehouse.table("events")
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     for number in range(count):
         body = encode_rows([{"n": number}])
-        stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-        flush_table(Table.open(store, paths, clock=context.clock, owner="test"), context.engine.writer)
+        stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+        flush_table(Table.open(TableStore(store, paths), clock=context.clock, owner="test"), context.engine.writer)
         context.clock.advance(10)
     merge_table(
-        Table.open(store, paths, clock=context.clock, owner="test"),
+        Table.open(TableStore(store, paths), clock=context.clock, owner="test"),
         context.engine.merger,
         options=MergeOptions(full=True),
     )
 
 
 def data_keys(context):
-    return [o.key for o in list_all(context.warehouse.store, context.warehouse.table("events").data_prefix).objects]
+    return [
+        o.key for o in list_all(context.warehouse.store, context.warehouse.table("events").paths.data_prefix).objects
+    ]
 
 
 def log_keys(context):
-    return [o.key for o in list_all(context.warehouse.store, context.warehouse.table("events").log_prefix).objects]
+    return [
+        o.key for o in list_all(context.warehouse.store, context.warehouse.table("events").paths.log_prefix).objects
+    ]
 
 
 def test_what_is_dead_goes_when_its_grace_period_is_over_and_not_before(context):
@@ -85,7 +90,7 @@ def orphan_metric(context, guard):
 
 def test_orphans_are_looked_for_at_first_and_then_rarely_and_go_at_the_second_sighting(context):
     fill_and_merge(context)
-    paths = context.warehouse.table("events")
+    paths = context.warehouse.table("events").paths
     orphan = paths.data_key(partition="", file_id="ab")
     context.warehouse.store.put(orphan, b"x")
     tasks = make_tasks(context, orphan_sweep_interval_ms=3_600_000)
@@ -107,7 +112,7 @@ def test_orphans_are_looked_for_at_first_and_then_rarely_and_go_at_the_second_si
 
 
 def test_too_many_orphans_and_objects_of_no_kind_are_held_and_counted(context):
-    paths = context.warehouse.table("events")
+    paths = context.warehouse.table("events").paths
     context.warehouse.store.put(paths.data_key(partition="", file_id="ab"), b"all that is there")
     context.warehouse.store.put(f"{paths.prefix}/notes.txt", b"mine")
     tasks = make_tasks(context, orphan_sweep_interval_ms=1000)
@@ -122,7 +127,7 @@ def test_too_many_orphans_and_objects_of_no_kind_are_held_and_counted(context):
 
 def test_a_lost_commit_is_counted_until_it_is_decided(context):
     """F5: the fence says that it landed, and the log does not have it."""
-    paths = context.warehouse.table("events")
+    paths = context.warehouse.table("events").paths
     store, key = context.warehouse.store, paths.fence_key("merge")
     state, etag = read_fence(store, key)
     epoch = 1 if state is None else state.epoch
@@ -141,7 +146,7 @@ def test_a_lost_commit_is_counted_until_it_is_decided(context):
 
 
 def test_keys_of_producers_are_forgotten_after_a_day(context):
-    paths = context.warehouse.table("events")
+    paths = context.warehouse.table("events").paths
     context.warehouse.store.put(paths.idempotency_key("ab" * 32), b"x")
     tasks = make_tasks(context, orphan_sweep_interval_ms=3_600_000)
     assert tasks.vacuum("events").details["deleted_leftovers"] == 0
@@ -179,7 +184,7 @@ def test_deletes_that_fail_are_counted_by_kind_and_reason_and_come_again(context
 
 
 def test_failures_are_told_apart_by_their_keys(context):
-    paths = context.warehouse.table("events")
+    paths = context.warehouse.table("events").paths
     keys = [f"{paths.log_prefix}x", f"{paths.staging_prefix}y", f"{paths.data_prefix}z", f"{paths.data_prefix}w"]
     kinds = kinds_of_failures(paths, [FailedDelete(key, "no", "throttled") for key in keys])
     assert kinds == {("log_file", "throttled"): 1, ("staged_batch", "throttled"): 1, ("data_file", "throttled"): 2}
@@ -197,19 +202,19 @@ def test_a_held_lock_skips_the_run_and_the_sweep_wakes_every_table(context):
 
 def test_open_erasures_are_told_what_was_deleted_and_woken(context):
     fill_and_merge(context)
-    store, paths = context.warehouse.store, context.warehouse.table("events")
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     erasure_id = ask_and_advance(context)
-    open_keys = {target.key for target in read_erasure(store, paths, erasure_id).open_targets}
+    open_keys = {target.key for target in read_erasure(TableStore(store, paths), erasure_id).open_targets}
     context.clock.advance(GRACE_MS + 1000)
     make_tasks(context).vacuum("events")
-    targets = read_erasure(store, paths, erasure_id).targets
+    targets = read_erasure(TableStore(store, paths), erasure_id).targets
     assert {target.key for target in targets if target.known_by == "janitor"} == open_keys
     assert {target.gone_ms for target in targets} == {context.clock.now_ms()}
     assert context.wakeups.woken == [(MERGE_ERASE, "events")]
 
 
 def test_an_orphan_that_an_erasure_waits_for_is_noted(context):
-    store, paths = context.warehouse.store, context.warehouse.table("events")
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     orphan = paths.data_key(partition="", file_id="ab")
     store.put(orphan, encode_rows([{"n": 2}]))
     fill_and_merge(context, 2)
@@ -218,12 +223,14 @@ def test_an_orphan_that_an_erasure_waits_for_is_noted(context):
     for _ in range(2):
         context.clock.advance(10 * GRACE_MS + 1000)
         tasks.vacuum("events")
-    assert [t.known_by for t in read_erasure(store, paths, erasure_id).targets if t.key == orphan] == ["janitor"]
+    assert [t.known_by for t in read_erasure(TableStore(store, paths), erasure_id).targets if t.key == orphan] == [
+        "janitor"
+    ]
 
 
 def test_a_record_that_cannot_be_written_does_not_fail_the_vacuum(context):
     fill_and_merge(context)
-    store, paths = context.warehouse.store, context.warehouse.table("events")
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     erasure_id = ask_and_advance(context)
     store.put(paths.open_erasure_key(erasure_id), b"damaged")
     context.clock.advance(GRACE_MS + 1000)
@@ -232,9 +239,11 @@ def test_a_record_that_cannot_be_written_does_not_fail_the_vacuum(context):
 
 
 def ask_and_advance(context):
-    store, paths = context.warehouse.store, context.warehouse.table("events")
-    erasure = create_erasure(store, paths, condition="n = 2", clock=context.clock)
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
+    erasure = create_erasure(TableStore(store, paths), condition="n = 2", clock=context.clock)
     advance_erasure(
-        Table.open(store, paths, clock=context.clock, owner="test"), context.engine.changer, erasure.erasure_id
+        Table.open(TableStore(store, paths), clock=context.clock, owner="test"),
+        context.engine.changer,
+        erasure.erasure_id,
     )
     return erasure.erasure_id

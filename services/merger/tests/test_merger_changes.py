@@ -8,6 +8,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_CHANGE
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.changes import ChangeTasks
@@ -21,11 +22,11 @@ from icedb_sim.tables.row_files import encode_rows, read_live_rows
 def context():
     context = MemoryContext(MergeMetrics())
     context.create_table("events", partition=(PartitionField(name="p", column="p"),))
-    store, paths = context.warehouse.store, context.warehouse.table("events")
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     for number in range(4):
         body = encode_rows([{"p": place, "n": number} for place in "ab"])
-        stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-        flush_table(Table.open(store, paths, clock=context.clock, owner="test"), context.engine.writer)
+        stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+        flush_table(Table.open(TableStore(store, paths), clock=context.clock, owner="test"), context.engine.writer)
         context.clock.advance(1)
     return context
 
@@ -36,7 +37,7 @@ def tasks(context):
 
 
 def rows(context):
-    view = LogReader(context.warehouse.store, context.warehouse.table("events"), clock=context.clock).read()
+    view = LogReader(context.warehouse.table("events"), clock=context.clock).read()
     return sorted((row["p"], row["n"]) for row in read_live_rows(context.warehouse.store, fold(view)))
 
 

@@ -8,6 +8,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_merger.erasures import ErasureTasks
 from icedb_merger.metrics import MergeMetrics
@@ -36,36 +37,38 @@ def tasks(context):
 
 
 def stage(context, *numbers):
-    store, paths = context.warehouse.store, context.warehouse.table("events")
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     body = encode_rows([{"n": number} for number in numbers])
-    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
 
 
 def flush(context, *numbers):
     stage(context, *numbers)
     flush_table(
-        Table.open(context.warehouse.store, context.warehouse.table("events"), clock=context.clock, owner="test"),
+        Table.open(context.warehouse.table("events"), clock=context.clock, owner="test"),
         context.engine.writer,
     )
     context.clock.advance(1)
 
 
 def ask(context, condition="n = 2", table="events"):
-    store, paths = context.warehouse.store, context.warehouse.table(table)
-    erasure = create_erasure(store, paths, condition=condition, clock=context.clock)
+    store, paths = context.warehouse.store, context.warehouse.table(table).paths
+    erasure = create_erasure(TableStore(store, paths), condition=condition, clock=context.clock)
     context.clock.advance(1)
     return erasure.erasure_id
 
 
 def clean(context):
-    store, paths = context.warehouse.store, context.warehouse.table("events")
-    result = vacuum_table(Table.open(store, paths, clock=context.clock))
-    note_deletions(store, paths, result.deleted_data)
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
+    result = vacuum_table(Table.open(TableStore(store, paths), clock=context.clock))
+    note_deletions(TableStore(store, paths), result.deleted_data)
 
 
 def rows(context):
-    store, paths = context.warehouse.store, context.warehouse.table("events")
-    return sorted(row["n"] for row in read_live_rows(store, fold(LogReader(store, paths, clock=context.clock).read())))
+    store, paths = context.warehouse.store, context.warehouse.table("events").paths
+    return sorted(
+        row["n"] for row in read_live_rows(store, fold(LogReader(TableStore(store, paths), clock=context.clock).read()))
+    )
 
 
 def test_an_erasure_goes_from_its_request_to_its_certificate(context, tasks):
@@ -81,7 +84,7 @@ def test_an_erasure_goes_from_its_request_to_its_certificate(context, tasks):
     work = tasks.erase("events")
     assert (work.details["open"], work.details["closed"]) == (0, 1)
     assert context.locked == ["events"]  # looking takes no lock
-    done = read_erasure(context.warehouse.store, context.warehouse.table("events"), erasure_id)
+    done = read_erasure(context.warehouse.table("events"), erasure_id)
     assert (done.state, done.row_count, len(done.targets)) == ("complete", 2, 2)
     assert context.metric("icedb_merge_erasures_total", state="complete") == 1
     assert tasks.erase("events").details == {"open": 0, "closed": 0, "erasures": []}
@@ -102,9 +105,9 @@ def test_one_that_is_refused_or_fails_does_not_keep_the_others_waiting(context, 
     work = tasks.erase("events")
     assert [each["state"] for each in work.details["erasures"]] == ["refused", "deleted"]
     assert context.metric("icedb_merge_erasures_total", state="refused") == 1
-    assert list_open_ids(context.warehouse.store, context.warehouse.table("events")) == (fine,)
-    paths = context.warehouse.table("events")
-    assert "no column 'nope'" in read_erasure(context.warehouse.store, paths, refused).refusal
+    assert list_open_ids(context.warehouse.table("events")) == (fine,)
+    paths = context.warehouse.table("events").paths
+    assert "no column 'nope'" in read_erasure(TableStore(context.warehouse.store, paths), refused).refusal
 
 
 def test_a_held_lock_leaves_the_deletion_to_the_next_run_and_the_looks_go_on(context, tasks):
@@ -116,9 +119,9 @@ def test_a_held_lock_leaves_the_deletion_to_the_next_run_and_the_looks_go_on(con
     context.busy.add("events")
     with pytest.raises(LockBusy):
         tasks.erase("events")
-    assert list_open_ids(context.warehouse.store, context.warehouse.table("events")) == (second,)
-    paths = context.warehouse.table("events")
-    assert read_erasure(context.warehouse.store, paths, first).state == "complete"
+    assert list_open_ids(context.warehouse.table("events")) == (second,)
+    paths = context.warehouse.table("events").paths
+    assert read_erasure(TableStore(context.warehouse.store, paths), first).state == "complete"
 
 
 def test_a_preview_says_what_would_go_and_changes_nothing(context, tasks):

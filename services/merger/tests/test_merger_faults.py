@@ -58,7 +58,7 @@ def run(context, table):
 
 
 def live(context, table):
-    return fold(LogReader(context.warehouse.store, context.warehouse.table(table), clock=context.clock).read()).live
+    return fold(LogReader(context.warehouse.table(table), clock=context.clock).read()).live
 
 
 def delete(store, key, body):

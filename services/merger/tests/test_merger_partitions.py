@@ -8,6 +8,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_RETAIN
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import DAY_MS, HOUR_MS
@@ -32,16 +33,16 @@ def create(context, name="events", **options):
 
 
 def append(context, *days, table="events"):
-    store, paths = context.warehouse.store, context.warehouse.table(table)
+    store, paths = context.warehouse.store, context.warehouse.table(table).paths
     body = encode_rows([{"ts": day} for day in days])
-    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-    flush_table(Table.open(store, paths, clock=context.clock, owner="test"), context.engine.writer)
+    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+    flush_table(Table.open(TableStore(store, paths), clock=context.clock, owner="test"), context.engine.writer)
     context.clock.advance(1)
 
 
 def days(context, table="events"):
-    paths = context.warehouse.table(table)
-    snapshot = fold(LogReader(context.warehouse.store, paths, clock=context.clock).read())
+    paths = context.warehouse.table(table).paths
+    snapshot = fold(LogReader(TableStore(context.warehouse.store, paths), clock=context.clock).read())
     return sorted(row["ts"] for row in read_live_rows(context.warehouse.store, snapshot))
 
 

@@ -10,6 +10,7 @@ from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.metrics import MergeMetrics
@@ -37,15 +38,15 @@ def append(context, count, table="events"):
 
 
 def append_rows(context, rows, *, table):
-    store, paths = context.warehouse.store, context.warehouse.table(table)
+    store, paths = context.warehouse.store, context.warehouse.table(table).paths
     body = encode_rows(rows)
-    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-    flush_table(Table.open(store, paths, clock=context.clock, owner="test"), context.engine.writer)
+    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+    flush_table(Table.open(TableStore(store, paths), clock=context.clock, owner="test"), context.engine.writer)
     context.clock.advance(1)
 
 
 def snapshot(context, table="events"):
-    return fold(LogReader(context.warehouse.store, context.warehouse.table(table), clock=context.clock).read())
+    return fold(LogReader(context.warehouse.table(table), clock=context.clock).read())
 
 
 def rows(context):
@@ -225,13 +226,13 @@ def test_a_lock_that_is_lost_stops_the_run_before_its_commit(context):
     with pytest.raises(LockLost):
         tasks.merge("events")
     assert snapshot(context).snapshot_id == before
-    paths = context.warehouse.table("events")
+    paths = context.warehouse.table("events").paths
     assert not tasks._logs.open(paths).index.log.files, "what a run leaves behind that broke off is made anew"
 
 
 def test_a_corrupt_log_stops_its_table_and_the_sweep_goes_on(context):
     context.create_table("broken")
-    paths = context.warehouse.table("broken")
+    paths = context.warehouse.table("broken").paths
     key = paths.log_key(time_ms=1, commit_id="ab", is_merged=False)
     context.warehouse.store.put(key, b"garbage")
     tasks = make_tasks(context)

@@ -70,12 +70,12 @@ class Tables:
     def create(self, name="events", partition=("d=day(ts)",), **fields):
         spec = tuple(PartitionField.parse(text) for text in partition)
         config = TableConfig.create(name=name, partition=spec, **fields)
-        create_table(self.warehouse.store, self.warehouse.table(name), config)
+        create_table(self.warehouse.table(name), config)
         return config
 
     def commit(self, name="events", files=(), dead=(), dead_logs=(), schema=None, horizon_ms=None):
         """Write one log file; ``files`` are (partition, rows) pairs. Returns (log key, data keys)."""
-        paths = self.warehouse.table(name)
+        paths = self.warehouse.table(name).paths
         self.clock.ms += 1
         now = self.clock.ms
         markers = [

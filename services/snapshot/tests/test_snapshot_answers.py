@@ -5,6 +5,7 @@ from icedb_log.log.fold import Folded, fold
 from icedb_log.log.reader import LogReader
 from icedb_log.serving import selection
 from icedb_log.serving.selection import FileSelector
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import parse_partition_filters
 from icedb_proto import snapshot_pb2
 from icedb_snapshot import answers
@@ -16,14 +17,18 @@ def build(warehouse, clock):
     known = {}
 
     def build(config, *filters, where=None, name="events", presign_ms=None, max_joined=1 << 20):
-        paths = warehouse.table(name)
-        reader = known.setdefault(name, [LogReader(warehouse.store, paths, clock=clock, is_compact=True), None])
+        paths = warehouse.table(name).paths
+        reader = known.setdefault(
+            name, [LogReader(TableStore(warehouse.store, paths), clock=clock, is_compact=True), None]
+        )
         view = reader[0].read()
         reader[1] = Folded(view, fold(view, known=reader[1]))
         snapshot = reader[1].snapshot
         selector = FileSelector(paths, config, snapshot, filters=parse_partition_filters(filters), where=where)
         selections = selector.select_chunks(all_files(snapshot.live))
-        return build_answer(warehouse.store, paths, snapshot, selections, max_joined=max_joined, presign_ms=presign_ms)
+        return build_answer(
+            TableStore(warehouse.store, paths), snapshot, selections, max_joined=max_joined, presign_ms=presign_ms
+        )
 
     return build
 

@@ -41,7 +41,7 @@ def test_pages_are_bounded_and_joined_they_are_the_answer(tables, read, warehous
     )
     state = read()
     changes = find_changes(state, from_ms=from_ms, to_ms=None, now_ms=clock.ms)
-    pages = list(render_pages(warehouse.store, warehouse.table("events"), changes, max_page_bytes=max_page_bytes))
+    pages = list(render_pages(warehouse.table("events"), changes, max_page_bytes=max_page_bytes))
     assert all(len(page) <= max_page_bytes for page in pages) or max_page_bytes == 1
     assert len(pages) == {1: 36, 1 << 20: 1}.get(max_page_bytes, len(pages))
     whole = joined(pages)
@@ -62,7 +62,7 @@ def test_without_a_change_there_is_one_page_with_both_ids(tables, read, warehous
     tables.create()
     tables.commit(files=[("d=2026-01-02", 1)])
     changes = find_changes(read(), from_ms=clock.ms, to_ms=None, now_ms=clock.ms)
-    (page,) = render_pages(warehouse.store, warehouse.table("events"), changes, max_page_bytes=1)
+    (page,) = render_pages(warehouse.table("events"), changes, max_page_bytes=1)
     answer = pb.GetChangesResponse.FromString(page)
     assert answer.from_snapshot_id == answer.to_snapshot_id != ""
     assert not answer.is_stable
@@ -77,7 +77,7 @@ def test_a_column_that_became_wider_says_from_what(read, warehouse, clock):
     table.flush()
     state = read("wide")
     changes = find_changes(state, from_ms=from_ms, to_ms=None, now_ms=table.clock.now_ms())
-    (page,) = render_pages(warehouse.store, warehouse.table("wide"), changes, max_page_bytes=1 << 20)
+    (page,) = render_pages(warehouse.table("wide"), changes, max_page_bytes=1 << 20)
     (column,) = pb.GetChangesResponse.FromString(page).changed_columns
     assert (column.name, column.type, column.narrow_type) == ("amount", "DOUBLE", "BIGINT")
     by_name = {column.name: column for column in describe_table(state).schema}

@@ -11,6 +11,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.small_files import Backlog
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.table_store import TableStore
 from icedb_log.table import status
 from icedb_log.table.status import list_backlog, measure_backlog
 from icedb_log.table.table_config import TableConfig
@@ -67,7 +68,7 @@ def test_figures_of_a_table(tables, exporter, registry, clock):
 
 def test_open_erasures_and_the_age_of_the_oldest(tables, exporter, registry, warehouse, clock):
     tables.create()
-    paths = warehouse.table("events")
+    paths = warehouse.table("events").paths
     for age_ms in (5000, 90_000):
         old = FakeClock(clock.ms - age_ms)
         warehouse.store.put(paths.open_erasure_key(new_batch_id(old)), b"{}")
@@ -80,7 +81,9 @@ def test_open_erasures_and_the_age_of_the_oldest(tables, exporter, registry, war
 def test_leases_and_how_far_back_they_hold(tables, exporter, registry, store, warehouse, clock):
     tables.create()
     for back_ms in (7_000, 3_000):
-        put_lease(store, warehouse.table("events"), at_ms=clock.ms - back_ms, ttl_ms=60_000, clock=clock)
+        put_lease(
+            TableStore(store, warehouse.table("events").paths), at_ms=clock.ms - back_ms, ttl_ms=60_000, clock=clock
+        )
     exporter.export_once()
     labels = {"table": "events"}
     assert registry.get_sample_value("icedb_table_leases", labels) == 2
@@ -94,7 +97,7 @@ def test_leases_and_how_far_back_they_hold(tables, exporter, registry, store, wa
 def test_a_lost_commit_is_counted(tables, exporter, registry, warehouse, clock):
     """F5: the fence says that it landed, and the log does not have it."""
     tables.create()
-    paths = warehouse.table("events")
+    paths = warehouse.table("events").paths
     state = FenceState(1, "me", None, landed=(f"{clock.ms:013d}_{'ab' * 16}",))
     write_fence(warehouse.store, paths.fence_key("merge"), state, etag=None, clock=FakeClock(clock.ms))
     exporter.export_once()
@@ -120,7 +123,9 @@ def test_back_pressure_is_computed_from_the_log(tables, exporter, registry):
 def test_what_waits_in_staging_has_a_size_and_an_age(tables, exporter, registry, store, warehouse, clock):
     tables.create()
     batch_id = "018bcfe5-6800-7000-8000-000000000000"
-    stage_batch(store, warehouse.table("events"), body=b"{}", staging_format="ndjson", batch_id=batch_id)
+    stage_batch(
+        TableStore(store, warehouse.table("events").paths), body=b"{}", staging_format="ndjson", batch_id=batch_id
+    )
     clock.ms += 7000
     exporter.export_once()
     figures = ("staged_batches", "staged_bytes", "staged_lag_seconds")
@@ -145,7 +150,7 @@ def test_a_halted_table_does_not_hide_the_others(tables, exporter, registry, sto
         tables.create(name)
         tables.commit(name, files=[("d=2026-01-02", 1)])
     exporter.export_once()
-    broken = f"{warehouse.table('bad').log_prefix}1767312000000_ab.jsonl"
+    broken = f"{warehouse.table('bad').paths.log_prefix}1767312000000_ab.jsonl"
     store.put(broken, b"{")
     tables.commit("good", files=[("d=2026-01-02", 1)])
     found = exporter.export_once()
@@ -162,7 +167,7 @@ def test_a_halted_table_does_not_hide_the_others(tables, exporter, registry, sto
 def test_a_table_that_is_gone_loses_its_series(tables, exporter, registry, store, warehouse):
     tables.create()
     exporter.export_once()
-    store.delete([warehouse.table("events").config_key])
+    store.delete([warehouse.table("events").paths.config_key])
     exporter.export_once()
     assert not [
         sample for family in registry.collect() for sample in family.samples if sample.labels.get("table") == "events"
@@ -194,7 +199,7 @@ def test_a_view_shows_how_far_it_is_behind_and_a_table_shows_nothing_of_it(
 ):
     tables.create()
     config = TableConfig.create(name="hourly", view_of="events", view_query="select * from _rows")
-    create_view(warehouse.store, warehouse.table("hourly"), config, clock=clock)
+    create_view(warehouse.table("hourly"), config, clock=clock)
     tables.commit(files=[("d=2026-01-02", 10)])
     clock.ms += 30_000
     tables.commit(files=[("d=2026-01-02", 10)])
@@ -206,10 +211,10 @@ def test_a_view_shows_how_far_it_is_behind_and_a_table_shows_nothing_of_it(
     assert (value("waiting_commits"), value("refused_commits")) == (2, 0)
     assert value("lag_seconds") >= 30
     assert value("lag_seconds", table="events") is None
-    detach_view(warehouse.store, warehouse.table("events"), "hourly", clock=clock)
+    detach_view(warehouse.store, warehouse.table("events").paths, "hourly", clock=clock)
     exporter.export_once()
     assert value("lag_seconds") == value("waiting_commits") == 0
-    warehouse.store.delete([warehouse.table("events").config_key])
+    warehouse.store.delete([warehouse.table("events").paths.config_key])
     assert "hourly" in exporter.export_once().shown
 
 
@@ -217,9 +222,10 @@ def test_the_backlog_of_a_compact_log_is_that_of_a_whole_one(tables, warehouse, 
     config = tables.create(target_file_bytes=1 << 20, merge_fan_in=2)
     _, (dead, *_) = tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-02", 2), ("d=2026-01-03", 3)])
     tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-04", 1)], dead=[dead])
-    paths = warehouse.table("events")
+    paths = warehouse.table("events").paths
     whole, compact = (
-        LogReader(warehouse.store, paths, clock=clock, is_compact=is_compact).read() for is_compact in (False, True)
+        LogReader(TableStore(warehouse.store, paths), clock=clock, is_compact=is_compact).read()
+        for is_compact in (False, True)
     )
     expected = {marker.path for marker in list_backlog(whole, paths=paths, config=config)}
     assert len(expected) == 2

@@ -11,6 +11,7 @@ from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fence import seal
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, TableCache
+from icedb_log.store.table_store import TableStore
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_damaged_table_halts_alone_and_is_not_served_from_memory(cache, tables
     tables.create("good", partition=())
     tables.create("bad", partition=())
     cache.table("bad").read(max_staleness_ms=0)
-    broken = f"{warehouse.table('bad').log_prefix}1767312000000_ab.jsonl"
+    broken = f"{warehouse.table('bad').paths.log_prefix}1767312000000_ab.jsonl"
     store.put(broken, b"not json")
     with pytest.raises(CorruptLog, match="line 0"):
         cache.table("bad").read(max_staleness_ms=0)
@@ -141,7 +142,7 @@ def test_a_new_log_grace_period_sets_up_a_new_reader(cache, tables, store, clock
     table = cache.table("events")
     reader = table.read_source().reader
     shorter = config.model_copy(update={"log_grace_ms": 60_000})
-    store.put(warehouse.table("events").config_key, shorter.model_dump_json().encode())
+    store.put(warehouse.table("events").paths.config_key, shorter.model_dump_json().encode())
     assert table.read_source().reader is reader
     clock.ms += 10_001
     assert table.read_source().config.log_grace_ms == 60_000
@@ -154,12 +155,12 @@ def test_a_dropped_table_is_not_found_ten_seconds_later_and_back_after_an_undrop
     tables.create()
     tables.commit(files=[("d=2026-01-02", 5)])
     assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 5
-    drop_table(store, warehouse.table("events"), clock=clock, request=DropRequest())
+    drop_table(TableStore(store, warehouse.table("events").paths), clock=clock, request=DropRequest())
     clock.ms += CONFIG_MAX_AGE_MS + 1
     for max_staleness_ms in (0, 3_600_000):
         with pytest.raises(NotFound, match="`icedb table undrop events` brings it back"):
             cache.table("events").read(max_staleness_ms=max_staleness_ms or 1)
-    undrop_table(store, warehouse.table("events"), clock=clock)
+    undrop_table(TableStore(store, warehouse.table("events").paths), clock=clock)
     assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 5
 
 
@@ -167,8 +168,8 @@ def test_a_purged_table_is_not_an_empty_one(cache, tables, store, clock, warehou
     tables.create()
     tables.commit(files=[("d=2026-01-02", 5)])
     assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 5
-    drop_table(store, warehouse.table("events"), clock=clock, request=DropRequest(is_forced=True))
-    purge_table(store, warehouse.table("events"), clock=clock, owner="janitor")
+    drop_table(TableStore(store, warehouse.table("events").paths), clock=clock, request=DropRequest(is_forced=True))
+    purge_table(TableStore(store, warehouse.table("events").paths), clock=clock, owner="janitor")
     with pytest.raises(NotFound):
         cache.table("events").read(max_staleness_ms=0)
 
@@ -177,8 +178,8 @@ def test_t5_a_purged_table_is_not_an_empty_one_to_who_knows_it_as_empty(cache, t
     tables.create()
     assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 0
     tables.commit(files=[("d=2026-01-02", 5)])
-    drop_table(store, warehouse.table("events"), clock=clock, request=DropRequest(is_forced=True))
-    purge_table(store, warehouse.table("events"), clock=clock, owner="janitor")
+    drop_table(TableStore(store, warehouse.table("events").paths), clock=clock, request=DropRequest(is_forced=True))
+    purge_table(TableStore(store, warehouse.table("events").paths), clock=clock, owner="janitor")
     with pytest.raises(NotFound):
         cache.table("events").read(max_staleness_ms=0)
 
@@ -189,12 +190,12 @@ def test_t5_a_read_that_sleeps_before_its_listing_does_not_serve_what_a_purge_le
 ):
     tables.create()
     tables.commit(files=[("d=2026-01-02", 5)])
-    paths = warehouse.table("events")
+    paths = warehouse.table("events").paths
     cache.table("events").read_source()
     if has_seal:
         seal(store, paths.log_key(time_ms=clock.now_ms(), commit_id="0" * 32, is_merged=False))
-    drop_table(store, paths, clock=clock, request=DropRequest(is_forced=True))
-    purge_table(store, paths, clock=clock, owner="janitor")
+    drop_table(TableStore(store, paths), clock=clock, request=DropRequest(is_forced=True))
+    purge_table(TableStore(store, paths), clock=clock, owner="janitor")
     with pytest.raises(NotFound):
         cache.table("events").read(max_staleness_ms=0)
 
@@ -221,8 +222,8 @@ def test_t4_a_table_created_in_the_place_of_a_purged_one_is_told_from_it_at_once
     if had_rows:
         tables.commit(files=[("d=2026-01-02", 5)])
     assert cache.table("events").read(max_staleness_ms=0).config.partition[0].name == "d"
-    drop_table(store, warehouse.table("events"), clock=clock, request=DropRequest(is_forced=True))
-    purge_table(store, warehouse.table("events"), clock=clock, owner="janitor")
+    drop_table(TableStore(store, warehouse.table("events").paths), clock=clock, request=DropRequest(is_forced=True))
+    purge_table(TableStore(store, warehouse.table("events").paths), clock=clock, owner="janitor")
     clock.ms += config.log_grace_ms
     tables.create(partition=("country",))
     tables.commit(files=[("country=DE", 7)])

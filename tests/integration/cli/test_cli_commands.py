@@ -249,7 +249,7 @@ def test_a_halted_table_does_not_hide_the_others(icedb, parquet):
 
 def test_a_table_without_a_readable_configuration_does_not_hide_the_others(icedb, parquet):
     parquet.create("good")
-    parquet.warehouse.store.put(parquet.warehouse.table("bad").config_key, b"{")
+    parquet.warehouse.store.put(parquet.warehouse.table("bad").paths.config_key, b"{")
     answer = icedb("table", "list", "--json", code=5)
     assert [each["table"] for each in answer.json["tables"]] == ["good"]
     assert list(answer.json["unreadable"]) == ["bad"]

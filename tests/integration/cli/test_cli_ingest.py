@@ -14,6 +14,7 @@ from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import RejectedBatch
 from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.table_store import TableStore
 from pyarrow import ipc
 
 
@@ -31,8 +32,8 @@ def test_every_format_is_ingested(icedb, parquet, tmp_path):
     (folder / "notes.txt").write_text("not events")
     done = icedb("ingest", "events", str(folder), "--json").json
     assert (done["rows"], done["batches"]) == (9, 6)
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
-    staged = list_staged(store, paths).batches
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
+    staged = list_staged(TableStore(store, paths)).batches
     assert Counter(batch.format for batch in staged) == {"csv": 2, "ndjson": 2, "parquet": 1, "arrow": 1}
     assert icedb("ingest", "events", "-", "--json", stdin=(folder / "e.parquet").read_bytes()).json["rows"] == 2
     assert icedb("ingest", "events", "-", "--format", "csv", "--json", stdin=b"n\n1\n2\n").json["rows"] == 2
@@ -43,8 +44,10 @@ def test_every_format_is_ingested(icedb, parquet, tmp_path):
 
 def test_a_table_under_pressure_makes_ingest_wait_and_says_so(icedb, parquet):
     parquet.create("events")
-    paths = parquet.warehouse.table("events")
-    publish_pressure(parquet.warehouse.store, paths, Pressure("stop", 60.0, "800 log files", 60), clock=parquet.clock)
+    paths = parquet.warehouse.table("events").paths
+    publish_pressure(
+        TableStore(parquet.warehouse.store, paths), Pressure("stop", 60.0, "800 log files", 60), clock=parquet.clock
+    )
     answer = icedb("ingest", "events", "-", "--retry", "200ms", stdin=b'{"n":1}\n', code=4)
     assert "800 log files" in answer.error
     assert answer.err.count("waiting 100 ms before the batch is sent again (--retry bounds this)") == 1
@@ -55,7 +58,7 @@ def test_a_table_under_pressure_makes_ingest_wait_and_says_so(icedb, parquet):
 
 def test_a_halted_table_is_said_to_be_halted_by_ingest_and_status(icedb, parquet):
     parquet.create("events")
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
     reason = "column 'ts' is BIGINT in the log"
     icedb("ingest", "events", "-", stdin=b'{"n":1}\n')
 
@@ -64,7 +67,7 @@ def test_a_halted_table_is_said_to_be_halted_by_ingest_and_status(icedb, parquet
 
     def halt_after(key, body):
         found = put(key, body)
-        publish_halt(store, paths, reason, clock=parquet.clock)
+        publish_halt(TableStore(store, paths), reason, clock=parquet.clock)
         return found
 
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +80,7 @@ def test_a_halted_table_is_said_to_be_halted_by_ingest_and_status(icedb, parquet
 
     refused = icedb("ingest", "events", "-", "--wait", stdin=b'{"n":3}\n', code=5)
     assert reason in refused.error
-    assert len(list_staged(store, paths).batches) == 2
+    assert len(list_staged(TableStore(store, paths)).batches) == 2
 
     shown = icedb("status", "events", code=5)
     assert f"table events is halted: {reason}" in shown.error
@@ -96,8 +99,8 @@ def test_a_broken_line_is_sent_and_one_hears_how_to_learn_of_it(icedb, parquet, 
     done = icedb("ingest", "events", str(path))
     assert "3 rows accepted" in done.out
     assert "`icedb quarantine list events`" in done.err
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
-    (staged,) = list_staged(store, paths).batches
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
+    (staged,) = list_staged(TableStore(store, paths)).batches
     assert store.get(staged.key).body == b'{"n": 1}\n{"n":\n{"n": 2}\n'
 
 
@@ -161,10 +164,12 @@ def test_an_interrupt_says_what_is_accepted(icedb, parquet, tmp_path, monkeypatc
 
 def quarantine(parquet, name="events"):
     """Move what is staged to quarantine, as a flush does that cannot commit it."""
-    store, paths = parquet.warehouse.store, parquet.warehouse.table(name)
-    staged = list_staged(store, paths).batches
+    store, paths = parquet.warehouse.store, parquet.warehouse.table(name).paths
+    staged = list_staged(TableStore(store, paths)).batches
     for batch in staged:
-        quarantine_batch(store, paths, rejected=RejectedBatch(batch, "line 1: no [ts]"), clock=parquet.clock)
+        quarantine_batch(
+            TableStore(store, paths), rejected=RejectedBatch(batch, "line 1: no [ts]"), clock=parquet.clock
+        )
     return [batch.batch_id for batch in staged]
 
 
@@ -196,8 +201,8 @@ def test_quarantine_is_retried_or_dropped(icedb, parquet):
     done = icedb("quarantine", "retry", "events", ids[0], "--json").json
     (retried,) = done["retried"]
     assert (retried["batch_id"], done["failed"], done["woken"]) == (ids[0], [], False)
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
-    (staged,) = list_staged(store, paths).batches
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
+    (staged,) = list_staged(TableStore(store, paths)).batches
     assert (staged.batch_id, store.get(staged.key).body) == (retried["retry_id"], b'{"n":0}\n')
     mixed = icedb("quarantine", "retry", "events", "nope", ids[1], "--json", code=3)
     assert [entry["batch_id"] for entry in mixed.json["retried"]] == [ids[1]]
@@ -215,11 +220,11 @@ def test_quarantine_is_retried_or_dropped(icedb, parquet):
 
 def test_i8_other_content_under_a_used_id_is_listed_shown_retried_and_dropped(icedb, parquet):
     parquet.create("events")
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
     batch_id = new_batch_id(parquet.clock)
     for staging_format in ("ndjson", "json", "csv"):
         body = b'{"n": "%s"}' % staging_format.encode()
-        stage_batch(store, paths, body=body, staging_format=staging_format, batch_id=batch_id)
+        stage_batch(TableStore(store, paths), body=body, staging_format=staging_format, batch_id=batch_id)
     quarantine(parquet)
     listed = icedb("quarantine", "list", "events", "--json").json["batches"]
     names = [entry["batch_id"] for entry in listed if entry["kind"] == "conflict"]
@@ -229,7 +234,7 @@ def test_i8_other_content_under_a_used_id_is_listed_shown_retried_and_dropped(ic
     assert "--force" in icedb("quarantine", "retry", "--help").out
     assert "by force" in icedb("quarantine", "retry", "events", names[0], code=2).error
     (retried,) = icedb("quarantine", "retry", "events", names[0], "--force", "--json").json["retried"]
-    (staged,) = list_staged(store, paths).batches
+    (staged,) = list_staged(TableStore(store, paths)).batches
     assert staged.batch_id == retried["retry_id"]
     icedb("quarantine", "drop", "events", names[1], "--yes")
     left = icedb("quarantine", "list", "events", "--json").json["batches"]

@@ -8,6 +8,7 @@ from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clean.pins import unpin
 from icedb_log.clock import SystemClock
 from icedb_log.store.s3 import S3ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, start_gateway
@@ -181,7 +182,7 @@ def test_another_replica_goes_on_with_the_same_snapshot_or_refuses(rig, s3):
 def test_time_travel_and_pins_by_prefix(rig, s3):
     table, paths = fresh(rig, "past")
     at_ms = CLOCK.now_ms()
-    create_pin(Table.open(rig.warehouse.store, table.warehouse.table("past"), clock=CLOCK), "eom")
+    create_pin(Table.open(TableStore(rig.warehouse.store, table.warehouse.table("past").paths), clock=CLOCK), "eom")
     CLOCK.sleep_ms(2)
     newest = table.write(DAYS[9], BODY)
     table.commit([newest], paths)
@@ -197,7 +198,7 @@ def test_time_travel_and_pins_by_prefix(rig, s3):
     assert refused(s3.list_objects_v2, Bucket=BUCKET, Prefix="past@9999999999999/") == ("InvalidArgument", 400)
     assert refused(s3.list_objects_v2, Bucket=BUCKET, Prefix="past@pin-other/") == ("InvalidArgument", 400)
     assert listed(s3, Prefix="no_table@pin-eom/")[0] == []
-    unpin(rig.warehouse.store, table.warehouse.table("past"), "eom")
+    unpin(TableStore(rig.warehouse.store, table.warehouse.table("past").paths), "eom")
 
 
 def test_a_live_file_that_is_not_there_is_an_error_of_ours_and_not_a_missing_key(rig, s3):

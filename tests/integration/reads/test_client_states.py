@@ -9,6 +9,7 @@ from icedb_log.clean.leases import read_leases
 from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import BelowHorizon, InvalidRequest, Unavailable
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 FIRST_MS = 1_767_312_000_000  # 2026-01-02T00:00:00Z
@@ -84,9 +85,7 @@ def test_a_watch_tells_each_state_once(client, parquet):
 def test_pins(client, parquet):
     name = f"p{CLOCK.new_id()[-8:]}"
     before = client.snapshot("growing", max_staleness_ms=0)
-    create_pin(
-        Table.open(parquet.warehouse.store, parquet.warehouse.table("growing"), clock=CLOCK), name, ttl_ms=60_000
-    )
+    create_pin(Table.open(parquet.warehouse.table("growing"), clock=CLOCK), name, ttl_ms=60_000)
     parquet.commit("growing", "select timestamp '2026-01-02' as ts", partition="d=2026-01-02")
     pinned = client.snapshot("growing", pin=name)
     assert list(pinned.files) == list(before.files)
@@ -96,15 +95,15 @@ def test_pins(client, parquet):
 
 
 def test_a_lease_lasts_as_long_as_the_block(client, parquet):
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("leased")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("leased").paths
     with client.reading("leased", where="ts is not null") as snapshot:
-        assert [lease.lease_id for lease in read_leases(store, paths)] == [snapshot.lease.lease_id]
+        assert [lease.lease_id for lease in read_leases(TableStore(store, paths))] == [snapshot.lease.lease_id]
         assert snapshot.to_arrow().num_rows == 1
         assert snapshot.sql("select count(*) from leased").fetchall() == [(1,)]
-    assert read_leases(store, paths) == ()
+    assert read_leases(TableStore(store, paths)) == ()
     with pytest.raises(ZeroDivisionError), client.reading("leased"):
         raise ZeroDivisionError
-    assert read_leases(store, paths) == ()
+    assert read_leases(TableStore(store, paths)) == ()
 
 
 @pytest.mark.parametrize("way", ["store", "grpc"])
@@ -112,18 +111,18 @@ def test_a_long_read_takes_a_lease_from_now_on_or_of_its_last_commit_if_there_is
     way, open_way, parquet, monkeypatch
 ):
     monkeypatch.setattr("icedb_client.reads.may_take_long", lambda _: True)
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("leased")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("leased").paths
     with open_way(way) as client:
         snapshot = client.snapshot("leased")
         with hold_while_reading(replace(snapshot, last_commit_ms=1)):
-            assert [lease.at_ms > snapshot.last_commit_ms for lease in read_leases(store, paths)] == [True]
-        assert read_leases(store, paths) == ()
+            assert [lease.at_ms > snapshot.last_commit_ms for lease in read_leases(TableStore(store, paths))] == [True]
+        assert read_leases(TableStore(store, paths)) == ()
         with hold_while_reading(replace(snapshot, last_commit_ms=1, snapshot_id="overtaken")):
-            assert [lease.at_ms for lease in read_leases(store, paths)] == [1]
+            assert [lease.at_ms for lease in read_leases(TableStore(store, paths))] == [1]
 
 
 def test_a_lost_lease_fails_the_read(reader, parquet):
-    store, paths = parquet.warehouse.store, parquet.warehouse.table("leased")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("leased").paths
 
     def lose(snapshot):
         store.delete([paths.lease_key(snapshot.lease.lease_id)])

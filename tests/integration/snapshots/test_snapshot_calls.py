@@ -84,7 +84,7 @@ def test_tables_are_listed_in_pages_without_those_that_are_dropped(table, stub):
     for name in ("access", "errors", "web_logs"):
         other(table, name)
     gone = other(table, "gone")
-    drop_table(gone.store, gone.paths, clock=gone.clock)
+    drop_table(gone, clock=gone.clock)
     table.store.put("wh/not_a_table/x", b"")
     assert list(list_tables(stub).tables) == ["access", "errors", "events", "web_logs"]
     first = list_tables(stub, page_size=3)

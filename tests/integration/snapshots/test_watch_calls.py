@@ -62,7 +62,7 @@ def test_who_watches_all_tables_hears_of_new_ones_and_of_those_that_go(table, st
     assert (created.table, created.file_count, created.HasField("last_commit_ms")) == ("logs", 0, False)
     logs.append(1)
     assert next(events).row_count == 1
-    drop_table(logs.store, logs.paths, clock=logs.clock)
+    drop_table(logs, clock=logs.clock)
     clock.ahead_ms = CONFIG_MAX_AGE_MS + 1  # so long a configuration is believed
     gone = next(events)
     assert (gone.table, gone.HasField("snapshot_id"), gone.HasField("problem")) == ("logs", False, False)

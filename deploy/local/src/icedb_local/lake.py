@@ -17,6 +17,7 @@ from icedb_log.errors import Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectInfo, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
@@ -64,7 +65,7 @@ class Lake:
 
     def paths(self, table: str) -> TablePaths:
         """Return the keys of a table."""
-        return self.warehouse.table(table)
+        return self.warehouse.table(table).paths
 
     def create_table(self, table: DemoTable, policies: DemoPolicies) -> TableConfig:
         """Create a table."""
@@ -78,7 +79,7 @@ class Lake:
             log_grace_ms=policies.grace_ms,
             **NEW_TABLE_POLICIES,
         )
-        create_table(self.warehouse.store, self.paths(table.name), config)
+        create_table(TableStore(self.warehouse.store, self.paths(table.name)), config)
         return config
 
     def enqueue(self, table: str, body: bytes) -> str:

@@ -82,7 +82,7 @@ class Sampler(BackgroundThread):
                 return
 
     def _look(self, table: str) -> Sample:
-        store, paths = self._warehouse.store, self._warehouse.table(table)
+        store, paths = self._warehouse.store, self._warehouse.table(table).paths
         log_keys = [info.key for info in list_all(store, paths.log_prefix).objects]
         self._merge_keys[table].update(key for key in log_keys if parse_log_key(key).is_merged)
         return Sample(

@@ -11,6 +11,7 @@ from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.warehouse import Warehouse
 
 
@@ -77,10 +78,10 @@ def find_leftovers(warehouse: Warehouse, table: str, *, clock: Clock, with_orpha
         clock: For the reader.
         with_orphans: Whether data files that no log file names count: there was time to sweep them.
     """
-    paths = warehouse.table(table)
+    paths = warehouse.table(table).paths
     present = {info.key for info in list_all(warehouse.store, paths.data_prefix).objects}
     staged = list_all(warehouse.store, paths.staging_prefix).objects
-    view = LogReader(warehouse.store, paths, clock=clock).read()
+    view = LogReader(TableStore(warehouse.store, paths), clock=clock).read()
     state = fold(view)
     live = {marker.path for marker in state.live}
     dead_log_keys = state.log_tombstoned_ms.keys() - {file.key for file in view.files if file.log.is_seal}
@@ -95,4 +96,4 @@ def find_leftovers(warehouse: Warehouse, table: str, *, clock: Clock, with_orpha
 
 def read_quarantine_reasons(warehouse: Warehouse, table: str) -> Sequence[str]:
     """Return why batches were refused, one reason each."""
-    return [batch.reason for batch in list_quarantined(warehouse.store, warehouse.table(table))]
+    return [batch.reason for batch in list_quarantined(warehouse.table(table))]

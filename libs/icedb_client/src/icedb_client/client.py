@@ -132,7 +132,7 @@ class Client(Reads):
 
     def table_config(self, table: str) -> TableConfig:
         """Read a table's configuration. Raises InvalidRequest, NotFound, Unavailable."""
-        return read_table_config(self.warehouse.store, self.warehouse.table(table))
+        return read_table_config(self.warehouse.table(table))
 
     def enqueue(
         self,
@@ -288,9 +288,7 @@ class Client(Reads):
             Unavailable: The store did not answer.
         """
         self.gate.config(table)
-        return wait_committed(
-            self.warehouse.store, self.warehouse.table(table), batch_ids, clock=self.clock, timeout_ms=timeout_ms
-        )
+        return wait_committed(self.warehouse.table(table), batch_ids, clock=self.clock, timeout_ms=timeout_ms)
 
     def _ask(self, request: Request[AnswerT]) -> AnswerT:
         return self.answerer.ask(request)

@@ -21,10 +21,10 @@ from icedb_log.ingest.quarantine import (
     is_reason,
 )
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
-from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import AlignedClock
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import TableConfigs
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS, SECOND_MS
@@ -124,7 +124,7 @@ class StagingGate:
             Unavailable: The store did not answer.
         """
         config = self.config(table)
-        self._pressure.check(self._warehouse.table(table))
+        self._pressure.check(self._warehouse.table(table).paths)
         return config
 
     def config(self, table: str) -> TableConfig:
@@ -135,14 +135,13 @@ class StagingGate:
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
-        config = self._configs.config(self._warehouse.table(table))
+        config = self._configs.config(self._warehouse.table(table).paths)
         require_takes_batches(config)
         return config
 
     def stage(self, table: str, body: BatchBody, batch_id: str) -> EnqueuedBatch:
         """Stage a body and wake the ingest worker. Raises InvalidRequest, Unavailable; see ``stage_batch``."""
         key = stage_batch(
-            self._warehouse.store,
             self._warehouse.table(table),
             body=body.body,
             staging_format=body.format,
@@ -264,9 +263,7 @@ class CommitReport:
     halted: str = ""
 
 
-def wait_committed(
-    store: ObjectStore, paths: TablePaths, batch_ids: Iterable[str], *, clock: Clock, timeout_ms: int
-) -> CommitReport:
+def wait_committed(table: TableStore, batch_ids: Iterable[str], *, clock: Clock, timeout_ms: int) -> CommitReport:
     """Wait until no batch is staged any more, at most ``timeout_ms``; see :meth:`Client.wait_committed`."""
     asked = tuple(dict.fromkeys(batch_ids))
     deadline_ms = clock.monotonic_ms() + timeout_ms
@@ -274,13 +271,13 @@ def wait_committed(
     seen: set[str] = set()
     halted = ""
     while True:
-        listing = list_all(store, paths.staging_prefix)
+        listing = list_all(table.store, table.paths.staging_prefix)
         names = (info.key.rpartition("/")[2] for info in listing.objects)
         staged = {name.partition(".")[0] for name in names}
         waiting = tuple(batch_id for batch_id in asked if batch_id in staged)
         seen.update(waiting)
         left_ms = deadline_ms - clock.monotonic_ms()
-        said = read_pressure(store, paths) if waiting else None
+        said = read_pressure(table) if waiting else None
         halted = "" if said is None else said.find_halt(store_now_ms=listing.store_now_ms)
         if not waiting or left_ms <= 0 or halted:
             break
@@ -290,8 +287,8 @@ def wait_committed(
     if not gone:
         return CommitReport((), (), waiting, halted=halted)
     # A batch leaves staging after the log names it (I2, I5), so a log read later does, while that log file stays.
-    logs = [file.log for file in LogReader(store, paths, clock=clock).heads.read().files]
-    found = tuple(_find_reasons(store, paths, gone))
+    logs = [file.log for file in LogReader(table, clock=clock).heads.read().files]
+    found = tuple(_find_reasons(table, gone))
     entries = {entry.batch_id: entry for entry in found if entry.kind != "conflict"}
     committed = gone.intersection(batch_id for log in logs for batch_id in log.batch_ids)
     refused = {batch_id for batch_id, entry in entries.items() if entry.kind == "batch"} - committed
@@ -309,10 +306,10 @@ def wait_committed(
     )
 
 
-def _find_reasons(store: ObjectStore, paths: TablePaths, batch_ids: set[str]) -> Iterator[QuarantinedBatch]:
+def _find_reasons(table: TableStore, batch_ids: set[str]) -> Iterator[QuarantinedBatch]:
     """Read the reasons of these batches: one listing, and one GET for each entry of them."""
-    for info in list_all(store, paths.quarantine_prefix).objects:
+    for info in list_all(table.store, table.paths.quarantine_prefix).objects:
         if is_reason(info.key) and batch_id_of_object(info.key) in batch_ids:
-            found = find_reason(store, paths, entry_of_object(info.key))
+            found = find_reason(table, entry_of_object(info.key))
             if found is not None:
                 yield found.entry

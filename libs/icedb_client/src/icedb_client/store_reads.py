@@ -25,6 +25,7 @@ from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import TableCache, TableState
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.stores import S3Options
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.retention import find_time_field
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
@@ -89,7 +90,7 @@ class StoreReads:
         """Look at the tables again and again; see :class:`icedb_client.requests.Answerer`."""
         names = tuple(check_table_name(name) for name in tables)
         for name in names:
-            read_table_config(self._warehouse.store, self._warehouse.table(name))
+            read_table_config(self._warehouse.table(name))
         last: dict[str, SnapshotEvent] = {}
         while True:
             present = names or self._warehouse.list_tables()
@@ -114,23 +115,23 @@ class StoreReads:
                 return self._changes(request)
             case AcquireLease(table=table, ttl_ms=ttl_ms, at_ms=at_ms):
                 reader = self._tables.table(table).read_source().reader
-                paths = self._warehouse.table(table)
+                paths = self._warehouse.table(table).paths
                 lease = acquire_lease(
-                    Table.open(store, paths, clock=self._clock, reader=reader), ttl_ms=ttl_ms, at_ms=at_ms
+                    Table.open(TableStore(store, paths), clock=self._clock, reader=reader), ttl_ms=ttl_ms, at_ms=at_ms
                 )
                 return _lease(table, lease)
             case RenewLease(table=table, lease_id=lease_id, ttl_ms=ttl_ms):
-                paths = self._warehouse.table(table)
-                return _lease(table, renew_lease(store, paths, lease_id, clock=self._clock, ttl_ms=ttl_ms))
+                paths = self._warehouse.table(table).paths
+                return _lease(table, renew_lease(TableStore(store, paths), lease_id, clock=self._clock, ttl_ms=ttl_ms))
             case ReleaseLease(table=table, lease_id=lease_id):
-                return release_lease(store, self._warehouse.table(table), lease_id)
+                return release_lease(TableStore(store, self._warehouse.table(table).paths), lease_id)
         raise TypeError(f"no request: {request!r}")
 
     def _read(self, table: str, *, max_staleness_ms: int | None = None) -> _Read:
         """Read a table: its configuration always, its log if what is known is older than allowed."""
-        paths = self._warehouse.table(table)
+        paths = self._warehouse.table(table).paths
         try:
-            config = read_table_config(self._warehouse.store, paths)
+            config = read_table_config(TableStore(self._warehouse.store, paths))
         except NotFound:
             self._tables.drop(table)
             raise
@@ -138,9 +139,9 @@ class StoreReads:
 
     def _snapshot(self, request: SnapshotRequest) -> Snapshot:
         if request.pin is not None:
-            paths = self._warehouse.table(request.table)
-            config = read_table_config(self._warehouse.store, paths)
-            _, state = read_pinned(self._warehouse.store, paths, request.pin)
+            paths = self._warehouse.table(request.table).paths
+            config = read_table_config(TableStore(self._warehouse.store, paths))
+            _, state = read_pinned(TableStore(self._warehouse.store, paths), request.pin)
             return self._describe(paths, config, state, request)
         batch_id = None if request.min_commit is None else check_batch_id(request.min_commit)
         read = self._read(request.table, max_staleness_ms=request.max_staleness_ms)
@@ -152,8 +153,7 @@ class StoreReads:
         if find_commit(read.state, batch_id) is None:
             table = self._tables.table(request.table)
             state = await_commit(
-                self._warehouse.store,
-                read.paths,
+                TableStore(self._warehouse.store, read.paths),
                 batch_id,
                 read=lambda: table.read(max_staleness_ms=0),
                 clock=self._clock,

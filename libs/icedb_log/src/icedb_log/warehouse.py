@@ -8,6 +8,7 @@ from typing import Final
 from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.stored_config import load_any_config
 from icedb_log.table.table_config import TableConfig
@@ -56,10 +57,10 @@ class Warehouse:
     store: ObjectStore
     root: str = ""
 
-    def table(self, name: str) -> TablePaths:
-        """Return the keys of a table; it need not exist. Raises InvalidRequest for a bad name."""
+    def table(self, name: str) -> TableStore:
+        """Return where a table lies; it need not exist. Raises InvalidRequest for a bad name."""
         check_table_name(name)
-        return TablePaths(name, f"{self.root}/{name}" if self.root else name)
+        return TableStore(self.store, TablePaths(name, f"{self.root}/{name}" if self.root else name))
 
     def list_tables(self) -> tuple[str, ...]:
         """List the tables that are there and not dropped, ascending. Costs one listing and one read per folder."""
@@ -91,7 +92,7 @@ class Warehouse:
 
     def _look_at(self, name: str) -> tuple[bool, DroppedTable | None]:
         try:
-            config, info = load_any_config(self.store, self.table(name))
+            config, info = load_any_config(self.table(name))
         except NotFound:
             return False, None
         except UnsupportedFormat:

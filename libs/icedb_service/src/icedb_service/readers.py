@@ -29,8 +29,8 @@ from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, TableCache, TableState
-from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.store_clock import SteadyTime
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -62,34 +62,32 @@ class LogReaders:
         self._steady: dict[str, SteadyTime] = {}
         self._lock = threading.Lock()
 
-    def open(
-        self, store: ObjectStore, paths: TablePaths, *, owner: str = "", check_alive: CheckAlive = never_stop
-    ) -> Table:
+    def open(self, table: TableStore, *, owner: str = "", check_alive: CheckAlive = never_stop) -> Table:
         """Open a table with the reader that is kept of it.
 
         Raises:
             NotFound: No such table.
         """
-        config = read_table_config(store, paths)
-        reader = self._reader_of(store, paths, config)
-        return Table.of(config, store, paths, clock=self._clock, owner=owner, reader=reader).watched_by(check_alive)
+        config = read_table_config(table)
+        reader = self._reader_of(table, config)
+        return Table.of(config, table, clock=self._clock, owner=owner, reader=reader).watched_by(check_alive)
 
-    def of_table(self, store: ObjectStore, paths: TablePaths) -> LogReader:
+    def of_table(self, table: TableStore) -> LogReader:
         """Return the table's reader, a new one if its log files' grace period has changed (R2).
 
         Raises:
             NotFound: No such table.
         """
-        return self._reader_of(store, paths, read_table_config(store, paths))
+        return self._reader_of(table, read_table_config(table))
 
-    def _reader_of(self, store: ObjectStore, paths: TablePaths, config: TableConfig) -> LogReader:
+    def _reader_of(self, table: TableStore, config: TableConfig) -> LogReader:
         max_refresh_ms = config.log_grace_ms // 2
         with self._lock:
-            kept = self._kept.get(paths.prefix)
+            kept = self._kept.get(table.paths.prefix)
             if kept is None or kept.max_refresh_ms != max_refresh_ms:
-                reader = LogReader(store, paths, clock=self._clock, max_refresh_ms=max_refresh_ms)
+                reader = LogReader(table, clock=self._clock, max_refresh_ms=max_refresh_ms)
                 kept = _Kept(max_refresh_ms, reader, PinReader(), _new_lease_reader())
-                self._kept[paths.prefix] = kept
+                self._kept[table.paths.prefix] = kept
             return kept.reader
 
     def steady_of(self, paths: TablePaths) -> SteadyTime:

@@ -469,7 +469,7 @@ def sweep_tables(
             counts["pausing"] += 1
             continue
         try:
-            if is_needed is not None and not is_needed(warehouse.table(name)):
+            if is_needed is not None and not is_needed(warehouse.table(name).paths):
                 continue
         except IceDBError as error:
             counts["failed"] += 1

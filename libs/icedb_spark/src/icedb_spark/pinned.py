@@ -19,7 +19,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
 from icedb_log.serving.selection import select_files
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_columns import unite_columns
@@ -41,15 +41,18 @@ def take_snapshot(options: ReadOptions, *, clock: Clock) -> PinnedSnapshot:
         Unavailable: The store did not answer.
     """
     warehouse = options.place.store.open()
-    store, paths = warehouse.store, warehouse.table(options.place.table)
-    config = read_table_config(store, paths)
+    store, paths = warehouse.store, warehouse.table(options.place.table).paths
+    config = read_table_config(TableStore(store, paths))
     lease_id = None
     if options.lease_ms:
         # J4: before the log is read: what is live then, or at as_of, is held from here on.
         lease_id = acquire_lease(
-            Table.open(store, paths, clock=clock), ttl_ms=options.lease_ms, at_ms=options.as_of_ms, holder="spark read"
+            Table.open(TableStore(store, paths), clock=clock),
+            ttl_ms=options.lease_ms,
+            at_ms=options.as_of_ms,
+            holder="spark read",
         ).lease_id
-    found = _read_snapshot(store, paths, config, options=options, clock=clock)
+    found = _read_snapshot(TableStore(store, paths), config, options=options, clock=clock)
     schema = unite_columns(found.schema, config)
     check_selection(options, paths, schema)
     files = select_files(paths, config, found, filters=options.filters, where=options.where)
@@ -77,12 +80,10 @@ def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str
         check_reader_condition(options.where, schema, table=paths.name)
 
 
-def _read_snapshot(
-    store: ObjectStore, paths: TablePaths, config: TableConfig, *, options: ReadOptions, clock: Clock
-) -> Snapshot:
+def _read_snapshot(table: TableStore, config: TableConfig, *, options: ReadOptions, clock: Clock) -> Snapshot:
     if options.pin is not None:
-        return read_pinned(store, paths, options.pin)[1]
-    reader = LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+        return read_pinned(table, options.pin)[1]
+    reader = LogReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     view = reader.read()
     if options.as_of_ms is not None and options.as_of_ms > view.store_now_ms:
         raise InvalidRequest(

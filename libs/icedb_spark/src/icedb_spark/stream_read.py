@@ -17,6 +17,7 @@ from icedb_log.errors import IceDBError
 from icedb_log.feed.budget import NO_BUDGET, Budget
 from icedb_log.feed.follower import Follower
 from icedb_log.feed.position import read_position
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partition_filter import PartitionMatcher, read_partition_values
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -132,8 +133,7 @@ class IceDBStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place = self._options.place
             store = place.store.open().store
             self._follower = Follower(
-                store,
-                self._scan.paths,
+                TableStore(store, self._scan.paths),
                 clock=SystemClock(),
                 lease_ms=self._stream.lease_ms,
                 holder="spark stream",
@@ -141,7 +141,7 @@ class IceDBStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 on_gap=lambda gap: _log.warning("position lost, rows may be missing", problem=gap),
             )
             if self._spare_lease_id is not None:
-                release_lease(store, self._scan.paths, self._spare_lease_id)
+                release_lease(TableStore(store, self._scan.paths), self._spare_lease_id)
                 self._spare_lease_id = None
             if self._stream.lease_ms:
                 self._is_stopped = threading.Event()

@@ -18,6 +18,7 @@ from icedb_log.ingest.append import (
 from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged, read_binding
 from icedb_log.log.fold import union_schema
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 from icedb_spark.batch_write import IceDBWriter, WrittenFiles
@@ -41,14 +42,14 @@ def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> IceDBWrit
         Unavailable: The store did not answer.
     """
     warehouse = options.place.store.open()
-    table = Table.open(warehouse.store, warehouse.table(options.place.table), clock=clock, owner="spark")
+    table = Table.open(warehouse.table(options.place.table), clock=clock, owner="spark")
     require_takes_batches(table.config)
     # W3: before any file is begun, by the store's clock.
     begun_ms = table.read_store_clock()
     known = union_schema(table.name, table.read_heads().files).effective
     columns = _read_columns(schema, table, known)
     key = None if options.write_id is None else _WRITE_KEYS + options.write_id
-    binding = None if key is None else read_binding(table.store, table.paths, key=key)
+    binding = None if key is None else read_binding(table, key=key)
     return IceDBWriter(
         options,
         table.paths,
@@ -83,7 +84,9 @@ def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_coun
     problem = next((each.problem for each in written if each.problem is not None), None)
     if problem is not None:
         raise InvalidRequest(problem)
-    table = Table.open(writer.options.place.store.open().store, writer.paths, clock=SystemClock(), owner="spark")
+    table = Table.open(
+        TableStore(writer.options.place.store.open().store, writer.paths), clock=SystemClock(), owner="spark"
+    )
     batch_id = make_batch_id(table.clock, store_now_ms=table.read_store_clock())
     binding = None if write_id is None else _bind(table, write_id, batch_id=batch_id)
     job = AppendJob(
@@ -109,8 +112,7 @@ def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_coun
 
 def _bind(table: Table, write_id: str, *, batch_id: str) -> Binding:
     return bind_key(
-        table.store,
-        table.paths,
+        table,
         key=_WRITE_KEYS + write_id,
         content_sha256=_CONTENT,
         clock=table.clock,

@@ -24,6 +24,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.table_store import TableStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.readers import TableReads
 
@@ -104,7 +105,7 @@ class TableViews:
 
     def paths(self, ref: TableRef) -> TablePaths:
         """Return the keys of a table."""
-        return self._warehouse.table(ref.table)
+        return self._warehouse.table(ref.table).paths
 
     async def snapshot(self, ref: TableRef) -> Snapshot:
         """Return the snapshot with which a listing begins.
@@ -224,7 +225,9 @@ class TableViews:
             return known
         pin, paths, store = ref.pin or "", self.paths(ref), self._warehouse.store
         try:
-            _, snapshot = await self._reads.work.run_blocking(ref.table, lambda: read_pinned(store, paths, pin))
+            _, snapshot = await self._reads.work.run_blocking(
+                ref.table, lambda: read_pinned(TableStore(store, paths), pin)
+            )
         except (NotFound, InvalidRequest):
             self._pins.pop(ref, None)
             raise

@@ -15,6 +15,7 @@ from icedb_log.feed.feeds import FeedResult, feed_view
 from icedb_log.feed.views import list_view_names, read_registration, source_of
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FEED
+from icedb_log.store.table_store import TableStore
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
@@ -93,7 +94,7 @@ class FeedTasks:
         Args:
             table: The view.
         """
-        paths = self._context.warehouse.table(table)
+        paths = self._context.warehouse.table(table).paths
         results: list[FeedResult] = []
         is_put_off = False
         while len(results) < self._settings.flush_max_rounds:
@@ -165,7 +166,7 @@ class FeedTasks:
 
     def _needs_feed(self, paths: TablePaths, *, now_ms: int) -> bool:
         store = self._context.warehouse.store
-        view = self._tools.readers.open(store, paths)
+        view = self._tools.readers.open(TableStore(store, paths))
         if view.config.view_of is None:
             self._no_view_ms[paths.name] = now_ms
             return False
@@ -173,15 +174,17 @@ class FeedTasks:
         registration = read_registration(store, source, paths.name)
         if registration is not None and registration.state == "detached":
             return False  # its source may be dropped
-        return is_feed_needed(view, self._tools.readers.open(store, source))
+        return is_feed_needed(view, self._tools.readers.open(TableStore(store, source)))
 
     def _feed_once(self, paths: TablePaths) -> FeedResult:
         store = self._context.warehouse.store
         feeder: ViewFeeder = self._context.engine.feeder
         started_ms = self._context.clock.monotonic_ms()
         with self._context.lock(paths.name) as lock:
-            view = self._tools.readers.open(store, paths, owner=self._context.owner, check_alive=lock.check_alive)
-            result = feed_view(view, self._tools.readers.open(store, source_of(paths, view.config)), feeder)
+            view = self._tools.readers.open(
+                TableStore(store, paths), owner=self._context.owner, check_alive=lock.check_alive
+            )
+            result = feed_view(view, self._tools.readers.open(TableStore(store, source_of(paths, view.config))), feeder)
         self._metrics.record_feed(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
         if result.committed_key:
             self._tools.watch.record_commit(paths.name, file_count=result.file_count)

@@ -12,8 +12,7 @@ from typing import Final, Literal
 from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.staging import StagedListing, list_staged
 from icedb_log.jobs import SizeClass
-from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 
 
 class BatchLimits:
@@ -76,17 +75,17 @@ class SizedBatches:
             known = self._others.get((takes, table), frozenset()).union(result.left_out)
             self._others[takes, table] = frozenset(sorted(known)[-MAX_REMEMBERED:])
 
-    def has_work(self, store: ObjectStore, paths: TablePaths, takes: Takes) -> bool:
+    def has_work(self, table: TableStore, takes: Takes) -> bool:
         """Whether batches are staged that a flush of one size has to look at. Forgets those that are gone. One LIST."""
-        listing = list_staged(store, paths)
+        listing = list_staged(table)
         sizes = replace(self._small, takes=takes)
-        self._forget(paths.name, listing)
-        skip = self._others.get((takes, paths.name), frozenset())
+        self._forget(table.name, listing)
+        skip = self._others.get((takes, table.name), frozenset())
         if any(
             batch.batch_id not in skip and (takes == "small" or sizes.may_be_large(batch)) for batch in listing.batches
         ):
             return True
-        return listing.has_more and bool(list_staged(store, paths, limit=1, skip=skip).batches)
+        return listing.has_more and bool(list_staged(table, limit=1, skip=skip).batches)
 
     def has_large(self, table: str) -> bool:
         """Whether batches are known to be large, and were still staged at the last look."""

@@ -14,6 +14,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import LockBusy
@@ -83,8 +84,8 @@ class ImportTasks:
         Delivery: sent by the CLI, at most once. A run that is lost may have imported everything, or some commits, or
         nothing; the same request again imports what is missing, and nothing twice.
         """
-        store, paths = self._context.warehouse.store, self._context.warehouse.table(table)
-        opened = self._readers.open(store, paths, owner=self._context.owner)
+        store, paths = self._context.warehouse.store, self._context.warehouse.table(table).paths
+        opened = self._readers.open(TableStore(store, paths), owner=self._context.owner)
         options = _make_options(opened.config, mode, partition, dry_run=dry_run, changed=changed, assume=assume)
         log_files = len(opened.read_log().files)
         if log_files >= MAX_LOG_FILES and not dry_run:
@@ -109,7 +110,7 @@ class ImportTasks:
             if result.committed_keys:
                 self._context.wakeups.try_wake(MERGE_MERGE, table)
                 if self._wake_views is not None:
-                    self._wake_views(self._context.warehouse.table(table))
+                    self._wake_views(self._context.warehouse.table(table).paths)
         is_idle = not (result.file_count or result.refused or dry_run)
         return Work(is_idle=is_idle, details={"mode": mode, "sources": len(found), **_describe(result)})
 
@@ -120,7 +121,7 @@ class ImportTasks:
             raise InvalidRequest("import sources are a list of URLs")
         if sources or options.mode == "copy":
             return sources
-        return [data_url(store, paths)]
+        return [data_url(TableStore(store, paths))]
 
     def _allowed(self, options: ImportOptions, store: ObjectStore, paths: TablePaths) -> list[str]:
         """Return what may be read on request: not every file of the worker's machine."""
@@ -130,7 +131,7 @@ class ImportTasks:
             allowed = ["s3://"]
             if self._settings.store.startswith("file:"):
                 allowed.append(self._settings.store)
-        return [*allowed, data_url(store, paths)] if options.mode == "in_place" else allowed
+        return [*allowed, data_url(TableStore(store, paths))] if options.mode == "in_place" else allowed
 
     def _open_source(self, url: str) -> ObjectStore:
         return StoreSettings(url, source_s3(self._settings)).open().store

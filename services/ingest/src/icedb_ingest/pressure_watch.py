@@ -21,6 +21,7 @@ from icedb_log.ingest.pressure import (
 )
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.status import list_backlog
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
@@ -193,7 +194,7 @@ class PressureWatch:
         """Say that a flush of a table halted, and why. Never raises an error of ours."""
         self._halted.add(paths.name)
         try:
-            publish_halt(self._context.warehouse.store, paths, str(error), clock=self._context.clock)
+            publish_halt(TableStore(self._context.warehouse.store, paths), str(error), clock=self._context.clock)
         except IceDBError as failure:
             get_logger().warning(
                 "halt_not_told", measured_table=paths.name, error=str(failure), mitigation="the next try says it"
@@ -212,7 +213,7 @@ class PressureWatch:
 
     def _publish(self, paths: TablePaths, pressure: Pressure, *, ends_halt: bool = False) -> None:
         store, clock = self._context.warehouse.store, self._context.clock
-        if publish_pressure(store, paths, pressure, clock=clock, ends_halt=ends_halt):
+        if publish_pressure(TableStore(store, paths), pressure, clock=clock, ends_halt=ends_halt):
             self._halted.add(paths.name)
         else:
             self._halted.discard(paths.name)
@@ -234,7 +235,7 @@ class PressureWatch:
         if asked_ms is not None and now_ms - asked_ms < FOREIGN_WORDS_INTERVAL_MS:
             return False
         self._asked_ms[paths.name] = now_ms
-        return read_pressure(self._context.warehouse.store, paths) is not None
+        return read_pressure(TableStore(self._context.warehouse.store, paths)) is not None
 
     def _is_due(self, seen: _Seen, max_age_ms: int) -> bool:
         age_ms = self._context.clock.monotonic_ms() - seen.measured_ms
@@ -242,10 +243,10 @@ class PressureWatch:
 
     def _measure(self, paths: TablePaths, backlog: _Backlog | None) -> _Seen:
         store = self._context.warehouse.store
-        config = read_table_config(store, paths)
+        config = read_table_config(TableStore(store, paths))
         listing = list_all(store, paths.log_prefix)
         if backlog is None or self._is_backlog_worth_a_count(backlog, config):
-            view = self._readers.of_table(store, paths).read()
+            view = self._readers.of_table(TableStore(store, paths)).read()
             found = list_backlog(view, paths=paths, config=config)
             backlog = _Backlog(len(found), self._context.clock.monotonic_ms())
         log_files = len(listing.objects)

@@ -24,6 +24,7 @@ from icedb_log.names import (
     MERGE_MERGE,
     TASKS,
 )
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB, SECOND_MS
@@ -101,7 +102,7 @@ class QueryTasks:
         if config.view_of is None:
             return self._context.engine.check_insert_query(config)
         warehouse = self._context.warehouse
-        source = Table.open(warehouse.store, warehouse.table(config.view_of), clock=self._context.clock)
+        source = Table.open(warehouse.table(config.view_of), clock=self._context.clock)
         source_schema = read_source_schema(source)
         return self._context.engine.check_view_query(config, source_schema)
 
@@ -222,9 +223,9 @@ class IngestTasks:
         staged for the next one; two at once exclude each other by the lock, and if that fails by the fence. A run
         that comes before the table's next commit is due leaves the batches to the sweep.
         """
-        paths = self._context.warehouse.table(table)
+        paths = self._context.warehouse.table(table).paths
         run = _Run()
-        is_staged = self._sizes.has_work(self._context.warehouse.store, paths, "small")
+        is_staged = self._sizes.has_work(TableStore(self._context.warehouse.store, paths), "small")
         self._watch.look(paths, max_age_ms=MAX_PRESSURE_AGE_MS if is_staged else None)
         if is_staged:
             self._flush_rounds(paths, run, "small", max_rounds=self._settings.flush_max_rounds)
@@ -241,9 +242,9 @@ class IngestTasks:
         Delivery: woken by a flush that found one, and by the sweep. A run that is lost leaves the batches staged. It
         holds the lock of the table, so that the table's other batches wait; those of other tables do not.
         """
-        paths = self._context.warehouse.table(table)
+        paths = self._context.warehouse.table(table).paths
         run = _Run()
-        if self._sizes.has_work(self._context.warehouse.store, paths, "large"):
+        if self._sizes.has_work(TableStore(self._context.warehouse.store, paths), "large"):
             self._watch.look(paths, max_age_ms=MAX_PRESSURE_AGE_MS)
             self._flush_rounds(paths, run, "large", max_rounds=1)
             self._context.wakeups.try_wake(INGEST_FLUSH, table)  # what had to wait for the lock
@@ -305,7 +306,7 @@ class IngestTasks:
     def _needs_flush(self, paths: TablePaths) -> bool:
         self.feeds.sweep_table(paths)
         is_turn = not self._watch.is_log_full(paths.name) and self._pacer.due_in_ms(paths.name) <= MAX_SLEEP_MS
-        if is_turn and self._sizes.has_work(self._context.warehouse.store, paths, "small"):
+        if is_turn and self._sizes.has_work(TableStore(self._context.warehouse.store, paths), "small"):
             return True
         if is_turn and self._sizes.has_large(paths.name) and not self._wake_large(paths.name):
             return True
@@ -316,7 +317,7 @@ class IngestTasks:
         started_ms = self._context.clock.monotonic_ms()
         with self._context.lock(paths.name) as lock:
             result = flush_table(
-                self._readers.open(store, paths, owner=self._context.owner, check_alive=lock.check_alive),
+                self._readers.open(TableStore(store, paths), owner=self._context.owner, check_alive=lock.check_alive),
                 self._context.engine.writer,
                 limits=self._sizes.limit(paths.name, takes, self._limits.of_table(paths.name)),
             )

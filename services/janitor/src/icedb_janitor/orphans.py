@@ -11,6 +11,7 @@ from icedb_log.clean.orphans import OrphanResult, sweep_orphans
 from icedb_log.errors import IceDBError
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import FailedDelete
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_service.logs import get_logger
@@ -77,8 +78,8 @@ class JanitorOrphans:
         at once one writes the record and deletes (J5). A lost one is asked for again.
         """
         context = self._context
-        paths = context.warehouse.table(table)
-        config = read_table_config(context.warehouse.store, paths)
+        paths = context.warehouse.table(table).paths
+        config = read_table_config(TableStore(context.warehouse.store, paths))
         share = self._settings.janitor_orphan_share if max_share is None else max_share
         age_ms = self._age_ms(config) if older_than_ms is None else older_than_ms
         with context.lock(table) as held:
@@ -96,7 +97,7 @@ class JanitorOrphans:
         swept_ms = self._swept_ms.get(paths.name)
         if swept_ms is not None and now_ms - swept_ms < self._settings.orphan_sweep_interval_ms:
             return {}
-        config = read_table_config(self._context.warehouse.store, paths)
+        config = read_table_config(TableStore(self._context.warehouse.store, paths))
         policy = OrphanPolicy(self._age_ms(config), self._settings.janitor_orphan_share)
         self._swept_ms[paths.name] = now_ms
         return self._sweep(paths, config, policy=policy, tools=tools)
@@ -109,14 +110,14 @@ class JanitorOrphans:
     ) -> dict[str, Any]:
         store, clock = self._context.warehouse.store, self._context.clock
         began_ms = clock.monotonic_ms()
-        table = self._readers.open(store, paths, check_alive=tools.check_alive)
+        table = self._readers.open(TableStore(store, paths), check_alive=tools.check_alive)
         result = sweep_orphans(table, policy=policy, audit=tools.audit)
         self._note_deletions(paths, result.deleted)
         self._metrics.record_orphans(paths, result)
         _warn_of_orphans(result)
         leftovers = sweep_leftovers(replace(table, config=config), result.leftovers, audit=tools.audit)
         old_audit = sweep_audit(
-            store, paths, retention_ms=config.audit_retention_ms, clock=clock, check_alive=tools.check_alive
+            TableStore(store, paths), retention_ms=config.audit_retention_ms, clock=clock, check_alive=tools.check_alive
         )
         self._metrics.record_leftovers(paths, leftovers)
         self._metrics.record_deletes("audit", deleted_count=len(old_audit.keys), failed=old_audit.failed)

@@ -9,6 +9,7 @@ from icedb_log.clean.purge_run import PurgeLimits
 from icedb_log.clean.trash_list import AUDIT_LOOK_MS, has_work, read_now_ms
 from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_PURGE
+from icedb_log.store.table_store import TableStore
 from icedb_log.warehouse import DroppedTable
 from icedb_service.logs import get_logger
 from icedb_service.runs import Work, backoff_key
@@ -53,11 +54,10 @@ class JanitorPurges:
         the lock saves the work.
         """
         warehouse, clock = self._context.warehouse, self._context.clock
-        paths = warehouse.table(table)
+        paths = warehouse.table(table).paths
         with self._context.lock(table) as held:
             result = purge_table(
-                warehouse.store,
-                paths,
+                TableStore(warehouse.store, paths),
                 clock=clock,
                 owner=self._context.owner,
                 audit=self._open_audit(paths),

@@ -6,7 +6,6 @@ the last orphan sweeps, all of which take that.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -18,6 +17,7 @@ from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.table_store import TableStore
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
 from icedb_service.logs import get_logger
@@ -64,16 +64,16 @@ class JanitorTasks:
         gone on with by the next; two at once delete the same objects, which is harmless, and the lock saves the work.
         """
         store = self._context.warehouse.store
-        paths = self._context.warehouse.table(table)
+        paths = self._context.warehouse.table(table).paths
         with self._context.lock(table) as held:
             tools = self._begin_run(paths, held)
             result = vacuum_table(
-                self._readers.open(store, paths, check_alive=tools.check_alive),
+                self._readers.open(TableStore(store, paths), check_alive=tools.check_alive),
                 caches=VacuumCaches(
                     pins=self._readers.pins_of(paths),
                     leases=self._readers.leases_of(paths),
                     steady=self._readers.steady_of(paths),
-                    read_view=partial(self._readers.of_table, store),
+                    read_view=lambda view: self._readers.of_table(TableStore(store, view)),
                 ),
                 bounds=VacuumBounds(max_objects=self._settings.janitor_objects_per_run),
                 audit=tools.audit,
@@ -129,12 +129,14 @@ class JanitorTasks:
             )
 
         context = self._context
-        return AuditLog(context.warehouse.store, paths, clock=context.clock, owner=context.owner, on_problem=count)
+        return AuditLog(
+            TableStore(context.warehouse.store, paths), clock=context.clock, owner=context.owner, on_problem=count
+        )
 
     def _note_deletions(self, paths: TablePaths, keys: Sequence[str]) -> None:
         """Tell open erasures what was deleted, and wake who carries them on. Never fails: who looks sees it, too."""
         try:
-            noted_count = note_deletions(self._context.warehouse.store, paths, keys)
+            noted_count = note_deletions(TableStore(self._context.warehouse.store, paths), keys)
         except IceDBError as error:
             get_logger().warning(
                 "deletions_not_noted", error=type(error).__name__, mitigation="open erasures look for themselves"

@@ -9,6 +9,7 @@ from icedb_log.jobs import CheckAlive, RowChanger, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.model import LogView
 from icedb_log.names import MERGE_CHANGE, MERGE_DROP_PARTITIONS, MERGE_RETAIN
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.table.partition_glob import select_partitions
 from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, remove_partitions
@@ -98,10 +99,10 @@ class ChangeTasks:
     ) -> ChangeResult:
         store, paths, changer = (
             self._context.warehouse.store,
-            self._context.warehouse.table(table),
+            self._context.warehouse.table(table).paths,
             self._context.engine.changer,
         )
-        opened = self._readers.open(store, paths, owner=self._context.owner, check_alive=check_alive)
+        opened = self._readers.open(TableStore(store, paths), owner=self._context.owner, check_alive=check_alive)
         if kind == "delete":
             return delete_rows(opened, changer, sql, dry_run=dry_run)
         if not isinstance(partitions, list) or not all(isinstance(text, str) for text in partitions):
@@ -159,7 +160,7 @@ class RetentionSchedule:
         looked_ms = self._looked_ms.get(paths.name)
         if looked_ms is not None and now_ms - looked_ms < self._interval_ms:
             return False
-        config = read_table_config(self._context.warehouse.store, paths)
+        config = read_table_config(TableStore(self._context.warehouse.store, paths))
         self._looked_ms[paths.name] = now_ms
         return config.retention_ms is not None
 
@@ -201,10 +202,10 @@ class PartitionTasks:
         def choose(_view: LogView, infos: tuple[PartitionInfo, ...]) -> frozenset[str]:
             return select_partitions(table, globs, [info.path for info in infos], may_match_all=may_match_all)
 
-        store, paths = self._context.warehouse.store, self._context.warehouse.table(table)
+        store, paths = self._context.warehouse.store, self._context.warehouse.table(table).paths
         with self._context.lock(table) as lock:
             removal = remove_partitions(
-                self._readers.open(store, paths, owner=self._context.owner, check_alive=lock.check_alive),
+                self._readers.open(TableStore(store, paths), owner=self._context.owner, check_alive=lock.check_alive),
                 choose,
                 dry_run=dry_run,
             )
@@ -217,11 +218,13 @@ class PartitionTasks:
         Delivery: woken by the sweep and sent by the CLI, any number of times. A run that is lost is made good by a
         later one; one that is repeated finds nothing. What only a person may allow is refused unless ``force``.
         """
-        store, paths = self._context.warehouse.store, self._context.warehouse.table(table)
+        store, paths = self._context.warehouse.store, self._context.warehouse.table(table).paths
         try:
             with self._context.lock(table) as lock:
                 result = retain_table(
-                    self._readers.open(store, paths, owner=self._context.owner, check_alive=lock.check_alive),
+                    self._readers.open(
+                        TableStore(store, paths), owner=self._context.owner, check_alive=lock.check_alive
+                    ),
                     force=force,
                 )
         except LockBusy:

@@ -10,6 +10,7 @@ from icedb_log.errors import IceDBError, NotFound
 from icedb_log.jobs import CheckAlive, RowChanger, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.row_changes import delete_rows
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs_if
@@ -92,12 +93,12 @@ class ErasureTasks:
             preview: A condition: nothing is erased, the result says what would be deleted. Outcome ``refused`` with the
                 reason if it does not fit the table.
         """
-        paths = self._context.warehouse.table(table)
+        paths = self._context.warehouse.table(table).paths
         if preview is not None:
             return self._preview(paths, preview)
         problems: list[IceDBError] = []
         progress: list[ErasureProgress] = []
-        for erasure_id in list_open_ids(self._context.warehouse.store, paths):
+        for erasure_id in list_open_ids(TableStore(self._context.warehouse.store, paths)):
             try:
                 progress.append(self._advance(paths, erasure_id))
             except IceDBError as error:
@@ -115,7 +116,7 @@ class ErasureTasks:
     def _advance(self, paths: TablePaths, erasure_id: str) -> ErasureProgress:
         store = self._context.warehouse.store
         try:
-            before = read_erasure(store, paths, erasure_id)
+            before = read_erasure(TableStore(store, paths), erasure_id)
         except NotFound:
             raise NotFound(f"table {paths.name}: erasure {erasure_id} is gone from its record") from None
         if before.state == "requested":
@@ -130,7 +131,7 @@ class ErasureTasks:
     def _step(self, paths: TablePaths, erasure_id: str, *, check_alive: CheckAlive) -> ErasureProgress:
         store = self._context.warehouse.store
         return advance_erasure(
-            self._readers.open(store, paths, owner=self._context.owner, check_alive=check_alive),
+            self._readers.open(TableStore(store, paths), owner=self._context.owner, check_alive=check_alive),
             self._context.engine.changer,
             erasure_id,
         )
@@ -153,7 +154,7 @@ class ErasureTasks:
     def _preview(self, paths: TablePaths, condition: str) -> Work:
         store = self._context.warehouse.store
         result = delete_rows(
-            self._readers.open(store, paths, owner=self._context.owner),
+            self._readers.open(TableStore(store, paths), owner=self._context.owner),
             self._context.engine.changer,
             condition,
             dry_run=True,

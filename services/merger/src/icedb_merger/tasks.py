@@ -13,6 +13,7 @@ from icedb_log.merge.merge import MergeOptions, MergeResult, MergeWatch, merge_t
 from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeIndex, MergeLimits, plan_merge
 from icedb_log.names import MERGE_COLD, MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs_if
@@ -63,7 +64,7 @@ class TableLogs:
         Raises:
             NotFound: No such table.
         """
-        table = self._readers.open(self._store, paths, owner=owner, check_alive=check_alive)
+        table = self._readers.open(TableStore(self._store, paths), owner=owner, check_alive=check_alive)
         index = self._indexes.get(paths.prefix)
         if index is None or index.config != table.config:
             index = self._indexes[paths.prefix] = MergeIndex(paths, table.config)
@@ -207,7 +208,7 @@ class MergeTasks:
         return Work(is_idle=totals.commits == 0, details={**totals.to_json(), "has_more": has_more})
 
     def _merge_for_a_turn(self, table: str, label: LaneLabel, totals: _Totals, lock: TableLock) -> TurnEnd:
-        paths, clock = self._context.warehouse.table(table), self._context.clock
+        paths, clock = self._context.warehouse.table(table).paths, self._context.clock
         lane: Lane = "cold" if label == "cold" else "hot"
         limits = self._limits(label)
         started_ms = clock.monotonic_ms()

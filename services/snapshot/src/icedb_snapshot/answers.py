@@ -15,11 +15,11 @@ from typing import Final
 
 from cachetools import LRUCache
 from icedb_log.errors import InvalidRequest
-from icedb_log.keys import TablePaths
 from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.serving.selection import ChunkSelection
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import read_partition_values
 from icedb_proto import snapshot_pb2
 
@@ -146,8 +146,7 @@ class AnswerCache:
 
 
 def build_answer(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     snapshot: Snapshot,
     selections: Sequence[ChunkSelection],
     *,
@@ -157,8 +156,7 @@ def build_answer(
     """Serialize what a query wants, taking chunks that were serialized before as they are.
 
     Args:
-        store: Names the URI of each file.
-        paths: Keys of the table.
+        table: Its store and keys.
         snapshot: The version; its live files are compact.
         selections: What is wanted of it.
         max_joined: Most bytes that are joined for the unary call.
@@ -170,9 +168,9 @@ def build_answer(
     """
     pieces: list[bytes | memoryview] = []
     for selection in selections:
-        wire = serialize_chunk(store, paths, selection.chunk)
+        wire = serialize_chunk(table, selection.chunk)
         if presign_ms is not None:
-            pieces.append(_presign(store, selection, wire, presign_ms))
+            pieces.append(_presign(table.store, selection, wire, presign_ms))
         elif selection.indexes is None:
             pieces.append(wire.wire)
         else:
@@ -222,14 +220,14 @@ def all_files(live: Sequence[FileMarker]) -> LiveFiles:
     return LiveFiles()
 
 
-def serialize_chunk(store: ObjectStore, paths: TablePaths, chunk: LiveChunk) -> ChunkWire:
+def serialize_chunk(table: TableStore, chunk: LiveChunk) -> ChunkWire:
     """Return the bytes of a chunk's files, made at the first call. Raises CorruptLog for a file outside the table."""
     known: ChunkWire | None = chunk.made.get(_WIRE)
     if known is not None:
         return known
-    values = read_partition_values(paths.partition_of(chunk.first.decode()))
+    values = read_partition_values(table.paths.partition_of(chunk.first.decode()))
     shared = serialize_values(values)
-    entries = [_serialize_file(store, chunk, index, shared) for index in range(len(chunk))]
+    entries = [_serialize_file(table.store, chunk, index, shared) for index in range(len(chunk))]
     wire = ChunkWire(b"".join(entries), array("I", accumulate(map(len, entries))))
     chunk.made[_WIRE] = wire
     return wire

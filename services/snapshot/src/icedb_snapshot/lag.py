@@ -15,6 +15,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.fold import Folded
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import TableCache
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.status import read_status
 from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
@@ -118,12 +119,14 @@ class LagExporter:
         )
 
     def _export_table(self, name: str) -> str:
-        paths = self._warehouse.table(name)
+        paths = self._warehouse.table(name).paths
         try:
             table = self._tables.table(name)
             state = table.read(max_staleness_ms=0)
             status = read_status(
-                Table.open(self._warehouse.store, paths, clock=self._clock, reader=table.read_source().reader),
+                Table.open(
+                    TableStore(self._warehouse.store, paths), clock=self._clock, reader=table.read_source().reader
+                ),
                 read_source=self._read_source,
                 leases=self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS)),
                 folded=Folded(state.view, state.snapshot),

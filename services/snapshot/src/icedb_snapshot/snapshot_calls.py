@@ -31,6 +31,7 @@ from icedb_log.serving.batch_commits import (
 from icedb_log.serving.selection import FileSelector
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import check_has_come
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_columns import unite_columns
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
@@ -94,7 +95,9 @@ class CommitWaits:
     async def _look(self, paths: TablePaths, batch_id: str) -> Whereabouts:
         store = self._parts.warehouse.store
         try:
-            return await self._parts.reads.work.run_blocking(paths.name, lambda: look_for_batch(store, paths, batch_id))
+            return await self._parts.reads.work.run_blocking(
+                paths.name, lambda: look_for_batch(TableStore(store, paths), batch_id)
+            )
         except Overloaded:  # many wait for this table: the log alone tells when it is there
             return Whereabouts(is_staged=True)
 
@@ -173,7 +176,7 @@ class SnapshotCalls:
     async def _find(self, request: snapshot_pb2.GetSnapshotRequest) -> _Found:
         parts = self._parts
         query = parse_request(request, default_max_staleness_ms=parts.settings.snapshot_max_staleness_ms)
-        paths = parts.warehouse.table(query.table)
+        paths = parts.warehouse.table(query.table).paths
         if query.pin is not None:
             return await self._find_pinned(paths, query, query.pin)
         if query.min_commit is None:
@@ -192,12 +195,14 @@ class SnapshotCalls:
         started_ms = parts.clock.monotonic_ms()
         store, work = parts.warehouse.store, parts.reads.work
         state = await parts.reads.read(query.table, max_staleness_ms=max(1, query.max_staleness_ms))
-        pin, status = await work.run_blocking(query.table, lambda: find_pin(store, paths, name))
+        pin, status = await work.run_blocking(query.table, lambda: find_pin(TableStore(store, paths), name))
         # A pin never changes what it names, so one object is one answer.
         key: AnswerKey = (query.table, pin.key, pin.etag, *_conditions(state.config, query))
         known = self._answers.get(key)
         if known is None or status != "active":
-            _, snapshot = await work.run_blocking(query.table, lambda: read_pinned(store, paths, name, is_compact=True))
+            _, snapshot = await work.run_blocking(
+                query.table, lambda: read_pinned(TableStore(store, paths), name, is_compact=True)
+            )
             known = await self._answer(paths, state.config, snapshot, query, key=key)
         return _Found(known, started_ms)
 
@@ -244,8 +249,7 @@ class SnapshotCalls:
                     "partition filters or where"
                 )
         return build_answer(
-            self._parts.warehouse.store,
-            paths,
+            TableStore(self._parts.warehouse.store, paths),
             replace(snapshot, schema=unite_columns(snapshot.schema, config)),
             selections,
             max_joined=settings.snapshot_max_message_bytes,

@@ -18,12 +18,12 @@ from cachetools import LRUCache
 from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
 from icedb_log.clean.leases import FETCH_THREADS, MAX_HOLDER_CHARS, Lease, LeaseReader
 from icedb_log.errors import InvalidRequest
-from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
+from icedb_log.keys import TABLE_NAME, check_table_name
 from icedb_log.model import FileMarker
 from icedb_log.serving.changes import SnapshotChanges, compare_snapshots
 from icedb_log.serving.table_cache import TableState
-from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.store_clock import check_has_come
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import read_partition_values
 from icedb_log.table.retention import find_time_field
 from icedb_log.table.table import Table
@@ -182,7 +182,7 @@ class ChangeCalls:
         """
         self._access.require(context, Verb.READ, request.table)
         parts = self._parts
-        paths = parts.warehouse.table(check_table_name(request.table))
+        paths = parts.warehouse.table(check_table_name(request.table)).paths
         from_ms, to_ms = _read_times(request)
         max_staleness_ms = read_max_staleness_ms(request, default_ms=parts.settings.snapshot_max_staleness_ms)
         state = await parts.reads.read(paths.name, max_staleness_ms=max_staleness_ms)
@@ -190,7 +190,7 @@ class ChangeCalls:
         changes = await parts.reads.work.run_compute(
             lambda: find_changes(state, from_ms=from_ms, to_ms=to_ms, now_ms=now_ms)
         )
-        pages = render_pages(parts.warehouse.store, paths, changes, max_page_bytes=self._max_page_bytes)
+        pages = render_pages(TableStore(parts.warehouse.store, paths), changes, max_page_bytes=self._max_page_bytes)
         while (page := await parts.reads.work.run_compute(lambda: next(pages, None))) is not None:
             yield page
 
@@ -214,9 +214,7 @@ def find_changes(state: TableState, *, from_ms: int, to_ms: int | None, now_ms: 
     return compare_snapshots(state.at(from_ms), state.at(to_ms))
 
 
-def render_pages(
-    store: ObjectStore, paths: TablePaths, changes: SnapshotChanges, *, max_page_bytes: int
-) -> Iterator[bytes]:
+def render_pages(table: TableStore, changes: SnapshotChanges, *, max_page_bytes: int) -> Iterator[bytes]:
     """Yield serialized GetChangesResponses; the first one has everything but the rest of the files.
 
     Fields of serialized messages may be joined: a page is a head and the entries of its files, each a message of one.
@@ -236,7 +234,7 @@ def render_pages(
         ).SerializeToString()
     ]
     page_bytes = len(page[0])
-    for entry in _serialize_files(store, paths, changes):
+    for entry in _serialize_files(table, changes):
         if page and page_bytes + len(entry) > max_page_bytes:
             yield b"".join(page)
             page, page_bytes = [], 0
@@ -245,24 +243,24 @@ def render_pages(
     yield b"".join(page)
 
 
-def _serialize_files(store: ObjectStore, paths: TablePaths, changes: SnapshotChanges) -> Iterator[bytes]:
-    for file in _files(store, paths, changes.added):
+def _serialize_files(table: TableStore, changes: SnapshotChanges) -> Iterator[bytes]:
+    for file in _files(table, changes.added):
         yield pb.GetChangesResponse(added=(file,)).SerializeToString()
-    for file in _files(store, paths, changes.removed):
+    for file in _files(table, changes.removed):
         yield pb.GetChangesResponse(removed=(file,)).SerializeToString()
 
 
-def _files(store: ObjectStore, paths: TablePaths, markers: Iterable[FileMarker]) -> Iterator[pb.DataFile]:
+def _files(table: TableStore, markers: Iterable[FileMarker]) -> Iterator[pb.DataFile]:
     partition: str | None = None
     values: list[pb.PartitionValue] = []
     for marker in markers:
-        found = paths.partition_of(marker.path)
+        found = table.paths.partition_of(marker.path)
         if found != partition:  # paths ascend: files of one partition come one after the other
             partition = found
             values = [pb.PartitionValue(name=name, value=value) for name, value in read_partition_values(found).items()]
         yield pb.DataFile(
             path=marker.path,
-            uri=store.uri(marker.path),
+            uri=table.store.uri(marker.path),
             size_bytes=marker.size_bytes,
             row_count=marker.row_count,
             partition_values=values,
@@ -312,7 +310,7 @@ class LeaseCalls:
         """
         identity = self._access.require(context, Verb.READ, request.table)
         parts = self._parts
-        paths = parts.warehouse.table(check_table_name(request.table))
+        paths = parts.warehouse.table(check_table_name(request.table)).paths
         self._check_ttl(request.ttl_ms)
         at_ms = check_time_ms("at_ms", request.at_ms) if request.HasField("at_ms") else None
         table, leases = parts.reads.tables.table(paths.name), self._reader_of(paths.name)
@@ -320,7 +318,9 @@ class LeaseCalls:
         lease = await parts.reads.work.run_blocking(
             paths.name,
             lambda: acquire_lease(
-                Table.open(parts.warehouse.store, paths, clock=parts.clock, reader=table.read_source().reader),
+                Table.open(
+                    TableStore(parts.warehouse.store, paths), clock=parts.clock, reader=table.read_source().reader
+                ),
                 ttl_ms=request.ttl_ms,
                 at_ms=at_ms,
                 holder=holder,
@@ -338,12 +338,12 @@ class LeaseCalls:
         """
         self._access.require(context, Verb.READ, request.table)
         parts = self._parts
-        paths = parts.warehouse.table(check_table_name(request.table))
+        paths = parts.warehouse.table(check_table_name(request.table)).paths
         self._check_ttl(request.ttl_ms)
         lease = await parts.reads.work.run_blocking(
             paths.name,
             lambda: renew_lease(
-                parts.warehouse.store, paths, request.lease_id, clock=parts.clock, ttl_ms=request.ttl_ms
+                TableStore(parts.warehouse.store, paths), request.lease_id, clock=parts.clock, ttl_ms=request.ttl_ms
             ),
         )
         return _to_wire(paths.name, lease)
@@ -355,9 +355,9 @@ class LeaseCalls:
             IceDBError: Whatever is wrong; the interceptor turns it into a status code.
         """
         self._access.require(context, Verb.READ, request.table)
-        paths = self._parts.warehouse.table(check_table_name(request.table))
+        paths = self._parts.warehouse.table(check_table_name(request.table)).paths
         await self._parts.reads.work.run_blocking(
-            paths.name, lambda: release_lease(self._parts.warehouse.store, paths, request.lease_id)
+            paths.name, lambda: release_lease(TableStore(self._parts.warehouse.store, paths), request.lease_id)
         )
         return pb.ReleaseLeaseResponse()
 

@@ -26,7 +26,7 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.local_store import LocalObjectStore
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -65,8 +65,7 @@ class DeadTable:
 
 
 def build_dead_table(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     dead_count: int,
     log_files: int = 1,
@@ -76,15 +75,14 @@ def build_dead_table(
     """Create a table and the log files that name its dead data files.
 
     Args:
-        store: Where.
-        paths: Keys of the table; must not exist.
+        table: Its store and keys.
         dead_count: Data files that are dead.
         log_files: Log files of merges that name them, about as many each.
         died_ms: When the last of them died, unix ms: long enough ago, by the store's clock, that nothing holds them.
         has_stats: Whether markers carry statistics of the partition and of the sort column.
     """
-    config = TableConfig.create(name=paths.name, partition=(PartitionField(name="p", column="p"),), sort=("id",))
-    create_table(store, paths, config)
+    config = TableConfig.create(name=table.name, partition=(PartitionField(name="p", column="p"),), sort=("id",))
+    create_table(table, config)
     per_log = -(-dead_count // log_files)
     for index in range(log_files):
         numbers = range(index * per_log, min((index + 1) * per_log, dead_count))
@@ -93,20 +91,22 @@ def build_dead_table(
             time_ms=died_ms + index + 1,
             schema={"id": "BIGINT", "p": "VARCHAR"},
             commit_id=f"{index:032x}",
-            markers=(_marker(paths, dead_count, died_ms, has_stats=has_stats),) if index == 0 else (),
+            markers=(_marker(table.paths, dead_count, died_ms, has_stats=has_stats),) if index == 0 else (),
         )
-        key = paths.log_key(time_ms=head.time_ms, commit_id=f"{index:032x}", is_merged=True)
+        key = table.paths.log_key(time_ms=head.time_ms, commit_id=f"{index:032x}", is_merged=True)
         blocks = [encode_log_file(head)]
         for start in range(numbers.start, numbers.stop, BLOCK):
             markers = [
-                _kill(_marker(paths, number, first_ms, has_stats=has_stats), first_ms + number // FILES_OF_A_MERGE)
+                _kill(
+                    _marker(table.paths, number, first_ms, has_stats=has_stats), first_ms + number // FILES_OF_A_MERGE
+                )
                 for number in numbers[start - numbers.start : start - numbers.start + BLOCK]
             ]
             # Marker lines come last and follow each other: those of a log file of their own, without its head.
             block = encode_log_file(LogFile(0, markers=tuple(markers)))
             blocks.append(block.split(b"\n", 2)[2])
-        store.put_if_absent(key, b"\n".join(blocks))
-    return DeadTable(paths, config, dead_count, died_ms)
+        table.store.put_if_absent(key, b"\n".join(blocks))
+    return DeadTable(table.paths, config, dead_count, died_ms)
 
 
 def _path(paths: TablePaths, number: int) -> str:
@@ -138,17 +138,16 @@ def main(arguments: list[str] | None = None) -> int:
     store, paths = LocalObjectStore(chosen.directory), TablePaths("dead", "wh/dead")
     if chosen.step == "build":
         build_dead_table(
-            store,
-            paths,
+            TableStore(store, paths),
             dead_count=chosen.dead,
             log_files=chosen.log_files,
             died_ms=clock.now_ms() - 30 * DAY_MS,
             has_stats=not chosen.no_stats,
         )
         return 0
-    config = read_table_config(store, paths)
+    config = read_table_config(TableStore(store, paths))
     began_s = time.process_time()
-    view = LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read()
+    view = LogReader(TableStore(store, paths), clock=clock, max_refresh_ms=config.log_grace_ms // 2).read()
     read_s = time.process_time()
     plan = plan_vacuum(view, config=config)
     planned_s = time.process_time()

@@ -14,6 +14,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
@@ -102,14 +103,14 @@ class FrontendRig:
 
     def staged(self) -> dict[str, bytes]:
         """Return what is staged: file name to body."""
-        prefix = self.warehouse.table(TABLE).staging_prefix
+        prefix = self.warehouse.table(TABLE).paths.staging_prefix
         keys = [info.key for info in list_all(self.store, prefix).objects]
         return {key.removeprefix(prefix): self.store.get(key).body for key in keys}
 
     def clear(self) -> None:
         """Remove what is staged, and count from 0."""
         for name in self.staged():
-            self.store.delete([f"{self.warehouse.table(TABLE).staging_prefix}{name}"])
+            self.store.delete([f"{self.warehouse.table(TABLE).paths.staging_prefix}{name}"])
         self.store.put_count = 0
 
     def metric(self, name: str, **labels: str) -> float:
@@ -127,7 +128,7 @@ def start_rig(folder: Path, **fields: Any) -> FrontendRig:
     folder.mkdir()
     store = GatedStore(folder)
     warehouse = Warehouse(store)
-    create_table(store, warehouse.table(TABLE), TableConfig.create(name=TABLE))
+    create_table(TableStore(store, warehouse.table(TABLE).paths), TableConfig.create(name=TABLE))
     values = {"frontend_http_port": 0, "frontend_grpc_port": 0, "frontend_access_log": "none", **fields}
     settings = FrontendSettings(store=f"file://{folder}", **values)
     woken: list[str] = []

@@ -54,12 +54,12 @@ class HandTable:
         """Create the table."""
         spec = tuple(PartitionField.parse(text) for text in partition)
         config = TableConfig.create(name=self.name, partition=spec, **fields)
-        create_table(self.warehouse.store, self.warehouse.table(self.name), config)
+        create_table(self.warehouse.table(self.name), config)
         return self
 
     def write(self, partition: str, body: bytes) -> str:
         """Write a data file that no log file names; return its path."""
-        path = self.warehouse.table(self.name).data_key(partition=partition, file_id=self.clock.new_id())
+        path = self.warehouse.table(self.name).paths.data_key(partition=partition, file_id=self.clock.new_id())
         self.warehouse.store.put(path, body)
         return path
 
@@ -93,7 +93,7 @@ class HandTable:
         log = LogFile(
             time_ms=now_ms, schema=SCHEMA, markers=tuple(markers), log_tombstones=replaced, commit_id=commit_id
         )
-        key = self.warehouse.table(self.name).log_key(
+        key = self.warehouse.table(self.name).paths.log_key(
             time_ms=now_ms, commit_id=commit_id, is_merged=bool(replaced or any(m.tombstoned_ms for m in markers))
         )
         store.put_if_absent(key, encode_log_file(log))

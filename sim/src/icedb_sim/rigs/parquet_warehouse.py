@@ -41,7 +41,7 @@ class ParquetWarehouse:
         """Create a table; partitions in their text form, e.g. ``d=day(ts)``."""
         spec = tuple(PartitionField.parse(text) for text in partition)
         config = TableConfig.create(name=name, partition=spec, **fields)
-        create_table(self.warehouse.store, self.warehouse.table(name), config)
+        create_table(self.warehouse.table(name), config)
         return config
 
     def commit(
@@ -70,7 +70,7 @@ class ParquetWarehouse:
             horizon_ms: Recorded horizon, as the janitor leaves it.
             batch_ids: Batches whose rows these are.
         """
-        store, paths = self.warehouse.store, self.warehouse.table(name)
+        store, paths = self.warehouse.store, self.warehouse.table(name).paths
         now_ms = time_ms if time_ms is not None else self.clock.now_ms()
         data_key = paths.data_key(partition=partition, file_id=self.clock.new_id())
         with tempfile.TemporaryDirectory() as folder, duckdb.connect() as con:
@@ -98,6 +98,6 @@ class ParquetWarehouse:
 
     def damage(self, name: str) -> str:
         """Put a malformed log file into a table's log and return its key."""
-        key = self.warehouse.table(name).log_key(time_ms=self.clock.now_ms(), commit_id="bad0", is_merged=False)
+        key = self.warehouse.table(name).paths.log_key(time_ms=self.clock.now_ms(), commit_id="bad0", is_merged=False)
         self.warehouse.store.put_if_absent(key, b"not a log file")
         return key

@@ -141,7 +141,7 @@ class MemoryContext:
 
     def create_table(self, name: str, **options: Any) -> None:
         """Create a table."""
-        create_table(self.warehouse.store, self.warehouse.table(name), TableConfig.create(name=name, **options))
+        create_table(self.warehouse.table(name), TableConfig.create(name=name, **options))
 
     def is_engine_alive(self) -> bool:
         """Whether the engine lives."""

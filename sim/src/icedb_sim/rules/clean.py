@@ -49,11 +49,11 @@ def _holds_without(**nothing: object) -> Switch:
 
 def _stage_list_first(table: Any) -> Mapping[str, tuple[str, ...]]:
     logs = [file.log for file in table.read_log().files]
-    return find_staged(table.store, table.paths, {i for log in logs for i in (*log.batch_ids, *log.refused_ids)})
+    return find_staged(table, {i for log in logs for i in (*log.batch_ids, *log.refused_ids)})
 
 
 def _read_pins(table: Any) -> Any:
-    return PinReader().read(table.store, table.paths, data_grace_ms=table.config.data_grace_ms)
+    return PinReader().read(table, data_grace_ms=table.config.data_grace_ms)
 
 
 def _note_all_of_part_gone(original: Any, run: Any, portions: Sequence[Any]) -> None:
@@ -178,7 +178,7 @@ _VACUUM_RULES: Final = (
     breaks(
         "J4",
         "leases are read before the log",
-        early(_VACUUM, "clean.leases:LeaseReader.read", lambda table: LeaseReader().read(table.store, table.paths)),
+        early(_VACUUM, "clean.leases:LeaseReader.read", lambda table: LeaseReader().read(table)),
         profile="sleepylookers",
     ),
     keeps("J1", "a vacuum does not look at the store's clock", answers("clean.vacuum:check_store_clock", None)),
@@ -193,10 +193,10 @@ _VACUUM_RULES: Final = (
 # Orphan sweeps
 
 
-def _settle_late(original: Any, store: Any, paths: Any) -> Any:
+def _settle_late(original: Any, table: Any) -> Any:
     for role in ROLES:
-        settle_fence(store, paths, role)
-    return original(store, paths)
+        settle_fence(table, role)
+    return original(table)
 
 
 def _is_counted_at_any_age(info: Any, sighting: Any, *, config: Any, now_ms: int) -> bool:
@@ -267,7 +267,7 @@ _ORPHAN_RULES: Final = (
 
 def _read_log_and_fences(table: Any) -> Any:
     view = table.read_log()
-    return read_landed(table.store, table.paths), view
+    return read_landed(table), view
 
 
 _JUDGE: Final = "repair.rebuild_commits:CommitResolver."

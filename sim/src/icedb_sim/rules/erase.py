@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from icedb_log.erasure.erasure_scan import read_objects
+from icedb_log.store.table_store import TableStore
 
 from icedb_sim.rules.mutations import UNASKED, answers, around, breaks, early, inside, instead, keeps, seen_with
 
@@ -14,7 +15,7 @@ _NO_UNNAMED: Final = answers("erasure.erasure_scan:DataObjects.unnamed", ())
 def _look_before_deletion(self: Any, erasure: Any) -> Any:
     if erasure.state != "requested":
         return UNASKED
-    return read_objects(self._store, self._paths, reader=self._reader)
+    return read_objects(TableStore(self._store, self._paths), reader=self._reader)
 
 
 def _landed_if_written_down(original: Any, run: Any, *args: Any, **kwargs: Any) -> Any:

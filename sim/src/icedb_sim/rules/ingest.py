@@ -27,14 +27,14 @@ def _without_payloads(store: Any) -> object:
     return Other(store, put=lambda *_: "")
 
 
-def _delete_then_stage(store: Any, paths: Any, found: Any, *, payload: Any, retry_id: str) -> None:
-    _delete_entry(store, paths, found.entry)
-    stage_batch(store, paths, body=payload.body, staging_format=payload.format, batch_id=retry_id)
+def _delete_then_stage(table: Any, found: Any, *, payload: Any, retry_id: str) -> None:
+    _delete_entry(table, found.entry)
+    stage_batch(table, body=payload.body, staging_format=payload.format, batch_id=retry_id)
 
 
-def _delete_reason_first(store: Any, paths: Any, entry: Any) -> None:
-    for keys in ([reason_key(paths, entry.batch_id)], _payloads_of(store, paths, entry)):
-        report = store.delete(keys)
+def _delete_reason_first(table: Any, entry: Any) -> None:
+    for keys in ([reason_key(table.paths, entry.batch_id)], _payloads_of(table, entry)):
+        report = table.store.delete(keys)
         if report.failed:
             raise Unavailable(f"{report.failed[0].key}: {report.failed[0].reason}; do it again")
 
@@ -57,7 +57,7 @@ def _clear_left_out(original: Any, commit: Any, *args: Any, **kwargs: Any) -> An
 def _move_refused_first(original: Any, commit: Any, output: Any) -> None:
     table = commit.table
     for refusal in output.rejected:
-        quarantine_batch(table.store, table.paths, rejected=refusal, clock=table.clock)
+        quarantine_batch(table, rejected=refusal, clock=table.clock)
     original(commit, output)
 
 
@@ -104,7 +104,7 @@ def _list_first(original: Any, commit: Any) -> None:
     known, table = _listing.get(), commit.table
     if known is not None:
         limits = known["limits"]
-        known["staged"] = list_staged(table.store, table.paths, limit=limits.listed_batches, skip=limits.skip)
+        known["staged"] = list_staged(table, limit=limits.listed_batches, skip=limits.skip)
     original(commit)
 
 
@@ -203,12 +203,12 @@ INGEST_RULES: Final = (
 # Ids that are used again for other content
 
 
-def _only_look(original: Any, store: Any, paths: Any, key: str, **kwargs: Any) -> Any:
+def _only_look(original: Any, table: Any, key: str, **kwargs: Any) -> Any:
     name = conflict_name(parse_staged_key(key).batch_id, kwargs["sha256"])
-    found = find_reason(store, paths, name)
+    found = find_reason(table, name)
     if found is not None and found.fields and not is_being_dropped(found):
         return "conflict"
-    return original(store, paths, key, **kwargs)
+    return original(table, key, **kwargs)
 
 
 def _take_left_for_kept(original: Any, *args: Any, **kwargs: Any) -> Any:

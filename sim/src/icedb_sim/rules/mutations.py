@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from types import ModuleType
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 import icedb_log
 from icedb_log.errors import InvariantViolated
+from icedb_log.store.table_store import TableStore
 
 BROKEN: Final = (AttributeError, NameError, TypeError)
 """What Python raises where a stand-in does not fit what is around it: that proves nothing about the rule."""
@@ -172,12 +174,16 @@ def with_store(place: str, change: Callable[[Any], object]) -> Switch:
     """Let a function, or a method of what has a ``_store``, work with another store.
 
     Args:
-        place: The function; its first argument is the store, or has it.
+        place: The function; its first argument is the store, a table, or has one.
         change: Makes another store of it, such as :func:`careless`.
     """
 
     def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> object:
         first, rest = args[0], args[1:]
+        if isinstance(first, TableStore):
+            other = copy(first)
+            object.__setattr__(other, "store", change(first.store))
+            return original(other, *rest, **kwargs)
         store = getattr(first, "_store", None)
         if store is None:
             return original(change(first), *rest, **kwargs)

@@ -73,9 +73,9 @@ def _nearest_of_any_time(folds: Any, newest: Any, as_of_ms: int) -> Any:
     return known[max(known)]
 
 
-def _read_and_look(store: Any, paths: Any, batch_id: str, read: Any) -> Any:
+def _read_and_look(table: Any, batch_id: str, read: Any) -> Any:
     state = read()
-    return look_for_batch(store, paths, batch_id), state
+    return look_for_batch(table, batch_id), state
 
 
 SERVING_RULES: Final = seen_with(

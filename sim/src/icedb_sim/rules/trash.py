@@ -19,8 +19,8 @@ def _by_mark(**other: object) -> Switch:
     )
 
 
-def _is_over_at_once(original: Any, store: Any, paths: Any, config: Any, mark: Any, **kwargs: Any) -> Any:
-    return original(store, paths, config, mark.model_copy(update={"keep_ms": 0}), **kwargs)
+def _is_over_at_once(original: Any, table: Any, config: Any, mark: Any, **kwargs: Any) -> Any:
+    return original(table, config, mark.model_copy(update={"keep_ms": 0}), **kwargs)
 
 
 def _is_never_looked_at_again(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -28,8 +28,8 @@ def _is_never_looked_at_again(original: Any, *args: Any, **kwargs: Any) -> Any:
     return PurgeResult("purged") if isinstance(found, dict) else found
 
 
-def _leave_no_trace(original: Any, store: Any, paths: Any, config: Any, **kwargs: Any) -> None:
-    original(store, paths, config.model_copy(update={"undropped": ""}), **kwargs)
+def _leave_no_trace(original: Any, table: Any, config: Any, **kwargs: Any) -> None:
+    original(table, config.model_copy(update={"undropped": ""}), **kwargs)
 
 
 TRASH_RULES: Final = seen_with(
@@ -71,7 +71,7 @@ TRASH_RULES: Final = seen_with(
         "the janitor goes by the configuration that it read first",
         around(
             "table.same_table:require_same_table",
-            lambda original, store, paths, config: original(store, paths, read_table_config(store, paths)),
+            lambda original, table, config: original(table, read_table_config(table)),
         ),
         profile="sleepypurgers",
         by="test_purge_races.py::test_t4_the_janitor_never_goes_by_the_grace_periods_of_the_old_table",

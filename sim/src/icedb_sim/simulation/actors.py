@@ -23,6 +23,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.merge.merge_plan import MergeIndex, MergeLimits
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import PartitionFilter, PartitionMatcher
 from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
@@ -107,7 +108,9 @@ def flush_for_ever(sim: Simulation, actor: Actor) -> None:
         try_run(
             sim,
             actor,
-            lambda: flush_table(Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader), writer),
+            lambda: flush_table(
+                Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader), writer
+            ),
         )
 
 
@@ -122,7 +125,7 @@ def merge_for_ever(sim: Simulation, actor: Actor) -> None:
         options = MergeOptions(lane="cold" if dice > 0.8 else "hot", full=dice < 0.1, limits=limits)
 
         def run(options: MergeOptions = options) -> object:
-            table = Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader)
+            table = Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader)
             return merge_table(table, merger, options=options, index=index)
 
         try_run(sim, actor, run)
@@ -136,11 +139,13 @@ def clean_for_ever(sim: Simulation, actor: Actor) -> None:
     policy = draw_orphan_policy(sim.world.seed)
 
     def vacuum(bounds: VacuumBounds) -> object:
-        table = Table.open(sim.store, PATHS, clock=clock, reader=reader)
+        table = Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader)
         return vacuum_table(table, audit=audit, bounds=bounds)
 
     def sweep() -> object:
-        return sweep_orphans(Table.open(sim.store, PATHS, clock=clock, reader=reader), policy=policy, audit=audit)
+        return sweep_orphans(
+            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), policy=policy, audit=audit
+        )
 
     while True:
         if rng.random() < 0.3:
@@ -200,7 +205,7 @@ def operate_for_ever(sim: Simulation, actor: Actor) -> None:
                 {"on_bad_rows": "quarantine_batch"},
             )
         )
-        try_run(sim, actor, partial(alter_table_config, sim.store, PATHS, change, clock=clock))
+        try_run(sim, actor, partial(alter_table_config, TableStore(sim.store, PATHS), change, clock=clock))
 
 
 def change_for_ever(sim: Simulation, actor: Actor) -> None:
@@ -223,19 +228,21 @@ def _change(sim: Simulation, actor: Actor, reader: LogReader) -> None:
     try:
         if what.startswith("delete"):
             delete_rows(
-                Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader), changer, test.to_sql()
+                Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader),
+                changer,
+                test.to_sql(),
             )
         elif what.startswith("rewrite"):
             matches = PartitionMatcher((PartitionFilter.equals("p", partition[2:]),), _PARTITIONED)
             rewrite_partitions(
-                Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader),
+                Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader),
                 changer,
                 test.to_sql(),
                 matches=matches,
             )
         else:
             remove_partitions(
-                Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader),
+                Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader),
                 lambda _, infos: [info.path for info in infos if info.path == partition],
             )
     except InvalidRequest:
@@ -257,7 +264,7 @@ def _retry_some(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
         return
     batch_id = sim.world.rng.choice(waiting)
     try:
-        retry_quarantined(sim.store, PATHS, batch_id, clock=clock, reader=reader)
+        retry_quarantined(TableStore(sim.store, PATHS), batch_id, clock=clock, reader=reader)
     except InvalidRequest:
         return  # only by force, or not committed yet
     except NotFound:
@@ -304,7 +311,7 @@ def make_batch(sim: Simulation, clock: SimClock) -> SimBatch:
 
 def enqueue(sim: Simulation, batch: SimBatch) -> None:
     """Stage a batch; from then on it is accepted."""
-    stage_batch(sim.store, PATHS, body=batch.body, staging_format="ndjson", batch_id=batch.batch_id)
+    stage_batch(TableStore(sim.store, PATHS), body=batch.body, staging_format="ndjson", batch_id=batch.batch_id)
     batch.is_acknowledged = True
 
 
@@ -328,7 +335,7 @@ def _hold_lease(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     log_grace_ms = world.settings.config.log_grace_ms
     ttl_ms = rng.randint(1, 6) * log_grace_ms
     at_ms = world.now_ms - int(rng.random() * 0.9 * log_grace_ms)
-    lease_id = put_lease(sim.store, PATHS, at_ms=at_ms, ttl_ms=ttl_ms, clock=clock)
+    lease_id = put_lease(TableStore(sim.store, PATHS), at_ms=at_ms, ttl_ms=ttl_ms, clock=clock)
     written_ms = model.lease_ends[lease_id] - ttl_ms
     mark = model.begin_read()
     view = reader.read()
@@ -350,7 +357,7 @@ def _hold_lease(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
         # J4: what is pinned can be read, as often as one likes.
         model.check_past_read(mark, at_ms, fold(view, as_of_ms=at_ms))
         if rng.random() < 0.3:
-            put_lease(sim.store, PATHS, at_ms=at_ms, ttl_ms=ttl_ms, clock=clock, lease_id=lease_id)
+            put_lease(TableStore(sim.store, PATHS), at_ms=at_ms, ttl_ms=ttl_ms, clock=clock, lease_id=lease_id)
 
 
 def _draw_skew_ms(settings: Settings, rng: random.Random, kind: str) -> int:

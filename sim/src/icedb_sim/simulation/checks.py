@@ -14,6 +14,7 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import read_landed
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.repair.fsck import FsckOptions, fsck_table
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
@@ -61,7 +62,7 @@ def check_for_ever(sim: Simulation, actor: Actor) -> None:
     while True:
         options = FsckOptions(fetch_threads=1, page_size=rng.choice((2, 1000)))
         try:
-            report = fsck_table(sim.store, PATHS, clock=clock, options=options)
+            report = fsck_table(TableStore(sim.store, PATHS), clock=clock, options=options)
         except ORDINARY as error:
             sim.world.note(type(error).__name__, actor.kind)
         else:
@@ -88,10 +89,12 @@ def lose_log_files(sim: Simulation) -> int:
     audit = sim.audit_watch.open()
 
     def vacuum() -> None:
-        vacuum_table(Table.open(sim.store, PATHS, clock=clock, reader=reader), audit=audit)
+        vacuum_table(Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), audit=audit)
 
     def sweep() -> None:
-        sweep_orphans(Table.open(sim.store, PATHS, clock=clock, reader=reader), policy=ANY_SHARE, audit=audit)
+        sweep_orphans(
+            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), policy=ANY_SHARE, audit=audit
+        )
 
     _require_found(sim, clock, bodies)
     for _ in range(_ROUNDS):
@@ -106,14 +109,14 @@ def lose_log_files(sim: Simulation) -> int:
                 raise Violation(f"{marker.path} went, and is of the lost commit {key} (J5, F5)")
         inner.put(key, body)
     sweep()
-    if read_orphan_record(sim.store, PATHS).lost:
+    if read_orphan_record(TableStore(sim.store, PATHS)).lost:
         raise Violation("a commit counts as lost whose log file is there (F5)")
     return len(bodies)
 
 
 def _choose(sim: Simulation, clock: SimClock) -> list[str]:
     """Choose log files that nothing but a fence's history speaks of, but not the last that there is."""
-    landed = set(read_landed(sim.store, PATHS))
+    landed = set(read_landed(TableStore(sim.store, PATHS)))
     view = sim.make_reader(clock).read()
     horizon_ms = read_horizon_ms(view)
     dead = {tombstone.path for file in view.files for tombstone in file.log.log_tombstones}
@@ -127,7 +130,7 @@ def _choose(sim: Simulation, clock: SimClock) -> list[str]:
 
 
 def _require_found(sim: Simulation, clock: SimClock, bodies: dict[str, bytes]) -> None:
-    report = fsck_table(sim.store, PATHS, clock=clock, options=FsckOptions(fetch_threads=1))
+    report = fsck_table(TableStore(sim.store, PATHS), clock=clock, options=FsckOptions(fetch_threads=1))
     found = {each.key for each in report.findings if each.code == "commit-lost"}
     if found != bodies.keys():
         raise Violation(f"fsck calls {sorted(found)} lost, and {sorted(bodies)} are (F5)")

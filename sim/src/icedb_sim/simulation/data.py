@@ -24,10 +24,10 @@ from icedb_log.jobs import (
     RowChange,
     StagedBatch,
 )
-from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 
 ROW_BITS: Final = 4
@@ -89,7 +89,9 @@ class SimBatchWriter:
             for partition, part in value["rows"].items():
                 rows[partition] += part
         files = tuple(
-            write_rows(self.store, job.paths, partition=partition, rows=part, clock=self.clock, time_ms=job.time_ms)
+            write_rows(
+                TableStore(self.store, job.paths), partition=partition, rows=part, clock=self.clock, time_ms=job.time_ms
+            )
             for partition, part in sorted(rows.items())
         )
         return FlushOutput(
@@ -128,8 +130,7 @@ class SimGroupMerger:
                 results.append(MergedGroup(group, (), len(read), rows_removed))
                 continue
             output = write_rows(
-                self.store,
-                job.paths,
+                TableStore(self.store, job.paths),
                 partition=group.partition,
                 rows=rows,
                 clock=self.clock,
@@ -143,12 +144,10 @@ class SimGroupMerger:
         raise InvariantViolated(f"{len(rows)} rows are to be changed ({change.kind}) by a merger that cannot")
 
 
-def write_rows(
-    store: ObjectStore, paths: TablePaths, *, partition: str, rows: Sequence[int], clock: Clock, time_ms: int
-) -> FileMarker:
+def write_rows(table: TableStore, *, partition: str, rows: Sequence[int], clock: Clock, time_ms: int) -> FileMarker:
     """Write one data file under a fresh name and return its marker."""
-    key = paths.data_key(partition=partition, file_id=clock.new_id())
-    store.put(key, orjson.dumps(rows))
+    key = table.paths.data_key(partition=partition, file_id=clock.new_id())
+    table.store.put(key, orjson.dumps(rows))
     return FileMarker(key, len(rows) * ROW_BYTES, time_ms, row_count=len(rows))
 
 

@@ -18,6 +18,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.keys import parse_log_key, parse_staged_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
@@ -162,7 +163,7 @@ def finish_erasures(sim: Simulation) -> None:
     reader = sim.make_reader(clock)
     actor = Actor(ERASER, "rest", lambda _: None, 0, sim.world.rng, sim.world.rng)
     for _ in range(_MAX_REST_RUNS):
-        open_ids = list_open_ids(sim.store, PATHS)
+        open_ids = list_open_ids(TableStore(sim.store, PATHS))
         if not open_ids:
             return
         for erasure_id in open_ids:
@@ -174,12 +175,12 @@ def finish_erasures(sim: Simulation) -> None:
 
 def _erase_some(sim: Simulation, actor: Actor, reader: LogReader) -> None:
     rng = sim.world.rng
-    open_ids = list_open_ids(sim.store, PATHS)
+    open_ids = list_open_ids(TableStore(sim.store, PATHS))
     if not open_ids or rng.random() < 0.1:
         modulus = rng.randint(2, 12)
         condition = RowTest(modulus, rng.randrange(modulus)).to_sql()
         clock = SimClock(sim.world, actor.skew_ms)
-        open_ids = (create_erasure(sim.store, PATHS, condition=condition, clock=clock).erasure_id,)
+        open_ids = (create_erasure(TableStore(sim.store, PATHS), condition=condition, clock=clock).erasure_id,)
     _advance(sim, actor, reader, rng.choice(open_ids))
 
 
@@ -192,7 +193,7 @@ def _advance(sim: Simulation, actor: Actor, reader: LogReader, erasure_id: str) 
     clock: Clock = IntentClock(sim.world, actor.skew_ms, intent=intent, intents=model.removed.intents)
     try:
         advance_erasure(
-            Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader),
+            Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader),
             SimRowChanger(sim.store, clock),
             erasure_id,
         )
@@ -202,11 +203,13 @@ def _advance(sim: Simulation, actor: Actor, reader: LogReader, erasure_id: str) 
 
 def _clean(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     audit = sim.audit_watch.open()
-    vacuumed = vacuum_table(Table.open(sim.store, PATHS, clock=clock, reader=reader), audit=audit)
-    note_deletions(sim.store, PATHS, vacuumed.deleted_data)
+    vacuumed = vacuum_table(Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), audit=audit)
+    note_deletions(TableStore(sim.store, PATHS), vacuumed.deleted_data)
     if sim.world.rng.random() < 0.3:
-        swept = sweep_orphans(Table.open(sim.store, PATHS, clock=clock, reader=reader), policy=ANY_SHARE, audit=audit)
-        note_deletions(sim.store, PATHS, swept.deleted)
+        swept = sweep_orphans(
+            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), policy=ANY_SHARE, audit=audit
+        )
+        note_deletions(TableStore(sim.store, PATHS), swept.deleted)
 
 
 def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:

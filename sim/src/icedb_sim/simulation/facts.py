@@ -16,6 +16,7 @@ from icedb_log.clean.audit import AuditLog
 from icedb_log.clean.leases import Lease
 from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.simulation.changes import Intent, Removal, RemovedRows
@@ -302,7 +303,7 @@ class AuditWatch:
 
     def open(self) -> AuditLog:
         """Return an audit for a janitor."""
-        return AuditLog(cast("ObjectStore", self), PATHS, clock=self._clock, owner="janitor")
+        return AuditLog(TableStore(cast("ObjectStore", self), PATHS), clock=self._clock, owner="janitor")
 
     def put(self, key: str, body: bytes) -> str:
         """Take a part of an audit."""

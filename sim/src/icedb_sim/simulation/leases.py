@@ -20,6 +20,7 @@ from icedb_log.errors import (
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
@@ -91,7 +92,10 @@ def _take(sim: Simulation, clock: SimClock, reader: LogReader) -> Lease | None:
     at_ms = rng.choice((None, past_ms, *(t - 1 for t in died_ms[:_OLDEST])))
     try:
         lease = acquire_lease(
-            Table.open(sim.store, PATHS, clock=clock, reader=reader), ttl_ms=ttl_ms, at_ms=at_ms, max_leases=MAX_LEASES
+            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader),
+            ttl_ms=ttl_ms,
+            at_ms=at_ms,
+            max_leases=MAX_LEASES,
         )
     except (BelowHorizon, InvalidRequest, Overloaded):
         return None
@@ -115,13 +119,13 @@ def _go_on(sim: Simulation, clock: SimClock, reader: LogReader, lease: Lease) ->
     dice = rng.random()
     if dice < 0.15:
         model.leases.pop(lease.lease_id, None)
-        release_lease(sim.store, PATHS, lease.lease_id)
+        release_lease(TableStore(sim.store, PATHS), lease.lease_id)
         return None
     if dice < 0.25:
         return None
     ttl_ms = rng.randint(1, 6) * sim.world.settings.config.log_grace_ms
     try:
-        renewed = renew_lease(sim.store, PATHS, lease.lease_id, clock=clock, ttl_ms=ttl_ms)
+        renewed = renew_lease(TableStore(sim.store, PATHS), lease.lease_id, clock=clock, ttl_ms=ttl_ms)
     except NotFound:
         return None
     except (CommitOutcomeUnknown, Unavailable, CommitConflict):

@@ -18,6 +18,7 @@ from icedb_log.log.codec import decode_log_file, decode_log_head
 from icedb_log.log.reader import LogHeadReader, LogReader
 from icedb_log.model import LogFile, LogHead, LogView, Snapshot
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 
 from icedb_sim.simulation.data import BAD_BODY
 from icedb_sim.simulation.facts import Counters, HeldLease, KeptBatches, Landed, Promise, ReadMark, RowTruth, SimBatch
@@ -376,7 +377,7 @@ class SimReader(LogReader):
     """
 
     def __init__(self, store: ObjectStore, model: SimModel, *, clock: Clock, max_refresh_ms: int) -> None:
-        super().__init__(store, PATHS, clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
+        super().__init__(TableStore(store, PATHS), clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
         self._model = model
 
     @cached_property
@@ -390,7 +391,7 @@ class SimReader(LogReader):
 
 class _HeadReader(LogHeadReader):
     def __init__(self, store: ObjectStore, model: SimModel, *, clock: Clock, max_refresh_ms: int) -> None:
-        super().__init__(store, PATHS, clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
+        super().__init__(TableStore(store, PATHS), clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
         self._model = model
 
     def _decode(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:

@@ -18,6 +18,7 @@ from icedb_log.ingest.append import AppendJob, append_files, make_batch_id
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.model import FileMarker
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
@@ -177,7 +178,7 @@ def _store_now_ms(sim: Simulation) -> int:
 def _write_files(sim: Simulation, clock: SimClock, write: Write) -> WrittenFiles:
     begun_ms = _store_now_ms(sim)
     files = tuple(
-        write_rows(sim.store, PATHS, partition=partition, rows=rows, clock=clock, time_ms=clock.now_ms())
+        write_rows(TableStore(sim.store, PATHS), partition=partition, rows=rows, clock=clock, time_ms=clock.now_ms())
         for partition, rows in write.rows.items()
     )
     return WrittenFiles(files, begun_ms)
@@ -187,7 +188,9 @@ def _append(sim: Simulation, clock: SimClock, write: Write, written: WrittenFile
     job = AppendJob(written.files, {write.column: "BIGINT"}, write.batch_id, clock.new_id(), written.begun_ms, "")
     wait_ms = sim.world.rng.choice((0, 0, 5000))
     result = append_files(
-        Table.open(sim.store, PATHS, clock=clock, owner=owner, reader=sim.make_reader(clock)), job, wait_ms=wait_ms
+        Table.open(TableStore(sim.store, PATHS), clock=clock, owner=owner, reader=sim.make_reader(clock)),
+        job,
+        wait_ms=wait_ms,
     )
     if result.is_duplicate and write.batch_id not in sim.model.committed:
         raise Violation(f"batch {write.batch_id} is called a duplicate, but was never committed (A2)")
@@ -233,7 +236,7 @@ def finish_following(sim: Simulation, watch: OutsiderScenario) -> None:
 def _open(sim: Simulation, clock: SimClock) -> Follower:
     log_grace_ms = sim.world.settings.config.log_grace_ms
     lease_ms = sim.world.rng.choice((0, 3 * log_grace_ms))
-    return Follower(sim.store, PATHS, clock=clock, lease_ms=lease_ms, reader=sim.make_reader(clock))
+    return Follower(TableStore(sim.store, PATHS), clock=clock, lease_ms=lease_ms, reader=sim.make_reader(clock))
 
 
 def _step(sim: Simulation, follower: Follower, watch: OutsiderScenario) -> bool:

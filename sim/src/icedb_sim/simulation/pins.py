@@ -17,6 +17,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
 from icedb_log.store.object_store import ObjectInfo, StoredObject
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 
@@ -150,7 +151,7 @@ def pin_for_ever(sim: Simulation, actor: Actor) -> None:
 
 def end_pins(sim: Simulation) -> None:
     """End everything that holds: the faults are over, and the table has to come to rest."""
-    alter_table_config(sim.store, PATHS, {"keep_versions": 0}, clock=SimClock(sim.world))
+    alter_table_config(TableStore(sim.store, PATHS), {"keep_versions": 0}, clock=SimClock(sim.world))
     for name in _NAMES:
         _end(sim, name)
     _clear(sim)
@@ -165,7 +166,9 @@ def _pin(sim: Simulation, clock: SimClock, reader: LogReader, name: str) -> None
     at_ms = rng.choice((None, past_ms, *(t - 1 for t in died_ms[:_OLDEST])))
     mark = model.begin_read()
     try:
-        pin = create_pin(Table.open(sim.store, PATHS, clock=clock, reader=reader), name, at_ms=at_ms, ttl_ms=ttl_ms)
+        pin = create_pin(
+            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), name, at_ms=at_ms, ttl_ms=ttl_ms
+        )
     except (BelowHorizon, InvalidRequest):
         return
     if at_ms is not None:
@@ -176,20 +179,22 @@ def _pin(sim: Simulation, clock: SimClock, reader: LogReader, name: str) -> None
 
 def _read(sim: Simulation, name: str) -> tuple[Pin, Snapshot] | None:
     try:
-        return read_pinned(sim.store, PATHS, name)
+        return read_pinned(TableStore(sim.store, PATHS), name)
     except (InvalidRequest, NotFound):
         return None
 
 
 def _end(sim: Simulation, name: str) -> None:
     try:
-        unpin(sim.store, PATHS, name)
+        unpin(TableStore(sim.store, PATHS), name)
     except NotFound:
         return
 
 
 def _clear(sim: Simulation) -> None:
-    sim.store.delete(find_ended_pins(sim.store, PATHS, data_grace_ms=sim.world.settings.config.data_grace_ms))
+    sim.store.delete(
+        find_ended_pins(TableStore(sim.store, PATHS), data_grace_ms=sim.world.settings.config.data_grace_ms)
+    )
 
 
 def _read_versions(sim: Simulation, reader: LogReader) -> None:

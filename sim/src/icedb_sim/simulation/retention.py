@@ -17,6 +17,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.retain import retain_table
 from icedb_log.table.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE
 from icedb_log.table.stored_config import decode_table_config
@@ -108,7 +109,7 @@ class RetentionScenario(Scenario):
         clock = IntentClock(
             sim.world, 0, intent=replace(_intent(is_forced=True), is_at_rest=True), intents=sim.model.removed.intents
         )
-        retain_table(Table.open(sim.store, PATHS, clock=clock, owner="rest"), force=True)
+        retain_table(Table.open(TableStore(sim.store, PATHS), clock=clock, owner="rest"), force=True)
 
     def check(self, sim: Simulation) -> None:
         """Check that nothing is left whose time has come."""
@@ -167,13 +168,13 @@ class RetentionScenario(Scenario):
         if rng.random() < 0.2:
             changed_ms = (config.retention_ms or 0) + rng.choice((0, 0, -10, 20)) * MINUTE_MS
             clock = SimClock(sim.world, actor.skew_ms)
-            alter_table_config(sim.store, PATHS, {"retention_ms": max(changed_ms, HOUR_MS)}, clock=clock)
+            alter_table_config(TableStore(sim.store, PATHS), {"retention_ms": max(changed_ms, HOUR_MS)}, clock=clock)
             return
         is_off = rng.random() < _OFF_RATE
         intent = _intent(is_forced=rng.random() < _FORCE_RATE, is_off=is_off)
         skew_ms = actor.skew_ms + rng.choice((-_OFF_MS, _OFF_MS)) * is_off
         clock = IntentClock(sim.world, skew_ms, intent=intent, intents=sim.model.removed.intents)
-        table = Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader)
+        table = Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader)
         retain_table(table, force=intent.is_forced, dry_run=rng.random() < 0.1)
 
 
@@ -209,7 +210,7 @@ def _produce_for_ever(sim: Simulation, actor: Actor) -> None:
     while True:
         batch = _new_batch(sim, clock, hours)
         try:
-            stage_batch(sim.store, PATHS, body=batch.body, staging_format="ndjson", batch_id=batch.batch_id)
+            stage_batch(TableStore(sim.store, PATHS), body=batch.body, staging_format="ndjson", batch_id=batch.batch_id)
             batch.is_acknowledged = True
         except (*ORDINARY, NotFound) as error:
             sim.world.note(type(error).__name__, actor.kind)

@@ -13,6 +13,7 @@ from icedb_log.ingest.quarantine import conflict_name, payload_key, reason_key
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import StagedBatch
 from icedb_log.keys import parse_staged_key
+from icedb_log.store.table_store import TableStore
 
 from icedb_sim.simulation.actors import Simulation, try_run
 from icedb_sim.simulation.data import ROW_BITS, encode_batch
@@ -90,5 +91,5 @@ def _reuse(sim: Simulation, batch_id: str) -> None:
         row = sim.batch_count << ROW_BITS
         sim.batch_count += 1
         model.others[batch_id] = encode_batch({"p=a": [row]}, column="c0", sql_type="BIGINT", bad_count=0)
-    stage_batch(sim.store, PATHS, body=model.others[batch_id], staging_format=FORMAT, batch_id=batch_id)
+    stage_batch(TableStore(sim.store, PATHS), body=model.others[batch_id], staging_format=FORMAT, batch_id=batch_id)
     model.others_accepted.add(batch_id)

@@ -13,6 +13,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.store.object_store import ObjectInfo, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 
@@ -51,10 +52,12 @@ def quiesce(sim: Simulation) -> None:
     audit = sim.audit_watch.open()
 
     def vacuum() -> object:
-        return vacuum_table(Table.open(sim.store, PATHS, clock=clock, reader=reader), audit=audit)
+        return vacuum_table(Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), audit=audit)
 
     def sweep() -> object:
-        return sweep_orphans(Table.open(sim.store, PATHS, clock=clock, reader=reader), policy=ANY_SHARE, audit=audit)
+        return sweep_orphans(
+            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), policy=ANY_SHARE, audit=audit
+        )
 
     runs = (vacuum, sweep, sweep)
     worker = sim.make_reader(clock)
@@ -90,13 +93,15 @@ def _content(sim: Simulation) -> frozenset[ObjectInfo]:
 def _work_off(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     writer, merger = SimBatchWriter(sim.store, clock), SimGroupMerger(sim.store, clock)
     for _ in range(_MAX_RUNS):
-        flushed = flush_table(Table.open(sim.store, PATHS, clock=clock, owner="rest", reader=reader), writer)
+        flushed = flush_table(
+            Table.open(TableStore(sim.store, PATHS), clock=clock, owner="rest", reader=reader), writer
+        )
         if not (flushed.has_more or flushed.committed_key or flushed.rejected or flushed.duplicate_count):
             break
     else:
         raise Violation("flushes never come to rest (I2)")
     for _ in range(_MAX_RUNS):
-        merged = merge_table(Table.open(sim.store, PATHS, clock=clock, owner="rest", reader=reader), merger)
+        merged = merge_table(Table.open(TableStore(sim.store, PATHS), clock=clock, owner="rest", reader=reader), merger)
         if merged.committed_key is None:
             break
     else:
@@ -214,7 +219,7 @@ class _Schedule:
             return now_ms - now_ms % resolution_ms
 
         inner = MemoryObjectStore(store_now_ms)
-        create_table(inner, PATHS, settings.config)
+        create_table(TableStore(inner, PATHS), settings.config)
         model = SimModel(settings, store_now_ms=store_now_ms, exists=inner.holds)
         surroundings = Surroundings(settings, model, store_now_ms, inner.holds)
         self._scenarios: list[Scenario] = [scenario(surroundings) for scenario in find_scenarios(mix)]

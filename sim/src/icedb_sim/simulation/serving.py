@@ -19,6 +19,7 @@ from icedb_log.serving.changes import compare_snapshots
 from icedb_log.serving.commit_wait import await_commit
 from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import CachedTable, TableState
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import PartitionFilter
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -102,8 +103,7 @@ class Process:
     def __init__(self, sim: Simulation, skew_ms: int) -> None:
         self.clock = MarkingClock(sim.world, skew_ms, model=sim.model)
         self.table = CachedTable(
-            sim.store,
-            PATHS,
+            TableStore(sim.store, PATHS),
             clock=self.clock,
             wait_ms=sim.world.settings.config.log_grace_ms,
             on_refresh=lambda _: None,
@@ -224,8 +224,7 @@ class ServingScenario(Scenario):
             state = read(max_staleness_ms=rng.choice((0, SECOND_MS)))
             if find_commit(state, batch.batch_id) is None:
                 state = await_commit(
-                    sim.store,
-                    PATHS,
+                    TableStore(sim.store, PATHS),
                     batch.batch_id,
                     read=lambda: read(max_staleness_ms=0),
                     clock=process.clock,

@@ -16,6 +16,7 @@ from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
 from icedb_log.log.reader import LogReader
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.units import HOUR_MS
 
@@ -98,12 +99,12 @@ class SweepScenario(Scenario):
         clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
         reader = sim.make_reader(clock)
         self._inner, self._audit_watch = sim.store.inner, sim.audit_watch
-        audit = AuditLog(sim.store, PATHS, clock=clock, owner=actor.name)
+        audit = AuditLog(TableStore(sim.store, PATHS), clock=clock, owner=actor.name)
 
         def vacuum() -> object:
-            return vacuum_table(Table.open(sim.store, PATHS, clock=clock, reader=reader), audit=audit)
+            return vacuum_table(Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), audit=audit)
 
-        forget = partial(sweep_audit, sim.store, PATHS, retention_ms=HOUR_MS, clock=clock)
+        forget = partial(sweep_audit, TableStore(sim.store, PATHS), retention_ms=HOUR_MS, clock=clock)
         runs: tuple[Callable[[], object], ...] = (vacuum, partial(_sweep, sim, clock, reader, audit), forget)
         while True:
             try:
@@ -116,6 +117,6 @@ class SweepScenario(Scenario):
 def _sweep(sim: Simulation, clock: SimClock, reader: LogReader, audit: AuditLog) -> None:
     """Sweep orphans, and what that finds besides, as the service does."""
     policy = sim.world.rng.choice((OrphanPolicy(), ANY_SHARE))
-    table = Table.open(sim.store, PATHS, clock=clock, reader=reader)
+    table = Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader)
     swept = sweep_orphans(table.renewed(), policy=policy, audit=audit)
     sweep_leftovers(table, swept.leftovers, audit=audit)

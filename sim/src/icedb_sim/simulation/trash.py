@@ -17,6 +17,7 @@ from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.codec import decode_log_file
 from icedb_log.store.object_store import StoredObject, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import BELIEVED_MS, Dropped
 from icedb_log.table.stored_config import create_table, decode_table_config, load_any_config
 from icedb_log.table.table_config import TableConfig
@@ -178,12 +179,14 @@ class TrashScenario(Scenario):
                 request = DropRequest(keep_ms=config.data_grace_ms, is_forced=rng.random() < _FORCE_RATE)
                 if request.keep_ms < self._config.data_grace_ms:
                     request = replace(request, keep_ms=self._config.data_grace_ms)
-                run: Callable[[], object] = partial(drop_table, sim.store, PATHS, clock=clock, request=request)
+                run: Callable[[], object] = partial(
+                    drop_table, TableStore(sim.store, PATHS), clock=clock, request=request
+                )
             elif dice < 0.55:
-                run = partial(undrop_table, sim.store, PATHS, clock=clock)
+                run = partial(undrop_table, TableStore(sim.store, PATHS), clock=clock)
             else:
                 change = {"data_grace_ms": config.data_grace_ms * rng.choice(_LONGER)}
-                run = partial(create_table, sim.store, PATHS, config.model_copy(update=change))
+                run = partial(create_table, TableStore(sim.store, PATHS), config.model_copy(update=change))
             _try(sim, actor, run)
             sim.world.sleep(int(rng.random() * 3 * sim.world.settings.think_ms))
 
@@ -198,8 +201,7 @@ class TrashScenario(Scenario):
                 actor,
                 partial(
                     purge_table,
-                    sim.store,
-                    PATHS,
+                    TableStore(sim.store, PATHS),
                     clock=clock,
                     owner=actor.name,
                     audit=sim.audit_watch.open(),
@@ -242,22 +244,22 @@ class TrashScenario(Scenario):
         """Take the table back, or have it purged to the end and another one created."""
         clock = SimClock(sim.world)
         self._inner = sim.store.inner
-        mark = load_any_config(sim.store, PATHS)[0].dropped
+        mark = load_any_config(TableStore(sim.store, PATHS))[0].dropped
         if mark is not None and mark.state == "trash" and sim.world.seed % 2:
-            undrop_table(sim.store, PATHS, clock=clock)
+            undrop_table(TableStore(sim.store, PATHS), clock=clock)
         elif mark is not None:
             if mark.state == "trash":
-                drop_table(sim.store, PATHS, clock=clock, request=DropRequest(is_forced=True))
+                drop_table(TableStore(sim.store, PATHS), clock=clock, request=DropRequest(is_forced=True))
             self._purge_all(sim, clock)
             sim.world.now_ms += sim.world.settings.config.log_grace_ms
-            create_table(sim.store, PATHS, sim.world.settings.config)
+            create_table(TableStore(sim.store, PATHS), sim.world.settings.config)
         for batch in sim.model.batches.values():
             # Who enqueued it while the table was being purged, or was not there, was told nothing that holds.
             batch.is_acknowledged = batch.is_acknowledged and batch.batch_id in self._staged
 
     def _purge_all(self, sim: Simulation, clock: SimClock) -> None:
         for _ in range(_MAX_RUNS):
-            purge_table(sim.store, PATHS, clock=clock, owner="rest", audit=sim.audit_watch.open())
+            purge_table(TableStore(sim.store, PATHS), clock=clock, owner="rest", audit=sim.audit_watch.open())
             mark = self._config.dropped
             if mark is not None and mark.state == "purged" and mark.is_final:
                 break

@@ -24,6 +24,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -158,7 +159,9 @@ class SimViewFeeder:
                 rows += read
         files: tuple[FileMarker, ...] = ()
         if rows:
-            marker = write_rows(self._store, job.paths, partition="", rows=rows, clock=self._clock, time_ms=job.time_ms)
+            marker = write_rows(
+                TableStore(self._store, job.paths), partition="", rows=rows, clock=self._clock, time_ms=job.time_ms
+            )
             files = (marker,)
         return FeedOutput(files, job.schema, tuple(taken), tuple(refused), (), len(rows), len(rows))
 
@@ -195,9 +198,9 @@ def work_off_view(sim: Simulation) -> None:
     else:
         raise Violation("feeds never come to rest (V1)")
     merger = SimGroupMerger(sim.store, clock)
-    merge_table(Table.open(sim.store, VIEW, clock=clock, owner="rest", reader=readers.view), merger)
-    vacuum_table(Table.open(sim.store, VIEW, clock=clock, reader=readers.view))
-    sweep_orphans(Table.open(sim.store, VIEW, clock=clock, reader=readers.view), policy=ANY_SHARE)
+    merge_table(Table.open(TableStore(sim.store, VIEW), clock=clock, owner="rest", reader=readers.view), merger)
+    vacuum_table(Table.open(TableStore(sim.store, VIEW), clock=clock, reader=readers.view))
+    sweep_orphans(Table.open(TableStore(sim.store, VIEW), clock=clock, reader=readers.view), policy=ANY_SHARE)
 
 
 def check_view(sim: Simulation, watch: ViewScenario) -> None:
@@ -217,20 +220,20 @@ def check_view(sim: Simulation, watch: ViewScenario) -> None:
 
 
 def _vacuum(sim: Simulation, clock: SimClock, readers: FeedReaders) -> None:
-    vacuum_table(Table.open(sim.store, VIEW, clock=clock, reader=readers.view))
+    vacuum_table(Table.open(TableStore(sim.store, VIEW), clock=clock, reader=readers.view))
 
 
 def _merge(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *, full: bool) -> None:
-    view = Table.open(sim.store, VIEW, clock=clock, owner=owner, reader=readers.view)
+    view = Table.open(TableStore(sim.store, VIEW), clock=clock, owner=owner, reader=readers.view)
     merge_table(view, SimGroupMerger(sim.store, clock), options=MergeOptions(full=full))
 
 
 def _feed(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *, max_commits: int) -> bool:
     try:
-        read_table_config(sim.store, VIEW)
+        read_table_config(TableStore(sim.store, VIEW))
     except NotFound:
         _create(sim, clock)
-    view = Table.open(sim.store, VIEW, clock=clock, owner=owner, reader=readers.view)
+    view = Table.open(TableStore(sim.store, VIEW), clock=clock, owner=owner, reader=readers.view)
     source = open_source(view, reader=readers.source)
     result = feed_view(view, source, SimViewFeeder(sim.store, clock), limits=FeedLimits(max_commits=max_commits))
     return result.committed_key is not None
@@ -239,7 +242,7 @@ def _feed(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *,
 def _create(sim: Simulation, clock: SimClock) -> None:
     fields = {**dict(sim.world.settings.config), "name": VIEW.name, "view_of": PATHS.name, "view_query": "_rows"}
     try:
-        create_view(sim.store, VIEW, TableConfig.create(**fields), clock=clock)
+        create_view(TableStore(sim.store, VIEW), TableConfig.create(**fields), clock=clock)
     except InvalidRequest:
         return  # another one was faster
 

@@ -55,8 +55,7 @@ def live_users(table: SmallTable) -> list[str]:
 def put_orphan(table: SmallTable, *users: str, p: str = "a") -> FileMarker:
     """Upload a data file with a row for each user, that no log file names."""
     return write_rows(
-        table.store,
-        table.paths,
+        table,
         partition=f"p={p}",
         rows=[{"id": 1, "p": p, "u": user} for user in users],
         config=table.config,
@@ -76,7 +75,7 @@ def commit_marker(table: SmallTable, marker: FileMarker) -> None:
 
 def ask(table: SmallTable, condition: str = "u = 'victim'") -> str:
     """Ask for an erasure and return its id."""
-    erasure = create_erasure(table.store, table.paths, condition=condition, clock=table.clock)
+    erasure = create_erasure(table, condition=condition, clock=table.clock)
     table.clock.advance(1)
     return erasure.erasure_id
 
@@ -89,7 +88,7 @@ def advance(
 ) -> ErasureProgress:
     """Carry an erasure on."""
     progress = advance_erasure(
-        Table.open(table.store, table.paths, clock=table.clock, owner="erase", reader=table.reader()),
+        Table.open(table, clock=table.clock, owner="erase", reader=table.reader()),
         changer or StatsChanger(table.store, table.clock),
         erasure_id,
     )
@@ -101,7 +100,7 @@ def clean(table: SmallTable, *, is_noted: bool = True) -> None:
     """Vacuum and sweep orphans as the janitor does; tell open erasures of it unless the janitor dies before that."""
     vacuumed, swept = table.vacuum(), table.sweep()
     if is_noted:
-        note_deletions(table.store, table.paths, (*vacuumed.deleted_data, *swept.deleted))
+        note_deletions(table, (*vacuumed.deleted_data, *swept.deleted))
 
 
 def finish(table: SmallTable, erasure_id: str, *, max_rounds: int = 30) -> Erasure:

@@ -9,6 +9,7 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_findings import FsckReport
+from icedb_log.store.table_store import TableStore
 
 from icedb_sim.tables.row_footers import RowFooterReader
 from icedb_sim.tables.small_table import SmallTable
@@ -18,8 +19,7 @@ def check(table: SmallTable, paths: TablePaths | None = None, *, deep: bool = Tr
     """Check a table without threads, so that calls come in one order."""
     footers = RowFooterReader(table.store) if deep else None
     return fsck_table(
-        table.store,
-        paths or table.paths,
+        TableStore(table.store, paths or table.paths),
         clock=table.clock,
         options=FsckOptions(footers=footers, fetch_threads=1, **options),
     )

@@ -39,6 +39,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import read_partition_values
 from icedb_log.table.partition_path import encode_partition_value
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -253,8 +254,7 @@ class RowFileMerger:
         kind = "merge" if job.change is None or job.change.kind == "merge_query" else job.change.kind
         footer = make_row_footer(job, group.partition, kind=kind, inputs=[marker.path for marker in group.inputs])
         output = write_rows(
-            self.store,
-            job.paths,
+            TableStore(self.store, job.paths),
             partition=group.partition,
             rows=rows,
             config=job.config,
@@ -323,8 +323,7 @@ def write_partitions(
     """Write one data file for each partition of a flush or a feed, and return their markers."""
     return tuple(
         write_rows(
-            store,
-            job.paths,
+            TableStore(store, job.paths),
             partition=partition,
             rows=part,
             config=job.config,
@@ -337,8 +336,7 @@ def write_partitions(
 
 
 def write_rows(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     partition: str,
     rows: Iterable[Row],
@@ -352,8 +350,8 @@ def write_rows(
     body = b"\n".join(orjson.dumps(row) for row in lines)
     if footer is not None:
         body += b"\n#" + orjson.dumps(dict(footer))
-    key = paths.data_key(partition=partition, file_id=clock.new_id())
-    store.put(key, body)
+    key = table.paths.data_key(partition=partition, file_id=clock.new_id())
+    table.store.put(key, body)
     return FileMarker(key, len(body), time_ms, row_count=len(lines), inexact=find_inexact(lines))
 
 

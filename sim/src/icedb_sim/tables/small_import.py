@@ -6,6 +6,7 @@ from typing import Any
 
 from icedb_log.ingest.import_records import read_records
 from icedb_log.ingest.imports import ImportLimits, ImportOptions, ImportResult, import_files
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 from icedb_sim.tables.row_files import encode_rows
@@ -36,7 +37,7 @@ class ImportTable(SmallTable):
         """Import some files; without keys, all below ``in/``. Options may be given field by field."""
         sources = [describe_source(self.store, key) for key in keys or self.keys("in/")]
         result = import_files(
-            Table.open(self.store, self.paths, clock=self.clock, owner="import", reader=self.reader()),
+            Table.open(TableStore(self.store, self.paths), clock=self.clock, owner="import", reader=self.reader()),
             RowFileImporter(self.store, self.clock),
             sources,
             options=options or ImportOptions(**fields),
@@ -48,7 +49,7 @@ class ImportTable(SmallTable):
 
     def states(self) -> list[str]:
         """Return the states of all import records, oldest first."""
-        return [listed.record.state for listed in read_records(self.store, self.paths)]
+        return [listed.record.state for listed in read_records(TableStore(self.store, self.paths))]
 
     def _put(self, key: str, rows: list[dict[str, object]]) -> str:
         self.store.put(key, encode_rows(rows))

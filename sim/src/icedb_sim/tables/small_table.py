@@ -18,6 +18,7 @@ from icedb_log.merge.merge_plan import MergeLimits
 from icedb_log.model import LogView, Snapshot
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table
 from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.table.partition_glob import select_partitions
 from icedb_log.table.partition_removal import RemovalResult, remove_partitions
@@ -47,7 +48,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-class SmallTable:
+class SmallTable(TableStore):
     """A table ``<root>/<name>`` with small limits. After each step one millisecond passes.
 
     Args:
@@ -71,20 +72,18 @@ class SmallTable:
     ) -> None:
         self.clock = FakeClock(start_ms)
         self._has_footers = has_footers
-        self.store = ScriptedStore(store or MemoryObjectStore(self.clock.now_ms))
-        self.paths = Warehouse(self.store, root).table(name)
+        self.store: ScriptedStore = ScriptedStore(store or MemoryObjectStore(self.clock.now_ms))
+        self.paths = Warehouse(self.store, root).table(name).paths
         self.config = TableConfig.create(name=name, **{**DEFAULTS, **config})
-        create_table(self.store, self.paths, self.config)
+        create_table(self, self.config)
 
     def opened(self, owner: str = "", *, clock: Clock | None = None, reader: LogReader | None = None) -> Table:
         """Open the table as an operation takes it: reads the configuration."""
-        return Table.open(
-            self.store, self.paths, clock=clock or self.clock, owner=owner, reader=reader or self.reader()
-        )
+        return Table.open(self, clock=clock or self.clock, owner=owner, reader=reader or self.reader())
 
     def known(self, owner: str = "", *, store: ObjectStore | None = None) -> Table:
         """Return the table as an operation takes it, without a look at the store."""
-        return Table.of(self.config, store or self.store, self.paths, clock=self.clock, owner=owner)
+        return Table.of(self.config, TableStore(store or self.store, self.paths), clock=self.clock, owner=owner)
 
     def stage(self, rows: Sequence[Row], *, batch_id: str | None = None) -> str:
         """Stage a batch and return its id."""
@@ -93,7 +92,7 @@ class SmallTable:
     def stage_bytes(self, body: bytes, *, batch_id: str | None = None) -> str:
         """Stage a batch from its bytes and return its id."""
         batch_id = batch_id or new_batch_id(self.clock)
-        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=batch_id)
+        stage_batch(self, body=body, staging_format="ndjson", batch_id=batch_id)
         self.clock.advance(1)
         return batch_id
 
@@ -165,17 +164,13 @@ class SmallTable:
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumResult:
         """Vacuum once."""
-        result = vacuum_table(
-            Table.open(self.store, self.paths, clock=self.clock, reader=self.reader()), dry_run=dry_run
-        )
+        result = vacuum_table(Table.open(self, clock=self.clock, reader=self.reader()), dry_run=dry_run)
         self.clock.advance(1)
         return result
 
     def sweep(self, *, dry_run: bool = False, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:
         """Sweep orphans once, whatever their share; what is an orphan for the first time waits for the next sweep."""
-        return sweep_orphans(
-            Table.open(self.store, self.paths, clock=self.clock, reader=self.reader()), dry_run=dry_run, policy=policy
-        )
+        return sweep_orphans(Table.open(self, clock=self.clock, reader=self.reader()), dry_run=dry_run, policy=policy)
 
     def sweep_twice(self, *, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:
         """Sweep orphans, let a grace period pass, and sweep again: then they go."""
@@ -196,7 +191,7 @@ class SmallTable:
 
     def reader(self, *, page_size: int = 1000) -> LogReader:
         """Return a reader without threads, so that calls come in one order."""
-        return LogReader(self.store, self.paths, clock=self.clock, page_size=page_size, fetch_threads=1)
+        return LogReader(self, clock=self.clock, page_size=page_size, fetch_threads=1)
 
     def view(self) -> LogView:
         """Read the log."""

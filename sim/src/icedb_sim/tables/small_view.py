@@ -11,6 +11,7 @@ from icedb_log.log.fold import fold, newest_feed
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, MergeResult, merge_table
 from icedb_log.model import FeedState, LogView, Snapshot
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
@@ -52,7 +53,7 @@ class SmallView:
 
     def create(self) -> None:
         """Create it."""
-        create_view(self.store, self.paths, self.config, clock=self.clock)
+        create_view(TableStore(self.store, self.paths), self.config, clock=self.clock)
         self.clock.advance(1)
 
     def feed(self, *, limits: FeedLimits | None = None, feeder: RowFileFeeder | None = None) -> FeedResult:
@@ -72,7 +73,9 @@ class SmallView:
         """Merge the view once."""
         merger = RowFileMerger(self.store, self.clock)
         result = merge_table(
-            Table.open(self.store, self.paths, clock=self.clock, owner="merge", reader=self.reader(self.paths)),
+            Table.open(
+                TableStore(self.store, self.paths), clock=self.clock, owner="merge", reader=self.reader(self.paths)
+            ),
             merger,
             options=MergeOptions(full=full),
         )
@@ -81,7 +84,9 @@ class SmallView:
 
     def vacuum(self) -> VacuumResult:
         """Vacuum the view once."""
-        result = vacuum_table(Table.open(self.store, self.paths, clock=self.clock, reader=self.reader(self.paths)))
+        result = vacuum_table(
+            Table.open(TableStore(self.store, self.paths), clock=self.clock, reader=self.reader(self.paths))
+        )
         self.clock.advance(1)
         return result
 
@@ -91,12 +96,14 @@ class SmallView:
 
     def opened(self, owner: str = "") -> tuple[Table, Table]:
         """Open the view and its source with fresh readers, without threads."""
-        view = Table.open(self.store, self.paths, clock=self.clock, owner=owner, reader=self.reader(self.paths))
+        view = Table.open(
+            TableStore(self.store, self.paths), clock=self.clock, owner=owner, reader=self.reader(self.paths)
+        )
         return view, open_source(view, reader=self.reader(self.source))
 
     def reader(self, paths: TablePaths) -> LogReader:
         """Return a reader without threads, so that calls come in one order."""
-        return LogReader(self.store, paths, clock=self.clock, fetch_threads=1)
+        return LogReader(TableStore(self.store, paths), clock=self.clock, fetch_threads=1)
 
     def view(self) -> LogView:
         """Read the view's log."""

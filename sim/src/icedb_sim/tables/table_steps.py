@@ -19,6 +19,7 @@ from icedb_log.log.fence import FenceState, HeldFence, acquire_fence, read_fence
 from icedb_log.model import LogFile
 from icedb_log.repair.rebuild import RebuildResult
 from icedb_log.repair.rebuild_record import LeftOut
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.stored_config import create_table, load_any_config
 from icedb_log.table.table import Table
@@ -50,7 +51,7 @@ class TamperingWriter(RowFileWriter):
 
 def staged_ids(table: SmallTable) -> list[str]:
     """Return the ids of the batches that are staged."""
-    return [batch.batch_id for batch in list_staged(table.store, table.paths).batches]
+    return [batch.batch_id for batch in list_staged(table).batches]
 
 
 def bad_rows_of(batch: StagedBatch, key: str = "wh/t/_icedb/quarantine/x.rows.ndjson.zst") -> BadRows:
@@ -120,18 +121,18 @@ def make_table() -> SmallTable:
 
 def pin(table: SmallTable, name: str = NAME, **options: Any) -> Pin:
     """Pin a table; options as of :func:`~icedb_log.clean.pin_creation.create_pin`."""
-    return create_pin(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), name, **options)
+    return create_pin(Table.open(table, clock=table.clock, reader=table.reader()), name, **options)
 
 
 def pinned_ids(table: SmallTable, name: str = NAME) -> list[int]:
     """Return the ids of the rows that a pin shows."""
-    _, snapshot = read_pinned(table.store, table.paths, name)
+    _, snapshot = read_pinned(table, name)
     return sorted(row["id"] for row in read_live_rows(table.store, snapshot))
 
 
 def status(table: SmallTable, name: str = NAME) -> PinStatus:
     """Return what is known of a pin."""
-    return find_pin(table.store, table.paths, name)[1]
+    return find_pin(table, name)[1]
 
 
 def age(table: SmallTable, by_ms: int = DAY_MS) -> VacuumResult:
@@ -162,8 +163,8 @@ def make_full() -> SmallTable:
     table.append(4)
     table.stage([{"id": 5, "p": "a"}])
     store, paths = table.store, table.paths
-    bind_key(store, paths, key="order 1", content_sha256="00", clock=table.clock)
-    put_lease(store, paths, at_ms=0, ttl_ms=1, clock=table.clock, lease_id="old")
+    bind_key(TableStore(store, paths), key="order 1", content_sha256="00", clock=table.clock)
+    put_lease(TableStore(store, paths), at_ms=0, ttl_ms=1, clock=table.clock, lease_id="old")
     for key in (
         paths.pressure_key,
         paths.quarantine_key("0198.json"),
@@ -184,14 +185,14 @@ def make_full() -> SmallTable:
 def drop(table: SmallTable, *, force: bool = False) -> None:
     """Drop it, for ten minutes or for good."""
     request = DropRequest(keep_ms=KEEP_MS, is_forced=force)
-    drop_table(table.store, table.paths, clock=table.clock, request=request)
+    drop_table(table, clock=table.clock, request=request)
     table.clock.advance(1)
 
 
 def purge(table: SmallTable, **options: Any) -> PurgeResult:
     """Purge it once, in small chunks."""
     options = {"limits": PurgeLimits(chunk_keys=3, page_keys=2), **options}
-    result = purge_table(table.store, table.paths, clock=table.clock, owner="janitor", **options)
+    result = purge_table(table, clock=table.clock, owner="janitor", **options)
     table.clock.advance(1)
     return result
 
@@ -199,14 +200,14 @@ def purge(table: SmallTable, **options: Any) -> PurgeResult:
 def create_again(table: SmallTable, **fields: Any) -> None:
     """Create another one of its name, when it is free."""
     table.clock.advance(table.config.log_grace_ms)
-    config = TableConfig.create(name=table.paths.name, **{**DEFAULTS, **fields})
-    create_table(table.store, table.paths, config)
+    config = TableConfig.create(name=table.name, **{**DEFAULTS, **fields})
+    create_table(table, config)
     table.clock.advance(1)
 
 
 def mark_of(table: SmallTable) -> Dropped | None:
     """Return the mark in its ``table.json``."""
-    return load_any_config(table.store, table.paths)[0].dropped
+    return load_any_config(table)[0].dropped
 
 
 def rest_of(table: SmallTable) -> list[str]:

@@ -13,6 +13,7 @@ from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.chaos.chaos_readers import ChaosReader, make_client_read
@@ -81,10 +82,12 @@ def came_too_late(batch: QuarantinedBatch, known: Collection[str]) -> bool:
 
 def _judge_table(warehouse: Warehouse, table: str, checker: ContentChecker, *, clock: Clock) -> dict[str, str]:
     """Run ``icedb fsck --deep``, and look into quarantine; return why batches are there, by their ids."""
-    store, paths = warehouse.store, warehouse.table(table)
+    store, paths = warehouse.store, warehouse.table(table).paths
     try:
-        report = fsck_table(store, paths, clock=clock, options=FsckOptions(footers=ParquetFooterReader(store)))
-        refused = tuple(list_quarantined(store, paths))
+        report = fsck_table(
+            TableStore(store, paths), clock=clock, options=FsckOptions(footers=ParquetFooterReader(store))
+        )
+        refused = tuple(list_quarantined(TableStore(store, paths)))
     except IceDBError as error:
         checker.note(f"cannot be read: {error}"[:500], table=table, reader="fsck")
         return {}

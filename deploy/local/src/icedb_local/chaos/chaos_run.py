@@ -126,7 +126,7 @@ class ChaosRun:
             self.say(f"the stack is up; disks get full by {disks.how}")
             warehouse = layout.server_settings.open()
             for table in TABLES:
-                create_table(warehouse.store, warehouse.table(table), self._config(table))
+                create_table(warehouse.table(table), self._config(table))
             scraper = exits.enter_context(
                 Scraper(layout.metrics_ports, interval_s=self.plan.scrape_s, clock=self.clock)
             )

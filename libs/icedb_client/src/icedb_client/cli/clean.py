@@ -21,7 +21,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_VACUUM
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_any_config
 from icedb_log.table.table import Table
 from rich.markup import escape
@@ -94,9 +94,7 @@ def vacuum(
         raise typer.BadParameter("only with --dry-run: `icedb audit` shows what was deleted", param_hint="--list")
     with open_client(context, table=table) as client:
         if dry_run:
-            result = vacuum_table(
-                Table.open(client.warehouse.store, client.warehouse.table(table), clock=SystemClock()), dry_run=True
-            )
+            result = vacuum_table(Table.open(client.warehouse.table(table), clock=SystemClock()), dry_run=True)
             if as_json:
                 _write_plan(table, result)
             elif list_objects:
@@ -268,8 +266,10 @@ def orphans(
         policy = OrphanPolicy(older_than_ms, DEFAULT_MAX_SHARE if max_share is None else max_share, force)
         policy.age_ms(client.table_config(table))  # a wrong bound is said here, not by a worker
         if not delete:
-            store, paths = client.warehouse.store, client.warehouse.table(table)
-            result = sweep_orphans(Table.open(store, paths, clock=SystemClock()), dry_run=True, policy=policy)
+            store, paths = client.warehouse.store, client.warehouse.table(table).paths
+            result = sweep_orphans(
+                Table.open(TableStore(store, paths), clock=SystemClock()), dry_run=True, policy=policy
+            )
             answer(_orphans_to_json(table, result), as_json=as_json, show=lambda: _show_orphans(table, result))
             return
         arguments = {"older_than_ms": older_than_ms, "max_share": max_share, "force": force}
@@ -385,34 +385,34 @@ def audit(
     span = since or (None if key else DEFAULT_SINCE)
     span_ms = None if span is None else parse_duration(span, option="--since")
     with open_client(context, table=table) as client:
-        store, paths = client.warehouse.store, client.warehouse.table(table)
+        store, paths = client.warehouse.store, client.warehouse.table(table).paths
         # By the store's clock, as the audit itself. A table that was dropped may still have one.
         now_ms = store.list_page(paths.audit_prefix, limit=1).store_now_ms
         since_ms = 0 if span_ms is None else max(0, now_ms - span_ms)
         if key is None:
-            _show_runs(store, paths, since_ms=since_ms, as_json=as_json)
+            _show_runs(TableStore(store, paths), since_ms=since_ms, as_json=as_json)
         else:
-            _show_object(store, paths, key=_full_key(paths, key), since_ms=since_ms, as_json=as_json)
+            _show_object(TableStore(store, paths), key=_full_key(paths, key), since_ms=since_ms, as_json=as_json)
 
 
 def _full_key(paths: TablePaths, key: str) -> str:
     return key if key.startswith(f"{paths.prefix}/") else f"{paths.prefix}/{key}"
 
 
-def _show_runs(store: ObjectStore, paths: TablePaths, *, since_ms: int, as_json: bool) -> None:
+def _show_runs(table: TableStore, *, since_ms: int, as_json: bool) -> None:
     runs: dict[str, dict[str, Any]] = {}
     damaged: list[DamagedPart] = []
-    for part in read_audit(store, paths, since_ms=since_ms):
+    for part in read_audit(table, since_ms=since_ms):
         if isinstance(part, DamagedPart):
             damaged.append(part)
         else:
             _add(runs.setdefault(part.run_id, _describe_run(part)), part)
     if not runs and not damaged:
-        load_any_config(store, paths)  # a name that is mistyped
+        load_any_config(table)  # a name that is mistyped
     if as_json:
         print_json(
             {
-                "table": paths.name,
+                "table": table.name,
                 "runs": list(runs.values()),
                 "damaged": [pick(each, "problem", key="audit_key") for each in damaged],
             }
@@ -435,10 +435,10 @@ def _show_runs(store: ObjectStore, paths: TablePaths, *, since_ms: int, as_json:
     out.print(shown)
 
 
-def _show_object(store: ObjectStore, paths: TablePaths, *, key: str, since_ms: int, as_json: bool) -> None:
+def _show_object(table: TableStore, *, key: str, since_ms: int, as_json: bool) -> None:
     found: list[tuple[AuditPart, AuditEntry]] = []
     damaged: list[DamagedPart] = []
-    for each in find_deletions(store, paths, key, since_ms=since_ms):
+    for each in find_deletions(table, key, since_ms=since_ms):
         if isinstance(each, DamagedPart):
             damaged.append(each)
         else:
@@ -446,14 +446,14 @@ def _show_object(store: ObjectStore, paths: TablePaths, *, key: str, since_ms: i
     if not found:
         _note_damaged(damaged)
         raise NotFound(
-            f"the audit of table {paths.name} does not know {key}: the janitor has not deleted it in the time that the "
+            f"the audit of table {table.name} does not know {key}: the janitor has not deleted it in the time that the "
             "audit is kept (audit_retention_ms), or nobody asked for this key; give it as `icedb snapshot --format "
             "paths` and `icedb vacuum --dry-run --json` print it"
         )
     if as_json:
         print_json(
             {
-                "table": paths.name,
+                "table": table.name,
                 "key": key,
                 "deletions": [
                     {**_describe_run(part), **pick(entry, *_DELETION, object_kind="kind")} for part, entry in found

@@ -14,6 +14,7 @@ from icedb_log.erasure.erasure_scan import count_staged_until
 from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure, renew_condition
 from icedb_log.errors import Unavailable
 from icedb_log.names import MERGE_ERASE
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
@@ -106,12 +107,12 @@ def erase(
         if not yes:
             question = f"Erase {_describe(found)} of table {table} for good?"
             confirm(question, unasked="give --yes to erase for good", declined="nothing was erased")
-        store, paths = client.warehouse.store, client.warehouse.table(table)
+        store, paths = client.warehouse.store, client.warehouse.table(table).paths
         if renew is not None:
-            erasure = renew_condition(store, paths, renew, condition=where)
+            erasure = renew_condition(TableStore(store, paths), renew, condition=where)
         else:
             erasure = create_erasure(
-                store, paths, condition=where, clock=SystemClock(), requested_by=requested_by, note=note
+                TableStore(store, paths), condition=where, clock=SystemClock(), requested_by=requested_by, note=note
             )
         is_woken = client.workers.wake(MERGE_ERASE, table)
         if not wait:
@@ -135,7 +136,7 @@ def list_of_table(
     """
     with open_client(context, table=table) as client:
         client.table_config(table)
-        found = list_erasures(client.warehouse.store, client.warehouse.table(table), limit=limit)
+        found = list_erasures(client.warehouse.table(table), limit=limit)
     document = {"table": table, "erasures": [_to_json(erasure) for erasure in found]}
     answer(document, as_json=as_json, show=lambda: _show_list(table, found))
 
@@ -166,7 +167,7 @@ def show(*, context: typer.Context, table: TableName, erasure_id: ErasureId, as_
     """
     with open_client(context, table=table) as client:
         client.table_config(table)
-        erasure = read_erasure(client.warehouse.store, client.warehouse.table(table), erasure_id)
+        erasure = read_erasure(client.warehouse.table(table), erasure_id)
         waits_for = _waits_for(client, erasure)
     answer(certificate(erasure), as_json=as_json, show=lambda: _show_one(erasure, waits_for))
 
@@ -201,7 +202,7 @@ def _show_asked(erasure: Erasure) -> None:
 def _wait(client: Client, erasure: Erasure, *, timeout_ms: int) -> Erasure:
     """Look at an erasure until it has ended; say what it waits for."""
     clock = SystemClock()
-    store, paths = client.warehouse.store, client.warehouse.table(erasure.table)
+    store, paths = client.warehouse.store, client.warehouse.table(erasure.table).paths
     started_ms = woken_ms = clock.monotonic_ms()
     said = ""
     while not erasure.is_closed:
@@ -219,7 +220,7 @@ def _wait(client: Client, erasure: Erasure, *, timeout_ms: int) -> Erasure:
             print_note(waits_for)
             said = waits_for
         clock.sleep_ms(min(POLL_MS, timeout_ms))
-        erasure = read_erasure(store, paths, erasure.erasure_id)
+        erasure = read_erasure(TableStore(store, paths), erasure.erasure_id)
     return erasure
 
 
@@ -227,8 +228,8 @@ def _waits_for(client: Client, erasure: Erasure) -> str:
     if erasure.is_closed:
         return "nothing: it has ended"
     if erasure.state == "requested":
-        store, paths = client.warehouse.store, client.warehouse.table(erasure.table)
-        staged_count = count_staged_until(store, paths, erasure.requested_ms + STORE_RESOLUTION_MS)
+        store, paths = client.warehouse.store, client.warehouse.table(erasure.table).paths
+        staged_count = count_staged_until(TableStore(store, paths), erasure.requested_ms + STORE_RESOLUTION_MS)
         if staged_count:
             return f"{format_count(staged_count)} accepted batches have to be flushed first"
         return "a merge worker has to delete the rows"
@@ -251,8 +252,8 @@ def _waits_for(client: Client, erasure: Erasure) -> str:
 
 
 def _describe_pins(client: Client, erasure: Erasure, config: TableConfig) -> str:
-    store, paths = client.warehouse.store, client.warehouse.table(erasure.table)
-    holds = find_pin_holds(store, paths, [target.key for target in erasure.open_targets], config=config)
+    store, paths = client.warehouse.store, client.warehouse.table(erasure.table).paths
+    holds = find_pin_holds(TableStore(store, paths), [target.key for target in erasure.open_targets], config=config)
     return "".join(
         f"; pin {hold.name} holds {format_count(hold.object_count)} of them"
         + (f" until {format_time(hold.until_ms)}" if hold.until_ms else "")
@@ -263,7 +264,7 @@ def _describe_pins(client: Client, erasure: Erasure, config: TableConfig) -> str
 
 def _warn_of_pins(client: Client, table: str) -> None:
     """Say before anything is asked for that pins keep erased rows readable."""
-    listed = list_pins(client.warehouse.store, client.warehouse.table(table))
+    listed = list_pins(client.warehouse.table(table))
     names = sorted({pin.name for pin in listed.pins if is_lasting(pin.status(listed.store_now_ms))})
     if names:
         err.print(

@@ -9,6 +9,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
+from icedb_log.store.table_store import TableStore
 from rich.markup import escape
 
 from icedb_client.cli.output import format_bytes, format_count, make_table, out, print_note
@@ -59,9 +60,9 @@ def merge(
     with open_client(context, table=table) as client:
         config = client.table_config(table)
         if explain:
-            paths = client.warehouse.table(table)
+            paths = client.warehouse.table(table).paths
             reader = LogReader(
-                client.warehouse.store, paths, clock=SystemClock(), max_refresh_ms=config.log_grace_ms // 2
+                TableStore(client.warehouse.store, paths), clock=SystemClock(), max_refresh_ms=config.log_grace_ms // 2
             )
             explained = explain_merge(reader.read(), paths=paths, config=config, full=full)
             document = {"table": table, **asdict(explained)}

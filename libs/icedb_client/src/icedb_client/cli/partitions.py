@@ -69,7 +69,7 @@ def list_of_table(*, context: typer.Context, table: TableName, as_json: JsonFlag
     Example: icedb partitions list events
     """
     with open_client(context, table=table) as client:
-        infos = list_partitions(_read_log(client, table), client.warehouse.table(table))
+        infos = list_partitions(_read_log(client, table), client.warehouse.table(table).paths)
     document = {"table": table, "partitions": [_to_json(info) for info in infos]}
     answer(document, as_json=as_json, show=lambda: _show_all(table, infos))
 
@@ -144,7 +144,7 @@ def expire(
             Task(MERGE_RETAIN, table, arguments, as_json).run(client, wait_ms=wait_ms)
             return
         result = retain_table(
-            Table.open(client.warehouse.store, client.warehouse.table(table), clock=SystemClock(), owner="dry run"),
+            Table.open(client.warehouse.table(table), clock=SystemClock(), owner="dry run"),
             dry_run=True,
         )
     document = {
@@ -160,7 +160,6 @@ def expire(
 def _read_log(client: Client, table: str) -> LogView:
     config = client.table_config(table)
     reader = LogReader(
-        client.warehouse.store,
         client.warehouse.table(table),
         clock=SystemClock(),
         max_refresh_ms=config.log_grace_ms // 2,
@@ -173,7 +172,7 @@ def _plan_drop(client: Client, table: str, globs: list[str], *, may_match_all: b
         return select_partitions(table, globs, [info.path for info in infos], may_match_all=may_match_all)
 
     return remove_partitions(
-        Table.open(client.warehouse.store, client.warehouse.table(table), clock=SystemClock(), owner="dry run"),
+        Table.open(client.warehouse.table(table), clock=SystemClock(), owner="dry run"),
         choose,
         dry_run=True,
     )

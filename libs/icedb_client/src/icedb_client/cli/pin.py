@@ -11,6 +11,7 @@ from icedb_log.clean.pins import is_lasting, list_pins
 from icedb_log.clean.pins import unpin as end_pin
 from icedb_log.clock import SystemClock
 from icedb_log.keys import pin_name_of
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
@@ -61,9 +62,13 @@ def pin(
     at_ms = None if at is None else parse_time(at, option="--at")
     ttl_ms = None if ttl is None else parse_duration(ttl, option="--ttl")
     with open_client(context, table=table) as client:
-        paths = client.warehouse.table(table)
+        paths = client.warehouse.table(table).paths
         made = create_pin(
-            Table.open(client.warehouse.store, paths, clock=SystemClock()), name, at_ms=at_ms, ttl_ms=ttl_ms, note=note
+            Table.open(TableStore(client.warehouse.store, paths), clock=SystemClock()),
+            name,
+            at_ms=at_ms,
+            ttl_ms=ttl_ms,
+            note=note,
         )
         config = client.table_config(table)
     answer({"table": table, **_to_json(made, "active", config)}, as_json=as_json, show=lambda: _show_pin(table, made))
@@ -90,8 +95,8 @@ def pins(*, context: typer.Context, table: TableName, as_json: JsonFlag = False)
     Example: icedb pins events
     """
     with open_client(context, table=table) as client:
-        config = read_kept_config(client.warehouse.store, client.warehouse.table(table))
-        listed = list_pins(client.warehouse.store, client.warehouse.table(table))
+        config = read_kept_config(client.warehouse.table(table))
+        listed = list_pins(client.warehouse.table(table))
     found = [(each, each.status(listed.store_now_ms)) for each in listed.pins]
     document = {"table": table, "pins": [_to_json(each, status, config) for each, status in found]}
     answer(document, as_json=as_json, show=lambda: _show_pins(table, found))
@@ -127,8 +132,8 @@ def unpin(*, context: typer.Context, table: TableName, name: PinName, as_json: J
     Example: icedb unpin events q3
     """
     with open_client(context, table=table) as client:
-        config = read_kept_config(client.warehouse.store, client.warehouse.table(table))
-        has_ended = end_pin(client.warehouse.store, client.warehouse.table(table), name)
+        config = read_kept_config(client.warehouse.table(table))
+        has_ended = end_pin(client.warehouse.table(table), name)
     if as_json:
         print_json({"table": table, "name": name, "unpinned": has_ended, "data_grace_ms": config.data_grace_ms})
     elif has_ended:

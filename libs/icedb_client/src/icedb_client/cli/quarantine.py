@@ -12,6 +12,7 @@ from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_quar
 from icedb_log.ingest.quarantine_ops import drop_quarantined, retry_quarantined
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.store_clock import AlignedClock
+from icedb_log.store.table_store import TableStore
 from rich.markup import escape
 
 from icedb_client.cli.output import (
@@ -54,7 +55,7 @@ def list_quarantine(*, context: typer.Context, table: TableName, as_json: JsonFl
     """
     with open_client(context, table=table) as client:
         client.table_config(table)
-        found = list_quarantined(client.warehouse.store, client.warehouse.table(table))
+        found = list_quarantined(client.warehouse.table(table))
     document = {"table": table, "batches": [_to_json(entry) for entry in found]}
     answer(document, as_json=as_json, show=lambda: _show_list(found))
 
@@ -145,12 +146,12 @@ def retry(
     Example: icedb quarantine retry events --all
     """
     with open_client(context, table=table) as client:
-        store, paths = client.warehouse.store, client.warehouse.table(table)
+        store, paths = client.warehouse.store, client.warehouse.table(table).paths
 
         clock = AlignedClock(SystemClock(), store, may_ask=True)
 
         def work(batch_id: str) -> str:
-            return retry_quarantined(store, paths, batch_id, clock=clock, force=force)
+            return retry_quarantined(TableStore(store, paths), batch_id, clock=clock, force=force)
 
         results = _for_each(_choose(client, table, batch_ids, take_all=take_all), work)
         is_woken = any(result.error is None for result in results) and client.workers.wake(INGEST_FLUSH, table)
@@ -172,12 +173,12 @@ def drop(
     Example: icedb quarantine drop events 019b7d3c-0000-7000-8000-000000000001 --yes
     """
     with open_client(context, table=table) as client:
-        store, paths = client.warehouse.store, client.warehouse.table(table)
+        store, paths = client.warehouse.store, client.warehouse.table(table).paths
         chosen = _choose(client, table, batch_ids, take_all=take_all)
         if chosen and not yes:
             question = f"Delete {len(chosen)} batches of table {table} from quarantine for good?"
             confirm(question, unasked="give --yes to delete for good", declined="nothing was deleted")
-        results = _for_each(chosen, lambda batch_id: drop_quarantined(store, paths, batch_id))
+        results = _for_each(chosen, lambda batch_id: drop_quarantined(TableStore(store, paths), batch_id))
     _print_results(table, results, what="dropped", as_json=as_json, fields={})
 
 
@@ -188,7 +189,7 @@ def _choose(client: Client, table: str, batch_ids: list[str] | None, *, take_all
         raise InvalidRequest("give ids of batches, or --all; see `icedb quarantine list`")
     if not take_all:
         return tuple(dict.fromkeys(batch_ids or ()))
-    return tuple(entry.batch_id for entry in list_quarantined(client.warehouse.store, client.warehouse.table(table)))
+    return tuple(entry.batch_id for entry in list_quarantined(client.warehouse.table(table)))
 
 
 def _for_each(batch_ids: Sequence[str], work: Callable[[str], str | None]) -> list[_Result]:
@@ -227,7 +228,7 @@ def _print_results(table: str, results: Sequence[_Result], *, what: str, as_json
 
 
 def _find(client: Client, table: str, batch_id: str) -> QuarantinedBatch:
-    found = find_reason(client.warehouse.store, client.warehouse.table(table), batch_id)
+    found = find_reason(client.warehouse.table(table), batch_id)
     if found is None:
         raise NotFound(
             f"table {table}: batch {batch_id[:80]!r} is not in quarantine; see `icedb quarantine list {table}`"

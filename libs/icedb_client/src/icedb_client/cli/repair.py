@@ -12,6 +12,7 @@ from icedb_log.repair.fsck_data import Progress as ShowProgress
 from icedb_log.repair.fsck_findings import CODES, REPORT_VERSION, SEVERITIES, Counted, FsckReport, Severity
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table, require_decided
 from icedb_log.repair.rebuild_record import Choice, Note, RebuildReport
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -66,9 +67,7 @@ def fsck(
         reports: list[FsckReport] = []
         for name in names:
             with _progress_of(name, is_shown=not as_json) as progress:
-                report = fsck_table(
-                    warehouse.store, warehouse.table(name), clock=SystemClock(), options=options, progress=progress
-                )
+                report = fsck_table(warehouse.table(name), clock=SystemClock(), options=options, progress=progress)
             reports.append(report)
             if not as_json:
                 _show_report(report)
@@ -218,7 +217,7 @@ def rebuild(
 
 def _run(client: Client, table: str, options: RebuildOptions) -> RebuildResult:
     store = client.warehouse.store
-    opened = Table.open(store, client.warehouse.table(table), clock=SystemClock(), owner=OWNER)
+    opened = Table.open(TableStore(store, client.warehouse.table(table).paths), clock=SystemClock(), owner=OWNER)
     return rebuild_table(opened, footers=ParquetFooterReader(store), options=options)
 
 

@@ -43,9 +43,7 @@ def status(
     with open_client(context, table=table) as client:
         for name in (table,) if table is not None else client.warehouse.list_tables():
             try:
-                found[name] = read_status(
-                    Table.open(client.warehouse.store, client.warehouse.table(name), clock=SystemClock())
-                )
+                found[name] = read_status(Table.open(client.warehouse.table(name), clock=SystemClock()))
             except HaltError as error:
                 found[name] = error
     if as_json:

@@ -8,10 +8,9 @@ import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
 from icedb_log.feed.views import create_view, register_view, require_no_cycle, source_of
-from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_CHECK_QUERY
 from icedb_log.repair.adoption import require_fit
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_changes import alter_table_config, plan_change
 from icedb_log.table.table_config import NEW_TABLE_POLICIES, QUERIES, PartitionField, TableConfig, with_plausible_times
@@ -102,22 +101,22 @@ def create(
         )
     check_timeout_ms = parse_duration(check_timeout, option="--check-timeout")
     with open_client(context) as client:
-        store, paths = client.warehouse.store, client.warehouse.table(name)
+        store, paths = client.warehouse.store, client.warehouse.table(name).paths
         store.probe()
         if config.view_of is not None:
-            require_no_cycle(store, paths, config)
+            require_no_cycle(TableStore(store, paths), config)
         if any(getattr(config, query) is not None for query in QUERIES):
             found = _check_queries(client, config, timeout_ms=check_timeout_ms)
             config = config.model_copy(update={"declared": {**found, **config.declared}})
         is_new = True
         try:
-            _create(store, paths, config)
+            _create(TableStore(store, paths), config)
         except InvalidRequest as error:
             if not if_not_exists:
                 raise
             is_new = False
             try:
-                there = read_table_config(store, paths)
+                there = read_table_config(TableStore(store, paths))
             except NotFound:
                 raise error from None  # it says when the name is free
             # Policies that nobody asked for are not compared: a table that is there keeps those that it was made with.
@@ -137,7 +136,7 @@ def create(
     )
 
 
-def _create(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
+def _create(table: TableStore, config: TableConfig) -> None:
     """Create a table or a view; over a log that is there already, only if the configuration fits it.
 
     A log that cannot be read is no obstacle: what repairs it needs the configuration.
@@ -148,15 +147,15 @@ def _create(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
         Unavailable: The store did not answer.
         CommitOutcomeUnknown: No answer; look with ``icedb table show``.
     """
-    if not store.list_page(paths.config_key, limit=1).objects:
+    if not table.store.list_page(table.paths.config_key, limit=1).objects:
         try:
-            require_fit(store, paths, config, clock=SystemClock(), footers=ParquetFooterReader(store))
+            require_fit(table, config, clock=SystemClock(), footers=ParquetFooterReader(table.store))
         except HaltError as error:
             print_error(f"the log of table {config.name} cannot be read, see `icedb fsck {config.name}`: {error}")
     if config.view_of is None:
-        create_table(store, paths, config)
+        create_table(table, config)
     else:
-        create_view(store, paths, config, clock=SystemClock())
+        create_view(table, config, clock=SystemClock())
 
 
 @app.command("alter")
@@ -199,7 +198,7 @@ def alter(
                 schema=client.snapshot(name).schema,
                 timeout_ms=parse_duration(check_timeout, option="--check-timeout"),
             )
-        config = alter_table_config(client.warehouse.store, client.warehouse.table(name), change, clock=SystemClock())
+        config = alter_table_config(client.warehouse.table(name), change, clock=SystemClock())
     if as_json:
         print_json({"table": name, "changed": config != before, "config": config.model_dump(mode="json")})
     elif config != before:

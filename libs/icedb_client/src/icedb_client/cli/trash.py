@@ -11,6 +11,7 @@ from icedb_log.clean.trash_list import TrashEntry, read_trash
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.names import JANITOR_PURGE
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_any_config
 from rich.markup import escape
 
@@ -61,10 +62,10 @@ def drop(
             "--wait follows a purge, which begins when the time in the trash is over: give --force, too"
         )
     with open_client(context, table=name) as client:
-        store, paths = client.warehouse.store, client.warehouse.table(name)
+        store, paths = client.warehouse.store, client.warehouse.table(name).paths
         if force and not yes:
             _confirm(client, name)
-        result = drop_table(store, paths, clock=SystemClock(), request=request)
+        result = drop_table(TableStore(store, paths), clock=SystemClock(), request=request)
         is_woken = result.mark.state == "purging" and _wake(client, name)
         progress = _follow(client, name, result, wait_ms=wait_ms, clock=SystemClock()) if wait else None
     document = _drop_to_json(name, result, progress)
@@ -82,7 +83,7 @@ def undrop(
     Example: icedb table undrop clicks
     """
     with open_client(context) as client:
-        result = undrop_table(client.warehouse.store, client.warehouse.table(name), clock=SystemClock())
+        result = undrop_table(client.warehouse.table(name), clock=SystemClock())
     if as_json:
         print_json({"table": name, "changed": result.is_new, "detached_from": result.detached_from})
         return
@@ -139,12 +140,12 @@ def _follow(client: Client, name: str, result: DropResult, *, wait_ms: int, cloc
         TimedOut: It has not ended.
         Unavailable: The store did not answer.
     """
-    store, paths = client.warehouse.store, client.warehouse.table(name)
+    store, paths = client.warehouse.store, client.warehouse.table(name).paths
     ends_ms = clock.monotonic_ms() + wait_ms
     with err.status(f"purging {name}") as status:
         while True:
-            mark = load_any_config(store, paths)[0].dropped
-            progress = read_progress(store, paths, drop_id=result.mark.drop_id)
+            mark = load_any_config(TableStore(store, paths))[0].dropped
+            progress = read_progress(TableStore(store, paths), drop_id=result.mark.drop_id)
             if mark is None or mark.drop_id != result.mark.drop_id or mark.state == "purged":
                 return progress
             status.update(f"purging {name}: {_describe_progress(progress)}")
@@ -167,7 +168,7 @@ def _wake(client: Client, name: str) -> bool:
 
 def _confirm(client: Client, name: str) -> None:
     """Have the name typed. Raises InvalidRequest if it is another one, NotFound if there is no such table."""
-    load_any_config(client.warehouse.store, client.warehouse.table(name))
+    load_any_config(client.warehouse.table(name))
     require_terminal(f"give --yes to purge table {name!r} with all its data, for good")
     typed = typer.prompt(f"Purge table {name} with all its data, for good? Type its name", default="", err=True)
     if typed.strip() != name:

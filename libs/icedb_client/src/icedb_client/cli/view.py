@@ -17,6 +17,7 @@ from icedb_log.feed.views import (
 )
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from rich.markup import escape
 
@@ -50,7 +51,7 @@ def list_views(
     """
     with open_client(context, table=source) as client:
         client.table_config(source)
-        store, paths = client.warehouse.store, client.warehouse.table(source)
+        store, paths = client.warehouse.store, client.warehouse.table(source).paths
         lags = [_read_lag(store, paths, name) for name in list_view_names(store, paths)]
     document = {"table": source, "views": [asdict(lag) for lag in lags]}
     answer(document, as_json=as_json, show=lambda: _show_lags(source, lags))
@@ -85,8 +86,8 @@ def detach(
     """
     with open_client(context, table=name) as client:
         store = client.warehouse.store
-        paths = client.warehouse.table(name)
-        of = source_of(paths, client.table_config(name)) if source is None else client.warehouse.table(source)
+        paths = client.warehouse.table(name).paths
+        of = source_of(paths, client.table_config(name)) if source is None else client.warehouse.table(source).paths
         is_changed = detach_view(store, of, name, clock=SystemClock())
     if as_json:
         print_json({"view": name, "source": of.name, "changed": is_changed})
@@ -108,7 +109,7 @@ def attach(
     Example: icedb view attach hourly
     """
     with open_client(context, table=name) as client:
-        of = source_of(client.warehouse.table(name), client.table_config(name))
+        of = source_of(client.warehouse.table(name).paths, client.table_config(name))
         client.table_config(of.name)
         register_view(client.warehouse.store, of, name, clock=SystemClock(), is_new=True)
     if as_json:
@@ -121,7 +122,7 @@ def _read_lag(store: ObjectStore, source: TablePaths, name: str) -> ViewLag:
     if not is_view_there(store, source, name):
         return ViewLag(name, source.name, GONE, 0, 0, 0)
     paths = source.sibling(name)
-    view = Table.open(store, paths, clock=SystemClock())
+    view = Table.open(TableStore(store, paths), clock=SystemClock())
     of_source = view.other(source)
     try:
         return read_view_lag(view, of_source)

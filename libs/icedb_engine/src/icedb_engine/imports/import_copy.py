@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, PreconditionFailed
 from icedb_log.ingest.import_jobs import InspectedFile, PlacedFile
-from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.table_store import TableStore
 
 from icedb_engine.imports.import_footers import FileRefused
 
@@ -30,8 +30,7 @@ class ServerCopies(Protocol):
 def copy_file(
     source_store: ObjectStore,
     file: InspectedFile,
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     clock: Clock,
     scratch: Path,
@@ -41,8 +40,7 @@ def copy_file(
     Args:
         source_store: Where it is.
         file: The file, as it was inspected.
-        store: Where the table is.
-        paths: Keys of the table.
+        table: Its store and keys.
         clock: Gives the fresh name.
         scratch: An existing folder, for a copy between stores.
 
@@ -52,13 +50,13 @@ def copy_file(
     """
     source = file.source
     file_id = clock.new_id()
-    key = paths.data_key(partition=file.partition, file_id=file_id)
+    key = table.paths.data_key(partition=file.partition, file_id=file_id)
     try:
-        if isinstance(store, ServerCopies) and isinstance(source_store, ServerCopies):
+        if isinstance(table.store, ServerCopies) and isinstance(source_store, ServerCopies):
             info = ObjectInfo(source.key, source.etag, source.size_bytes, source.modified_ms)
-            copied = store.copy_from(source_store, info, key)
+            copied = table.store.copy_from(source_store, info, key)
         else:
-            copied = _stream(source_store, source.key, store, key, scratch / file_id)
+            copied = _stream(source_store, source.key, table.store, key, scratch / file_id)
         # Looked at once more, also where the server was given a condition: some servers do not know that one.
         if source_store.head(source.key).etag != source.etag:
             raise FileRefused(_CHANGED)

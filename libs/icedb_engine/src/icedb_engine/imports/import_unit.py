@@ -13,6 +13,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.ingest.import_jobs import InspectedFile, InspectJob, PlacedFile, RefusedFile
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.table_store import TableStore
 
 from icedb_engine.engine import open_scratch
 from icedb_engine.imports.import_copy import copy_file
@@ -78,7 +79,7 @@ def import_unit(
         placed, refused = _do_all(
             files,
             lambda file: copy_file(
-                stores[file.source.store_url], file, store, unit.job.paths, clock=clock, scratch=scratch
+                stores[file.source.store_url], file, TableStore(store, unit.job.paths), clock=clock, scratch=scratch
             ),
             url_of=lambda file: file.source.url,
         )

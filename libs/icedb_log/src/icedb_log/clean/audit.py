@@ -27,6 +27,7 @@ from icedb_log.errors import IceDBError, NotFound
 from icedb_log.keys import MAX_MS, TablePaths, parse_audit_key
 from icedb_log.store.object_store import FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.store.store_clock import check_store_clock
+from icedb_log.store.table_store import TableStore
 
 RunKind = Literal["vacuum", "orphans", "leftovers", "purge"]
 """What the run was."""
@@ -171,15 +172,14 @@ class AuditLog:
 
     def __init__(
         self,
-        store: ObjectStore,
-        paths: TablePaths,
+        table: TableStore,
         *,
         clock: Clock,
         owner: str,
         on_problem: Callable[[AuditStep, IceDBError], None] | None = None,
     ) -> None:
-        self._store = store
-        self._paths = paths
+        self._store = table.store
+        self._paths = table.paths
         self._clock = clock
         self._owner = owner
         self._on_problem = on_problem
@@ -199,7 +199,7 @@ class AuditLog:
                 kind: {"count": len(names), "names": list(names[:MAX_FOUND])} for kind, names in facts.found.items()
             },
         }
-        return RunAudit(self._store, self._paths, head=head, on_problem=self._on_problem)
+        return RunAudit(TableStore(self._store, self._paths), head=head, on_problem=self._on_problem)
 
 
 class RunAudit:
@@ -214,14 +214,13 @@ class RunAudit:
 
     def __init__(
         self,
-        store: ObjectStore,
-        paths: TablePaths,
+        table: TableStore,
         *,
         head: Mapping[str, Any],
         on_problem: Callable[[AuditStep, IceDBError], None] | None,
     ) -> None:
-        self._store = store
-        self._paths = paths
+        self._store = table.store
+        self._paths = table.paths
         self._head = head
         self._on_problem = on_problem
         self._part_count = 0
@@ -277,8 +276,7 @@ class RunAudit:
 
 
 def sweep_audit(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     retention_ms: int,
     clock: Clock,
@@ -294,16 +292,16 @@ def sweep_audit(
         UnsupportedFormat: No age can be told by this store (J1); nothing was deleted.
         Unavailable: The store's clock jumped, and nothing was deleted; or the store did not answer.
     """
-    deleter = Deleter(store, check_alive=check_alive, chunk_keys=chunk_keys)
+    deleter = Deleter(table.store, check_alive=check_alive, chunk_keys=chunk_keys)
     keys: set[str] = set()
     failed: list[FailedDelete] = []
     token: str | None = None
     while True:
-        page = store.list_page(paths.audit_prefix, token=token)
+        page = table.store.list_page(table.paths.audit_prefix, token=token)
         found = [info for info in page.objects if parse_audit_key(info.key) is not None]
         old = [info for info in found if info.modified_ms + retention_ms <= page.store_now_ms]
         if old and not keys:
-            check_store_clock(store, paths.clock_key, clock=clock)
+            check_store_clock(table.store, table.paths.clock_key, clock=clock)
         done = deleter.delete(_doom(info) for info in old)
         keys |= done.keys
         failed += done.failed
@@ -318,14 +316,11 @@ def _doom(info: ObjectInfo) -> Doomed:
     )
 
 
-def read_audit(
-    store: ObjectStore, paths: TablePaths, *, since_ms: int = 0, until_ms: int = MAX_MS
-) -> Iterator[AuditPart | DamagedPart]:
+def read_audit(table: TableStore, *, since_ms: int = 0, until_ms: int = MAX_MS) -> Iterator[AuditPart | DamagedPart]:
     """Read the parts of all runs that began between two times of the store's clock, oldest first.
 
     Args:
-        store: The object store.
-        paths: Keys of the table; it need not exist any more.
+        table: Its store and keys.
         since_ms: From when on, unix ms.
         until_ms: Until when, unix ms.
 
@@ -333,14 +328,14 @@ def read_audit(
         Unavailable: The store did not answer.
     """
     with ThreadPoolExecutor(FETCH_THREADS, "icedb-audit-reader") as pool:
-        for prefix in _prefixes(paths, since_ms, until_ms):
+        for prefix in _prefixes(table.paths, since_ms, until_ms):
             token: str | None = None
             while True:
-                page = store.list_page(prefix, token=token)
+                page = table.store.list_page(prefix, token=token)
                 keys = [info.key for info in page.objects if _is_wanted(info.key, since_ms, until_ms)]
                 for start in range(0, len(keys), FETCH_THREADS):
                     # Not the whole page at once: a part has up to 10,000 objects.
-                    for part in pool.map(partial(_read_part, store), keys[start : start + FETCH_THREADS]):
+                    for part in pool.map(partial(_read_part, table.store), keys[start : start + FETCH_THREADS]):
                         if part is not None:
                             yield part
                 token = page.next_token
@@ -349,14 +344,14 @@ def read_audit(
 
 
 def find_deletions(
-    store: ObjectStore, paths: TablePaths, key: str, *, since_ms: int = 0, until_ms: int = MAX_MS
+    table: TableStore, key: str, *, since_ms: int = 0, until_ms: int = MAX_MS
 ) -> Iterator[tuple[AuditPart, AuditEntry] | DamagedPart]:
     """Find what the audit says of one object, oldest first; nothing if it does not know it.
 
     Arguments and errors as :func:`read_audit`; ``key`` is the object's full key. The time in its name bounds the
     search.
     """
-    for part in read_audit(store, paths, since_ms=max(since_ms, _made_ms(key)), until_ms=until_ms):
+    for part in read_audit(table, since_ms=max(since_ms, _made_ms(key)), until_ms=until_ms):
         if isinstance(part, DamagedPart):
             yield part
             continue

@@ -7,8 +7,7 @@ from icedb_log.clean.leases import read_leases
 from icedb_log.clean.pins import PinReader, is_lasting, list_pins
 from icedb_log.erasure.erasures import list_open_ids
 from icedb_log.feed.views import is_view_there, list_registrations
-from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 
 ClaimKind = Literal["view", "erasure", "pin", "lease"]
@@ -29,7 +28,7 @@ class Claim:
     until_ms: int | None = None
 
 
-def find_claims(store: ObjectStore, paths: TablePaths) -> tuple[Claim, ...]:
+def find_claims(table: TableStore) -> tuple[Claim, ...]:
     """Find views that a table feeds and erasures that have not ended. Costs two listings, and two GETs for each view.
 
     Raises:
@@ -38,24 +37,24 @@ def find_claims(store: ObjectStore, paths: TablePaths) -> tuple[Claim, ...]:
     """
     views = [
         Claim("view", each.view)
-        for each in list_registrations(store, paths)
-        if each.state != "detached" and is_view_there(store, paths, each.view)
+        for each in list_registrations(table.store, table.paths)
+        if each.state != "detached" and is_view_there(table.store, table.paths, each.view)
     ]
-    return (*views, *(Claim("erasure", erasure_id) for erasure_id in list_open_ids(store, paths)))
+    return (*views, *(Claim("erasure", erasure_id) for erasure_id in list_open_ids(table)))
 
 
-def find_lasting_pins(store: ObjectStore, paths: TablePaths) -> tuple[Claim, ...]:
+def find_lasting_pins(table: TableStore) -> tuple[Claim, ...]:
     """Find the pins that nobody has ended and whose time is not over. Raises Unavailable."""
-    listed = list_pins(store, paths)
+    listed = list_pins(table)
     return tuple(
         Claim("pin", pin.name, pin.ends_ms) for pin in listed.pins if is_lasting(pin.status(listed.store_now_ms))
     )
 
 
-def find_holds(store: ObjectStore, paths: TablePaths, config: TableConfig) -> tuple[Claim, ...]:
+def find_holds(table: TableStore, config: TableConfig) -> tuple[Claim, ...]:
     """Find leases and pins that hold data files of a table (J4, J7). Raises Unavailable."""
-    pins = PinReader().read(store, paths, data_grace_ms=config.data_grace_ms)
-    leases = read_leases(store, paths)
+    pins = PinReader().read(table, data_grace_ms=config.data_grace_ms)
+    leases = read_leases(table)
     return (
         *(Claim("pin", pin.name, pin.until_ms) for pin in pins),
         *(Claim("lease", str(lease), lease.held_until_ms) for lease in leases),

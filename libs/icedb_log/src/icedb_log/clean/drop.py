@@ -14,7 +14,8 @@ from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Pre
 from icedb_log.feed.views import detach_view, source_of
 from icedb_log.ingest.staging import list_staged
 from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, describe_drop
 from icedb_log.table.stored_config import encode_table_config, load_any_config
 from icedb_log.table.table_config import TableConfig
@@ -77,16 +78,13 @@ class UndropResult:
     detached_from: str | None
 
 
-def drop_table(
-    store: ObjectStore, paths: TablePaths, *, clock: Clock, request: DropRequest | None = None
-) -> DropResult:
+def drop_table(table: TableStore, *, clock: Clock, request: DropRequest | None = None) -> DropResult:
     """Drop a table. Idempotent: one that is in the trash stays as it is, or is purged if that is asked for.
 
     A view is detached from its source, in any case before it is marked.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         clock: Makes ids.
         request: How; by default into the trash for a week.
 
@@ -98,42 +96,44 @@ def drop_table(
         Unavailable: The store did not answer, or others kept changing the configuration.
     """
     request = request or DropRequest()
-    _require_sensible(paths, request)
+    _require_sensible(table.paths, request)
     drop_id = clock.new_id()
     detached_from: str | None = None
     has_written = False
     for _ in range(_MAX_ATTEMPTS):
-        config, info = load_any_config(store, paths)
+        config, info = load_any_config(table)
         found = config.dropped
         if found is not None and found.state == "purged":
-            raise NotFound(describe_drop(paths.name, found, modified_ms=info.modified_ms))
+            raise NotFound(describe_drop(table.name, found, modified_ms=info.modified_ms))
         if found is not None and (found.state == "purging" or not request.is_forced):
             # W2: also where the answer to this call's own write was lost: the id tells.
             is_mine = has_written and (found.drop_id == drop_id or found.state == "purging")
-            return DropResult(found, info.modified_ms, is_mine, _count_staged(store, paths), detached_from)
+            return DropResult(found, info.modified_ms, is_mine, _count_staged(table), detached_from)
         if has_written and _was_taken_back(config, drop_id):
             # WARN: T1: not once more, with the same id: taken back again, table.json would be what it was before, and
             # a request that was meant for that state and is under way since would find it.
             raise InvalidRequest(
-                f"table {paths.name}: was dropped, and somebody has taken it back since; drop it again if it has to go"
+                f"table {table.name}: was dropped, and somebody has taken it back since; drop it again if it has to go"
             )
         try:
-            _require_free(store, paths, config, request)
+            _require_free(table, config, request)
         except InvalidRequest as error:
             if not has_written:
                 raise
-            raise InvalidRequest(f"{error}. It is in the trash by now: `icedb table undrop {paths.name}`") from error
+            raise InvalidRequest(f"{error}. It is in the trash by now: `icedb table undrop {table.name}`") from error
         if config.view_of is not None and found is None:
             # WARN: T2: before the mark. After it, a crash in between leaves a view that its source waits for (V4), and
             # an undrop much later would feed it from a log that has been vacuumed meanwhile: rows missing, unnoticed.
-            detached_from = _detach(store, paths, config, clock=clock)
+            detached_from = _detach(table, config, clock=clock)
         mark = _next_mark(config, found, info=info, drop_id=drop_id, request=request)
         has_written = True
-        replace_config(store, paths, config.model_copy(update={"dropped": mark}), etag=info.etag)
-    raise Unavailable(f"table {paths.name}: others changed {paths.config_key} {_MAX_ATTEMPTS} times; try again later")
+        replace_config(table, config.model_copy(update={"dropped": mark}), etag=info.etag)
+    raise Unavailable(
+        f"table {table.name}: others changed {table.paths.config_key} {_MAX_ATTEMPTS} times; try again later"
+    )
 
 
-def undrop_table(store: ObjectStore, paths: TablePaths, *, clock: Clock) -> UndropResult:
+def undrop_table(table: TableStore, *, clock: Clock) -> UndropResult:
     """Bring a table back from the trash, as it was. Idempotent.
 
     A view comes back detached: what its source committed meanwhile is not in it, and may be gone.
@@ -147,26 +147,28 @@ def undrop_table(store: ObjectStore, paths: TablePaths, *, clock: Clock) -> Undr
     detached_from: str | None = None
     tried: set[str] = set()
     for _ in range(_MAX_ATTEMPTS):
-        config, info = load_any_config(store, paths)
+        config, info = load_any_config(table)
         mark = config.dropped
         if mark is None:
             return UndropResult(config.undropped in tried, detached_from)
         if mark.state == "purged":
-            raise NotFound(describe_drop(paths.name, mark, modified_ms=info.modified_ms))
+            raise NotFound(describe_drop(table.name, mark, modified_ms=info.modified_ms))
         if mark.state == "purging":
-            raise InvalidRequest(describe_drop(paths.name, mark, modified_ms=info.modified_ms))
+            raise InvalidRequest(describe_drop(table.name, mark, modified_ms=info.modified_ms))
         if config.view_of is not None:
             # T2: once more: somebody may have attached it while it was being dropped.
-            detached_from = _detach(store, paths, config, clock=clock)
+            detached_from = _detach(table, config, clock=clock)
         tried.add(mark.drop_id)
         # T1: with the id of the drop, so that no content of table.json, hence no ETag, ever comes back: a drop whose
         # request was under way for an hour would otherwise find the very state that it was meant for.
         restored = config.model_copy(update={"dropped": None, "undropped": mark.drop_id})
-        replace_config(store, paths, restored, etag=info.etag)
-    raise Unavailable(f"table {paths.name}: others changed {paths.config_key} {_MAX_ATTEMPTS} times; try again later")
+        replace_config(table, restored, etag=info.etag)
+    raise Unavailable(
+        f"table {table.name}: others changed {table.paths.config_key} {_MAX_ATTEMPTS} times; try again later"
+    )
 
 
-def read_kept_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
+def read_kept_config(table: TableStore) -> TableConfig:
     """Read the configuration of a table that is there, or in the trash: for what ends a claim on it, like an unpin.
 
     Raises:
@@ -174,16 +176,16 @@ def read_kept_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
         UnsupportedFormat: Not a configuration that this release understands.
         Unavailable: The store did not answer.
     """
-    config, info = load_any_config(store, paths)
+    config, info = load_any_config(table)
     if config.dropped is not None and config.dropped.state != "trash":
-        raise NotFound(describe_drop(paths.name, config.dropped, modified_ms=info.modified_ms))
+        raise NotFound(describe_drop(table.name, config.dropped, modified_ms=info.modified_ms))
     return config
 
 
-def replace_config(store: ObjectStore, paths: TablePaths, config: TableConfig, *, etag: str) -> None:
+def replace_config(table: TableStore, config: TableConfig, *, etag: str) -> None:
     """Write ``table.json`` over the one with ``etag``; whether that landed, only reading tells (W2)."""
     try:
-        store.put_if_match(paths.config_key, encode_table_config(config), etag=etag)
+        table.store.put_if_match(table.paths.config_key, encode_table_config(config), etag=etag)
     except (PreconditionFailed, CommitOutcomeUnknown):
         return
 
@@ -202,10 +204,10 @@ def _require_sensible(paths: TablePaths, request: DropRequest) -> None:
         )
 
 
-def _require_free(store: ObjectStore, paths: TablePaths, config: TableConfig, request: DropRequest) -> None:
+def _require_free(table: TableStore, config: TableConfig, request: DropRequest) -> None:
     """Refuse what would take something away from somebody (T2)."""
-    name = paths.name
-    claims = find_claims(store, paths)
+    name = table.name
+    claims = find_claims(table)
     views = [claim.name for claim in claims if claim.kind == "view"]
     if views:
         raise InvalidRequest(
@@ -219,7 +221,7 @@ def _require_free(store: ObjectStore, paths: TablePaths, config: TableConfig, re
             f"(`icedb erasure show {name} {erasures[0]}`), then drop the table"
         )
     if request.is_forced:
-        pins = find_lasting_pins(store, paths)
+        pins = find_lasting_pins(table)
         if pins:
             raise InvalidRequest(
                 f"table {name!r} is pinned ({', '.join(pin.name for pin in pins)}): `icedb unpin {name} {pins[0].name}`"
@@ -255,12 +257,12 @@ def _next_mark(
     )
 
 
-def _detach(store: ObjectStore, paths: TablePaths, config: TableConfig, *, clock: Clock) -> str:
-    source = source_of(paths, config)
+def _detach(table: TableStore, config: TableConfig, *, clock: Clock) -> str:
+    source = source_of(table.paths, config)
     with contextlib.suppress(NotFound):  # its creation stopped halfway
-        detach_view(store, source, paths.name, clock=clock)
+        detach_view(table.store, source, table.name, clock=clock)
     return source.name
 
 
-def _count_staged(store: ObjectStore, paths: TablePaths) -> int:
-    return len(list_staged(store, paths).batches)
+def _count_staged(table: TableStore) -> int:
+    return len(list_staged(table).batches)

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from icedb_log.clean.guards import Holds, OpenCommit, find_kept_versions
 from icedb_log.clean.leases import LeaseReader
 from icedb_log.clean.pins import PinReader
-from icedb_log.keys import ROLES, Role, TablePaths
+from icedb_log.keys import ROLES, Role
 from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.model import LogView
-from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 
 
 def read_holds(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     view: LogView,
     config: TableConfig,
@@ -28,8 +28,7 @@ def read_holds(
     """Read what keeps dead objects of a table.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         view: The log that the plan is made from, read before this is called.
         config: Grace periods, how many versions are kept, and how long a commit may take.
         pins: A reader of this table's pins to reuse, with its cache.
@@ -41,9 +40,9 @@ def read_holds(
     """
     # J1: a time that the log was judged by holds for leases and pins, too: to both, earlier is only longer.
     now_ms = view.store_now_ms
-    read_leases = (leases or LeaseReader()).read(store, paths, latest_ms=now_ms).leases
-    read_pins = (pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms, latest_ms=now_ms)
-    fences = _read_fences(store, paths)
+    read_leases = (leases or LeaseReader()).read(table, latest_ms=now_ms).leases
+    read_pins = (pins or PinReader()).read(table, data_grace_ms=config.data_grace_ms, latest_ms=now_ms)
+    fences = _read_fences(table)
     return Holds(
         leases=read_leases,
         pins=read_pins,
@@ -53,25 +52,22 @@ def read_holds(
     )
 
 
-def read_open_commits(
-    store: ObjectStore, paths: TablePaths, *, config: TableConfig, now_ms: int
-) -> tuple[OpenCommit, ...]:
+def read_open_commits(table: TableStore, *, config: TableConfig, now_ms: int) -> tuple[OpenCommit, ...]:
     """Return the log files that fences name and whose committers may still be at work (J9).
 
     A fence that nobody wrote for half the orphan age holds nothing: no commit takes longer (W3). Owners that died leave
     their last commit in it for ever.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         config: Its orphan age.
         now_ms: The store's clock.
     """
-    return _find_open_commits(_read_fences(store, paths), config=config, now_ms=now_ms)
+    return _find_open_commits(_read_fences(table), config=config, now_ms=now_ms)
 
 
-def _read_fences(store: ObjectStore, paths: TablePaths) -> dict[Role, tuple[FenceState, ObjectInfo]]:
-    found = ((role, *read_fence_object(store, paths.fence_key(role))) for role in ROLES)
+def _read_fences(table: TableStore) -> dict[Role, tuple[FenceState, ObjectInfo]]:
+    found = ((role, *read_fence_object(table.store, table.paths.fence_key(role))) for role in ROLES)
     return {role: (state, info) for role, state, info in found if state is not None and info is not None}
 
 

@@ -38,6 +38,7 @@ from icedb_log.log.fold import read_horizon_ms
 from icedb_log.model import LogView
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, create_claim, delete_or_raise
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.same_table import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -89,7 +90,7 @@ def acquire_lease(
     _check_ttl(paths, ttl_ms)
     if len(holder) > MAX_HOLDER_CHARS or not (holder.isprintable() or not holder):
         raise InvalidRequest(f"table {paths.name}: a holder has at most {MAX_HOLDER_CHARS} printable characters")
-    listed = (leases or LeaseReader()).read(store, paths)
+    listed = (leases or LeaseReader()).read(TableStore(store, paths))
     if len(listed.leases) >= max_leases:
         raise Overloaded(
             f"table {paths.name}: {len(listed.leases)} leases last already, the most is {max_leases}; release those "
@@ -112,7 +113,7 @@ def acquire_lease(
         # WARN: J4: after the lease is there. Before it: the log is read, a file dies and gets old, a janitor reads the
         # leases, the lease is written, and proven by a log that says that the file is there.
         view = table.read_log()
-        require_same_table(store, paths, config)  # T4: its grace periods are what makes the lease certain
+        require_same_table(TableStore(store, paths), config)  # T4: its grace periods are what makes the lease certain
         _require_certain(paths, view, time_ms, config=config, written_ms=info.modified_ms)
         if view.store_now_ms >= info.modified_ms + ttl_ms:
             raise Unavailable(
@@ -124,12 +125,11 @@ def acquire_lease(
     return Lease(lease_id, time_ms, info.modified_ms + ttl_ms, holder)
 
 
-def renew_lease(store: ObjectStore, paths: TablePaths, lease_id: str, *, clock: Clock, ttl_ms: int) -> Lease:
+def renew_lease(table: TableStore, lease_id: str, *, clock: Clock, ttl_ms: int) -> Lease:
     """Let a lease last for ``ttl_ms`` from now on. Safe to repeat, also by several at once.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         lease_id: As :func:`acquire_lease` returned it.
         clock: For ids; decides nothing about times.
         ttl_ms: How long, by the store's clock; it may end earlier than before.
@@ -141,10 +141,10 @@ def renew_lease(store: ObjectStore, paths: TablePaths, lease_id: str, *, clock: 
         CommitOutcomeUnknown: No answer; renew again.
         Unavailable: The store did not answer.
     """
-    _check_ttl(paths, ttl_ms)
-    key = _key_of(paths, lease_id)
+    _check_ttl(table.paths, ttl_ms)
+    key = _key_of(table.paths, lease_id)
     for _ in range(_RENEW_ATTEMPTS):  # no back-off: each refusal means that another renewal went through
-        found = _find(store, paths, lease_id)
+        found = _find(table, lease_id)
         body = encode_lease(
             at_ms=found.lease.at_ms,
             ttl_ms=ttl_ms,
@@ -152,15 +152,15 @@ def renew_lease(store: ObjectStore, paths: TablePaths, lease_id: str, *, clock: 
             holder=found.lease.holder,
             until_ms=found.lease.expires_ms,
         )
-        info = _replace(store, key, body, etag=found.info.etag)
+        info = _replace(table.store, key, body, etag=found.info.etag)
         if info is None:
             continue  # somebody else renewed or ended it: what is there now tells
         if _came_too_late(found.lease, info):
             # WARN: J4: it ended before this landed, and a janitor may have looked in between.
-            _take_back(store, key)
-            raise _ended(paths, lease_id)
+            _take_back(table.store, key)
+            raise _ended(table.paths, lease_id)
         return Lease(lease_id, found.lease.at_ms, info.modified_ms + ttl_ms, found.lease.holder)
-    raise CommitConflict(f"table {paths.name}: lease {lease_id} changed under each of {_RENEW_ATTEMPTS} renewals")
+    raise CommitConflict(f"table {table.name}: lease {lease_id} changed under each of {_RENEW_ATTEMPTS} renewals")
 
 
 def _came_too_late(lease: Lease, info: ObjectInfo) -> bool:
@@ -168,14 +168,14 @@ def _came_too_late(lease: Lease, info: ObjectInfo) -> bool:
     return info.modified_ms >= lease.expires_ms
 
 
-def release_lease(store: ObjectStore, paths: TablePaths, lease_id: str) -> None:
+def release_lease(table: TableStore, lease_id: str) -> None:
     """End a lease. Idempotent; ending one that has ended, or never was, is no error.
 
     Raises:
         InvalidRequest: That is no id of a lease.
         Unavailable: The store did not answer; it ends by itself.
     """
-    delete_or_raise(store, [_key_of(paths, lease_id)])
+    delete_or_raise(table.store, [_key_of(table.paths, lease_id)])
 
 
 def find_oldest_certain_ms(view: LogView, at_ms: int, *, config: TableConfig, written_ms: int) -> int | None:
@@ -250,18 +250,18 @@ def _key_of(paths: TablePaths, lease_id: str) -> str:
     return paths.lease_key(lease_id)
 
 
-def _find(store: ObjectStore, paths: TablePaths, lease_id: str) -> StoredLease:
+def _find(table: TableStore, lease_id: str) -> StoredLease:
     """Return a lease that lasts. Raises NotFound: it has ended, or never was."""
-    key = _key_of(paths, lease_id)
+    key = _key_of(table.paths, lease_id)
     # The time before the lease: the other way round, one that is renewed in between would look ended.
-    now_ms = store.list_page(key, limit=1).store_now_ms
+    now_ms = table.store.list_page(key, limit=1).store_now_ms
     try:
-        found = decode_lease(store.get(key))
+        found = decode_lease(table.store.get(key))
     except (NotFound, ValueError) as error:
-        raise _ended(paths, lease_id) from error
+        raise _ended(table.paths, lease_id) from error
     # WARN: J4: a renewal whose answer got lost may have landed after the end; the lease looks alive since.
     if found.has_lapsed or found.lease.expires_ms <= now_ms:
-        raise _ended(paths, lease_id)
+        raise _ended(table.paths, lease_id)
     return found
 
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 import orjson
 
 from icedb_log.errors import NotFound
-from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.table_store import TableStore
 
 MIN_LEASE_TTL_MS: Final = 1000
 """Stores tell times in whole seconds: a shorter lease may be over when it is written."""
@@ -110,21 +110,20 @@ class LeaseReader:
         self._fetch_threads = fetch_threads
         self._cache: dict[str, tuple[ObjectInfo, Lease]] = {}
 
-    def read(self, store: ObjectStore, paths: TablePaths, *, latest_ms: int | None = None) -> ListedLeases:
+    def read(self, table: TableStore, *, latest_ms: int | None = None) -> ListedLeases:
         """Return the leases that a janitor has to take for lasting.
 
         One that cannot be understood holds everything for as long as a lease may last (unknown means keep). Costs one
         listing, and one GET for each lease that is new or was renewed.
 
         Args:
-            store: The object store.
-            paths: Keys of the table.
+            table: Its store and keys.
             latest_ms: It is this late at most, whatever the store's clock says now (J1).
 
         Raises:
             Unavailable: The store did not answer.
         """
-        listing = list_all(store, paths.leases_prefix)
+        listing = list_all(table.store, table.paths.leases_prefix)
         now_ms = listing.store_now_ms if latest_ms is None else min(listing.store_now_ms, latest_ms)
         # No lease lasts longer, and one that has ended is not renewed.
         least_ms = now_ms - MAX_LEASE_TTL_MS - MAX_STORE_GAP_MS
@@ -132,7 +131,7 @@ class LeaseReader:
         known = self._cache
         current = {info.key: known[info.key] for info in infos if info.key in known and known[info.key][0] == info}
         stale = [info for info in infos if info.key not in current]
-        for info, lease in zip(stale, self._fetch(store, stale), strict=True):
+        for info, lease in zip(stale, self._fetch(table.store, stale), strict=True):
             if lease is not None:
                 # By what was listed: if it was renewed since, the next listing says so, and it is read again.
                 current[info.key] = (info, lease)
@@ -148,9 +147,9 @@ class LeaseReader:
             return list(pool.map(lambda info: _fetch_one(store, info), infos))
 
 
-def read_leases(store: ObjectStore, paths: TablePaths) -> tuple[Lease, ...]:
+def read_leases(table: TableStore) -> tuple[Lease, ...]:
     """Read the leases that a janitor has to take for lasting, as :meth:`LeaseReader.read` does."""
-    return LeaseReader().read(store, paths).leases
+    return LeaseReader().read(table).leases
 
 
 def decode_lease(stored: StoredObject) -> StoredLease:

@@ -27,11 +27,11 @@ from icedb_log.ingest.quarantine import (
 )
 from icedb_log.ingest.quarantine_ops import begin_drop
 from icedb_log.ingest.staging import find_staged
-from icedb_log.keys import TablePaths
 from icedb_log.object_kinds import ObjectKind
 from icedb_log.store.object_store import FailedDelete, ObjectInfo, ObjectStore, list_all
 from icedb_log.store.probe import PROBE_FOLDER
 from icedb_log.store.store_clock import check_store_clock
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.same_table import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -110,7 +110,7 @@ def sweep_leftovers(table: Table, leftovers: Leftovers, *, audit: AuditLog | Non
         IceDBError: What ``check_alive`` or the audit raised.
     """
     store, paths, config, clock = table.store, table.paths, table.config, table.clock
-    require_same_table(store, paths, config)  # T4: after the listing
+    require_same_table(TableStore(store, paths), config)  # T4: after the listing
     if any(leftovers.found.values()):
         check_store_clock(store, paths.clock_key, clock=clock)
     facts = RunFacts("leftovers", leftovers.store_now_ms, {"quarantine_retention_ms": config.quarantine_retention_ms})
@@ -122,16 +122,16 @@ def sweep_leftovers(table: Table, leftovers: Leftovers, *, audit: AuditLog | Non
     ]
     problems: dict[str, str] = {}
     try:
-        done.append(("pin", delete_ended_pins(store, paths, leftovers, config=config, deleter=deleter)))
+        done.append(("pin", delete_ended_pins(TableStore(store, paths), leftovers, config=config, deleter=deleter)))
     except Unavailable as error:
         problems["pin"] = str(error)
     try:
-        done.append(("quarantine", drop_old_quarantine(store, paths, leftovers, deleter=deleter)))
+        done.append(("quarantine", drop_old_quarantine(TableStore(store, paths), leftovers, deleter=deleter)))
     except Unavailable as error:
         problems["quarantine"] = str(error)
     aborted = 0
     try:
-        aborted = abort_old_uploads(store, paths, config=config, store_now_ms=leftovers.store_now_ms)
+        aborted = abort_old_uploads(TableStore(store, paths), config=config, store_now_ms=leftovers.store_now_ms)
     except Unavailable as error:
         problems["uploads"] = str(error)
     oldest_ms = leftovers.oldest_staged_ms
@@ -150,13 +150,11 @@ def find_ended_leases(leftovers: Leftovers) -> Iterable[Doomed]:
     return _doom(leftovers, "lease", "lease", "it ended more than a day ago")
 
 
-def delete_ended_pins(
-    store: ObjectStore, paths: TablePaths, leftovers: Leftovers, *, config: TableConfig, deleter: Deleter
-) -> Deleted:
+def delete_ended_pins(table: TableStore, leftovers: Leftovers, *, config: TableConfig, deleter: Deleter) -> Deleted:
     """Delete the pins that hold nothing any more (J7): their keys are never used again. Raises Unavailable."""
     if not leftovers.found.get("pin"):
         return Deleted(frozenset(), ())
-    ended = find_ended_pins(store, paths, data_grace_ms=config.data_grace_ms)
+    ended = find_ended_pins(table, data_grace_ms=config.data_grace_ms)
     return deleter.delete(
         Doomed(key, "pin", "it ended a grace period ago, and holds nothing any more") for key in ended
     )
@@ -172,7 +170,7 @@ def find_old_pressure(leftovers: Leftovers) -> Iterable[Doomed]:
     return _doom(leftovers, "pressure", "leftover", "what it says about back-pressure ran out long ago")
 
 
-def drop_old_quarantine(store: ObjectStore, paths: TablePaths, leftovers: Leftovers, *, deleter: Deleter) -> Deleted:
+def drop_old_quarantine(table: TableStore, leftovers: Leftovers, *, deleter: Deleter) -> Deleted:
     """Drop what waited in quarantine for longer than the table's retention, as ``icedb quarantine drop`` does.
 
     Entries whose retry has begun stay: whether it went through is not for a clock to say. So does what belongs to a
@@ -185,7 +183,7 @@ def drop_old_quarantine(store: ObjectStore, paths: TablePaths, leftovers: Leftov
     listed = {entry_of_object(info.key) for info in infos}
     # WARN: before reasons are read. Between the two a flush would set the batch aside, with a reason of its own, and
     # take it out of staging. What is not staged now cannot be any more: its id is too old (I3).
-    staged = find_staged(store, paths, {batch_id_of_object(name) for name in listed})
+    staged = find_staged(table, {batch_id_of_object(name) for name in listed})
     free = {name for name in listed if batch_id_of_object(name) not in staged}
     reasons = {entry_of_object(info.key): info.etag for info in infos if is_reason(info.key)}
     claimed: dict[str, tuple[str, ...]] = {}
@@ -194,19 +192,19 @@ def drop_old_quarantine(store: ObjectStore, paths: TablePaths, leftovers: Leftov
         # them, the oldest, would otherwise keep all the others for ever.
         if len(claimed) >= MAX_DROPS:
             break
-        payloads = begin_drop(store, paths, batch_id, etag=reasons[batch_id])
+        payloads = begin_drop(table, batch_id, etag=reasons[batch_id])
         if payloads is not None:
             claimed[batch_id] = payloads
-    claimed |= _find_lone_payloads(store, paths, infos, batch_ids=listed - claimed.keys(), free=free - reasons.keys())
+    claimed |= _find_lone_payloads(table, infos, batch_ids=listed - claimed.keys(), free=free - reasons.keys())
     first = deleter.delete(_drop(key) for keys in claimed.values() for key in keys)
     kept = {each.key for each in first.failed}
     # The payload first: a payload without a reason nobody would find.
     gone = [batch_id for batch_id, keys in claimed.items() if not kept.intersection(keys)]
-    second = deleter.delete(_drop(reason_key(paths, batch_id)) for batch_id in gone)
+    second = deleter.delete(_drop(reason_key(table.paths, batch_id)) for batch_id in gone)
     return Deleted(first.keys | second.keys, (*first.failed, *second.failed))
 
 
-def abort_old_uploads(store: ObjectStore, paths: TablePaths, *, config: TableConfig, store_now_ms: int) -> int:
+def abort_old_uploads(table: TableStore, *, config: TableConfig, store_now_ms: int) -> int:
     """End the uploads below the table's prefix that began an orphan age ago, at least a day, and were never finished.
 
     A directory store cannot tell whose they are, so no table's short orphan age ends another one's upload.
@@ -215,7 +213,7 @@ def abort_old_uploads(store: ObjectStore, paths: TablePaths, *, config: TableCon
         Unavailable: The store did not answer, or refused.
     """
     before_ms = store_now_ms - max(config.orphan_age_ms, DAY_MS)
-    return store.abort_stale_uploads(f"{paths.prefix}/", before_ms=before_ms)
+    return table.store.abort_stale_uploads(f"{table.paths.prefix}/", before_ms=before_ms)
 
 
 def sweep_probes(store: ObjectStore, *, prefix: str = "") -> Deleted:
@@ -248,8 +246,7 @@ def _drop(key: str) -> Doomed:
 
 
 def _find_lone_payloads(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     infos: Sequence[ObjectInfo],
     *,
     batch_ids: Collection[str],
@@ -271,7 +268,7 @@ def _find_lone_payloads(
     for batch_id, keys in payloads.items():
         if len(found) >= MAX_DROPS:
             break
-        reason = find_reason(store, paths, batch_id)
+        reason = find_reason(table, batch_id)
         if (reason is None and batch_id in free) or (reason is not None and is_being_dropped(reason)):
             found[batch_id] = tuple(keys)
     return found

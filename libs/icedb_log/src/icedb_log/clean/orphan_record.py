@@ -18,10 +18,11 @@ import orjson
 
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, NotFound, PreconditionFailed, Unavailable
-from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.keys import parse_log_key
 from icedb_log.log.lost_commits import drop_known, find_lost
 from icedb_log.model import LogView
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 
 RECORD_VERSION: Final = 1
 
@@ -93,14 +94,14 @@ class OrphanRecord:
         return {name: LostCommit(view.store_now_ms) for name in found} | lost
 
 
-def read_orphan_record(store: ObjectStore, paths: TablePaths) -> OrphanRecord:
+def read_orphan_record(table: TableStore) -> OrphanRecord:
     """Read what earlier sweeps saw.
 
     Raises:
         Unavailable: The store did not answer.
     """
     try:
-        stored = store.get(paths.orphan_record_key)
+        stored = table.store.get(table.paths.orphan_record_key)
     except NotFound:
         return OrphanRecord()
     try:
@@ -108,7 +109,7 @@ def read_orphan_record(store: ObjectStore, paths: TablePaths) -> OrphanRecord:
         if value["v"] != RECORD_VERSION:
             raise ValueError(f"version {value['v']}")
         sightings = {
-            f"{paths.data_prefix}{name}": Sighting(_text(etag), _number(first_seen_ms), bool(is_held))
+            f"{table.paths.data_prefix}{name}": Sighting(_text(etag), _number(first_seen_ms), bool(is_held))
             for name, (etag, first_seen_ms, is_held) in value["seen"].items()
         }
         lost = {
@@ -117,21 +118,18 @@ def read_orphan_record(store: ObjectStore, paths: TablePaths) -> OrphanRecord:
             if parse_log_key(f"{name}.jsonl")
         }
     except (CorruptLog, ValueError, KeyError, TypeError, AttributeError) as error:
-        problem = f"{paths.orphan_record_key} is no record of orphans ({error}); it is begun anew"
+        problem = f"{table.paths.orphan_record_key} is no record of orphans ({error}); it is begun anew"
         return OrphanRecord(etag=stored.info.etag, problem=problem)
     return OrphanRecord(sightings, stored.info.etag, lost=lost)
 
 
-def note_lost(
-    store: ObjectStore, paths: TablePaths, *, landed: Iterable[str], view: LogView, clock: Clock
-) -> tuple[str, ...]:
+def note_lost(table: TableStore, *, landed: Iterable[str], view: LogView, clock: Clock) -> tuple[str, ...]:
     """Write down which commits are lost, before the horizon hides it (F5); return those of which nobody has decided.
 
     Costs nothing while none is.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         landed: What the fences said before the log was read.
         view: The log.
         clock: Makes the token.
@@ -142,21 +140,20 @@ def note_lost(
     found = find_lost(landed, view)
     if not found:
         return ()
-    record = read_orphan_record(store, paths)
+    record = read_orphan_record(table)
     lost = record.with_lost(found, view)
     if lost != record.lost and not write_orphan_record(
-        store, paths, record.sightings, replaces=record.etag, clock=clock, lost=lost
+        table, record.sightings, replaces=record.etag, clock=clock, lost=lost
     ):
         raise Unavailable(
-            f"table {paths.name}: {len(found)} commits are lost (the first is {found[0]}), and somebody else wrote "
-            f"{paths.orphan_record_key} just now; nothing was deleted, the next run writes it down"
+            f"table {table.name}: {len(found)} commits are lost (the first is {found[0]}), and somebody else wrote "
+            f"{table.paths.orphan_record_key} just now; nothing was deleted, the next run writes it down"
         )
     return replace(record, lost=lost).open_lost
 
 
 def write_orphan_record(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     sightings: Mapping[str, Sighting],
     *,
     replaces: str | None,
@@ -168,8 +165,7 @@ def write_orphan_record(
     Not repeated: a sweep that is refused, or gets no answer, changes nothing and leaves the work to the next one.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         sightings: By key.
         replaces: ETag of the record that was read; ``None`` if there was none.
         clock: Makes the token.
@@ -179,21 +175,21 @@ def write_orphan_record(
         Unavailable: The store did not answer.
     """
     seen = {
-        key.removeprefix(paths.data_prefix): (each.etag, each.first_seen_ms, int(each.is_held))
+        key.removeprefix(table.paths.data_prefix): (each.etag, each.first_seen_ms, int(each.is_held))
         for key, each in sightings.items()
     }
     fields: dict[str, Any] = {"v": RECORD_VERSION, "token": clock.new_id(), "seen": seen}
     if lost:
         fields["lost"] = {name: (each.found_ms, int(each.is_given_up)) for name, each in lost.items()}
     body = orjson.dumps(fields)
-    key = paths.orphan_record_key
+    key = table.paths.orphan_record_key
     try:
         if replaces is None:
-            store.put_if_absent(key, body)
+            table.store.put_if_absent(key, body)
         else:
-            store.put_if_match(key, body, etag=replaces)
+            table.store.put_if_match(key, body, etag=replaces)
     except (PreconditionFailed, CommitOutcomeUnknown):
-        return _is_mine(store, key, body)  # W2: perhaps refused by its own first try; only reading tells
+        return _is_mine(table.store, key, body)  # W2: perhaps refused by its own first try; only reading tells
     return True
 
 

@@ -20,13 +20,14 @@ from icedb_log.clean.orphan_plan import OrphanPlan, OrphanPolicy, WaitingOrphan,
 from icedb_log.clean.orphan_record import OrphanRecord, read_orphan_record, write_orphan_record
 from icedb_log.clean.pins import PinReader
 from icedb_log.clean.table_walk import TableWalk, walk_table
-from icedb_log.keys import ROLES, TablePaths
+from icedb_log.keys import ROLES
 from icedb_log.log.fence import read_landed, settle_fence
 from icedb_log.log.lost_commits import find_lost
 from icedb_log.model import LogView
 from icedb_log.repair.rebuild_record import read_held
-from icedb_log.store.object_store import FailedDelete, ObjectInfo, ObjectStore
+from icedb_log.store.object_store import FailedDelete, ObjectInfo
 from icedb_log.store.store_clock import check_store_clock
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.same_table import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -129,26 +130,27 @@ def sweep_orphans(
     policy = policy or OrphanPolicy()
     age_ms = policy.age_ms(config)
     sweep = _Sweep(table, policy, audit)
-    record = read_orphan_record(store, paths)
+    record = read_orphan_record(TableStore(store, paths))
     walk = walk_table(
-        store,
-        paths,
+        TableStore(store, paths),
         named=_named(table.read_log()),  # decides nothing: J5 asks the log again after the listing
         age_ms=age_ms,
         leftover_ages_ms=find_leftover_ages(config),
     )
-    require_same_table(store, paths, config)  # T4: after the listing
+    require_same_table(TableStore(store, paths), config)  # T4: after the listing
     ripe = any(is_ripe(i, record.sightings.get(i.key), config=config, now_ms=walk.store_now_ms) for i in walk.old)
     if ripe and not dry_run:
         # WARN: a worker that stalls between its last look at the time (W3) and its PUT would name what is deleted
         # here. Its intent is in the fence by then: its commit is settled, and only a log read after that counts.
         for role in ROLES:
-            settle_fence(store, paths, role)
+            settle_fence(TableStore(store, paths), role)
     landed, view = _read_fences_and_log(table)  # J5: after the listing
-    walk.keep_unnamed(_named(view) | read_held(store, paths) | _pinned(store, paths, config))  # B5, J7
+    walk.keep_unnamed(
+        _named(view) | read_held(TableStore(store, paths)) | _pinned(TableStore(store, paths), config)
+    )  # B5, J7
     lost = record.with_lost(find_lost(landed, view), view)
     if lost != record.lost:
-        require_same_table(store, paths, config)  # T4: a purge empties the log
+        require_same_table(TableStore(store, paths), config)  # T4: a purge empties the log
     if policy.is_forced:
         lost = {name: replace(each, is_given_up=True) for name, each in lost.items()}
     found = replace(record, lost=lost)
@@ -170,7 +172,7 @@ def sweep_orphans(
 
 def _read_fences_and_log(table: Table) -> tuple[tuple[str, ...], LogView]:
     """Return what landed by the fences, and the log, read after them: a commit lands before its fence says so (F5)."""
-    landed = read_landed(table.store, table.paths)
+    landed = read_landed(table)
     return landed, table.read_log()
 
 
@@ -182,9 +184,7 @@ def _delete(sweep: _Sweep, plan: OrphanPlan, record: OrphanRecord, walk: TableWa
         check_store_clock(table.store, table.paths.clock_key, clock=table.clock)
     # WARN: before the deletion, and nothing is deleted without it: of two sweeps that run at once, one does it. Another
     # one may have found this object named meanwhile, and taken its sighting away.
-    is_written = write_orphan_record(
-        table.store, table.paths, plan.sightings, replaces=record.etag, clock=table.clock, lost=record.lost
-    )
+    is_written = write_orphan_record(table, plan.sightings, replaces=record.etag, clock=table.clock, lost=record.lost)
     if not (is_written and plan.doomed):
         return is_written, nothing
     return True, sweep.open_deleter(walk.store_now_ms).delete(_doom(plan.doomed, sweep.policy))
@@ -200,9 +200,9 @@ def _named(view: LogView) -> set[str]:
     return {marker.path for file in view.files for marker in file.log.markers}
 
 
-def _pinned(store: ObjectStore, paths: TablePaths, config: TableConfig) -> set[str]:
+def _pinned(table: TableStore, config: TableConfig) -> set[str]:
     """Return what pins name: a log that was rebuilt may not name it any more."""
-    pins = PinReader().read(store, paths, data_grace_ms=config.data_grace_ms)
+    pins = PinReader().read(table, data_grace_ms=config.data_grace_ms)
     return {path for pin in pins for path in pin.paths or ()}
 
 

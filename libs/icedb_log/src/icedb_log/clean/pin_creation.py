@@ -24,6 +24,7 @@ from icedb_log.merge.merge_log import earliest_landing
 from icedb_log.model import LogView, Snapshot
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, create_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS, check_has_come
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.renewed_config import renew_table_config
 from icedb_log.table.same_table import require_same_table
 from icedb_log.table.table import Table
@@ -69,20 +70,20 @@ def create_pin(table: Table, name: str, *, at_ms: int | None = None, ttl_ms: int
     """
     store, paths = table.store, table.paths
     _check_call(paths, name, ttl_ms=ttl_ms, note=note)
-    config = renew_table_config(store, paths)
+    config = renew_table_config(TableStore(store, paths))
     _choose(table.read_log(), at_ms)  # what is refused anyway leaves no trace
-    _require_free(store, paths, name)
+    _require_free(TableStore(store, paths), name)
     pin_id = table.clock.new_id()
     key = paths.pin_key(name, pin_id)
     fields = {"token": pin_id, "state": "pending", "at": at_ms or 0, "ttl_ms": ttl_ms, "note": note}
     pending = _put_pending(store, key, encode_pin(fields, None))
     try:
         # WARN: J7: after the pending pin is there. Before it, two makers of one name look, both see none, both go on.
-        _require_free(store, paths, name, mine=key)
+        _require_free(TableStore(store, paths), name, mine=key)
         # WARN: J7: after the pending pin is there. Before it: the log is read, a file dies and gets old, a janitor
         # reads the pins, the pin is written and proven by a log that says that the file is live.
         view = table.read_log()
-        require_same_table(store, paths, config)  # T4: its grace period is what makes the pin certain
+        require_same_table(TableStore(store, paths), config)  # T4: its grace period is what makes the pin certain
         snapshot = _choose(view, at_ms)
         _require_certain(paths, view, snapshot, config=config, written_ms=pending.modified_ms)
     except IceDBError:
@@ -93,7 +94,7 @@ def create_pin(table: Table, name: str, *, at_ms: int | None = None, ttl_ms: int
         "at": view.store_now_ms if at_ms is None else at_ms,
         "claimed": pending.modified_ms,
     }
-    return _activate(store, paths, name, key, encode_pin(fields, snapshot), etag=pending.etag)
+    return _activate(TableStore(store, paths), name, key, encode_pin(fields, snapshot), etag=pending.etag)
 
 
 def find_doubt(view: LogView, snapshot: Snapshot, *, data_grace_ms: int, written_ms: int) -> Doubt | None:
@@ -144,20 +145,20 @@ def _choose(view: LogView, at_ms: int | None) -> Snapshot:
     return fold(view, as_of_ms=at_ms)
 
 
-def _require_free(store: ObjectStore, paths: TablePaths, name: str, *, mine: str = "") -> None:
-    listed = list_pins(store, paths, name=name)
+def _require_free(table: TableStore, name: str, *, mine: str = "") -> None:
+    listed = list_pins(table, name=name)
     for pin in listed.pins:
         status = pin.status(listed.store_now_ms)
         if pin.key == mine or not is_lasting(status):
             continue
         if status == "pending":
             raise InvalidRequest(
-                f"table {paths.name}: pin {name!r} is being made by somebody else, or its maker died; try again, "
-                f"another name, or `icedb unpin {paths.name} {name}`"
+                f"table {table.name}: pin {name!r} is being made by somebody else, or its maker died; try again, "
+                f"another name, or `icedb unpin {table.name} {name}`"
             )
         raise InvalidRequest(
-            f"table {paths.name}: pin {name!r} exists already, of time {pin.at_ms}; take another name, or "
-            f"`icedb unpin {paths.name} {name}` first"
+            f"table {table.name}: pin {name!r} exists already, of time {pin.at_ms}; take another name, or "
+            f"`icedb unpin {table.name} {name}` first"
         )
 
 
@@ -184,16 +185,16 @@ def _require_certain(
         )
 
 
-def _activate(store: ObjectStore, paths: TablePaths, name: str, key: str, body: bytes, *, etag: str) -> Pin:
-    info = replace_pin(store, key, body, etag=etag)
+def _activate(table: TableStore, name: str, key: str, body: bytes, *, etag: str) -> Pin:
+    info = replace_pin(table.store, key, body, etag=etag)
     if info is None:
-        raise CommitConflict(f"table {paths.name}: somebody ended pin {name!r} while it was made; pin again")
+        raise CommitConflict(f"table {table.name}: somebody ended pin {name!r} while it was made; pin again")
     pin = decode_pin(StoredObject(info, body))
     if pin.is_late:
         # WARN: J7: a janitor that found the pending pin run out held nothing.
-        _end(store, key, body, etag=pin.etag)
+        _end(table.store, key, body, etag=pin.etag)
         raise Unavailable(
-            f"table {paths.name}: it took longer than {PENDING_TTL_MS} ms to make pin {name!r}, and files may be gone; "
+            f"table {table.name}: it took longer than {PENDING_TTL_MS} ms to make pin {name!r}, and files may be gone; "
             "pin again"
         )
     return pin

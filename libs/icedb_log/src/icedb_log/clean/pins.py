@@ -28,6 +28,7 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import ListedLogFile, LogView, Snapshot
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
+from icedb_log.store.table_store import TableStore
 
 _HEAD_BYTES: Final = 64 * 1024
 
@@ -51,21 +52,18 @@ class PinReader:
     def __init__(self) -> None:
         self._cache: dict[str, tuple[Pin, frozenset[str] | None]] = {}
 
-    def read(
-        self, store: ObjectStore, paths: TablePaths, *, data_grace_ms: int, latest_ms: int | None = None
-    ) -> tuple[PinnedFiles, ...]:
+    def read(self, table: TableStore, *, data_grace_ms: int, latest_ms: int | None = None) -> tuple[PinnedFiles, ...]:
         """Return what pins hold now. Costs one listing, and one GET for each pin that is new or has changed.
 
         Args:
-            store: The object store.
-            paths: Keys of the table.
+            table: Its store and keys.
             data_grace_ms: How long files are kept after a pin has ended.
             latest_ms: It is this late at most, whatever the store's clock says now (J1).
 
         Raises:
             Unavailable: The store did not answer.
         """
-        listing = list_all(store, paths.pins_prefix)
+        listing = list_all(table.store, table.paths.pins_prefix)
         now_ms = listing.store_now_ms if latest_ms is None else min(listing.store_now_ms, latest_ms)
         current: dict[str, tuple[Pin, frozenset[str] | None]] = {}
         for info in listing.objects:
@@ -74,7 +72,7 @@ class PinReader:
                 current[info.key] = known
                 continue
             try:
-                current[info.key] = decode_pinned_files(store.get(info.key))
+                current[info.key] = decode_pinned_files(table.store.get(info.key))
             except NotFound:
                 continue  # taken back before it was active, or deleted long after it had ended
         self._cache = current
@@ -86,31 +84,30 @@ class PinReader:
         return tuple(held)
 
 
-def list_pins(store: ObjectStore, paths: TablePaths, *, name: str | None = None) -> ListedPins:
+def list_pins(table: TableStore, *, name: str | None = None) -> ListedPins:
     """List the pins of a table. Costs one listing and one small ranged GET for each pin.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         name: Only those of this name.
 
     Raises:
         InvalidRequest: ``name`` is no name of a pin.
         Unavailable: The store did not answer.
     """
-    listing = list_all(store, paths.pins_prefix if name is None else paths.pins_of_name_prefix(name))
+    listing = list_all(table.store, table.paths.pins_prefix if name is None else table.paths.pins_of_name_prefix(name))
     pins: list[Pin] = []
     for info in listing.objects:
         if name is not None and pin_name_of(info.key) is None:
             continue  # no pin of this name; it shows in a list of all
         try:
-            pins.append(decode_pin(_read_head(store, info)))
+            pins.append(decode_pin(_read_head(table.store, info)))
         except NotFound:
             continue
     return ListedPins(tuple(pins), listing.store_now_ms)
 
 
-def find_pin(store: ObjectStore, paths: TablePaths, name: str) -> tuple[Pin, PinStatus]:
+def find_pin(table: TableStore, name: str) -> tuple[Pin, PinStatus]:
     """Return the pin of a name that lasts, else the last one that ended, and how it stands.
 
     Raises:
@@ -118,9 +115,9 @@ def find_pin(store: ObjectStore, paths: TablePaths, name: str) -> tuple[Pin, Pin
         NotFound: There is none.
         Unavailable: The store did not answer.
     """
-    listed = list_pins(store, paths, name=name)
+    listed = list_pins(table, name=name)
     if not listed.pins:
-        raise NotFound(f"table {paths.name} has no pin {name!r}; see `icedb pins {paths.name}`")
+        raise NotFound(f"table {table.name} has no pin {name!r}; see `icedb pins {table.name}`")
     by_status = [(pin, pin.status(listed.store_now_ms)) for pin in listed.pins]
     lasting = [found for found in by_status if is_lasting(found[1])]
     return (lasting or by_status)[-1]
@@ -131,12 +128,11 @@ def is_lasting(status: PinStatus) -> bool:
     return status in ("pending", "active", "late", "unreadable")
 
 
-def read_pinned(store: ObjectStore, paths: TablePaths, name: str, *, is_compact: bool = False) -> tuple[Pin, Snapshot]:
+def read_pinned(table: TableStore, name: str, *, is_compact: bool = False) -> tuple[Pin, Snapshot]:
     """Read the snapshot that a pin has written down. Its files stay for a grace period after the pin has ended.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         name: Name of the pin.
         is_compact: Keep the markers' lines instead of what they decode to.
 
@@ -146,19 +142,19 @@ def read_pinned(store: ObjectStore, paths: TablePaths, name: str, *, is_compact:
         CorruptLog: Its object cannot be understood.
         Unavailable: The store did not answer.
     """
-    pin, status = find_pin(store, paths, name)
+    pin, status = find_pin(table, name)
     if status not in ("active", "unreadable"):
-        raise InvalidRequest(f"table {paths.name}: {_why_unreadable(paths, pin, status)}")
-    stored = store.get(pin.key, if_match=pin.etag)
+        raise InvalidRequest(f"table {table.name}: {_why_unreadable(table.paths, pin, status)}")
+    stored = table.store.get(pin.key, if_match=pin.etag)
     log = decode_log_file(pin.key, stored.body, is_compact=is_compact)
     if status == "unreadable":
-        raise CorruptLog(f"{pin.key}: line 0: {PIN_FIELD} is not understood; see `icedb pins {paths.name}`")
+        raise CorruptLog(f"{pin.key}: line 0: {PIN_FIELD} is not understood; see `icedb pins {table.name}`")
     file = ListedLogFile(pin.key, pin.etag, pin.modified_ms, stored.info.size_bytes, log)
-    snapshot = fold(LogView(paths.name, (file,), pin.modified_ms))
+    snapshot = fold(LogView(table.name, (file,), pin.modified_ms))
     return pin, replace(snapshot, as_of_ms=pin.at_ms, last_commit_ms=pin.last_commit_ms, is_stable=True)
 
 
-def unpin(store: ObjectStore, paths: TablePaths, name: str) -> bool:
+def unpin(table: TableStore, name: str) -> bool:
     """End a pin. Idempotent: returns whether that changed anything. Its files stay for one more grace period.
 
     Raises:
@@ -168,21 +164,24 @@ def unpin(store: ObjectStore, paths: TablePaths, name: str) -> bool:
         CommitOutcomeUnknown: No answer; look with ``icedb pins``.
         Unavailable: The store did not answer.
     """
-    pin, status = find_pin(store, paths, name)
+    pin, status = find_pin(table, name)
     if not is_lasting(status):
         return False
-    if replace_pin(store, pin.key, end_body(store.get(pin.key, if_match=pin.etag).body), etag=pin.etag) is None:
-        raise PreconditionFailed(f"table {paths.name}: pin {name} changed at this very moment; try again")
+    if (
+        replace_pin(table.store, pin.key, end_body(table.store.get(pin.key, if_match=pin.etag).body), etag=pin.etag)
+        is None
+    ):
+        raise PreconditionFailed(f"table {table.name}: pin {name} changed at this very moment; try again")
     return True
 
 
-def find_ended_pins(store: ObjectStore, paths: TablePaths, *, data_grace_ms: int) -> tuple[str, ...]:
+def find_ended_pins(table: TableStore, *, data_grace_ms: int) -> tuple[str, ...]:
     """Return the keys of pins that hold nothing any more, by the store's clock. They never hold anything again.
 
     Raises:
         Unavailable: The store did not answer.
     """
-    listed = list_pins(store, paths)
+    listed = list_pins(table)
     ends = [(pin.key, pin.held_until_ms(data_grace_ms)) for pin in listed.pins]
     return tuple(key for key, until_ms in ends if until_ms is not None and until_ms <= listed.store_now_ms)
 

@@ -6,8 +6,7 @@ from typing import Any
 import orjson
 
 from icedb_log.errors import IceDBError, NotFound
-from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +32,19 @@ class PurgeProgress:
     problem: str = ""
 
 
-def write_progress(store: ObjectStore, paths: TablePaths, progress: PurgeProgress) -> None:
+def write_progress(table: TableStore, progress: PurgeProgress) -> None:
     """Write it down, whatever is there. Never fails: a purge does not stop for it."""
     value = {name: each for name, each in asdict(progress).items() if name != "updated_ms"}
     try:
-        store.put(paths.purge_key, orjson.dumps(value))
+        table.store.put(table.paths.purge_key, orjson.dumps(value))
     except IceDBError:
         return
 
 
-def read_progress(store: ObjectStore, paths: TablePaths, *, drop_id: str) -> PurgeProgress | None:
+def read_progress(table: TableStore, *, drop_id: str) -> PurgeProgress | None:
     """Return what the runs of one purge have done; ``None`` if nothing is known. Raises Unavailable."""
     try:
-        stored = store.get(paths.purge_key)
+        stored = table.store.get(table.paths.purge_key)
         value: dict[str, Any] = orjson.loads(stored.body)
         found = PurgeProgress(**{**value, "updated_ms": stored.info.modified_ms})
     except (NotFound, ValueError, TypeError):

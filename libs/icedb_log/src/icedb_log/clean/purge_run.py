@@ -22,7 +22,8 @@ from icedb_log.errors import CorruptLog, Fenced, IceDBError, NotFound, Unavailab
 from icedb_log.keys import ROLES, TablePaths, file_time_ms
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import acquire_fence
-from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo, ObjectStore
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.stored_config import load_any_config
 from icedb_log.table.table import Table
@@ -95,8 +96,7 @@ class PurgeRun:
 
     def __init__(
         self,
-        store: ObjectStore,
-        paths: TablePaths,
+        table: TableStore,
         config: TableConfig,
         drop_id: str,
         *,
@@ -104,8 +104,8 @@ class PurgeRun:
         owner: str,
         limits: PurgeLimits,
     ) -> None:
-        self._store = store
-        self._paths = paths
+        self._store = table.store
+        self._paths = table.paths
         self._config = config
         self._drop_id = drop_id
         self._clock = clock
@@ -121,13 +121,15 @@ class PurgeRun:
 
     def purge(self, *, audit: AuditLog | None, check_alive: Callable[[], None] | None) -> PurgeResult:
         """Take the fences, delete what goes, and say so in the mark. Raises as ``purge_table``."""
-        table = Table.of(self._config, self._store, self._paths, clock=self._clock, owner=f"purge {self._owner}")
+        table = Table.of(
+            self._config, TableStore(self._store, self._paths), clock=self._clock, owner=f"purge {self._owner}"
+        )
         for role in ROLES:
             # T4: from here on nobody commits who knew the table: what was under way has landed or is sealed, and who
             # comes later has another incarnation in mind.
             acquire_fence(table, role, becomes=self._drop_id)
         now_ms = self._store.list_page(self._paths.config_key, limit=1).store_now_ms
-        self._before = read_progress(self._store, self._paths, drop_id=self._drop_id) or PurgeProgress(
+        self._before = read_progress(TableStore(self._store, self._paths), drop_id=self._drop_id) or PurgeProgress(
             self._drop_id, now_ms
         )
         facts = RunFacts("purge", now_ms, {"keep_ms": self._config.dropped.keep_ms if self._config.dropped else None})
@@ -239,7 +241,7 @@ class PurgeRun:
 
     def _require_purging(self) -> None:
         """Look whether the purge still goes on: no table has been created in the place of this one, then."""
-        self._require_mine(load_any_config(self._store, self._paths)[0].dropped)
+        self._require_mine(load_any_config(TableStore(self._store, self._paths))[0].dropped)
 
     def _require_mine(self, mark: Dropped | None) -> Dropped:
         if mark is None or mark.drop_id != self._drop_id or mark.state != "purging":
@@ -270,14 +272,16 @@ class PurgeRun:
     def _change_mark(self, change: Callable[[Dropped], Dropped]) -> None:
         wanted: Dropped | None = None
         for _ in range(_MAX_ATTEMPTS):
-            config, info = load_any_config(self._store, self._paths)
+            config, info = load_any_config(TableStore(self._store, self._paths))
             mark = config.dropped
             if mark is not None and mark == wanted:
                 return  # W2: what was written landed
             wanted = change(self._require_mine(mark))
             if wanted == mark:
                 return
-            replace_config(self._store, self._paths, config.model_copy(update={"dropped": wanted}), etag=info.etag)
+            replace_config(
+                TableStore(self._store, self._paths), config.model_copy(update={"dropped": wanted}), etag=info.etag
+            )
         raise Unavailable(
             f"table {self._paths.name}: others changed {self._paths.config_key} {_MAX_ATTEMPTS} times; the next run "
             "goes on"
@@ -286,8 +290,7 @@ class PurgeRun:
     def _write_progress(self) -> None:
         before, failed = self._before, self._tally.failed
         write_progress(
-            self._store,
-            self._paths,
+            TableStore(self._store, self._paths),
             replace(
                 before,
                 deleted_count=before.deleted_count + self._tally.count,

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from icedb_log.keys import TablePaths, file_time_ms
+from icedb_log.keys import file_time_ms
 from icedb_log.object_kinds import ObjectKind, find_kind
-from icedb_log.store.object_store import ObjectInfo, ObjectPage, ObjectStore
+from icedb_log.store.object_store import ObjectInfo, ObjectPage
+from icedb_log.store.table_store import TableStore
 
 MAX_CANDIDATES: Final = 200_000
 """Old unnamed data files that one sweep takes: the oldest ones. The next sweeps take the others."""
@@ -92,8 +93,7 @@ class TableWalk:
 
 
 def walk_table(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     named: Collection[str],
     age_ms: int,
@@ -102,8 +102,7 @@ def walk_table(
     """List everything below a table's prefix but the log.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         named: Data files that the log named just before; they are not held.
         age_ms: From which age on an unnamed data file is old.
         leftover_ages_ms: Other kinds to hold, and from which age on.
@@ -115,12 +114,12 @@ def walk_table(
     token: str | None = None
     is_first = True
     while is_first or token is not None:
-        page = store.list_page(f"{paths.prefix}/", token=token)
+        page = table.store.list_page(f"{table.paths.prefix}/", token=token)
         if is_first:
             walk.store_now_ms = page.store_now_ms
             is_first = False
         for info in page.objects:
-            kind = find_kind(paths, info.key)
+            kind = find_kind(table.paths, info.key)
             if kind == "data_file":
                 walk.data.add(info)
                 if info.key not in named:

@@ -25,6 +25,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import SteadyTime, check_store_clock
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.same_table import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -134,10 +135,10 @@ def vacuum_table(
         window_ms = max(config.data_grace_ms, config.log_grace_ms)
         now_ms = caches.steady.hold_back(heard_ms, asked_ms=asked_ms, window_ms=window_ms)
         view = replace(view, store_now_ms=now_ms)
-    require_same_table(store, paths, config)  # T4: after the log
+    require_same_table(TableStore(store, paths), config)  # T4: after the log
     # WARN: J4, J7, J9: after the log. The other way round: a lease is written while the janitor stalls between the two
     # reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
-    holds = read_holds(store, paths, view=view, config=config, pins=caches.pins, leases=caches.leases)
+    holds = read_holds(TableStore(store, paths), view=view, config=config, pins=caches.pins, leases=caches.leases)
     plan = plan_vacuum(view, config=config, holds=holds)
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
@@ -153,7 +154,7 @@ def vacuum_table(
     # its commit. So whatever is staged after the log was read is staged later than its id's time plus G - S: too late
     # for rule I3, it is refused without a look at any log. All that could pass was staged before, and is listed here.
     decided = {i for ids in (*plan.batch_ids.values(), *plan.refused_ids.values()) for i in ids}
-    staged = find_staged(store, paths, decided)
+    staged = find_staged(TableStore(store, paths), decided)
     plan = _hold_refusals(plan, view, staged)
     if dry_run:
         return _dry_result(plan)
@@ -164,8 +165,8 @@ def vacuum_table(
     lost: tuple[str, ...] = ()
     if find_lost(holds.landed, view):  # or it landed after the log was read, and the fence said so by then
         again = table.read_log()
-        require_same_table(store, paths, config)  # T4: a purge empties the log
-        lost = note_lost(store, paths, landed=holds.landed, view=again, clock=clock)
+        require_same_table(TableStore(store, paths), config)  # T4: a purge empties the log
+        lost = note_lost(TableStore(store, paths), landed=holds.landed, view=again, clock=clock)
     run_audit = None if audit is None else audit.begin(_facts(plan, config, holds))
     deleter = Deleter(store, audit=run_audit, check_alive=table.check_alive, chunk_keys=bounds.chunk_keys)
     run = VacuumRun(table, view=view, plan=plan, deleter=deleter, part_files=bounds.chunk_keys)

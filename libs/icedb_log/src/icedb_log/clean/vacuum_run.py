@@ -20,6 +20,7 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.log.invariants import require_same_live, require_strip
 from icedb_log.model import ListedLogFile, LogView
 from icedb_log.store.object_store import FailedDelete
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 
@@ -131,7 +132,7 @@ class VacuumRun:
         """Return whether a staged copy may go: it is what was committed, or other content and in quarantine now."""
         known = self._contents.get(batch_id, "")
         try:
-            settled = settle_copy(self._store, self._paths, copy, known=known, clock=self._clock)
+            settled = settle_copy(TableStore(self._store, self._paths), copy, known=known, clock=self._clock)
         except (Unavailable, CommitOutcomeUnknown) as error:
             self._failed.append(FailedDelete(copy, str(error)))
             return False

@@ -7,8 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from icedb_log.clean.pins import PinReader
-from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 
 
@@ -27,20 +26,17 @@ class PinHold:
     until_ms: int | None
 
 
-def find_pin_holds(
-    store: ObjectStore, paths: TablePaths, keys: Collection[str], *, config: TableConfig
-) -> tuple[PinHold, ...]:
+def find_pin_holds(table: TableStore, keys: Collection[str], *, config: TableConfig) -> tuple[PinHold, ...]:
     """Return the pins that keep objects, those that keep most of them first.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         keys: Keys of data files.
         config: Of the table.
 
     Raises:
         Unavailable: The store did not answer.
     """
-    held = PinReader().read(store, paths, data_grace_ms=config.data_grace_ms)
+    held = PinReader().read(table, data_grace_ms=config.data_grace_ms)
     found = [PinHold(pin.name, sum(1 for key in keys if pin.holds(key)), pin.until_ms) for pin in held]
     return tuple(sorted((hold for hold in found if hold.object_count), key=lambda hold: -hold.object_count))

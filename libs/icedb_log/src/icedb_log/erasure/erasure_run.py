@@ -27,6 +27,7 @@ from icedb_log.errors import Fenced, InvalidRequest, NotFound
 from icedb_log.jobs import RowChanger
 from icedb_log.log.fence import acquire_fence
 from icedb_log.model import FileMarker
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.table import Table
 
@@ -72,12 +73,12 @@ def advance_erasure(table: Table, changer: RowChanger, erasure_id: str) -> Erasu
         Unavailable: A server did not answer.
     """
     store, paths = table.store, table.paths
-    before = read_erasure(store, paths, erasure_id)
+    before = read_erasure(TableStore(store, paths), erasure_id)
     run = _ErasureRun(table, changer)
     try:
         erasure, waits_for, count = run.advance(before)
     except NotFound:
-        ended = read_erasure(store, paths, erasure_id)
+        ended = read_erasure(TableStore(store, paths), erasure_id)
         if not ended.is_closed:
             raise
         erasure, waits_for, count = ended, "nothing", 0  # another worker has just closed it
@@ -97,13 +98,13 @@ class _ErasureRun:
 
     def advance(self, erasure: Erasure) -> tuple[Erasure, WaitsFor, int]:
         if erasure.state == "requested":
-            ended = find_closed(self._store, self._paths, erasure.erasure_id)
+            ended = find_closed(TableStore(self._store, self._paths), erasure.erasure_id)
             if ended is not None:
                 # W2: the request's own PUT landed once more, after all was over.
-                return close_erasure(self._store, self._paths, ended), "nothing", 0
+                return close_erasure(TableStore(self._store, self._paths), ended), "nothing", 0
             # E2: S3 tells LastModified in whole seconds, as it tells its clock: one more is waited for.
             until_ms = erasure.requested_ms + STORE_RESOLUTION_MS
-            staged_count = count_staged_until(self._store, self._paths, until_ms)
+            staged_count = count_staged_until(TableStore(self._store, self._paths), until_ms)
             if staged_count:
                 return erasure, "flush", staged_count
             erasure = self._delete(erasure)
@@ -113,11 +114,11 @@ class _ErasureRun:
         if erasure.state == "deleted":
             erasure, waiting_count = self._look(erasure)
         if erasure.is_closed:
-            return close_erasure(self._store, self._paths, erasure), "nothing", 0
+            return close_erasure(TableStore(self._store, self._paths), erasure), "nothing", 0
         return erasure, "janitor", waiting_count
 
     def _change(self, erasure: Erasure, change: Callable[[Erasure], Erasure]) -> Erasure:
-        return change_erasure(self._store, self._paths, erasure.erasure_id, change)
+        return change_erasure(TableStore(self._store, self._paths), erasure.erasure_id, change)
 
     # ── delete ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -172,7 +173,7 @@ class _ErasureRun:
         WARN: E4: after the deletion. Before it: a merge takes a file that is live to this look, which passes it over,
         and writes its rows elsewhere; the deletion finds only what the merge wrote, and the input, dead now, is missed.
         """
-        objects = read_objects(self._store, self._paths, reader=self._reader)
+        objects = read_objects(TableStore(self._store, self._paths), reader=self._reader)
         live = {marker.path for marker in objects.snapshot.live}
         sizes, due_ms = objects.sizes(), objects.due_ms(self._config)
         rewritten = {
@@ -205,7 +206,9 @@ class _ErasureRun:
             )
             for key, row_count in self._count(erasure, others, objects).items()
         ]
-        not_covered = find_not_covered(self._store, self._paths, config=self._config, listing=objects.listing)
+        not_covered = find_not_covered(
+            TableStore(self._store, self._paths), config=self._config, listing=objects.listing
+        )
         quarantined = erasure.not_covered.quarantine.plus(not_covered.quarantine)
         update = {
             "state": "deleted",
@@ -241,7 +244,7 @@ class _ErasureRun:
         # WARN: E5: of the listing that follows only these are told to be gone. What another worker adds to the record
         # meanwhile may have been uploaded after this listing, which does not have it for that reason.
         known = {target.key for target in erasure.targets}
-        objects = read_objects(self._store, self._paths, reader=self._reader)
+        objects = read_objects(TableStore(self._store, self._paths), reader=self._reader)
         named, present = objects.named(), objects.sizes()
         now_ms = objects.listing.store_now_ms
 

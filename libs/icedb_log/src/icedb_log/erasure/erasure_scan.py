@@ -17,7 +17,8 @@ from icedb_log.keys import TablePaths, parse_staged_key
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker, LogView, Snapshot
-from icedb_log.store.object_store import Listing, ObjectStore, list_all
+from icedb_log.store.object_store import Listing, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 
 MAX_FILES_PER_COUNT: Final = 512
@@ -72,9 +73,9 @@ class DataObjects:
         return due | {marker.path: marker.created_ms + wait_ms for marker in self.unnamed()}
 
 
-def read_objects(store: ObjectStore, paths: TablePaths, *, reader: LogReader) -> DataObjects:
+def read_objects(table: TableStore, *, reader: LogReader) -> DataObjects:
     """List a table's data objects, then read its log."""
-    listing = list_all(store, paths.data_prefix)
+    listing = list_all(table.store, table.paths.data_prefix)
     view = reader.read()
     return DataObjects(listing, view, fold(view))
 
@@ -141,39 +142,38 @@ def _on_halves(
     return _on_halves(work, files[:half]) | _on_halves(work, files[half:])
 
 
-def find_not_covered(store: ObjectStore, paths: TablePaths, *, config: TableConfig, listing: Listing) -> NotCovered:
+def find_not_covered(table: TableStore, *, config: TableConfig, listing: Listing) -> NotCovered:
     """Return what may hold such rows and is none of the erasure's business: a person has to look at it.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         config: Its configuration.
         listing: Every object below ``_data``.
     """
-    staged = [info.key for info in list_all(store, paths.staging_prefix).objects]
+    staged = [info.key for info in list_all(table.store, table.paths.staging_prefix).objects]
     return NotCovered(
-        quarantine=find_quarantined(store, paths),
+        quarantine=find_quarantined(table),
         unknown_staged=NamedObjects.of([key for key in staged if not _is_batch(key)]),
         unknown_data=NamedObjects.of(
             [info.key for info in listing.objects if not info.key.endswith(DATA_SUFFIX)],
         ),
-        import_sources=NamedObjects.of(_import_sources(store, paths)),
-        views=NamedObjects.of(list_view_names(store, paths)),
+        import_sources=NamedObjects.of(_import_sources(table)),
+        views=NamedObjects.of(list_view_names(table.store, table.paths)),
         view_of=config.view_of,
     )
 
 
-def find_quarantined(store: ObjectStore, paths: TablePaths) -> NamedObjects:
+def find_quarantined(table: TableStore) -> NamedObjects:
     """Return the batches of which something lies in quarantine, with a reason or, after a crash, without."""
-    keys = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
+    keys = [info.key for info in list_all(table.store, table.paths.quarantine_prefix).objects]
     return NamedObjects.of({key.rpartition("/")[2].partition(".")[0] for key in keys})
 
 
-def count_staged_until(store: ObjectStore, paths: TablePaths, until_ms: int) -> int:
+def count_staged_until(table: TableStore, until_ms: int) -> int:
     """Count the batches in staging that were accepted by a time of the store's clock."""
     return sum(
         1
-        for info in list_all(store, paths.staging_prefix).objects
+        for info in list_all(table.store, table.paths.staging_prefix).objects
         if info.modified_ms <= until_ms and _is_batch(info.key)
     )
 
@@ -186,10 +186,10 @@ def _is_batch(key: str) -> bool:
     return True
 
 
-def _import_sources(store: ObjectStore, paths: TablePaths) -> set[str]:
+def _import_sources(table: TableStore) -> set[str]:
     """Where the imports that landed, or may have, copied from. A file that was imported in place has no record."""
     try:
-        records = read_records(store, paths)
+        records = read_records(table)
     except CorruptLog:  # one cannot be read: a person has to look into all of them
-        return {info.key for info in list_all(store, paths.imports_prefix).objects}
+        return {info.key for info in list_all(table.store, table.paths.imports_prefix).objects}
     return {source.url for each in records if each.record.state != "lost" for source in each.record.sources}

@@ -27,7 +27,8 @@ from icedb_log.errors import (
     SchemaConflict,
 )
 from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectStore, delete_or_raise, list_all
+from icedb_log.store.object_store import delete_or_raise, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import DIALECT, MAX_QUERY_BYTES
 
@@ -37,13 +38,12 @@ MAX_CHANGE_ATTEMPTS: Final = 10
 
 
 def create_erasure(
-    store: ObjectStore, paths: TablePaths, *, condition: str, clock: Clock, requested_by: str = "", note: str = ""
+    table: TableStore, *, condition: str, clock: Clock, requested_by: str = "", note: str = ""
 ) -> Erasure:
     """Ask for an erasure: one conditional PUT. Not idempotent: a second call asks for a second one, which is harmless.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         condition: SQL over the table's columns. A worker checks it; one that is wrong ends as ``refused``.
         clock: For the id.
         requested_by: Who asks, in words.
@@ -55,23 +55,23 @@ def create_erasure(
         CommitOutcomeUnknown: No usable answer; look whether it is there before asking again.
         Unavailable: The store did not answer.
     """
-    read_table_config(store, paths)
-    _check_length(paths, condition)
+    read_table_config(table)
+    _check_length(table.paths, condition)
     for what, text in (("note", note), ("name of who asks", requested_by)):
         if len(text) > MAX_NOTE_CHARS:
-            raise InvalidRequest(f"table {paths.name}: the {what} may have {MAX_NOTE_CHARS} characters")
+            raise InvalidRequest(f"table {table.name}: the {what} may have {MAX_NOTE_CHARS} characters")
     # WARN: before the time of the request is read. A retry moves a batch from here to staging, where it looks like one
     # that came after the request: it is either seen here, or was staged by that time and is waited for (E2).
-    quarantined = find_quarantined(store, paths)
-    page = store.list_page(paths.open_erasures_prefix)
+    quarantined = find_quarantined(table)
+    page = table.store.list_page(table.paths.open_erasures_prefix)
     if len(page.objects) >= MAX_OPEN_ERASURES:
         raise InvalidRequest(
-            f"table {paths.name}: {MAX_OPEN_ERASURES} erasures are open; wait until some are complete, or join "
+            f"table {table.name}: {MAX_OPEN_ERASURES} erasures are open; wait until some are complete, or join "
             "conditions with OR"
         )
     erasure = Erasure(
         erasure_id=new_batch_id(clock),
-        table=paths.name,
+        table=table.name,
         condition=condition,
         dialect=DIALECT,
         requested_by=requested_by,
@@ -79,22 +79,22 @@ def create_erasure(
         requested_ms=page.store_now_ms,  # E2: before the PUT: whatever was accepted earlier is covered
         not_covered=NotCovered(quarantine=quarantined),
     )
-    key = paths.open_erasure_key(erasure.erasure_id)
+    key = table.paths.open_erasure_key(erasure.erasure_id)
     try:
-        store.put_if_absent(key, encode_erasure(erasure))
+        table.store.put_if_absent(key, encode_erasure(erasure))
     except (PreconditionFailed, CommitOutcomeUnknown) as error:
         # W2: refused by its own first try, or without an answer: the id is nobody else's.
         try:
-            read_erasure(store, paths, erasure.erasure_id)
+            read_erasure(table, erasure.erasure_id)
         except NotFound:
             raise CommitOutcomeUnknown(
-                f"table {paths.name}: no answer whether erasure {erasure.erasure_id} was written; see `icedb erasure "
-                f"list {paths.name}` before you ask again"
+                f"table {table.name}: no answer whether erasure {erasure.erasure_id} was written; see `icedb erasure "
+                f"list {table.name}` before you ask again"
             ) from error
     return erasure
 
 
-def renew_condition(store: ObjectStore, paths: TablePaths, erasure_id: str, *, condition: str) -> Erasure:
+def renew_condition(table: TableStore, erasure_id: str, *, condition: str) -> Erasure:
     """Give an open erasure of an earlier release its condition in the SQL of this one. Idempotent.
 
     Raises:
@@ -102,12 +102,12 @@ def renew_condition(store: ObjectStore, paths: TablePaths, erasure_id: str, *, c
         InvalidRequest: Its condition is of this dialect already, and another one.
         IceDBError: As :func:`change_erasure`.
     """
-    _check_length(paths, condition)
+    _check_length(table.paths, condition)
 
     def renew(current: Erasure) -> Erasure:
         if current.dialect is not None and current.condition != condition:
             raise InvalidRequest(
-                f"table {paths.name}: erasure {erasure_id} has a condition that is used as it is; ask for another one"
+                f"table {table.name}: erasure {erasure_id} has a condition that is used as it is; ask for another one"
             )
         if current.dialect is not None:
             return current
@@ -115,7 +115,7 @@ def renew_condition(store: ObjectStore, paths: TablePaths, erasure_id: str, *, c
         state = "requested" if current.state == "deleted" else current.state
         return current.model_copy(update={"condition": condition, "dialect": DIALECT, "state": state})
 
-    return change_erasure(store, paths, check_erasure_id(erasure_id), renew)
+    return change_erasure(table, check_erasure_id(erasure_id), renew)
 
 
 def require_dialect(erasure: Erasure) -> None:
@@ -133,7 +133,7 @@ def _check_length(paths: TablePaths, condition: str) -> None:
         raise InvalidRequest(f"table {paths.name}: give a condition of 1 to {MAX_QUERY_BYTES} bytes")
 
 
-def read_erasure(store: ObjectStore, paths: TablePaths, erasure_id: str) -> Erasure:
+def read_erasure(table: TableStore, erasure_id: str) -> Erasure:
     """Read one erasure, open or closed.
 
     Raises:
@@ -143,35 +143,35 @@ def read_erasure(store: ObjectStore, paths: TablePaths, erasure_id: str) -> Eras
     """
     check_erasure_id(erasure_id)
     # In this order: a record that has left the open ones is among the closed ones already.
-    for key in (paths.open_erasure_key(erasure_id), paths.closed_erasure_key(erasure_id)):
+    for key in (table.paths.open_erasure_key(erasure_id), table.paths.closed_erasure_key(erasure_id)):
         try:
-            return decode_erasure(store.get(key))
+            return decode_erasure(table.store.get(key))
         except NotFound:
             continue
     raise NotFound(
-        f"table {paths.name}: there is no erasure {erasure_id}; `icedb erasure list {paths.name}` shows those there are"
+        f"table {table.name}: there is no erasure {erasure_id}; `icedb erasure list {table.name}` shows those there are"
     )
 
 
-def find_closed(store: ObjectStore, paths: TablePaths, erasure_id: str) -> Erasure | None:
+def find_closed(table: TableStore, erasure_id: str) -> Erasure | None:
     """Return an erasure that has ended; ``None`` if it has not, or is not known."""
     try:
-        return decode_erasure(store.get(paths.closed_erasure_key(erasure_id)))
+        return decode_erasure(table.store.get(table.paths.closed_erasure_key(erasure_id)))
     except NotFound:
         return None
 
 
-def list_open_ids(store: ObjectStore, paths: TablePaths) -> tuple[str, ...]:
+def list_open_ids(table: TableStore) -> tuple[str, ...]:
     """Return the ids of the erasures that have not ended, oldest first. Costs one listing."""
-    return tuple(_id_of(info.key) for info in list_all(store, paths.open_erasures_prefix).objects)
+    return tuple(_id_of(info.key) for info in list_all(table.store, table.paths.open_erasures_prefix).objects)
 
 
-def find_oldest_open(store: ObjectStore, paths: TablePaths) -> tuple[int, int | None]:
+def find_oldest_open(table: TableStore) -> tuple[int, int | None]:
     """Return how many erasures have not ended, and when the oldest of them was asked for. Costs one listing.
 
     The time is that of its id, by the clock of whoever asked, unix ms; ``None`` without one.
     """
-    ids = list_open_ids(store, paths)
+    ids = list_open_ids(table)
     times: list[int] = []
     for erasure_id in ids:
         with contextlib.suppress(InvalidRequest):  # not an erasure of ours; it is counted all the same
@@ -179,21 +179,18 @@ def find_oldest_open(store: ObjectStore, paths: TablePaths) -> tuple[int, int | 
     return len(ids), min(times, default=None)
 
 
-def list_erasures(store: ObjectStore, paths: TablePaths, *, limit: int) -> tuple[Erasure, ...]:
+def list_erasures(table: TableStore, *, limit: int) -> tuple[Erasure, ...]:
     """Read the newest erasures of a table, at most ``limit``, newest first. Costs two listings and a GET for each."""
-    ids = {*list_open_ids(store, paths)}
-    ids |= {_id_of(info.key) for info in list_all(store, paths.closed_erasures_prefix).objects}
-    return tuple(read_erasure(store, paths, erasure_id) for erasure_id in sorted(ids, reverse=True)[:limit])
+    ids = {*list_open_ids(table)}
+    ids |= {_id_of(info.key) for info in list_all(table.store, table.paths.closed_erasures_prefix).objects}
+    return tuple(read_erasure(table, erasure_id) for erasure_id in sorted(ids, reverse=True)[:limit])
 
 
-def change_erasure(
-    store: ObjectStore, paths: TablePaths, erasure_id: str, change: Callable[[Erasure], Erasure]
-) -> Erasure:
+def change_erasure(table: TableStore, erasure_id: str, change: Callable[[Erasure], Erasure]) -> Erasure:
     """Change an open record by compare-and-set and return what it says then.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         erasure_id: Of the record.
         change: Makes the new record of the current one; is called again when somebody else was faster, so it must
             change only what is still to be changed. Returning its argument writes nothing.
@@ -204,36 +201,36 @@ def change_erasure(
         UnsupportedFormat: The record cannot be read.
         Unavailable: The store did not answer.
     """
-    key = paths.open_erasure_key(erasure_id)
+    key = table.paths.open_erasure_key(erasure_id)
     for _ in range(MAX_CHANGE_ATTEMPTS):
-        stored = store.get(key)
+        stored = table.store.get(key)
         current = decode_erasure(stored)
         changed = change(current)
         if changed == current:
             return current
         try:
-            store.put_if_match(key, encode_erasure(changed), etag=stored.info.etag)
+            table.store.put_if_match(key, encode_erasure(changed), etag=stored.info.etag)
         except (PreconditionFailed, CommitOutcomeUnknown):
             continue  # W2: only reading tells; what has landed is not to be changed any more
         return changed
     raise CommitConflict(f"{key}: changed by others {MAX_CHANGE_ATTEMPTS} times in a row; the next run goes on")
 
 
-def close_erasure(store: ObjectStore, paths: TablePaths, erasure: Erasure) -> Erasure:
+def close_erasure(table: TableStore, erasure: Erasure) -> Erasure:
     """Put a record that has ended where it never changes, and remove the open one. Idempotent.
 
     Returns what stands there: the first one that ended counts.
     """
-    key = paths.closed_erasure_key(erasure.erasure_id)
+    key = table.paths.closed_erasure_key(erasure.erasure_id)
     try:
-        store.put_if_absent(key, encode_erasure(erasure))
+        table.store.put_if_absent(key, encode_erasure(erasure))
     except PreconditionFailed:
-        erasure = decode_erasure(store.get(key))
-    delete_or_raise(store, [paths.open_erasure_key(erasure.erasure_id)])
+        erasure = decode_erasure(table.store.get(key))
+    delete_or_raise(table.store, [table.paths.open_erasure_key(erasure.erasure_id)])
     return erasure
 
 
-def note_deletions(store: ObjectStore, paths: TablePaths, keys: Collection[str]) -> int:
+def note_deletions(table: TableStore, keys: Collection[str]) -> int:
     """Write into the open records of a table that the janitor has just deleted some objects. Idempotent.
 
     The time is the store's, read after the deletion: by then they were gone. Costs one listing without open erasures.
@@ -246,16 +243,15 @@ def note_deletions(store: ObjectStore, paths: TablePaths, keys: Collection[str])
     """
     if not keys:
         return 0
-    listing = list_all(store, paths.open_erasures_prefix)
+    listing = list_all(table.store, table.paths.open_erasures_prefix)
     deleted = set(keys)
     changed_count = 0
     for info in listing.objects:
-        before = decode_erasure(store.get(info.key))
+        before = decode_erasure(table.store.get(info.key))
         noted = mark_gone(before, deleted, gone_ms=listing.store_now_ms, known_by="janitor")
         if noted != before:
             change_erasure(
-                store,
-                paths,
+                table,
                 before.erasure_id,
                 lambda current: mark_gone(current, deleted, gone_ms=listing.store_now_ms, known_by="janitor"),
             )

@@ -23,8 +23,9 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold, read_horizon_ms
 from icedb_log.log.reader import LogReader, naming_remedy
 from icedb_log.model import FileMarker, ListedLogFile, LogHeads, LogView
-from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -55,8 +56,7 @@ class Follower:
 
     def __init__(
         self,
-        store: ObjectStore,
-        paths: TablePaths,
+        table: TableStore,
         *,
         clock: Clock,
         lease_ms: int,
@@ -65,15 +65,15 @@ class Follower:
         on_gap: Callable[[str], None] = lambda _: None,
         reader: LogReader | None = None,
     ) -> None:
-        self._store = store
-        self._paths = paths
+        self._store = table.store
+        self._paths = table.paths
         self._clock = clock
         self._lease_ms = lease_ms
         self._holder = holder
         self._accepts_gaps = accepts_gaps
         self._on_gap = on_gap
-        self._config = read_table_config(store, paths)
-        self._reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=self._config.log_grace_ms // 2)
+        self._config = read_table_config(table)
+        self._reader = reader or LogReader(table, clock=clock, max_refresh_ms=self._config.log_grace_ms // 2)
         self._leases: dict[str, Lease] = {}
         self._taken_ms: dict[str, int] = {}
         self._commits: dict[str, tuple[FileMarker, ...]] = {}
@@ -191,13 +191,15 @@ class Follower:
         # Not newer ones: a position behind this one may have been planned already.
         for lease in [each for each in tuple(self._leases.values()) if each.at_ms < kept.at_ms]:
             self._leases.pop(lease.lease_id, None)
-            release_lease(self._store, self._paths, lease.lease_id)
+            release_lease(TableStore(self._store, self._paths), lease.lease_id)
 
     def renew_leases(self) -> None:
         """Renew what is held. One that has ended is forgotten: the next look finds out what that means."""
         for lease_id in list(self._leases):
             try:
-                renewed = renew_lease(self._store, self._paths, lease_id, clock=self._clock, ttl_ms=self._lease_ms)
+                renewed = renew_lease(
+                    TableStore(self._store, self._paths), lease_id, clock=self._clock, ttl_ms=self._lease_ms
+                )
             except NotFound:
                 self._leases.pop(lease_id, None)
                 continue
@@ -209,7 +211,7 @@ class Follower:
             return None
         # L2: before the log is listed: an append that is not seen then dies later than this, and is held.
         try:
-            table = Table.open(self._store, self._paths, clock=self._clock, reader=self._reader)
+            table = Table.open(TableStore(self._store, self._paths), clock=self._clock, reader=self._reader)
             lease = acquire_lease(table, ttl_ms=self._lease_ms, holder=self._holder)
         except (BelowHorizon, Overloaded):
             return None  # a committer's clock is ahead, or there are too many: the grace periods have to do for now
@@ -223,7 +225,7 @@ class Follower:
             return
         try:
             self._leases[start.lease_id] = renew_lease(
-                self._store, self._paths, start.lease_id, clock=self._clock, ttl_ms=self._lease_ms
+                TableStore(self._store, self._paths), start.lease_id, clock=self._clock, ttl_ms=self._lease_ms
             )
         except NotFound:
             return
@@ -265,7 +267,7 @@ class Follower:
         return until is None and heads.store_now_ms - start.read_ms >= self._config.log_grace_ms // 2
 
     def _refresh_config(self, start: Position) -> None:
-        self._config = read_table_config(self._store, self._paths)
+        self._config = read_table_config(TableStore(self._store, self._paths))
         if self._config.incarnation != start.incarnation:
             raise PositionLost(
                 f"table {self._paths.name}: it was dropped since this position was made, and a table of that name is "

@@ -29,6 +29,7 @@ from icedb_log.log.fold import newest_feed
 from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, ListedLogHead, LogView
 from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.renewed_config import renew_table_config
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_config import TableConfig
@@ -61,14 +62,13 @@ class Registration:
     token: str
 
 
-def create_view(store: ObjectStore, paths: TablePaths, config: TableConfig, *, clock: Clock) -> Registration:
+def create_view(table: TableStore, config: TableConfig, *, clock: Clock) -> Registration:
     """Create a view: its configuration first, then its registration; commits of the source from then on feed it.
 
     A crash in between leaves a view without registration, which holds nothing up; the first feed registers it.
 
     Args:
-        store: The object store.
-        paths: Keys of the view.
+        table: Its store and keys.
         config: With ``view_of`` and ``view_query``.
         clock: For tokens.
 
@@ -78,11 +78,11 @@ def create_view(store: ObjectStore, paths: TablePaths, config: TableConfig, *, c
         Unavailable: The store did not answer, or others kept changing the registration.
         CommitOutcomeUnknown: No answer; create it again.
     """
-    source = source_of(paths, config)
-    require_no_cycle(store, paths, config)
-    _renew_left_over(store, source, paths.name, clock=clock)
-    create_table(store, paths, config)
-    return register_view(store, source, paths.name, clock=clock, is_new=True)
+    source = source_of(table.paths, config)
+    require_no_cycle(table, config)
+    _renew_left_over(table.store, source, table.name, clock=clock)
+    create_table(table, config)
+    return register_view(table.store, source, table.name, clock=clock, is_new=True)
 
 
 def register_view(
@@ -107,7 +107,9 @@ def register_view(
             return found
         token = clock.new_id()
         if found is None or found.state == "detached":
-            renew_table_config(store, source)  # no janitor that knows of no views may clean the source from here on
+            renew_table_config(
+                TableStore(store, source)
+            )  # no janitor that knows of no views may clean the source from here on
             _replace(store, source, Registration(view, "pending", (), token), etag=etag)
             continue
         # WARN: V3: listed after the pending registration was there. The other way round: a commit lands after the
@@ -216,7 +218,7 @@ def find_wanted(
 def is_view_there(store: ObjectStore, source: TablePaths, view: str) -> bool:
     """Return whether a view of a source exists. Raises UnsupportedFormat, Unavailable."""
     try:
-        return read_table_config(store, source.sibling(view)).view_of == source.name
+        return read_table_config(TableStore(store, source.sibling(view))).view_of == source.name
     except NotFound:
         return False
 
@@ -241,20 +243,20 @@ def require_takes_batches(config: TableConfig) -> None:
         )
 
 
-def require_no_cycle(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
+def require_no_cycle(table: TableStore, config: TableConfig) -> None:
     """Refuse a view that would feed itself, through whatever other views, and chains that are too long.
 
     Raises:
         NotFound: A table on the way does not exist.
         InvalidRequest: It would.
     """
-    chain = [paths.name]
+    chain = [table.name]
     while config.view_of is not None:
         if config.view_of in chain or len(chain) == MAX_CHAIN:
             problem = "it would feed itself" if config.view_of in chain else f"at most {MAX_CHAIN} in a row"
             raise InvalidRequest(f"view {' of '.join([*chain, config.view_of])}: {problem}; choose another source")
         chain.append(config.view_of)
-        config = read_table_config(store, paths.sibling(config.view_of))
+        config = read_table_config(TableStore(table.store, table.paths.sibling(config.view_of)))
 
 
 def list_appends(store: ObjectStore, source: TablePaths) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from icedb_log.keys import parse_staged_key
 from icedb_log.log.fold import fold
 from icedb_log.model import LogHeads, LogView
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, delete_or_raise
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.commit import Added, AppendCommit
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -115,12 +116,12 @@ def flush_table(table: Table, writer: BatchWriter, *, limits: FlushLimits | None
         Unavailable: A server did not answer, or the job took too long (W3).
     """
     limits = limits or FlushLimits()
-    if not list_staged(table.store, table.paths, limit=1, skip=limits.skip).batches:
+    if not list_staged(table, limit=1, skip=limits.skip).batches:
         return FlushResult()
     with AppendCommit(table) as commit:
         # WARN: staging is listed after the log was read. The other way round: a batch is listed, another flush commits
         # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.
-        staged = list_staged(table.store, table.paths, limit=limits.listed_batches, skip=limits.skip)
+        staged = list_staged(table, limit=limits.listed_batches, skip=limits.skip)
         sorted_out = _sort_out(staged.batches, commit.log, config=table.config, limits=limits)
         conflict_count, left_count = _settle_decided(commit, sorted_out)
         found = FlushResult(
@@ -154,14 +155,14 @@ def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut) -> tuple[int, 
     for batch in sorted_out.duplicates:
         commit.still_mine()  # each costs a GET
         # WARN: not by the id alone: another content under it would vanish, though it was accepted.
-        found = settle_copy(store, paths, batch.key, known=known.get(batch.batch_id, ""), clock=clock)
+        found = settle_copy(TableStore(store, paths), batch.key, known=known.get(batch.batch_id, ""), clock=clock)
         settled.append(found)
         if found != "left":
             gone.append(batch.key)
     if gone:
         # I3: their rows are live already. If none goes, a flush that finds nothing else would be asked for ever.
         delete_or_raise(store, gone)
-    settled += [quarantine_again(store, paths, batch=batch, clock=clock) for batch in sorted_out.refused]
+    settled += [quarantine_again(TableStore(store, paths), batch=batch, clock=clock) for batch in sorted_out.refused]
     return settled.count("conflict"), settled.count("left")
 
 
@@ -258,11 +259,11 @@ def _decide(
     if output.accepted:
         delete_or_raise(table.store, [batch.key for batch in output.accepted])  # I2: only now
     moved = [
-        quarantine_batch(table.store, table.paths, rejected=refusal, clock=table.clock)  # I5: only now
+        quarantine_batch(table, rejected=refusal, clock=table.clock)  # I5: only now
         for refusal in rejected
     ]
     for bad in output.bad_rows:
-        mark_rows_landed(table.store, table.paths, batch_id=bad.batch.batch_id, commit_id=commit.commit_id)
+        mark_rows_landed(table, batch_id=bad.batch.batch_id, commit_id=commit.commit_id)
     return replace(
         found,
         committed_key=committed_key,
@@ -322,12 +323,12 @@ def _quarantine_bad_rows(commit: AppendCommit, output: FlushOutput) -> None:
     store, paths, clock = commit.table.store, commit.table.paths, commit.table.clock
     # WARN: look, confirm, write on condition. A run that slept through a takeover would otherwise write over what
     # the other flush said of a batch: that it was refused whole, for one.
-    found = [find_reason(store, paths, bad.batch.batch_id) for bad in output.bad_rows]
+    found = [find_reason(TableStore(store, paths), bad.batch.batch_id) for bad in output.bad_rows]
     commit.fence.confirm()
     for bad, old in zip(output.bad_rows, found, strict=True):
         etag = None if old is None else old.etag
         try:
-            quarantine_rows(store, paths, bad=bad, replaces=etag, commit_id=commit.commit_id, clock=clock)
+            quarantine_rows(TableStore(store, paths), bad=bad, replaces=etag, commit_id=commit.commit_id, clock=clock)
         except InvariantViolated:
             # T5: a run that sleeps since it confirmed finds them purged; the purge has its fence, then.
             commit.fence.confirm()

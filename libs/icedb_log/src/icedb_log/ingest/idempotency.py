@@ -14,8 +14,8 @@ import orjson
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 
 KEEP_MS: Final = 24 * 60 * 60 * 1000
 """How long a key is remembered, at least."""
@@ -52,8 +52,7 @@ def hash_body(body: bytes, staging_format: str) -> str:
 
 
 def bind_key(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     key: str,
     content_sha256: str,
@@ -64,8 +63,7 @@ def bind_key(
     """Return the batch id of a producer's key, bound by this call or by an earlier one. Idempotent.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         key: Any text; the object's name is its hash.
         content_sha256: Of the batch, see :func:`hash_body`.
         clock: Makes a fresh id.
@@ -76,27 +74,27 @@ def bind_key(
         InvalidRequest: The key is bound to other content.
         Unavailable: The store did not say which id is bound; call again.
     """
-    record_key = paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
+    record_key = table.paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
     batch_id = preferred_id or new_batch_id(clock)
     mine = Binding(record_key, batch_id, content_sha256, is_staged=False, is_new=True, decoded_sha256=decoded_sha256)
     for _ in range(MAX_BIND_ATTEMPTS):
         try:
-            store.put_if_absent(record_key, _encode(mine))
+            table.store.put_if_absent(record_key, _encode(mine))
         except (PreconditionFailed, CommitOutcomeUnknown):
             pass
         else:
             return mine
         try:
-            found = _decode(record_key, store.get(record_key).body)
+            found = _decode(record_key, table.store.get(record_key).body)
         except NotFound:
             continue  # the PUT did not land, or the janitor has just forgotten the key
         if not _is_same(found, mine):
             raise InvalidRequest(
-                f"table {paths.name}: the key {key[:80]!r} was used before with other content (batch "
+                f"table {table.name}: the key {key[:80]!r} was used before with other content (batch "
                 f"{found.batch_id}); a key or an id belongs to one batch: send the same bytes, or use another one"
             )
         return replace(found, is_new=found.batch_id == mine.batch_id)
-    raise Unavailable(f"table {paths.name}: the store did not confirm the key {key[:80]!r}; send the batch again")
+    raise Unavailable(f"table {table.name}: the store did not confirm the key {key[:80]!r}; send the batch again")
 
 
 def _is_same(found: Binding, mine: Binding) -> bool:
@@ -105,11 +103,11 @@ def _is_same(found: Binding, mine: Binding) -> bool:
     return found.content_sha256 == mine.content_sha256
 
 
-def read_binding(store: ObjectStore, paths: TablePaths, *, key: str) -> Binding | None:
+def read_binding(table: TableStore, *, key: str) -> Binding | None:
     """Return what a producer's key is bound to; ``None`` if to nothing yet. Raises Unavailable."""
-    record_key = paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
+    record_key = table.paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
     try:
-        return _decode(record_key, store.get(record_key).body)
+        return _decode(record_key, table.store.get(record_key).body)
     except NotFound:
         return None
 

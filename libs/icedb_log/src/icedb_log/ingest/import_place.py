@@ -24,10 +24,9 @@ from icedb_log.ingest.import_records import (
     settle_records,
 )
 from icedb_log.ingest.import_sources import SourceFile
-from icedb_log.keys import TablePaths
 from icedb_log.model import LogView
 from icedb_log.stopwatch import Stopwatch
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 HEAD_THREADS: Final = 16
@@ -113,14 +112,14 @@ class CopyPlacement:
     def sort_out(self, sources: Sequence[SourceFile], view: LogView) -> SortedSources:
         """Leave out what committed records name. Raises InvalidRequest for the table's own files."""
         del view
-        own_url = data_url(self._store, self._paths)
+        own_url = data_url(TableStore(self._store, self._paths))
         own = next((source.url for source in sources if source.url.startswith(own_url)), None)
         if own is not None:
             raise InvalidRequest(
                 f"table {self._paths.name}: {own} lies below the table's own data, and a copy of it would double rows; "
                 "use --in-place for files that others have put there"
             )
-        records = read_records(self._store, self._paths)
+        records = read_records(TableStore(self._store, self._paths))
         imported = find_imported(listed.record for listed in records)
         new = [source for source in sources if source.etag not in imported.get(source.url, ())]
         changed = [] if self._takes_changed else [source for source in new if source.url in imported]
@@ -146,8 +145,10 @@ class CopyPlacement:
         WARN: the records are read after the log, which is read after the fence. In another order a run writes its
         record and commits between the two reads, this one sees neither, and the files are in the table twice.
         """
-        records = read_records(self._store, self._paths)
-        settled = settle_records(self._store, self._paths, records, named=named_in(view), assumed=self._assumed)
+        records = read_records(TableStore(self._store, self._paths))
+        settled = settle_records(
+            TableStore(self._store, self._paths), records, named=named_in(view), assumed=self._assumed
+        )
         imported = find_imported(settled)
         new = tuple(each for each in placed if each.file.source.etag not in imported.get(each.file.source.url, ()))
         files = tuple(each for each in new if self._takes_changed or each.file.source.url not in imported)
@@ -166,8 +167,8 @@ class CopyPlacement:
             commit_id=commit_id,
             sources=tuple(ImportedSource(each.file.source.url, each.file.source.etag, each.path) for each in placed),
         )
-        etag = put_record(self._store, self._paths, record)
-        return partial(mark_committed, self._store, self._paths, record, etag=etag)
+        etag = put_record(TableStore(self._store, self._paths), record)
+        return partial(mark_committed, TableStore(self._store, self._paths), record, etag=etag)
 
 
 class InPlacePlacement:
@@ -182,7 +183,7 @@ class InPlacePlacement:
         self._paths = table.paths
         self._clock = table.clock
         self._limit_ms = table.config.orphan_age_ms // 2
-        self._own_url = data_url(table.store, table.paths)
+        self._own_url = data_url(table)
 
     def sort_out(self, sources: Sequence[SourceFile], view: LogView) -> SortedSources:
         """Leave out what the log names, live or dead (N4). Raises InvalidRequest for files elsewhere."""
@@ -228,7 +229,7 @@ class InPlacePlacement:
             ages = list(pool.map(lambda each: self._find_age_ms(each, now_ms), unnamed))
         # WARN: after that look, and by the name alone. A sweep writes down what it deletes before it does (J5); what
         # lay there is put there again, as young as can be, and the sweep deletes it when it is live.
-        orphans = read_orphan_record(self._store, self._paths).sightings
+        orphans = read_orphan_record(TableStore(self._store, self._paths)).sightings
         ages = [_ORPHAN if each.path in orphans else age for each, age in zip(unnamed, ages, strict=True)]
         files, refused = [], []
         oldest_ms = 0
@@ -267,9 +268,9 @@ class InPlacePlacement:
         return self._paths.data_prefix + source.url.removeprefix(self._own_url)
 
 
-def data_url(store: ObjectStore, paths: TablePaths) -> str:
+def data_url(table: TableStore) -> str:
     """Return the URL of the folder that holds a table's data files, with a slash at its end."""
-    uri = store.uri(paths.data_prefix.rstrip("/"))
+    uri = table.store.uri(table.paths.data_prefix.rstrip("/"))
     return f"file://{uri}/" if uri.startswith("/") else f"{uri}/"
 
 

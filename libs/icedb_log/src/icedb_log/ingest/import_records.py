@@ -27,8 +27,8 @@ from icedb_log.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore, create_record, list_all
+from icedb_log.store.table_store import TableStore
 
 RecordState = Literal["pending", "committed", "lost"]
 Assumption = Literal["landed", "lost"]
@@ -77,7 +77,7 @@ class ListedRecord:
     etag: str
 
 
-def read_records(store: ObjectStore, paths: TablePaths) -> tuple[ListedRecord, ...]:
+def read_records(table: TableStore) -> tuple[ListedRecord, ...]:
     """Read all records: a listing, and one GET for each.
 
     Raises:
@@ -86,10 +86,10 @@ def read_records(store: ObjectStore, paths: TablePaths) -> tuple[ListedRecord, .
     """
 
     def read(key: str) -> ListedRecord:
-        stored = store.get(key)
+        stored = table.store.get(key)
         return ListedRecord(decode_record(key, stored.body), stored.info.etag)
 
-    keys = [info.key for info in list_all(store, paths.imports_prefix).objects]
+    keys = [info.key for info in list_all(table.store, table.paths.imports_prefix).objects]
     if len(keys) < 2:  # noqa: PLR2004 - one needs no pool
         return tuple(read(key) for key in keys)
     with ThreadPoolExecutor(min(READ_THREADS, len(keys)), "icedb-import-records") as pool:
@@ -106,7 +106,7 @@ def find_imported(records: Iterable[ImportRecord]) -> dict[str, set[str]]:
     return found
 
 
-def put_record(store: ObjectStore, paths: TablePaths, record: ImportRecord) -> str:
+def put_record(table: TableStore, record: ImportRecord) -> str:
     """Create a pending record and return its ETag. When this raises, nothing of the import may be committed.
 
     Raises:
@@ -114,24 +114,25 @@ def put_record(store: ObjectStore, paths: TablePaths, record: ImportRecord) -> s
         Unavailable: The store did not take it.
     """
     return create_record(
-        store,
-        paths.import_key(record.import_id),
+        table.store,
+        table.paths.import_key(record.import_id),
         _encode(record),
-        otherwise=f"nothing was imported into table {paths.name}, run it again",
+        otherwise=f"nothing was imported into table {table.name}, run it again",
     )
 
 
-def mark_committed(store: ObjectStore, paths: TablePaths, record: ImportRecord, *, etag: str) -> None:
+def mark_committed(table: TableStore, record: ImportRecord, *, etag: str) -> None:
     """Say that an import landed. Best effort: a record that stays pending is settled by the next run."""
     try:
-        store.put_if_match(paths.import_key(record.import_id), _encode(replace(record, state="committed")), etag=etag)
+        table.store.put_if_match(
+            table.paths.import_key(record.import_id), _encode(replace(record, state="committed")), etag=etag
+        )
     except (CommitConflict, CommitOutcomeUnknown, Unavailable):
         return
 
 
 def settle_records(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     records: Iterable[ListedRecord],
     *,
     named: Collection[str],
@@ -149,8 +150,7 @@ def settle_records(
     * otherwise nobody can tell: the files may have been merged and vacuumed, or swept as orphans.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         records: All, read after the log.
         named: Data files that any log file names.
         assumed: What a person says of those that nobody can tell.
@@ -163,17 +163,17 @@ def settle_records(
     for listed in records:
         record = listed.record
         if record.state == "pending":
-            state = _find_state(store, record, named=named)
+            state = _find_state(table.store, record, named=named)
             if state is None and assumed is None:
                 raise InvalidRequest(
-                    f"table {paths.name}: import {record.import_id} of {len(record.sources)} files (the first: "
+                    f"table {table.name}: import {record.import_id} of {len(record.sources)} files (the first: "
                     f"{record.sources[0].url}) stopped before it knew whether it landed, and that is too long ago to "
                     "tell. Look whether their rows are in the table, then say so once: --assume-landed if they are, "
                     "--assume-lost if not"
                 )
             state = state or ("committed" if assumed == "landed" else "lost")
             record = replace(record, state=state, sources=record.sources if state == "committed" else ())
-            _replace(store, paths, record, etag=listed.etag)
+            _replace(table, record, etag=listed.etag)
         settled.append(record)
     return tuple(settled)
 
@@ -193,12 +193,12 @@ def _exists(store: ObjectStore, path: str) -> bool:
     return True
 
 
-def _replace(store: ObjectStore, paths: TablePaths, record: ImportRecord, *, etag: str) -> None:
-    key, body = paths.import_key(record.import_id), _encode(record)
+def _replace(table: TableStore, record: ImportRecord, *, etag: str) -> None:
+    key, body = table.paths.import_key(record.import_id), _encode(record)
     try:
-        store.put_if_match(key, body, etag=etag)
+        table.store.put_if_match(key, body, etag=etag)
     except PreconditionFailed as error:
-        if store.get(key).body != body:  # W2
+        if table.store.get(key).body != body:  # W2
             raise CommitConflict(f"{key}: another run settled it meanwhile; run the import again") from error
 
 

@@ -17,6 +17,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, NotFound, Overloaded, TableHalted
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore, delete_or_raise
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS, SECOND_MS
 
@@ -128,7 +129,7 @@ def measure_pressure(*, log_files: int, backlog_files: int, config: TableConfig)
     return Pressure(level, stretch, "; ".join(reasons), retry_after_ms)
 
 
-def read_pressure(store: ObjectStore, paths: TablePaths) -> PublishedPressure | None:
+def read_pressure(table: TableStore) -> PublishedPressure | None:
     """Read what was published last, however old; ``None`` if nothing was. One small GET.
 
     An object that is none of ours reads as level ``none``.
@@ -137,7 +138,7 @@ def read_pressure(store: ObjectStore, paths: TablePaths) -> PublishedPressure | 
         Unavailable: The store did not answer.
     """
     try:
-        stored = store.get(paths.pressure_key)
+        stored = table.store.get(table.paths.pressure_key)
     except NotFound:
         return None
     etag, modified_ms = stored.info.etag, stored.info.modified_ms
@@ -157,9 +158,7 @@ def read_pressure(store: ObjectStore, paths: TablePaths) -> PublishedPressure | 
         return PublishedPressure("none", "", 0, 0, 0, etag, modified_ms)
 
 
-def publish_pressure(
-    store: ObjectStore, paths: TablePaths, pressure: Pressure, *, clock: Clock, ends_halt: bool = False
-) -> bool:
+def publish_pressure(table: TableStore, pressure: Pressure, *, clock: Clock, ends_halt: bool = False) -> bool:
     """Tell front ends. Idempotent; ``none`` removes what was said before.
 
     Returns whether the table is said to be halted: that is left as it is until a flush ends well, or it runs out.
@@ -168,8 +167,7 @@ def publish_pressure(
     reason whose count moved on is not worth one.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         pressure: As it was measured just now.
         clock: Of the writer: its own earlier writings are compared with it. One that is ahead of or behind another
             writer's clock writes more often, never less.
@@ -179,13 +177,13 @@ def publish_pressure(
         Unavailable: The store did not answer; front ends go by what was said before until that runs out.
         CommitOutcomeUnknown: The same.
     """
-    known = read_pressure(store, paths)
+    known = read_pressure(table)
     now_ms = clock.now_ms()
     if known is not None and known.level == HALTED and not ends_halt and abs(now_ms - known.written_ms) < known.ttl_ms:
         return True
     if pressure.level == "none":
         if known is not None:
-            delete_or_raise(store, [paths.pressure_key])  # one that stays runs out by itself
+            delete_or_raise(table.store, [table.paths.pressure_key])  # one that stays runs out by itself
         return False
     is_said = known is not None and (known.level, known.retry_after_ms) == (pressure.level, pressure.retry_after_ms)
     if known is not None and is_said and 0 <= now_ms - known.written_ms < PRESSURE_TTL_MS // 2:
@@ -197,16 +195,15 @@ def publish_pressure(
         "ttl_ms": PRESSURE_TTL_MS,
         "written_ms": now_ms,
     }
-    store.put(paths.pressure_key, orjson.dumps(body))
+    table.store.put(table.paths.pressure_key, orjson.dumps(body))
     return False
 
 
-def publish_halt(store: ObjectStore, paths: TablePaths, reason: str, *, clock: Clock) -> None:
+def publish_halt(table: TableStore, reason: str, *, clock: Clock) -> None:
     """Tell front ends and people that flushes of a table halt. Idempotent; costs what :func:`publish_pressure` does.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         reason: Why, and what to do, for people.
         clock: Of the writer.
 
@@ -215,13 +212,13 @@ def publish_halt(store: ObjectStore, paths: TablePaths, reason: str, *, clock: C
         CommitOutcomeUnknown: The same.
     """
     reason = reason[:MAX_HALT_CHARS]
-    known = read_pressure(store, paths)
+    known = read_pressure(table)
     now_ms = clock.now_ms()
     is_said = known is not None and (known.level, known.reason) == (HALTED, reason)
     if known is not None and is_said and 0 <= now_ms - known.written_ms < HALT_TTL_MS // 2:
         return
     body = {"level": HALTED, "reason": reason, "retry_after_ms": 0, "ttl_ms": HALT_TTL_MS, "written_ms": now_ms}
-    store.put(paths.pressure_key, orjson.dumps(body))
+    table.store.put(table.paths.pressure_key, orjson.dumps(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +321,7 @@ class PressureGate:
         known = before.said if before is not None else None
         known_at_ms = before.said_at_ms if before is not None else 0
         try:
-            said = read_pressure(self._store, paths)
+            said = read_pressure(TableStore(self._store, paths))
         except IceDBError:
             return _Answer(known, known_at_ms, self._clock.monotonic_ms(), is_known=False)
         now_ms = self._clock.monotonic_ms()

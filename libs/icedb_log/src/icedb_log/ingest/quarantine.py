@@ -28,7 +28,8 @@ from icedb_log.errors import (
 )
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, list_all
+from icedb_log.store.object_store import ObjectInfo, list_all
+from icedb_log.store.table_store import TableStore
 
 Kind = Literal["batch", "rows", "conflict"]
 """``batch``: refused, nothing of it is live; ``rows``: committed but for these rows; ``conflict``: accepted under an id
@@ -122,15 +123,17 @@ def conflict_name(batch_id: str, sha256: str) -> str:
     return f"{batch_id}{_CONFLICT_INFIX}{sha256}"
 
 
-def list_conflicts(store: ObjectStore, paths: TablePaths, batch_id: str) -> tuple[str, ...]:
+def list_conflicts(table: TableStore, batch_id: str) -> tuple[str, ...]:
     """Return the names of the entries with other content under an id (I8). Costs a listing."""
-    there = list_all(store, paths.quarantine_key(f"{batch_id}{_CONFLICT_INFIX}")).objects
+    there = list_all(table.store, table.paths.quarantine_key(f"{batch_id}{_CONFLICT_INFIX}")).objects
     return tuple(entry_of_object(info.key) for info in there if is_reason(info.key))
 
 
-def list_bad_rows(store: ObjectStore, paths: TablePaths, batch_id: str) -> tuple[str, ...]:
+def list_bad_rows(table: TableStore, batch_id: str) -> tuple[str, ...]:
     """Return the keys of all bad rows that were ever set aside of a batch. Costs a listing."""
-    return tuple(info.key for info in list_all(store, paths.quarantine_key(f"{batch_id}{_BAD_ROWS_INFIX}")).objects)
+    return tuple(
+        info.key for info in list_all(table.store, table.paths.quarantine_key(f"{batch_id}{_BAD_ROWS_INFIX}")).objects
+    )
 
 
 def payload_key(paths: TablePaths, batch: StagedBatch) -> str:
@@ -153,29 +156,26 @@ def mark_dropped(found: StoredReason) -> bytes:
     return orjson.dumps({**found.fields, _DROPPED: True})
 
 
-def put_reason(store: ObjectStore, paths: TablePaths, batch_id: str, body: bytes, *, replaces: str | None) -> bool:
+def put_reason(table: TableStore, batch_id: str, body: bytes, *, replaces: str | None) -> bool:
     """Write a reason over the one with an ETag, or over none; return whether it certainly was written."""
-    key = reason_key(paths, batch_id)
+    key = reason_key(table.paths, batch_id)
     try:
         if replaces is None:
-            store.put_if_absent(key, body)
+            table.store.put_if_absent(key, body)
         else:
-            store.put_if_match(key, body, etag=replaces)
+            table.store.put_if_match(key, body, etag=replaces)
     except (PreconditionFailed, CommitOutcomeUnknown):
         return False  # W2: only reading tells
     return True
 
 
-def quarantine_rows(
-    store: ObjectStore, paths: TablePaths, *, bad: BadRows, replaces: str | None, commit_id: str, clock: Clock
-) -> None:
+def quarantine_rows(table: TableStore, *, bad: BadRows, replaces: str | None, commit_id: str, clock: Clock) -> None:
     """Write the reason of rows that a commit leaves out, before that commit.
 
     A crash in between is harmless: the batch is still staged, and the next flush writes the same again.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         bad: The rows, which the data path has uploaded.
         replaces: ETag of the reason that was there before the fence was confirmed; ``None`` if there was none.
         commit_id: Of the commit.
@@ -187,10 +187,10 @@ def quarantine_rows(
         CommitOutcomeUnknown: No usable answer.
     """
     try:
-        size_bytes = store.head(bad.payload_key).size_bytes
+        size_bytes = table.store.head(bad.payload_key).size_bytes
     except NotFound as error:
         raise InvariantViolated(
-            f"table {paths.name}: the bad rows of batch {bad.batch.batch_id} are not at {bad.payload_key} (I5)"
+            f"table {table.name}: the bad rows of batch {bad.batch.batch_id} are not at {bad.payload_key} (I5)"
         ) from error
     reason = {
         "batch_id": bad.batch.batch_id,
@@ -204,64 +204,64 @@ def quarantine_rows(
     }
     if bad.faults:
         reason["faults"] = [{"what": fault.what, "rows": list(fault.rows)} for fault in bad.faults]
-    key, body = reason_key(paths, bad.batch.batch_id), orjson.dumps(reason)
+    key, body = reason_key(table.paths, bad.batch.batch_id), orjson.dumps(reason)
     try:
         if replaces is None:
-            store.put_if_absent(key, body)
+            table.store.put_if_absent(key, body)
         else:
-            store.put_if_match(key, body, etag=replaces)
+            table.store.put_if_match(key, body, etag=replaces)
     except PreconditionFailed:
-        found = find_reason(store, paths, bad.batch.batch_id)
+        found = find_reason(table, bad.batch.batch_id)
         if found is None or found.fields != reason:  # else refused by its own first try (W2)
-            raise Fenced(f"table {paths.name}: another flush wrote {key} meanwhile; this run stops") from None
+            raise Fenced(f"table {table.name}: another flush wrote {key} meanwhile; this run stops") from None
 
 
-def mark_rows_landed(store: ObjectStore, paths: TablePaths, *, batch_id: str, commit_id: str) -> None:
+def mark_rows_landed(table: TableStore, *, batch_id: str, commit_id: str) -> None:
     """Say of bad rows that the commit which leaves them out has landed. Best effort.
 
     Without it nobody can tell, once the log has forgotten the commit, such an entry from that of a flush which never
     committed, while another one made the rows live.
     """
     with contextlib.suppress(PreconditionFailed, CommitOutcomeUnknown, Unavailable):
-        found = find_reason(store, paths, batch_id)
+        found = find_reason(table, batch_id)
         if found is not None and found.fields.get("commit") == commit_id:
             body = orjson.dumps({**found.fields, "landed": True})
-            store.put_if_match(reason_key(paths, batch_id), body, etag=found.etag)
+            table.store.put_if_match(reason_key(table.paths, batch_id), body, etag=found.etag)
 
 
-def find_reason(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredReason | None:
+def find_reason(table: TableStore, batch_id: str) -> StoredReason | None:
     """Read the reason of one entry, by its name; ``None`` if it is not in quarantine."""
     try:
-        stored = store.get(reason_key(paths, batch_id))
+        stored = table.store.get(reason_key(table.paths, batch_id))
     except NotFound:
         return None
     return parse_reason(stored.info, stored.body)
 
 
-def list_quarantined(store: ObjectStore, paths: TablePaths) -> tuple[QuarantinedBatch, ...]:
+def list_quarantined(table: TableStore) -> tuple[QuarantinedBatch, ...]:
     """Read every entry in quarantine, oldest id first. Costs a listing and one GET for each entry.
 
     A reason that cannot be read does not hide the others: it comes as an entry that says so.
     """
     found: list[QuarantinedBatch] = []
-    for info in _list_reasons(store, paths):
+    for info in _list_reasons(table):
         try:
-            found.append(parse_reason(info, store.get(info.key).body).entry)
+            found.append(parse_reason(info, table.store.get(info.key).body).entry)
         except NotFound:
             continue  # an operator has just taken it away
     return tuple(found)
 
 
-def find_quarantined(store: ObjectStore, paths: TablePaths, batch_ids: Collection[str]) -> dict[str, QuarantinedBatch]:
+def find_quarantined(table: TableStore, batch_ids: Collection[str]) -> dict[str, QuarantinedBatch]:
     """Return which of some batches have an entry in quarantine. Reads the reasons of these batches only.
 
     Costs one GET for each id; above ``MAX_DIRECT_READS`` ids one listing, and a GET for each that is there.
     """
     asked = tuple(dict.fromkeys(batch_ids))
     if len(asked) > MAX_DIRECT_READS:
-        there = {batch_id_of(info.key) for info in _list_reasons(store, paths)}
+        there = {batch_id_of(info.key) for info in _list_reasons(table)}
         asked = tuple(batch_id for batch_id in asked if batch_id in there)
-    found = {batch_id: find_reason(store, paths, batch_id) for batch_id in asked}
+    found = {batch_id: find_reason(table, batch_id) for batch_id in asked}
     return {batch_id: reason.entry for batch_id, reason in found.items() if reason is not None}
 
 
@@ -310,8 +310,8 @@ def entry_of_object(key: str) -> str:
     return batch_id if conflict is None else f"{batch_id}{conflict.group()}"
 
 
-def _list_reasons(store: ObjectStore, paths: TablePaths) -> list[ObjectInfo]:
-    listing = list_all(store, paths.quarantine_prefix)
+def _list_reasons(table: TableStore) -> list[ObjectInfo]:
+    listing = list_all(table.store, table.paths.quarantine_prefix)
     return [info for info in listing.objects if is_reason(info.key)]
 
 

@@ -34,7 +34,7 @@ from icedb_log.ingest.quarantine import (
 from icedb_log.ingest.staging import find_staged, stage_batch
 from icedb_log.keys import STAGING_FORMATS, StagingFormat, TablePaths
 from icedb_log.log.reader import LogReader
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 
@@ -57,7 +57,7 @@ class QuarantinedPayload:
     format: StagingFormat
 
 
-def read_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> QuarantinedPayload:
+def read_quarantined(table: TableStore, batch_id: str) -> QuarantinedPayload:
     """Read an entry with its payload.
 
     Raises:
@@ -65,10 +65,10 @@ def read_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> Qu
         CorruptLog: The reason does not hold one; inspect it by hand.
         Unavailable: The store did not answer.
     """
-    return _read_payload(store, paths, _read_entry(store, paths, batch_id).entry)
+    return _read_payload(table, _read_entry(table, batch_id).entry)
 
 
-def drop_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> None:
+def drop_quarantined(table: TableStore, batch_id: str) -> None:
     """Delete an entry with its payload, for good. Idempotent but for the error.
 
     Raises:
@@ -78,16 +78,16 @@ def drop_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> No
     """
     # WARN: before the reason is read. Between the two a flush would refuse the batch as a whole and take it out of
     # staging, and its reason, which nobody has seen, would be deleted instead of the one that was read.
-    is_staged = bool(find_staged(store, paths, (batch_id_of_object(batch_id),)))
-    found = find_reason(store, paths, batch_id)
+    is_staged = bool(find_staged(table, (batch_id_of_object(batch_id),)))
+    found = find_reason(table, batch_id)
     if found is None:
-        raise _not_there(paths, batch_id)
+        raise _not_there(table.paths, batch_id)
     if is_staged:
         raise InvalidRequest(
-            f"table {paths.name}: batch {batch_id} is staged, so that a flush may set it aside anew; wait for the next "
+            f"table {table.name}: batch {batch_id} is staged, so that a flush may set it aside anew; wait for the next "
             "flush, then drop what it has left"
         )
-    _delete_entry(store, paths, found.entry)
+    _delete_entry(table, found.entry)
 
 
 def _is_newer(found: StoredReason, etag: str) -> bool:
@@ -100,15 +100,14 @@ def _is_retried(found: StoredReason) -> bool:
     return found.entry.retry_id is not None
 
 
-def begin_drop(store: ObjectStore, paths: TablePaths, batch_id: str, *, etag: str) -> tuple[str, ...] | None:
+def begin_drop(table: TableStore, batch_id: str, *, etag: str) -> tuple[str, ...] | None:
     """Take an entry away from whoever might retry it; return its payloads, which are to be deleted before the reason.
 
     For the janitor, which deletes by age. The reason is marked by compare-and-set: a retry that begins meanwhile finds
     another ETag, and then no such entry.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         batch_id: The batch.
         etag: Of the reason whose age the caller knows. One that was written since is younger.
 
@@ -118,21 +117,20 @@ def begin_drop(store: ObjectStore, paths: TablePaths, batch_id: str, *, etag: st
     Raises:
         Unavailable: The store did not answer.
     """
-    found = find_reason(store, paths, batch_id)
+    found = find_reason(table, batch_id)
     if found is None or _is_newer(found, etag) or _is_retried(found):
         return None
     # WARN: not by looking alone. A retry writes its id after this look, is cut off before it stages, and the payload is
     # deleted: the next try finds none and takes the batch for staged, and it is nowhere.
     try:
-        store.put_if_match(reason_key(paths, batch_id), mark_dropped(found), etag=found.etag)
+        table.store.put_if_match(reason_key(table.paths, batch_id), mark_dropped(found), etag=found.etag)
     except (PreconditionFailed, CommitOutcomeUnknown):
         return None
-    return _payloads_of(store, paths, found.entry)
+    return _payloads_of(table, found.entry)
 
 
 def retry_quarantined(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     batch_id: str,
     *,
     clock: Clock,
@@ -144,8 +142,7 @@ def retry_quarantined(
     Exactly once: a call that was cut off is repeated, and goes on with the id that it had chosen.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         batch_id: The batch.
         clock: This host's clock, for the fresh id.
         force: Also where nobody can tell whether the rows are live already. They are committed once more, then.
@@ -158,49 +155,47 @@ def retry_quarantined(
         CorruptLog: The reason does not hold one; inspect it by hand.
         Unavailable: The store did not answer; call again.
     """
-    config = read_table_config(store, paths)
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    found = _read_entry(store, paths, batch_id)
+    config = read_table_config(table)
+    reader = reader or LogReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    found = _read_entry(table, batch_id)
     retry_id = found.entry.retry_id
     if retry_id is None:
-        _check_first_retry(store, paths, found, reader=reader, force=force)
-        payload = _read_payload(store, paths, found.entry)
-        retry_id = _record_id(store, paths, found, clock=clock)
+        _check_first_retry(table, found, reader=reader, force=force)
+        payload = _read_payload(table, found.entry)
+        retry_id = _record_id(table, found, clock=clock)
     else:
         if _is_too_old(retry_id, config, clock):
-            if _is_known(store, paths, retry_id, reader=reader):
-                _delete_entry(store, paths, found.entry)
+            if _is_known(table, retry_id, reader=reader):
+                _delete_entry(table, found.entry)
                 return retry_id
             if not force:
                 raise InvalidRequest(
-                    f"table {paths.name}: a retry of batch {batch_id} under {retry_id} was cut off too long ago to "
+                    f"table {table.name}: a retry of batch {batch_id} under {retry_id} was cut off too long ago to "
                     "tell whether its rows are live; look for them, then drop the batch, or retry it by force"
                 )
-            retry_id = _record_id(store, paths, found, clock=clock)
+            retry_id = _record_id(table, found, clock=clock)
         try:
-            payload = _read_payload(store, paths, found.entry)
+            payload = _read_payload(table, found.entry)
         except NotFound:
-            _delete_entry(store, paths, found.entry)  # it was staged: only then its payload goes
+            _delete_entry(table, found.entry)  # it was staged: only then its payload goes
             return retry_id
-    _stage_again(store, paths, found, payload=payload, retry_id=retry_id)
+    _stage_again(table, found, payload=payload, retry_id=retry_id)
     return retry_id
 
 
-def _check_first_retry(
-    store: ObjectStore, paths: TablePaths, found: StoredReason, *, reader: LogReader, force: bool
-) -> None:
+def _check_first_retry(table: TableStore, found: StoredReason, *, reader: LogReader, force: bool) -> None:
     entry = found.entry
     if entry.is_doubtful and not force:
         raise InvalidRequest(
-            f"table {paths.name}: nobody can tell whether the rows of batch {entry.batch_id} are live already: "
+            f"table {table.name}: nobody can tell whether the rows of batch {entry.batch_id} are live already: "
             f"{entry.reason}. Look for them, then drop the batch or retry it by force"
         )
     if entry.kind != "rows":
         return
     # The reason is written before the commit. Without the commit, the next flush takes the batch anew.
-    if find_staged(store, paths, (entry.batch_id,)):
+    if find_staged(table, (entry.batch_id,)):
         raise InvalidRequest(
-            f"table {paths.name}: batch {entry.batch_id} is still staged; wait for the next flush, then retry its "
+            f"table {table.name}: batch {entry.batch_id} is still staged; wait for the next flush, then retry its "
             "bad rows"
         )
     # The write of this reason may land late, when another flush has decided the batch, and even when an operator has
@@ -211,78 +206,78 @@ def _check_first_retry(
     if (is_refused or (commits and found.fields.get("commit") not in commits)) and not force:
         what = "refused" if is_refused else "committed"
         raise InvalidRequest(
-            f"table {paths.name}: batch {entry.batch_id} was {what} whole by a later flush, and this entry is left "
+            f"table {table.name}: batch {entry.batch_id} was {what} whole by a later flush, and this entry is left "
             "over from an earlier one; drop it"
         )
     if not (is_refused or commits or entry.has_landed or force):
         raise InvalidRequest(
-            f"table {paths.name}: the log does not know batch {entry.batch_id} any more, and the flush that set these "
+            f"table {table.name}: the log does not know batch {entry.batch_id} any more, and the flush that set these "
             "rows aside did not say that it landed: another one may have made them live. Look for them, then drop the "
             "entry or retry it by force"
         )
 
 
-def _record_id(store: ObjectStore, paths: TablePaths, found: StoredReason, *, clock: Clock) -> str:
+def _record_id(table: TableStore, found: StoredReason, *, clock: Clock) -> str:
     """Write a fresh id into the reason, instead of none or of one that is too old; return the id that stands there."""
-    key, old = reason_key(paths, found.entry.batch_id), found.entry.retry_id
+    key, old = reason_key(table.paths, found.entry.batch_id), found.entry.retry_id
     for _ in range(_MAX_ATTEMPTS):
         body = orjson.dumps({**found.fields, "retry": new_batch_id(clock)})
         # W2: refused by an earlier try of this very request, or by another operator: only reading tells.
         with contextlib.suppress(PreconditionFailed, CommitOutcomeUnknown):
-            store.put_if_match(key, body, etag=found.etag)
-        found = _read_entry(store, paths, found.entry.batch_id)
+            table.store.put_if_match(key, body, etag=found.etag)
+        found = _read_entry(table, found.entry.batch_id)
         if found.entry.retry_id is not None and found.entry.retry_id != old:
             return found.entry.retry_id
-    raise Unavailable(f"table {paths.name}: {key} was changed by others {_MAX_ATTEMPTS} times; try again later")
+    raise Unavailable(f"table {table.name}: {key} was changed by others {_MAX_ATTEMPTS} times; try again later")
 
 
-def _stage_again(
-    store: ObjectStore, paths: TablePaths, found: StoredReason, *, payload: QuarantinedPayload, retry_id: str
-) -> None:
+def _stage_again(table: TableStore, found: StoredReason, *, payload: QuarantinedPayload, retry_id: str) -> None:
     """Stage what an entry holds under its new id; the entry goes only then (I5)."""
-    stage_batch(store, paths, body=payload.body, staging_format=payload.format, batch_id=retry_id)
-    _delete_entry(store, paths, found.entry)
+    stage_batch(table, body=payload.body, staging_format=payload.format, batch_id=retry_id)
+    _delete_entry(table, found.entry)
 
 
-def _delete_entry(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch) -> None:
+def _delete_entry(table: TableStore, entry: QuarantinedBatch) -> None:
     # The payload first: a reason without a payload says that its retry was staged; a payload without a reason nobody
     # would find.
-    for keys in (_payloads_of(store, paths, entry), [reason_key(paths, entry.batch_id)]):
-        report = store.delete(keys)
+    for keys in (_payloads_of(table, entry), [reason_key(table.paths, entry.batch_id)]):
+        report = table.store.delete(keys)
         if report.failed:
             raise Unavailable(f"{report.failed[0].key}: {report.failed[0].reason}; do it again")
 
 
-def _payloads_of(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch) -> tuple[str, ...]:
+def _payloads_of(table: TableStore, entry: QuarantinedBatch) -> tuple[str, ...]:
     # J6: a reason that names something else must not make us delete it.
-    payloads = {entry.payload_key} if entry.payload_key.startswith(paths.quarantine_key(entry.batch_id)) else set()
+    payloads = (
+        {entry.payload_key} if entry.payload_key.startswith(table.paths.quarantine_key(entry.batch_id)) else set()
+    )
     if entry.kind == "batch":  # for good: what earlier flushes set aside of it is in there
-        payloads.update(list_bad_rows(store, paths, entry.batch_id))
-    return tuple(sorted(payloads - {reason_key(paths, entry.batch_id)}))
+        payloads.update(list_bad_rows(table, entry.batch_id))
+    return tuple(sorted(payloads - {reason_key(table.paths, entry.batch_id)}))
 
 
-def _read_entry(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredReason:
-    found = find_reason(store, paths, batch_id)
+def _read_entry(table: TableStore, batch_id: str) -> StoredReason:
+    found = find_reason(table, batch_id)
     if found is None or is_being_dropped(found):
-        raise _not_there(paths, batch_id)
+        raise _not_there(table.paths, batch_id)
     if not found.fields:
-        raise CorruptLog(f"table {paths.name}: {found.entry.reason}, or drop it")
+        raise CorruptLog(f"table {table.name}: {found.entry.reason}, or drop it")
     return found
 
 
-def _read_payload(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch) -> QuarantinedPayload:
+def _read_payload(table: TableStore, entry: QuarantinedBatch) -> QuarantinedPayload:
     name = entry.payload_key.rpartition("/")[2].removeprefix(f"{entry.batch_id}.")
     suffix = _PAYLOAD_KIND.sub("", name, count=1)
-    if suffix not in STAGING_FORMATS or not entry.payload_key.startswith(paths.quarantine_prefix):
+    if suffix not in STAGING_FORMATS or not entry.payload_key.startswith(table.paths.quarantine_prefix):
         raise CorruptLog(
-            f"table {paths.name}: the payload of batch {entry.batch_id} at {entry.payload_key[:200]} has no format "
+            f"table {table.name}: the payload of batch {entry.batch_id} at {entry.payload_key[:200]} has no format "
             "that can be staged; inspect it by hand"
         )
     try:
-        body = store.get(entry.payload_key).body
+        body = table.store.get(entry.payload_key).body
     except NotFound as error:
         raise NotFound(
-            f"table {paths.name}: the payload of batch {entry.batch_id} is gone ({entry.payload_key}); drop the entry"
+            f"table {table.name}: the payload of batch {entry.batch_id} is gone ({entry.payload_key}); drop the entry"
         ) from error
     return QuarantinedPayload(entry, body, suffix)
 
@@ -292,9 +287,9 @@ def _is_too_old(retry_id: str, config: TableConfig, clock: Clock) -> bool:
     return clock.now_ms() - parse_uuid7_ms(retry_id) >= config.retry_window_ms // 2
 
 
-def _is_known(store: ObjectStore, paths: TablePaths, batch_id: str, *, reader: LogReader) -> bool:
+def _is_known(table: TableStore, batch_id: str, *, reader: LogReader) -> bool:
     """Return whether a batch is staged, or has been decided by a commit that the log still has."""
-    if find_staged(store, paths, (batch_id,)):
+    if find_staged(table, (batch_id,)):
         return True
     heads = reader.heads.read().files
     return any(batch_id in (*file.log.batch_ids, *file.log.refused_ids) for file in heads)

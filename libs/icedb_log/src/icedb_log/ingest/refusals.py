@@ -24,6 +24,7 @@ from icedb_log.ingest.quarantine import (
 from icedb_log.jobs import RejectedBatch, StagedBatch
 from icedb_log.keys import TablePaths, parse_staged_key
 from icedb_log.store.object_store import ObjectStore, delete_or_raise
+from icedb_log.store.table_store import TableStore
 
 Settled = Literal["same", "conflict", "left"]
 """What a staged copy is. ``same``: its content is rows, or an entry of quarantine, by its id; ``conflict``: it is
@@ -31,7 +32,7 @@ other content, or may be, and has an entry of its own now; ``left``: it has to s
 just now. A copy that is gone is ``same``: another run has settled it."""
 
 
-def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: RejectedBatch, clock: Clock) -> Settled:
+def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock) -> Settled:
     """Move a staged batch to quarantine. Idempotent; a batch that is gone already was moved by another run.
 
     Only after a commit has refused it (I5). Another run may have moved it meanwhile, and an operator may have begun a
@@ -45,36 +46,36 @@ def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: Rejecte
     """
     batch = rejected.batch
     try:
-        body = store.get(batch.key).body
+        body = table.store.get(batch.key).body
     except NotFound:
         return "same"
     sha256 = hash_content(body, batch.format)
-    reason = orjson.dumps(_describe_refusal(paths, rejected, sha256=sha256, clock=clock))
+    reason = orjson.dumps(_describe_refusal(table.paths, rejected, sha256=sha256, clock=clock))
     for _ in range(MAX_REASON_ATTEMPTS):
-        found = find_reason(store, paths, batch.batch_id)
+        found = find_reason(table, batch.batch_id)
         if found is not None and found.entry.kind == "rows" and found.entry.has_landed:
             # WARN: I8: its id was committed, and the log has forgotten that. Written over, the reason of the bad rows
             # would be gone, and with this entry they would be dropped.
             why = f"{rejected.reason}. A batch was committed under this id, but for bad rows"
-            settled = _keep_conflict(store, paths, batch.key, body=body, sha256=sha256, reason=why, clock=clock)
+            settled = _keep_conflict(table, batch.key, body=body, sha256=sha256, reason=why, clock=clock)
         elif found is not None and found.entry.kind == "batch":
-            again = _settle_refused(store, paths, batch=batch, body=body, sha256=sha256, found=found, clock=clock)
+            again = _settle_refused(table, batch=batch, body=body, sha256=sha256, found=found, clock=clock)
             if again is None:
                 continue
             settled = again
         else:
-            store.put(payload_key(paths, batch), body)
+            table.store.put(payload_key(table.paths, batch), body)
             replaces = None if found is None else found.etag
-            if not put_reason(store, paths, batch.batch_id, reason, replaces=replaces):
+            if not put_reason(table, batch.batch_id, reason, replaces=replaces):
                 continue
             settled = "same"
         if settled != "left":
-            delete_or_raise(store, [batch.key])
+            delete_or_raise(table.store, [batch.key])
         return settled
-    raise _unconfirmed(paths, batch.batch_id)
+    raise _unconfirmed(table.paths, batch.batch_id)
 
 
-def quarantine_again(store: ObjectStore, paths: TablePaths, *, batch: StagedBatch, clock: Clock) -> Settled:
+def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> Settled:
     """Clear staging of a batch that a commit in the log has refused already (I5). Idempotent.
 
     It is in quarantine, and was staged once more; or the flush that refused it was cut off before it was moved; or it
@@ -84,15 +85,14 @@ def quarantine_again(store: ObjectStore, paths: TablePaths, *, batch: StagedBatc
         f"batch {batch.batch_id} was refused before; it was staged again since, or the flush that refused it was cut "
         "off before it could say why. See whether it was retried or dropped meanwhile before you retry it"
     )
-    return quarantine_batch(store, paths, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
+    return quarantine_batch(table, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
 
 
-def settle_copy(store: ObjectStore, paths: TablePaths, key: str, *, known: str, clock: Clock) -> Settled:
+def settle_copy(table: TableStore, key: str, *, known: str, clock: Clock) -> Settled:
     """Look at another staged copy of a committed batch before it is deleted; make an entry of other content (I8).
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         key: Where the copy is staged; its id stands in the log.
         known: What the commit says of its content; empty: nothing, so that nobody can tell.
         clock: This host's clock.
@@ -101,7 +101,7 @@ def settle_copy(store: ObjectStore, paths: TablePaths, key: str, *, known: str, 
         Unavailable: The store did not answer; the copy has to stay.
     """
     try:
-        body = store.get(key).body
+        body = table.store.get(key).body
     except NotFound:
         return "same"
     name = parse_staged_key(key)
@@ -120,12 +120,11 @@ def settle_copy(store: ObjectStore, paths: TablePaths, key: str, *, known: str, 
             "tell whether this, accepted under the same id, is the same. Look for its rows in the table; if they are "
             "not there, retry it by force: that stages it under a fresh id"
         )
-    return _keep_conflict(store, paths, key, body=body, sha256=sha256, reason=why, clock=clock)
+    return _keep_conflict(table, key, body=body, sha256=sha256, reason=why, clock=clock)
 
 
 def _settle_refused(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     batch: StagedBatch,
     body: bytes,
@@ -134,7 +133,7 @@ def _settle_refused(
     clock: Clock,
 ) -> Settled | None:
     """Settle a copy of a batch that is in quarantine; ``None``: somebody else has just changed the entry."""
-    if _is_content_of(store, found, sha256):
+    if _is_content_of(table.store, found, sha256):
         # WARN: an entry that the janitor is dropping keeps nothing: the batch waits until it is gone, and becomes one.
         if is_being_dropped(found):
             return "left"
@@ -142,28 +141,26 @@ def _settle_refused(
         # dropped by nobody.
         is_safe = found.entry.retry_id is not None or not found.fields
         reason = orjson.dumps({**found.fields, "again_ms": clock.now_ms()})
-        return "same" if is_safe or put_reason(store, paths, batch.batch_id, reason, replaces=found.etag) else None
+        return "same" if is_safe or put_reason(table, batch.batch_id, reason, replaces=found.etag) else None
     why = (
         f"batch {batch.batch_id} was refused with other content, and an id has one: this was accepted under it as "
         "well. Look at both; retry this one by force, which stages it under a fresh id, or drop it"
     )
-    return _keep_conflict(store, paths, batch.key, body=body, sha256=sha256, reason=why, clock=clock)
+    return _keep_conflict(table, batch.key, body=body, sha256=sha256, reason=why, clock=clock)
 
 
-def _keep_conflict(
-    store: ObjectStore, paths: TablePaths, key: str, *, body: bytes, sha256: str, reason: str, clock: Clock
-) -> Settled:
+def _keep_conflict(table: TableStore, key: str, *, body: bytes, sha256: str, reason: str, clock: Clock) -> Settled:
     """Make an entry of a staged body whose id stands for other content, before the copy is deleted (I8). Idempotent.
 
     The entry is named after its content, so that whoever does it again, or at the same time, makes the same one.
     """
     staged = parse_staged_key(key)
     name = conflict_name(staged.batch_id, sha256)
-    payload = paths.quarantine_key(f"{name}.batch.{staged.format}")
+    payload = table.paths.quarantine_key(f"{name}.batch.{staged.format}")
     for _ in range(MAX_REASON_ATTEMPTS):
-        found = find_reason(store, paths, name)
+        found = find_reason(table, name)
         if found is None or not found.fields:
-            store.put(payload, body)
+            table.store.put(payload, body)
             fields = {
                 "batch_id": staged.batch_id,
                 "reason": reason,
@@ -180,9 +177,9 @@ def _keep_conflict(
             # WARN: written anew, not only looked at. A janitor that takes the entry for old would drop it between this
             # look and the delete of the copy; it compares the ETag (J11).
             fields = {**found.fields, "quarantined_ms": clock.now_ms()}
-        if put_reason(store, paths, name, orjson.dumps(fields), replaces=None if found is None else found.etag):
+        if put_reason(table, name, orjson.dumps(fields), replaces=None if found is None else found.etag):
             return "conflict"
-    raise _unconfirmed(paths, name)
+    raise _unconfirmed(table.paths, name)
 
 
 def _describe_refusal(paths: TablePaths, rejected: RejectedBatch, *, sha256: str, clock: Clock) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.ingest.content import hash_content
 from icedb_log.jobs import StagedBatch
-from icedb_log.keys import StagingFormat, TablePaths, parse_staged_key
-from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, ObjectStore
+from icedb_log.keys import StagingFormat, parse_staged_key
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo
+from icedb_log.store.table_store import TableStore
 
 MAX_STAGE_ATTEMPTS = 3
 
@@ -32,17 +33,14 @@ class StagedListing:
     has_more: bool
 
 
-def stage_batch(
-    store: ObjectStore, paths: TablePaths, *, body: bytes, staging_format: StagingFormat, batch_id: str
-) -> str:
+def stage_batch(table: TableStore, *, body: bytes, staging_format: StagingFormat, batch_id: str) -> str:
     """Accept a batch: when this returns, it is durable and will be committed or quarantined (I1).
 
     Idempotent for the same id and content: a retry after a lost answer is safe within the table's retry window
     (I3). The table is not read: a caller checks that it exists.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         body: The batch as a file of the given format.
         staging_format: One of :data:`icedb_log.keys.STAGING_FORMATS`.
         batch_id: A fresh UUIDv7 chosen by the producer, see :func:`icedb_log.clock.new_batch_id`.
@@ -54,10 +52,10 @@ def stage_batch(
         InvalidRequest: Bad id or format, or another batch was staged under this id.
         Unavailable: No usable answer; call again with the same id and body.
     """
-    key = paths.staging_key(batch_id=batch_id, staging_format=staging_format)
+    key = table.paths.staging_key(batch_id=batch_id, staging_format=staging_format)
     for _ in range(MAX_STAGE_ATTEMPTS):
         try:
-            store.put_if_absent(key, body)
+            table.store.put_if_absent(key, body)
         except PreconditionFailed:
             pass
         except CommitOutcomeUnknown:
@@ -65,31 +63,29 @@ def stage_batch(
         else:
             return key
         try:
-            found = store.get(key).body
+            found = table.store.get(key).body
         except NotFound:
             return key  # it was there and a flush has taken it meanwhile
         # I8: a retry may be packed anew; gzip writes the time into its header.
         if found != body and hash_content(found, staging_format) != hash_content(body, staging_format):
             raise InvalidRequest(
-                f"table {paths.name}: batch {batch_id} is staged already with other content ({key}); "
+                f"table {table.name}: batch {batch_id} is staged already with other content ({key}); "
                 "a batch id belongs to one batch for ever: use a fresh one"
             )
         return key
     raise Unavailable(
-        f"table {paths.name}: the store did not confirm batch {batch_id} ({key}); enqueue it again with the same id"
+        f"table {table.name}: the store did not confirm batch {batch_id} ({key}); enqueue it again with the same id"
     )
 
 
-def list_staged(
-    store: ObjectStore, paths: TablePaths, *, limit: int = MAX_KEYS_PER_PAGE, skip: Collection[str] = ()
-) -> StagedListing:
+def list_staged(table: TableStore, *, limit: int = MAX_KEYS_PER_PAGE, skip: Collection[str] = ()) -> StagedListing:
     """List at most ``limit`` (1..1000) staged batches, oldest id first, but those with an id in ``skip``.
 
     Costs one LIST, and one more for each page of objects that are none, or skipped: these never hide a batch (I5).
     """
     batches: list[StagedBatch] = []
     unknown: list[ObjectInfo] = []
-    page = store.list_page(paths.staging_prefix, limit=limit)
+    page = table.store.list_page(table.paths.staging_prefix, limit=limit)
     while True:
         for info in page.objects:
             try:
@@ -104,10 +100,10 @@ def list_staged(
             batches.append(StagedBatch(info.key, name.batch_id, name.format, info.size_bytes, info.modified_ms))
         if page.next_token is None or len(batches) == limit:
             return StagedListing(tuple(batches), tuple(unknown), page.next_token is not None)
-        page = store.list_page(paths.staging_prefix, token=page.next_token)
+        page = table.store.list_page(table.paths.staging_prefix, token=page.next_token)
 
 
-def find_staged(store: ObjectStore, paths: TablePaths, batch_ids: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+def find_staged(table: TableStore, batch_ids: Collection[str]) -> Mapping[str, tuple[str, ...]]:
     """Return which of some batches are staged, with the keys of their copies.
 
     Costs a LIST for each thousand objects up to the newest of the ids; none without ids.
@@ -117,7 +113,7 @@ def find_staged(store: ObjectStore, paths: TablePaths, batch_ids: Collection[str
     token: str | None = None
     is_done = not newest
     while not is_done:
-        page = store.list_page(paths.staging_prefix, token=token)
+        page = table.store.list_page(table.paths.staging_prefix, token=token)
         for info in page.objects:
             try:
                 batch_id = parse_staged_key(info.key).batch_id
@@ -126,5 +122,5 @@ def find_staged(store: ObjectStore, paths: TablePaths, batch_ids: Collection[str
             if batch_id in batch_ids:
                 found[batch_id] += (info.key,)
         token = page.next_token
-        is_done = token is None or page.objects[-1].key > f"{paths.staging_prefix}{newest}~"
+        is_done = token is None or page.objects[-1].key > f"{table.paths.staging_prefix}{newest}~"
     return found

@@ -25,11 +25,12 @@ from icedb_log.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key
+from icedb_log.keys import ROLES, Role, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file
 from icedb_log.log.lost_commits import add_landed
 from icedb_log.model import LogFile
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
 MAX_ACQUIRE_ATTEMPTS = 20
@@ -273,7 +274,7 @@ def acquire_fence(table: Table, role: Role, *, becomes: str | None = None) -> He
         if current is not None and current.commit is not None:
             # F1: after this, the old owner's commit has landed or can never land (F4).
             try:
-                is_sealed = _settle(store, paths, current.commit)
+                is_sealed = _settle(TableStore(store, paths), current.commit)
             except CommitOutcomeUnknown:
                 continue
             if not is_sealed and _has_landed(store, current.commit):
@@ -307,7 +308,7 @@ def _inherited(landed: tuple[str, ...], becomes: str | None) -> tuple[str, ...]:
     return landed if becomes is None else ()
 
 
-def settle_fence(store: ObjectStore, paths: TablePaths, role: Role) -> None:
+def settle_fence(table: TableStore, role: Role) -> None:
     """Make sure that no commit of a role is under way: it landed before this returns, or never will (F1).
 
     Takes nothing away from the owner of the fence but the commit that it is just about to PUT, if there is one.
@@ -316,19 +317,19 @@ def settle_fence(store: ObjectStore, paths: TablePaths, role: Role) -> None:
         CommitOutcomeUnknown: No usable answer.
         Unavailable: The store did not answer.
     """
-    current, _ = read_fence(store, paths.fence_key(role))
+    current, _ = read_fence(table.store, table.paths.fence_key(role))
     if current is not None and current.commit is not None:
-        _settle(store, paths, current.commit)
+        _settle(table, current.commit)
 
 
-def read_landed(store: ObjectStore, paths: TablePaths) -> tuple[str, ...]:
+def read_landed(table: TableStore) -> tuple[str, ...]:
     """Return the log files of commits that certainly landed, as the fences say now (F5).
 
     Raises:
         CorruptLog: A fence cannot be understood.
         Unavailable: The store did not answer.
     """
-    states = (read_fence(store, paths.fence_key(role))[0] for role in ROLES)
+    states = (read_fence(table.store, table.paths.fence_key(role))[0] for role in ROLES)
     return tuple(name for state in states if state is not None for name in state.landed)
 
 
@@ -424,13 +425,13 @@ def seal(store: ObjectStore, key: str) -> bool:
     return True
 
 
-def _settle(store: ObjectStore, paths: TablePaths, commit: str) -> bool:
+def _settle(table: TableStore, commit: str) -> bool:
     """Settle a commit (F1); return whether this very call sealed it."""
-    if not commit.startswith(paths.log_prefix):
+    if not commit.startswith(table.paths.log_prefix):
         raise CorruptLog(
-            f"table {paths.name}: a fence names {commit[:200]!r}, no log file of this table; a person must restore it"
+            f"table {table.name}: a fence names {commit[:200]!r}, no log file of this table; a person must restore it"
         )
-    return seal(store, commit)
+    return seal(table.store, commit)
 
 
 def _has_landed(store: ObjectStore, key: str) -> bool:

@@ -22,11 +22,11 @@ from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
     Listing,
     ObjectInfo,
-    ObjectStore,
     StoredObject,
     limit_reads,
     list_all,
 )
+from icedb_log.store.table_store import TableStore
 
 MAX_READ_ATTEMPTS = 10
 FIRST_BACKOFF_MS = 10
@@ -58,8 +58,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
 
     def __init__(
         self,
-        store: ObjectStore,
-        paths: TablePaths,
+        table: TableStore,
         *,
         clock: Clock,
         max_refresh_ms: int = DEFAULT_MAX_REFRESH_MS,
@@ -68,12 +67,12 @@ class ConsistentReader(ABC, Generic[_Listed]):
         fetch_pool: Executor | None = None,
         is_compact: bool = False,
     ) -> None:
-        self._store = store
-        self._paths = paths
+        self._store = table.store
+        self._paths = table.paths
         self._clock = clock
         self._max_refresh_ms = max_refresh_ms
         self._page_size = page_size
-        self._fetch_threads = limit_reads(store, fetch_threads)
+        self._fetch_threads = limit_reads(table.store, fetch_threads)
         self._fetch_pool = fetch_pool
         self._is_compact = is_compact
         self._cache: dict[str, _Listed] = {}
@@ -221,8 +220,7 @@ class LogReader(ConsistentReader[ListedLogFile]):
     def heads(self) -> LogHeadReader:
         """Reads the heads of the same log, with a cache of its own that lives as long as this reader."""
         return LogHeadReader(
-            self._store,
-            self._paths,
+            TableStore(self._store, self._paths),
             clock=self._clock,
             max_refresh_ms=self._max_refresh_ms,
             page_size=self._page_size,
@@ -233,8 +231,7 @@ class LogReader(ConsistentReader[ListedLogFile]):
     def of_table(self, paths: TablePaths) -> "LogReader":
         """Return a fresh reader of another table's log, set up as this one."""
         return LogReader(
-            self._store,
-            paths,
+            TableStore(self._store, paths),
             clock=self._clock,
             max_refresh_ms=self._max_refresh_ms,
             page_size=self._page_size,

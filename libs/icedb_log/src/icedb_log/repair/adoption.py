@@ -10,14 +10,14 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
-from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import FileMarker
 from icedb_log.repair.footers import Footer, FooterReader
 from icedb_log.repair.fsck_data import find_partition_problem
-from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.column_bounds import Scalar
 from icedb_log.table.partition_filter import read_partition_values
 from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
@@ -28,14 +28,11 @@ MAX_FOOTERS: Final = 16
 """So many data files, spread over all partitions, are looked into."""
 
 
-def require_fit(
-    store: ObjectStore, paths: TablePaths, config: TableConfig, *, clock: Clock, footers: FooterReader
-) -> None:
+def require_fit(table: TableStore, config: TableConfig, *, clock: Clock, footers: FooterReader) -> None:
     """Compare a configuration with the log of a table that has none yet. Costs one listing where there is no log.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         config: What is to become its configuration.
         clock: This host's clock.
         footers: Reads footers of data files.
@@ -45,13 +42,13 @@ def require_fit(
         HaltError: The log cannot be read.
         Unavailable: The store did not answer.
     """
-    if not store.list_page(paths.log_prefix, limit=1).objects:
+    if not table.store.list_page(table.paths.log_prefix, limit=1).objects:
         return
-    snapshot = fold(LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read())
+    snapshot = fold(LogReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read())
     _require_columns(config, snapshot.schema)
     partitions: dict[str, FileMarker] = {}
     for marker in snapshot.live:
-        partitions.setdefault(paths.partition_of(marker.path), marker)
+        partitions.setdefault(table.paths.partition_of(marker.path), marker)
     for partition, marker in sorted(partitions.items()):
         problem = find_partition_problem(partition, config.partition)
         if problem is not None:

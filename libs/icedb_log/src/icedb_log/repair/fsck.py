@@ -16,7 +16,6 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, UnsupportedFormat
-from icedb_log.keys import TablePaths
 from icedb_log.log.reader import DEFAULT_MAX_REFRESH_MS
 from icedb_log.repair.footers import FooterReader, PageReader
 from icedb_log.repair.fsck_data import (
@@ -40,8 +39,9 @@ from icedb_log.repair.fsck_state import (
     read_fences,
     read_pins,
 )
-from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, ObjectStore
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import decode_table_config
 from icedb_log.table.table_config import TableConfig
 
@@ -73,8 +73,7 @@ _DEFAULTS: Final = FsckOptions()
 
 
 def fsck_table(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     clock: Clock,
     options: FsckOptions = _DEFAULTS,
@@ -83,8 +82,7 @@ def fsck_table(
     """Check one table. Changes nothing; may be repeated, and run at any time.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         clock: This host's clock; compared with the store's, and decides nothing about ages.
         options: How thorough.
         progress: Told now and then what is being done.
@@ -93,17 +91,15 @@ def fsck_table(
         NotFound: There is nothing of this name.
         Unavailable: The store did not answer, or the log never held still.
     """
-    return _Fsck(store, paths, clock, options, progress).run()
+    return _Fsck(table, clock, options, progress).run()
 
 
 class _Fsck:
     """One run."""
 
-    def __init__(
-        self, store: ObjectStore, paths: TablePaths, clock: Clock, options: FsckOptions, progress: Progress
-    ) -> None:
-        self._store = store
-        self._paths = paths
+    def __init__(self, table: TableStore, clock: Clock, options: FsckOptions, progress: Progress) -> None:
+        self._store = table.store
+        self._paths = table.paths
         self._clock = clock
         self._options = options
         self._progress = progress
@@ -114,8 +110,7 @@ class _Fsck:
         if config is not None and config.dropped is not None and config.dropped.state != "trash":
             return self._report(None, Walk(), DeepLook())  # it is being deleted: nothing else about it is true for long
         checker = LogChecker(
-            self._store,
-            self._paths,
+            TableStore(self._store, self._paths),
             clock=self._clock,
             max_refresh_ms=DEFAULT_MAX_REFRESH_MS if config is None else config.log_grace_ms // 2,
             page_size=self._options.page_size,
@@ -124,11 +119,10 @@ class _Fsck:
         self._check_clock()
         self._progress("log", 0, None)
         before = checker.check()
-        fences = read_fences(self._store, self._paths)
-        pins = read_pins(self._store, self._paths)
+        fences = read_fences(TableStore(self._store, self._paths))
+        pins = read_pins(TableStore(self._store, self._paths))
         walk = walk_objects(
-            self._store,
-            self._paths,
+            TableStore(self._store, self._paths),
             live=before.live,
             named={*before.live, *before.dead, *(path for files in pins.files.values() for path in files)},
             progress=self._progress,

@@ -28,6 +28,7 @@ from icedb_log.object_kinds import ObjectKind, find_kind
 from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_path import parse_partition_path
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -93,8 +94,7 @@ class Walk:
 
 
 def walk_objects(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     *,
     live: Mapping[str, FileMarker],
     named: set[str],
@@ -104,8 +104,7 @@ def walk_objects(
     """List everything below a table's prefix.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         live: What the log listed as live, before.
         named: All data files that somebody named before: live, dead, pinned. Becomes ``Walk.missing``.
         progress: Told after each page.
@@ -114,14 +113,14 @@ def walk_objects(
     Raises:
         Unavailable: The store did not answer.
     """
-    walk = Walk(f"{paths.prefix}/", missing=named)
+    walk = Walk(f"{table.paths.prefix}/", missing=named)
     known = len(named)
     token: str | None = None
     while token is not None or not walk.object_count:
-        page = store.list_page(walk.prefix, token=token, limit=page_size)
+        page = table.store.list_page(walk.prefix, token=token, limit=page_size)
         walk.store_now_ms = walk.store_now_ms or page.store_now_ms
         for info in page.objects:
-            _note(walk, paths, info, live)
+            _note(walk, table.paths, info, live)
             if info.modified_ms > page.store_now_ms + FUTURE_MS:
                 walk.future.append((info, info.modified_ms - page.store_now_ms))
         walk.object_count += len(page.objects)

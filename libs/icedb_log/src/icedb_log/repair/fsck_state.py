@@ -19,7 +19,7 @@ from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
 from icedb_log.feed.views import is_view_there, read_registration
 from icedb_log.ingest.import_records import decode_record
 from icedb_log.ingest.quarantine import batch_id_of, entry_of_object, is_reason, parse_reason
-from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key, pin_name_of
+from icedb_log.keys import ROLES, Role, parse_log_key, pin_name_of
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.log.fold import read_horizon_ms
@@ -27,7 +27,8 @@ from icedb_log.log.lost_commits import find_lost
 from icedb_log.model import LogView
 from icedb_log.repair.fsck_data import Inspection
 from icedb_log.repair.wire_check import is_log_key
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
+from icedb_log.store.object_store import ObjectInfo, StoredObject, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import HOUR_MS
@@ -54,12 +55,12 @@ class FenceFact:
     problem: str = ""
 
 
-def read_fences(store: ObjectStore, paths: TablePaths) -> tuple[FenceFact, ...]:
+def read_fences(table: TableStore) -> tuple[FenceFact, ...]:
     """Read the fences. Raises Unavailable."""
     facts: list[FenceFact] = []
     for role in ROLES:
         try:
-            state, info = read_fence_object(store, paths.fence_key(role))
+            state, info = read_fence_object(table.store, table.paths.fence_key(role))
         except HaltError as error:
             facts.append(FenceFact(role, None, problem=str(error)))
         else:
@@ -97,7 +98,7 @@ def check_fences(seen: Inspection, facts: Iterable[FenceFact], *, config: TableC
 def check_lost_commits(seen: Inspection, facts: Iterable[FenceFact]) -> None:
     """F5: a commit that landed is in the log, or a merge replaced it; the log was read after the fences."""
     after, paths = seen.after, seen.paths
-    record = read_orphan_record(seen.store, paths)
+    record = read_orphan_record(TableStore(seen.store, paths))
     if not after.is_whole:
         return  # what a log file that cannot be read says of others is not known
     landed = [name for fact in facts if fact.state is not None for name in fact.state.landed]
@@ -142,11 +143,11 @@ class PinFacts:
     problems: Mapping[str, str]
 
 
-def read_pins(store: ObjectStore, paths: TablePaths) -> PinFacts:
+def read_pins(table: TableStore) -> PinFacts:
     """Read the active pins. Raises Unavailable."""
     files: dict[str, frozenset[str]] = {}
     problems: dict[str, str] = {}
-    listed = list_pins(store, paths)
+    listed = list_pins(table)
     for pin in listed.pins:
         status = pin.status(listed.store_now_ms)
         if status == "unreadable":
@@ -156,7 +157,7 @@ def read_pins(store: ObjectStore, paths: TablePaths) -> PinFacts:
             problems[pin.key] = "it became active too late to be sure of its files"
         elif status == "active":
             try:
-                log = decode_log_file(pin.key, store.get(pin.key).body)
+                log = decode_log_file(pin.key, table.store.get(pin.key).body)
             except NotFound:
                 continue
             except HaltError as error:
@@ -171,7 +172,7 @@ def check_pins(seen: Inspection, facts: PinFacts) -> None:
     if not facts.files and not facts.problems:
         return
     found = seen.found
-    listed = list_pins(seen.store, seen.paths)  # J7: one that is still active held its files all the time
+    listed = list_pins(TableStore(seen.store, seen.paths))  # J7: one that is still active held its files all the time
     lasting = {pin.key for pin in listed.pins if pin.status(listed.store_now_ms) in ("active", "late", "unreadable")}
     for key, problem in facts.problems.items():
         if key in lasting:
@@ -286,7 +287,7 @@ def _check_views(seen: Inspection) -> None:
 def _check_source(seen: Inspection, source: str) -> None:
     found, store, paths = seen.found, seen.store, seen.paths
     try:
-        read_table_config(store, paths.sibling(source))
+        read_table_config(TableStore(store, paths.sibling(source)))
         registration = read_registration(store, paths.sibling(source), paths.name)
     except NotFound:
         found.add("view-registration:no-source", paths.config_key, source=source)

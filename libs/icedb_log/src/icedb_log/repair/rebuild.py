@@ -114,12 +114,12 @@ class _Run:
     options: RebuildOptions
 
     def look(self) -> RebuildResult:
-        evidence, plan = self._plan(read_fence_traces(self.table.store, self.table.paths))
-        is_unfinished = any(report.state == "open" for report, _ in read_reports(self.table.store, self.table.paths))
+        evidence, plan = self._plan(read_fence_traces(self.table))
+        is_unfinished = any(report.state == "open" for report, _ in read_reports(self.table))
         return RebuildResult(make_report(evidence, plan), is_unfinished=is_unfinished)
 
     def rebuild(self) -> RebuildResult:
-        fences = read_fence_traces(self.table.store, self.table.paths)
+        fences = read_fence_traces(self.table)
         # WARN: the fence of ingest, too. A flush that is under way would otherwise be cut off after its files were
         # listed here, and taken: another flush commits its batches, and their rows are there twice. What the fences
         # said before tells the files that a flush had written by then from those of flushes that were committed.
@@ -147,7 +147,7 @@ class _Run:
             for entry in report.damaged
         )
         report = report.model_copy(update={"rebuild_id": rebuild_id, "log_key": key, "damaged": damaged})
-        etag = put_report(self.table.store, self.table.paths, report)
+        etag = put_report(self.table, report)
         for entry in damaged:
             self.table.store.put(entry.copy_key, self.table.store.get(entry.key, if_match=entry.etag).body)
         ingest.confirm()
@@ -156,10 +156,10 @@ class _Run:
         ingest.release()
         self._remove_damaged(damaged)
         self._forget_lost(report)
-        close_report(self.table.store, self.table.paths, report, state="done", etag=etag)
+        close_report(self.table, report, state="done", etag=etag)
         self._require_there(plan)
         for old, old_etag in unlanded:
-            close_report(self.table.store, self.table.paths, old, state="abandoned", etag=old_etag)
+            close_report(self.table, old, state="abandoned", etag=old_etag)
         return RebuildResult(report.model_copy(update={"state": "done"}), has_committed=True)
 
     def _call_off_sweeps(self) -> None:
@@ -168,9 +168,9 @@ class _Run:
         A sweep deletes what an earlier one saw, and only if it has replaced the record of that. What is not in the
         record any more waits for a grace period at least.
         """
-        record = read_orphan_record(self.table.store, self.table.paths)
+        record = read_orphan_record(self.table)
         if record.sightings and not write_orphan_record(
-            self.table.store, self.table.paths, {}, replaces=record.etag, clock=self.table.clock, lost=record.lost
+            self.table, {}, replaces=record.etag, clock=self.table.clock, lost=record.lost
         ):
             raise Unavailable(
                 f"table {self.table.name}: an orphan sweep is running; let it end, stop the janitor, and run the "
@@ -242,11 +242,10 @@ class _Run:
         """
         rebuilt_ms = parse_log_key(report.log_key).time_ms
         for _ in range(MAX_FORGET_ATTEMPTS):
-            record = read_orphan_record(self.table.store, self.table.paths)
+            record = read_orphan_record(self.table)
             lost = {name: each for name, each in record.lost.items() if name_ms(name) > rebuilt_ms}
             if lost == record.lost or write_orphan_record(
-                self.table.store,
-                self.table.paths,
+                self.table,
                 record.sightings,
                 replaces=record.etag,
                 clock=self.table.clock,
@@ -268,7 +267,7 @@ class _Run:
         """
         finished: RebuildReport | None = None
         unlanded: list[tuple[RebuildReport, str]] = []
-        for report, etag in read_reports(self.table.store, self.table.paths):
+        for report, etag in read_reports(self.table):
             if report.state != "open":
                 continue
             if not self._has_landed(report):
@@ -276,7 +275,7 @@ class _Run:
                 continue
             self._remove_damaged(report.damaged)
             self._forget_lost(report)
-            close_report(self.table.store, self.table.paths, report, state="done", etag=etag)
+            close_report(self.table, report, state="done", etag=etag)
             finished = report.model_copy(update={"state": "done"})
         return finished, unlanded
 

@@ -25,7 +25,8 @@ from icedb_log.log.lost_commits import drop_known, find_lost
 from icedb_log.log.widening import fixed_columns
 from icedb_log.model import EMPTY, FeedState, FileMarker, ListedLogFile, LogHead, LogView
 from icedb_log.repair.footers import Footer, FooterReader, UnreadableFooter
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, list_all
+from icedb_log.store.object_store import ObjectInfo, list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
@@ -207,12 +208,12 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
             unreadable[found.info.key] = found
         elif found.cause != "gone":  # the janitor may delete what is dead
             raise Unavailable(f"{found.info.key}: {found.reason}; nothing was changed, try again")
-    erasures = list_erasures(store, paths, limit=_ALL)
+    erasures = list_erasures(TableStore(store, paths), limit=_ALL)
     runs = [run for each in erasures for run in each.runs]
-    pinned, has_unread_pins = _read_pins(store, paths)
+    pinned, has_unread_pins = _read_pins(TableStore(store, paths))
     views = tuple(each.view for each in list_registrations(store, paths) if each.state != "detached")
     holds_single = bool(views or has_unread_pins)
-    records = [each.record for each in read_records(store, paths)]
+    records = [each.record for each in read_records(TableStore(store, paths))]
     source = None if config.view_of is None else source_of(paths, config)
     return RebuildEvidence(
         paths=paths,
@@ -227,7 +228,7 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
         rewritten=frozenset(file.key for run in runs if run.has_landed for file in run.files),
         fences=fences,
         pinned=pinned,
-        holds_dead_files=bool(holds_single or pinned or config.keep_versions or read_leases(store, paths)),
+        holds_dead_files=bool(holds_single or pinned or config.keep_versions or read_leases(TableStore(store, paths))),
         holds_single_files=holds_single,
         views=views,
         staged_count=len(list_all(store, paths.staging_prefix).objects),
@@ -235,11 +236,11 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
     )
 
 
-def read_fence_traces(store: ObjectStore, paths: TablePaths) -> FenceTraces:
+def read_fence_traces(table: TableStore) -> FenceTraces:
     """Return what the fences say of commits, under way and landed. Acquiring them forgets some of it."""
-    found = {role: read_fence_object(store, paths.fence_key(role)) for role in ROLES}
+    found = {role: read_fence_object(table.store, table.paths.fence_key(role)) for role in ROLES}
     states = [state for state, _ in found.values() if state is not None]
-    found_lost = frozenset(read_orphan_record(store, paths).open_lost)
+    found_lost = frozenset(read_orphan_record(table).open_lost)
     return FenceTraces(
         commits=frozenset(parse_log_key(state.commit).commit_id for state in states if state.commit is not None),
         written_ms={role: info.modified_ms for role, (_, info) in found.items() if info is not None},
@@ -256,7 +257,7 @@ def _read_log(table: Table) -> tuple[LogView, tuple[DamagedLog, ...]]:
             table.clock.sleep_ms(FIRST_BACKOFF_MS << attempt)
         listing = list_all(store, paths.log_prefix)
         try:
-            found = [_read_log_file(store, paths, info) for info in listing.objects]
+            found = [_read_log_file(TableStore(store, paths), info) for info in listing.objects]
         except (NotFound, PreconditionFailed):
             continue  # R1: deleted or stripped since it was listed
         again = list_all(store, paths.log_prefix)
@@ -270,18 +271,18 @@ def _read_log(table: Table) -> tuple[LogView, tuple[DamagedLog, ...]]:
     )
 
 
-def _read_log_file(store: ObjectStore, paths: TablePaths, info: ObjectInfo) -> ListedLogFile | DamagedLog:
-    body = store.get(info.key, if_match=info.etag).body
+def _read_log_file(table: TableStore, info: ObjectInfo) -> ListedLogFile | DamagedLog:
+    body = table.store.get(info.key, if_match=info.etag).body
     try:
         name = parse_log_key(info.key)
         log = decode_log_file(info.key, body)
         if log.commit_id is not None and log.time_ms != name.time_ms:
             raise CorruptLog(f"line 0: t is {log.time_ms}, its name says {name.time_ms}")
         for marker in log.markers:
-            paths.partition_of(marker.path)
+            table.paths.partition_of(marker.path)
     except CorruptLog as error:
         problem = str(error).removeprefix(f"{info.key}: ")
-        markers = tuple(m for m in salvage_markers(body) if m.path.startswith(paths.data_prefix))
+        markers = tuple(m for m in salvage_markers(body) if m.path.startswith(table.paths.data_prefix))
         try:
             head = decode_log_head(info.key, body, is_whole=True)
         except CorruptLog:
@@ -322,13 +323,13 @@ def look_of(footer: Footer) -> Hashable:
     return footer.origin.partition, footer.row_count, footer.info.size_bytes, tuple(known)
 
 
-def _read_pins(store: ObjectStore, paths: TablePaths) -> tuple[frozenset[str], bool]:
+def _read_pins(table: TableStore) -> tuple[frozenset[str], bool]:
     """Return the files of all pins, and whether one of them cannot be read."""
     files: set[str] = set()
     is_unsure = False
-    for info in list_all(store, paths.pins_prefix).objects:
+    for info in list_all(table.store, table.paths.pins_prefix).objects:
         try:
-            files.update(marker.path for marker in decode_log_file(info.key, store.get(info.key).body).markers)
+            files.update(marker.path for marker in decode_log_file(info.key, table.store.get(info.key).body).markers)
         except NotFound:
             continue
         except HaltError:

@@ -13,8 +13,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable, UnsupportedFormat
-from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectStore, StoredObject, create_record, list_all
+from icedb_log.store.object_store import StoredObject, create_record, list_all
+from icedb_log.store.table_store import TableStore
 
 RecordState = Literal["open", "done", "abandoned"]
 
@@ -146,37 +146,37 @@ class RebuildReport(_Model):
         return frozenset(entry.key for entry in self.left_out if entry.is_held)
 
 
-def put_report(store: ObjectStore, paths: TablePaths, report: RebuildReport) -> str:
+def put_report(table: TableStore, report: RebuildReport) -> str:
     """Write a new record and return its ETag; when this raises, nothing may be committed.
 
     Raises:
         CommitOutcomeUnknown: The store did not confirm it.
     """
     return create_record(
-        store,
-        paths.rebuild_key(report.rebuild_id),
+        table.store,
+        table.paths.rebuild_key(report.rebuild_id),
         encode_report(report),
-        otherwise=f"nothing was committed to table {paths.name}, run it again",
+        otherwise=f"nothing was committed to table {table.name}, run it again",
     )
 
 
-def close_report(
-    store: ObjectStore, paths: TablePaths, report: RebuildReport, *, state: RecordState, etag: str
-) -> None:
+def close_report(table: TableStore, report: RebuildReport, *, state: RecordState, etag: str) -> None:
     """Say how a rebuild ended. Best effort: one that stays open is looked at by the next."""
     body = encode_report(report.model_copy(update={"state": state}))
     try:
-        store.put_if_match(paths.rebuild_key(report.rebuild_id), body, etag=etag)
+        table.store.put_if_match(table.paths.rebuild_key(report.rebuild_id), body, etag=etag)
     except (PreconditionFailed, CommitOutcomeUnknown, Unavailable):
         return
 
 
-def read_reports(store: ObjectStore, paths: TablePaths) -> tuple[tuple[RebuildReport, str], ...]:
+def read_reports(table: TableStore) -> tuple[tuple[RebuildReport, str], ...]:
     """Read all records, oldest first, each with its ETag. Raises UnsupportedFormat, Unavailable."""
-    return tuple(_read(store.get(info.key)) for info in list_all(store, paths.rebuilds_prefix).objects)
+    return tuple(
+        _read(table.store.get(info.key)) for info in list_all(table.store, table.paths.rebuilds_prefix).objects
+    )
 
 
-def read_held(store: ObjectStore, paths: TablePaths) -> frozenset[str]:
+def read_held(table: TableStore) -> frozenset[str]:
     """Return the data files that wait for a person: the orphan sweep leaves them alone (B5).
 
     Raises:
@@ -184,7 +184,7 @@ def read_held(store: ObjectStore, paths: TablePaths) -> frozenset[str]:
         Unavailable: The store did not answer.
     """
     held: set[str] = set()
-    for report, _ in read_reports(store, paths):
+    for report, _ in read_reports(table):
         if report.state != "abandoned":
             held |= report.held
     return frozenset(held)

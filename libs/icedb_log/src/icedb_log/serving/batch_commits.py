@@ -11,10 +11,9 @@ from typing import Final
 from icedb_log.clock import format_ms, parse_uuid7_ms
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.quarantine import find_reason
-from icedb_log.keys import TablePaths
 from icedb_log.model import LogFile
 from icedb_log.serving.table_cache import TableState
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 
 FIRST_PAUSE_MS: Final = 50
 """How long is waited after the first look; twice as long after each other one, up to ``LONGEST_PAUSE_MS``."""
@@ -50,11 +49,11 @@ def check_batch_id(batch_id: str) -> str:
     return batch_id
 
 
-def look_for_batch(store: ObjectStore, paths: TablePaths, batch_id: str) -> Whereabouts:
+def look_for_batch(table: TableStore, batch_id: str) -> Whereabouts:
     """Return where a batch is besides the log (R5). Costs a listing of one key, and more when it is not staged."""
-    if store.list_page(f"{paths.staging_prefix}{batch_id}.", limit=1).objects:
+    if table.store.list_page(f"{table.paths.staging_prefix}{batch_id}.", limit=1).objects:
         return Whereabouts(is_staged=True)
-    found = find_reason(store, paths, batch_id)
+    found = find_reason(table, batch_id)
     is_refused = found is not None and found.entry.kind == "batch"
     return Whereabouts(is_staged=False, reason=found.entry.reason if found is not None and is_refused else None)
 

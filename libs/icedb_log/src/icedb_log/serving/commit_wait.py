@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
-from icedb_log.keys import TablePaths
 from icedb_log.serving.batch_commits import (
     FIRST_PAUSE_MS,
     LONGEST_PAUSE_MS,
@@ -18,12 +17,11 @@ from icedb_log.serving.batch_commits import (
     refuse_if_lost,
 )
 from icedb_log.serving.table_cache import TableState
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 
 
 def await_commit(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: TableStore,
     batch_id: str,
     *,
     read: Callable[[], TableState],
@@ -34,8 +32,7 @@ def await_commit(
     """Return a state whose log has a batch.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         batch_id: Id of the batch, well-formed.
         read: Reads the table's log now.
         clock: For the waiting.
@@ -51,7 +48,7 @@ def await_commit(
     pause_ms = FIRST_PAUSE_MS
     was_staged = False
     while True:
-        found, state = _look_and_read(store, paths, batch_id, read)
+        found, state = _look_and_read(table, batch_id, read)
         if find_commit(state, batch_id) is not None:
             return state
         refuse_if_lost(state, batch_id, found, was_staged=was_staged)
@@ -60,14 +57,12 @@ def await_commit(
         was_staged = True
         left_ms = deadline_ms - clock.monotonic_ms()
         if left_ms <= 0:
-            raise Unavailable(describe_staged(paths.name, batch_id, waited_ms=timeout_ms, setting=setting))
+            raise Unavailable(describe_staged(table.name, batch_id, waited_ms=timeout_ms, setting=setting))
         clock.sleep_ms(min(pause_ms, left_ms))
         pause_ms = min(LONGEST_PAUSE_MS, 2 * pause_ms)
 
 
-def _look_and_read(
-    store: ObjectStore, paths: TablePaths, batch_id: str, read: Callable[[], TableState]
-) -> tuple[Whereabouts, TableState]:
+def _look_and_read(table: TableStore, batch_id: str, read: Callable[[], TableState]) -> tuple[Whereabouts, TableState]:
     """Return where a batch is, and the log, read after that: who committed it meanwhile is in it (R5)."""
-    found = look_for_batch(store, paths, batch_id)
+    found = look_for_batch(table, batch_id)
     return found, read()

@@ -15,11 +15,10 @@ from typing import Final, Protocol
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.keys import TablePaths
 from icedb_log.log.fold import Folded, fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView, Snapshot
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import BELIEVED_MS
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
@@ -141,8 +140,7 @@ class CachedTable:
 
     def __init__(
         self,
-        store: ObjectStore,
-        paths: TablePaths,
+        table: TableStore,
         *,
         clock: Clock,
         wait_ms: int,
@@ -150,8 +148,8 @@ class CachedTable:
         fetch_pool: Executor | None = None,
         new_signal: Callable[[], Signal] = threading.Condition,
     ) -> None:
-        self._store = store
-        self._paths = paths
+        self._store = table.store
+        self._paths = table.paths
         self._clock = clock
         self._wait_ms = wait_ms
         self._on_refresh = on_refresh
@@ -220,13 +218,12 @@ class CachedTable:
             if known is not None and now_ms - known.read_ms <= CONFIG_MAX_AGE_MS:
                 return known
             self._source = None
-            config = read_table_config(self._store, self._paths)
+            config = read_table_config(TableStore(self._store, self._paths))
             if known is not None and known.config.log_grace_ms == config.log_grace_ms:
                 reader = known.reader
             else:
                 reader = LogReader(
-                    self._store,
-                    self._paths,
+                    TableStore(self._store, self._paths),
                     clock=self._clock,
                     max_refresh_ms=config.log_grace_ms // LOG_GRACE_PARTS_PER_REFRESH,
                     fetch_threads=FETCH_THREADS,
@@ -345,13 +342,12 @@ class TableCache:
         Raises:
             InvalidRequest: Not a table name.
         """
-        paths = self._warehouse.table(name)
+        paths = self._warehouse.table(name).paths
         with self._lock:
             table = self._tables.get(name)
             if table is None:
                 table = CachedTable(
-                    self._warehouse.store,
-                    paths,
+                    TableStore(self._warehouse.store, paths),
                     clock=self._clock,
                     wait_ms=self._wait_ms,
                     on_refresh=self._on_refresh,

@@ -9,15 +9,14 @@ and deletes what they hold. So whoever makes one first sees to it that ``table.j
 from typing import Final
 
 from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable
-from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import encode_table_config, load_table_config
 from icedb_log.table.table_config import TableConfig
 
 _MAX_ATTEMPTS: Final = 4
 
 
-def renew_table_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
+def renew_table_config(table: TableStore) -> TableConfig:
     """Read a table's configuration; write it down with every field of this release if one is missing. Idempotent.
 
     Raises:
@@ -26,11 +25,13 @@ def renew_table_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
         Unavailable: The store did not answer, or others kept changing the configuration.
     """
     for _ in range(_MAX_ATTEMPTS):
-        config, etag = load_table_config(store, paths)
+        config, etag = load_table_config(table)
         if TableConfig.model_fields.keys() <= config.model_fields_set:
             return config
         try:
-            store.put_if_match(paths.config_key, encode_table_config(config), etag=etag)
+            table.store.put_if_match(table.paths.config_key, encode_table_config(config), etag=etag)
         except (PreconditionFailed, CommitOutcomeUnknown):
             continue  # W2: only reading tells
-    raise Unavailable(f"table {paths.name}: others changed {paths.config_key} {_MAX_ATTEMPTS} times; try again later")
+    raise Unavailable(
+        f"table {table.name}: others changed {table.paths.config_key} {_MAX_ATTEMPTS} times; try again later"
+    )

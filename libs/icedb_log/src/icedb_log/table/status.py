@@ -26,6 +26,7 @@ from icedb_log.merge.small_files import (
 )
 from icedb_log.model import FileMarker, LogView, Snapshot
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.same_table import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -126,8 +127,8 @@ def read_status(
     in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
     quarantined = {batch_id_of(key) for key in in_quarantine if is_reason(key)}
     with_bad_rows = {batch_id_of(key) for key in in_quarantine if is_bad_rows(key)}
-    said = read_pressure(store, paths)
-    erasure_count, asked_ms = find_oldest_open(store, paths)
+    said = read_pressure(TableStore(store, paths))
+    erasure_count, asked_ms = find_oldest_open(TableStore(store, paths))
     oldest_staged_ms = min((info.modified_ms for info in staged.objects), default=staged.store_now_ms)
     return TableStatus(
         config=config,
@@ -151,7 +152,7 @@ def read_status(
         open_erasures=erasure_count,
         oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
         lost_commits=_find_lost(table, view),
-        leases=(leases or LeaseReader()).read(store, paths).leases,
+        leases=(leases or LeaseReader()).read(TableStore(store, paths)).leases,
         view=None if config.view_of is None else _read_view(table, read_source),
         last_commit_ms=snapshot.last_commit_ms,
         horizon_ms=snapshot.horizon_ms,
@@ -162,12 +163,12 @@ def read_status(
 
 def _find_lost(table: Table, view: LogView) -> tuple[str, ...]:
     """Return the commits that fences prove to be lost (F5): mostly by two small reads."""
-    landed = read_landed(table.store, table.paths)
+    landed = read_landed(table)
     if not find_lost(landed, view):
         return ()
     lost = find_lost(landed, table.read_log())  # what landed after the log was read is no loss
     if lost:
-        require_same_table(table.store, table.paths, table.config)  # T4: a purge empties the log
+        require_same_table(table, table.config)  # T4: a purge empties the log
     return lost
 
 

@@ -16,6 +16,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import describe_drop, describe_missing, require_purged
 from icedb_log.table.table_config import TableConfig, first_message
 
@@ -23,25 +24,25 @@ _parse: Final = lru_cache(maxsize=256)(TableConfig.model_validate_json)
 """Each run reads its table's configuration again, and hardly ever another one."""
 
 
-def read_table_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
+def read_table_config(table: TableStore) -> TableConfig:
     """Read a table's configuration.
 
     Raises:
         NotFound: No such table, or it is dropped; the message says how to list, create or undrop tables.
         UnsupportedFormat: Not a configuration that this release understands.
     """
-    return load_table_config(store, paths)[0]
+    return load_table_config(table)[0]
 
 
-def load_table_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig, str]:
+def load_table_config(table: TableStore) -> tuple[TableConfig, str]:
     """Read a table's configuration with its ETag. Raises as :func:`read_table_config`."""
-    config, info = load_any_config(store, paths)
+    config, info = load_any_config(table)
     if config.dropped is not None:
-        raise NotFound(describe_drop(paths.name, config.dropped, modified_ms=info.modified_ms))
+        raise NotFound(describe_drop(table.name, config.dropped, modified_ms=info.modified_ms))
     return config, info.etag
 
 
-def load_any_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig, ObjectInfo]:
+def load_any_config(table: TableStore) -> tuple[TableConfig, ObjectInfo]:
     """Read a configuration, also of a dropped table, and what the store says of its object: for the trash alone.
 
     Raises:
@@ -49,10 +50,10 @@ def load_any_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig,
         UnsupportedFormat: Not a configuration that this release understands.
     """
     try:
-        stored = store.get(paths.config_key)
+        stored = table.store.get(table.paths.config_key)
     except NotFound as error:
-        raise NotFound(describe_missing(paths.name)) from error
-    return decode_table_config(paths, stored.body), stored.info
+        raise NotFound(describe_missing(table.name)) from error
+    return decode_table_config(table.paths, stored.body), stored.info
 
 
 MAX_KNOWN_TABLES: Final = 10_000
@@ -96,7 +97,7 @@ class TableConfigs:
             known = self._known.get(paths.prefix)
         if known is None or now_ms - known.read_ms > (self._max_age_ms if known.config else self._missing_age_ms):
             try:
-                known = _Known(now_ms, read_table_config(self._store, paths), "")
+                known = _Known(now_ms, read_table_config(TableStore(self._store, paths)), "")
             except NotFound as error:
                 known = _Known(now_ms, None, str(error))
             if known.config is not None or self._missing_age_ms:
@@ -121,7 +122,7 @@ def encode_table_config(config: TableConfig) -> bytes:
     return config.model_dump_json(indent=2).encode()
 
 
-def create_table(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
+def create_table(table: TableStore, config: TableConfig) -> None:
     """Create a table: one conditional PUT. Not idempotent: a second call is refused.
 
     Where a table of the name was purged, the new one takes its place, fences and seals (T6).
@@ -131,19 +132,19 @@ def create_table(store: ObjectStore, paths: TablePaths, config: TableConfig) -> 
         CommitOutcomeUnknown: No answer; look with ``icedb table show``.
     """
     try:
-        store.put_if_absent(paths.config_key, encode_table_config(config))
+        table.store.put_if_absent(table.paths.config_key, encode_table_config(config))
     except PreconditionFailed as error:
-        if not _replace_purged(store, paths, config):
-            raise InvalidRequest(f"table {config.name!r} exists already ({paths.config_key})") from error
+        if not _replace_purged(table, config):
+            raise InvalidRequest(f"table {config.name!r} exists already ({table.paths.config_key})") from error
 
 
-def _replace_purged(store: ObjectStore, paths: TablePaths, config: TableConfig) -> bool:
+def _replace_purged(table: TableStore, config: TableConfig) -> bool:
     """Create a table in place of one that was purged; return whether there was one, and still is."""
-    found, info = load_any_config(store, paths)
+    found, info = load_any_config(table)
     mark = found.dropped
     if mark is None:
         return False
-    age_ms = store.list_page(paths.config_key, limit=1).store_now_ms - info.modified_ms
+    age_ms = table.store.list_page(table.paths.config_key, limit=1).store_now_ms - info.modified_ms
     require_purged(
         config.name,
         mark,
@@ -154,7 +155,7 @@ def _replace_purged(store: ObjectStore, paths: TablePaths, config: TableConfig) 
     )
     try:
         body = encode_table_config(config.model_copy(update={"incarnation": mark.drop_id}))
-        store.put_if_match(paths.config_key, body, etag=info.etag)
+        table.store.put_if_match(table.paths.config_key, body, etag=info.etag)
     except PreconditionFailed:
         return False
     return True

@@ -14,12 +14,13 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogHeads, LogView
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(TableStore):
     """A table, and who works on it. Holds nothing open; may be copied and dropped at will.
 
     Attributes:
@@ -42,14 +43,11 @@ class Table:
     check_alive: CheckAlive = field(default=never_stop, compare=False)
 
     @classmethod
-    def open(
-        cls, store: ObjectStore, paths: TablePaths, *, clock: Clock, owner: str = "", reader: LogReader | None = None
-    ) -> Self:
+    def open(cls, table: TableStore, *, clock: Clock, owner: str = "", reader: LogReader | None = None) -> Self:
         """Read a table's configuration: one request.
 
         Args:
-            store: The object store.
-            paths: Keys of the table.
+            table: Its store and keys.
             clock: This host's clock.
             owner: Who is going to work on it.
             reader: A reader to use again, with its cache; a fresh one if not given.
@@ -59,14 +57,13 @@ class Table:
             UnsupportedFormat: Its configuration is not one that this release understands.
             Unavailable: The store did not answer.
         """
-        return cls.of(read_table_config(store, paths), store, paths, clock=clock, owner=owner, reader=reader)
+        return cls.of(read_table_config(table), table, clock=clock, owner=owner, reader=reader)
 
     @classmethod
     def of(
         cls,
         config: TableConfig,
-        store: ObjectStore,
-        paths: TablePaths,
+        table: TableStore,
         *,
         clock: Clock,
         owner: str = "",
@@ -75,17 +72,12 @@ class Table:
         """Return the table whose configuration was just read: no request. As :meth:`open`."""
         if reader is None:
             # R2: a refresh has to end within half the log's grace period.
-            reader = LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-        return cls(store, paths, clock, config, reader, owner)
-
-    @property
-    def name(self) -> str:
-        """Name of the table."""
-        return self.paths.name
+            reader = LogReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+        return cls(table.store, table.paths, clock, config, reader, owner)
 
     def renewed(self) -> Self:
         """Return the table with its configuration as it is now: one request. Raises as :meth:`open`."""
-        return replace(self, config=read_table_config(self.store, self.paths))
+        return replace(self, config=read_table_config(self))
 
     def watched_by(self, check_alive: CheckAlive) -> Self:
         """Return the table with another answer to whether the work should go on."""
@@ -93,7 +85,7 @@ class Table:
 
     def other(self, paths: TablePaths, *, reader: LogReader | None = None) -> Self:
         """Open another table of the same store, with the same owner. Raises as :meth:`open`."""
-        other = self.open(self.store, paths, clock=self.clock, owner=self.owner, reader=reader)
+        other = self.open(TableStore(self.store, paths), clock=self.clock, owner=self.owner, reader=reader)
         return replace(other, check_alive=self.check_alive)
 
     def read_log(self) -> LogView:

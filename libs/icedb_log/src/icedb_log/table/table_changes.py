@@ -27,7 +27,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.fold import union_schema
 from icedb_log.log.reader import LogHeadReader
 from icedb_log.log.widening import fixed_columns, is_widening
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_table_config
 from icedb_log.table.table_config import DIALECT, QUERIES, TIME_TRANSFORMS, TableConfig
 
@@ -61,14 +61,11 @@ RISING_FIELDS: Final = frozenset({"data_grace_ms", "orphan_age_ms", "seal_age_ms
 _MAX_ATTEMPTS: Final = 8
 
 
-def alter_table_config(
-    store: ObjectStore, paths: TablePaths, change: Mapping[str, Any], *, clock: Clock
-) -> TableConfig:
+def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: Clock) -> TableConfig:
     """Change a table's configuration and return the new one. Idempotent: the same change again changes nothing.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         change: Field of :class:`~icedb_log.table.table_config.TableConfig` to its new value. ``declared`` holds only
             the columns that change: a type declares a column, ``None`` takes a declaration back; ``times`` only those
             fields of :class:`~icedb_log.table.time_columns.TimeColumn` that change, by column.
@@ -82,23 +79,25 @@ def alter_table_config(
         CommitOutcomeUnknown: No answer; look with ``icedb table show``.
     """
     for _ in range(_MAX_ATTEMPTS):
-        config, etag = load_table_config(store, paths)
-        logged = _read_schema(store, paths, config, clock=clock) if change.get("declared") else {}
+        config, etag = load_table_config(table)
+        logged = _read_schema(table, config, clock=clock) if change.get("declared") else {}
         altered = plan_change(config, change, logged=logged)
         if altered.declared != config.declared:
-            _check_declared(paths, altered, logged)
+            _check_declared(table.paths, altered, logged)
         if altered == config:
             return config
         body = altered.model_dump_json(indent=2).encode()
         try:
-            store.put_if_match(paths.config_key, body, etag=etag)
+            table.store.put_if_match(table.paths.config_key, body, etag=etag)
         except PreconditionFailed:
             continue  # somebody else's change, or an earlier try of this very request (W2): the next round tells
         except CommitOutcomeUnknown:
-            if load_table_config(store, paths)[0] != altered:
+            if load_table_config(table)[0] != altered:
                 raise
         return altered
-    raise Unavailable(f"table {paths.name}: others changed {paths.config_key} {_MAX_ATTEMPTS} times; try again later")
+    raise Unavailable(
+        f"table {table.name}: others changed {table.paths.config_key} {_MAX_ATTEMPTS} times; try again later"
+    )
 
 
 def plan_change(
@@ -195,9 +194,9 @@ def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) ->
     return times
 
 
-def _read_schema(store: ObjectStore, paths: TablePaths, config: TableConfig, *, clock: Clock) -> Mapping[str, str]:
-    heads = LogHeadReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read()
-    return union_schema(paths.name, heads.files).effective
+def _read_schema(table: TableStore, config: TableConfig, *, clock: Clock) -> Mapping[str, str]:
+    heads = LogHeadReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read()
+    return union_schema(table.name, heads.files).effective
 
 
 def _check_declared(paths: TablePaths, altered: TableConfig, logged: Mapping[str, str]) -> None:

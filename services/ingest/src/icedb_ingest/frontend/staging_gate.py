@@ -20,6 +20,7 @@ from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_conf
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import StagingFormat, TablePaths
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import TableConfigs
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
@@ -153,7 +154,7 @@ class StagingGate:
 
     def paths(self, table: str) -> TablePaths:
         """Return the keys of a table; it need not exist. Raises InvalidRequest for a bad name."""
-        return self._warehouse.table(table)
+        return self._warehouse.table(table).paths
 
     def check_table(self, table: str) -> TableConfig:
         """Return the configuration of a table that takes batches now.
@@ -165,7 +166,7 @@ class StagingGate:
             TableHalted: It takes none until a person has looked.
             Unavailable: The store did not answer.
         """
-        paths = self._warehouse.table(table)
+        paths = self._warehouse.table(table).paths
         config = self._tables.config(paths)
         require_takes_batches(config)
         self._pressure.check(paths)
@@ -181,7 +182,7 @@ class StagingGate:
             TableHalted: It takes none until a person has looked.
             Unavailable: The store did not answer; offer it again with the same id or key.
         """
-        paths = self._warehouse.table(offer.table)
+        paths = self._warehouse.table(offer.table).paths
         config = self.check_table(offer.table)
         check_body(offer.body, offer.format)
         if offer.key is None and offer.batch_id is not None:
@@ -223,8 +224,7 @@ class StagingGate:
     def _bind(self, paths: TablePaths, key: str, content: _Content, *, preferred_id: str | None) -> Binding:
         try:
             return bind_key(
-                self._warehouse.store,
-                paths,
+                TableStore(self._warehouse.store, paths),
                 key=key,
                 content_sha256=content.body_sha256,
                 decoded_sha256=content.decoded_sha256,
@@ -236,7 +236,12 @@ class StagingGate:
 
     def _stage(self, paths: TablePaths, offer: Offer, batch_id: str) -> None:
         try:
-            stage_batch(self._warehouse.store, paths, body=offer.body, staging_format=offer.format, batch_id=batch_id)
+            stage_batch(
+                TableStore(self._warehouse.store, paths),
+                body=offer.body,
+                staging_format=offer.format,
+                batch_id=batch_id,
+            )
         except InvalidRequest as error:  # id and format were checked: it is staged with other content
             raise KeyReused(str(error)) from error
         self._on_staged(paths.name)
@@ -313,11 +318,11 @@ class BatchStatuses:
         if self._store.list_page(f"{paths.staging_prefix}{batch_id}.", limit=1).objects:
             return BatchStatus("staged")
         with self._lock:
-            reader = self._readers.of_table(self._store, paths)
+            reader = self._readers.of_table(TableStore(self._store, paths))
         logs = [file.log for file in reader.heads.read().files]
-        reason = find_reason(self._store, paths, batch_id)
+        reason = find_reason(TableStore(self._store, paths), batch_id)
         entry = reason.entry if reason is not None else None
-        conflicts = len(list_conflicts(self._store, paths, batch_id)) or None
+        conflicts = len(list_conflicts(TableStore(self._store, paths), batch_id)) or None
         if any(batch_id in log.batch_ids for log in logs):
             return _describe("committed", entry, conflicts)
         if entry is not None:
