@@ -36,7 +36,8 @@ from icedb_log.errors import (
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.model import LogView
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, create_claim, delete_or_raise
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, delete_or_raise
+from icedb_log.store.records import create_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.same_table import require_same_table

@@ -22,7 +22,8 @@ from icedb_log.keys import TablePaths, check_pin_name
 from icedb_log.log.fold import fold
 from icedb_log.merge.merge_log import earliest_landing
 from icedb_log.model import LogView, Snapshot
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, create_claim
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject
+from icedb_log.store.records import create_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS, check_has_come
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.renewed_config import renew_table_config

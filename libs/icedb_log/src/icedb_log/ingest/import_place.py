@@ -165,7 +165,9 @@ class CopyPlacement:
             import_id=self._table.clock.new_id(),
             state="pending",
             commit_id=commit_id,
-            sources=tuple(ImportedSource(each.file.source.url, each.file.source.etag, each.path) for each in placed),
+            sources=tuple(
+                ImportedSource(url=each.file.source.url, etag=each.file.source.etag, path=each.path) for each in placed
+            ),
         )
         etag = put_record(TableStore(self._store, self._paths), record)
         return partial(mark_committed, TableStore(self._store, self._paths), record, etag=etag)

@@ -11,34 +11,27 @@ the commit that was under way (F1), so it has landed or never will. Which of the
 :func:`settle_records`). A record is never deleted.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal
 
-import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from icedb_log.errors import (
-    CommitConflict,
-    CommitOutcomeUnknown,
-    CorruptLog,
-    InvalidRequest,
-    NotFound,
-    PreconditionFailed,
-    Unavailable,
-)
-from icedb_log.store.object_store import ObjectStore, create_record, list_all
+from icedb_log.errors import CommitConflict, CorruptLog, InvalidRequest, NotFound, Unavailable
+from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.store.records import create_record, replace_claim, replace_record
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.table_config import first_message
 
 RecordState = Literal["pending", "committed", "lost"]
 Assumption = Literal["landed", "lost"]
 
-FORMAT: Final = 1
-READ_THREADS: Final = 16
+_READ_THREADS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedSource:
+class ImportedSource(BaseModel):
     """A source file of an import, and the data file that holds its rows.
 
     Attributes:
@@ -47,13 +40,14 @@ class ImportedSource:
         path: Key of the data file; fresh for each import.
     """
 
+    model_config = ConfigDict(frozen=True)
+
     url: str
     etag: str
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class ImportRecord:
+class ImportRecord(BaseModel):
     """Content of a record.
 
     Attributes:
@@ -63,10 +57,17 @@ class ImportRecord:
         sources: At least one; none once it is known to be lost.
     """
 
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = 1
     import_id: str
     state: RecordState
     commit_id: str
     sources: tuple[ImportedSource, ...]
+
+    def encode(self) -> bytes:
+        """Return the bytes of the record."""
+        return self.model_dump_json().encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def read_records(table: TableStore) -> tuple[ListedRecord, ...]:
     keys = [info.key for info in list_all(table.store, table.paths.imports_prefix).objects]
     if len(keys) < 2:  # noqa: PLR2004 - one needs no pool
         return tuple(read(key) for key in keys)
-    with ThreadPoolExecutor(min(READ_THREADS, len(keys)), "icedb-import-records") as pool:
+    with ThreadPoolExecutor(min(_READ_THREADS, len(keys)), "icedb-import-records") as pool:
         return tuple(pool.map(read, keys))
 
 
@@ -113,22 +114,15 @@ def put_record(table: TableStore, record: ImportRecord) -> str:
         CommitOutcomeUnknown: The store did not confirm it.
         Unavailable: The store did not take it.
     """
-    return create_record(
-        table.store,
-        table.paths.import_key(record.import_id),
-        _encode(record),
-        otherwise=f"nothing was imported into table {table.name}, run it again",
-    )
+    otherwise = f"nothing was imported into table {table.name}, run it again"
+    return create_record(table.store, table.paths.import_key(record.import_id), record.encode(), otherwise=otherwise)
 
 
 def mark_committed(table: TableStore, record: ImportRecord, *, etag: str) -> None:
     """Say that an import landed. Best effort: a record that stays pending is settled by the next run."""
-    try:
-        table.store.put_if_match(
-            table.paths.import_key(record.import_id), _encode(replace(record, state="committed")), etag=etag
-        )
-    except (CommitConflict, CommitOutcomeUnknown, Unavailable):
-        return
+    body = record.model_copy(update={"state": "committed"}).encode()
+    with suppress(Unavailable):
+        replace_record(table.store, table.paths.import_key(record.import_id), body, etag=etag)
 
 
 def settle_records(
@@ -172,8 +166,9 @@ def settle_records(
                     "--assume-lost if not"
                 )
             state = state or ("committed" if assumed == "landed" else "lost")
-            record = replace(record, state=state, sources=record.sources if state == "committed" else ())
-            _replace(table, record, etag=listed.etag)
+            change = {"state": state, "sources": record.sources if state == "committed" else ()}
+            record = record.model_copy(update=change)
+            _write_down(table, record, etag=listed.etag)
         settled.append(record)
     return tuple(settled)
 
@@ -182,53 +177,25 @@ def _find_state(store: ObjectStore, record: ImportRecord, *, named: Collection[s
     paths = [source.path for source in record.sources]
     if any(path in named for path in paths):
         return "committed"
-    return "lost" if any(_exists(store, path) for path in paths) else None
+    for path in paths:
+        with suppress(NotFound):
+            store.head(path)
+            return "lost"
+    return None
 
 
-def _exists(store: ObjectStore, path: str) -> bool:
-    try:
-        store.head(path)
-    except NotFound:
-        return False
-    return True
-
-
-def _replace(table: TableStore, record: ImportRecord, *, etag: str) -> None:
-    key, body = table.paths.import_key(record.import_id), _encode(record)
-    try:
-        table.store.put_if_match(key, body, etag=etag)
-    except PreconditionFailed as error:
-        if table.store.get(key).body != body:  # W2
-            raise CommitConflict(f"{key}: another run settled it meanwhile; run the import again") from error
-
-
-def _encode(record: ImportRecord) -> bytes:
-    return orjson.dumps(
-        {
-            "format": FORMAT,
-            "import_id": record.import_id,
-            "state": record.state,
-            "commit_id": record.commit_id,
-            "sources": [{"url": each.url, "etag": each.etag, "path": each.path} for each in record.sources],
-        }
-    )
+def _write_down(table: TableStore, record: ImportRecord, *, etag: str) -> None:
+    key = table.paths.import_key(record.import_id)
+    if replace_claim(table.store, key, record.encode(), etag=etag) is None:
+        raise CommitConflict(f"{key}: another run settled it meanwhile; run the import again")
 
 
 def decode_record(key: str, body: bytes) -> ImportRecord:
     """Parse a record. Raises CorruptLog."""
     try:
-        value: dict[str, Any] = orjson.loads(body)
-        sources: Sequence[dict[str, Any]] = value["sources"]
-        if value["format"] != FORMAT or value["state"] not in ("pending", "committed", "lost"):
-            raise ValueError(f"format {value['format']!r}, state {value['state']!r}")
-        return ImportRecord(
-            import_id=str(value["import_id"]),
-            state=value["state"],
-            commit_id=str(value["commit_id"]),
-            sources=tuple(ImportedSource(str(s["url"]), str(s["etag"]), str(s["path"])) for s in sources),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return ImportRecord.model_validate_json(body)
+    except ValidationError as error:
         raise CorruptLog(
-            f"{key}: not a record of an import ({type(error).__name__}: {str(error)[:100]}); restore it: without it "
+            f"{key}: not a record of an import ({first_message(error)[:100]}); restore it: without it "
             "its files would be imported twice"
         ) from error

@@ -18,17 +18,11 @@ from typing import Any, Final, Literal
 import orjson
 
 from icedb_log.clock import Clock
-from icedb_log.errors import (
-    CommitOutcomeUnknown,
-    Fenced,
-    InvariantViolated,
-    NotFound,
-    PreconditionFailed,
-    Unavailable,
-)
+from icedb_log.errors import Fenced, InvariantViolated, NotFound, PreconditionFailed, Unavailable
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo, list_all
+from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
 
 Kind = Literal["batch", "rows", "conflict"]
@@ -158,15 +152,7 @@ def mark_dropped(found: StoredReason) -> bytes:
 
 def put_reason(table: TableStore, batch_id: str, body: bytes, *, replaces: str | None) -> bool:
     """Write a reason over the one with an ETag, or over none; return whether it certainly was written."""
-    key = reason_key(table.paths, batch_id)
-    try:
-        if replaces is None:
-            table.store.put_if_absent(key, body)
-        else:
-            table.store.put_if_match(key, body, etag=replaces)
-    except (PreconditionFailed, CommitOutcomeUnknown):
-        return False  # W2: only reading tells
-    return True
+    return replace_record(table.store, reason_key(table.paths, batch_id), body, etag=replaces)  # W2
 
 
 def quarantine_rows(table: TableStore, *, bad: BadRows, replaces: str | None, commit_id: str, clock: Clock) -> None:
@@ -222,11 +208,10 @@ def mark_rows_landed(table: TableStore, *, batch_id: str, commit_id: str) -> Non
     Without it nobody can tell, once the log has forgotten the commit, such an entry from that of a flush which never
     committed, while another one made the rows live.
     """
-    with contextlib.suppress(PreconditionFailed, CommitOutcomeUnknown, Unavailable):
+    with contextlib.suppress(Unavailable):
         found = find_reason(table, batch_id)
         if found is not None and found.fields.get("commit") == commit_id:
-            body = orjson.dumps({**found.fields, "landed": True})
-            table.store.put_if_match(reason_key(table.paths, batch_id), body, etag=found.etag)
+            put_reason(table, batch_id, orjson.dumps({**found.fields, "landed": True}), replaces=found.etag)
 
 
 def find_reason(table: TableStore, batch_id: str) -> StoredReason | None:

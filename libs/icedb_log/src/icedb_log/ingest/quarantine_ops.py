@@ -5,7 +5,6 @@ repeated: the fresh id is written into the reason with ``If-Match``, the payload
 in quarantine is deleted, and the reason last.
 """
 
-import contextlib
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -13,14 +12,7 @@ from typing import Final
 import orjson
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
-from icedb_log.errors import (
-    CommitOutcomeUnknown,
-    CorruptLog,
-    InvalidRequest,
-    NotFound,
-    PreconditionFailed,
-    Unavailable,
-)
+from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import (
     QuarantinedBatch,
     StoredReason,
@@ -29,6 +21,7 @@ from icedb_log.ingest.quarantine import (
     is_being_dropped,
     list_bad_rows,
     mark_dropped,
+    put_reason,
     reason_key,
 )
 from icedb_log.ingest.staging import find_staged, stage_batch
@@ -122,9 +115,7 @@ def begin_drop(table: TableStore, batch_id: str, *, etag: str) -> tuple[str, ...
         return None
     # WARN: not by looking alone. A retry writes its id after this look, is cut off before it stages, and the payload is
     # deleted: the next try finds none and takes the batch for staged, and it is nowhere.
-    try:
-        table.store.put_if_match(reason_key(table.paths, batch_id), mark_dropped(found), etag=found.etag)
-    except (PreconditionFailed, CommitOutcomeUnknown):
+    if not put_reason(table, batch_id, mark_dropped(found), replaces=found.etag):
         return None
     return _payloads_of(table, found.entry)
 
@@ -223,8 +214,7 @@ def _record_id(table: TableStore, found: StoredReason, *, clock: Clock) -> str:
     for _ in range(_MAX_ATTEMPTS):
         body = orjson.dumps({**found.fields, "retry": new_batch_id(clock)})
         # W2: refused by an earlier try of this very request, or by another operator: only reading tells.
-        with contextlib.suppress(PreconditionFailed, CommitOutcomeUnknown):
-            table.store.put_if_match(key, body, etag=found.etag)
+        put_reason(table, found.entry.batch_id, body, replaces=found.etag)
         found = _read_entry(table, found.entry.batch_id)
         if found.entry.retry_id is not None and found.entry.retry_id != old:
             return found.entry.retry_id

@@ -13,7 +13,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable, UnsupportedFormat
-from icedb_log.store.object_store import StoredObject, create_record, list_all
+from icedb_log.store.object_store import StoredObject, list_all
+from icedb_log.store.records import create_record
 from icedb_log.store.table_store import TableStore
 
 RecordState = Literal["open", "done", "abandoned"]
