@@ -36,7 +36,7 @@ from icedb_log.clock import SystemClock
 from icedb_service.main import run_main
 from icedb_service.runs import Work
 from icedb_service.settings import ServiceSettings
-from icedb_service.tasks import TaskOptions, define_task
+from icedb_service.tasks import define_task
 from icedb_service.worker import NoEngine, WorkerService, run_worker
 
 def register(app, context):
@@ -45,7 +45,7 @@ def register(app, context):
         Path("running").touch()
         SystemClock().sleep_ms(120_000)
         return Work(is_idle=False)
-    define_task(app, context, TaskOptions("icedb.janitor.vacuum"), vacuum)
+    define_task(app, context, "icedb.janitor.vacuum", vacuum)
 
 def serve(settings):
     return run_worker(WorkerService("janitor", JanitorMetrics(), NoEngine, register), settings)

@@ -1,39 +1,12 @@
 import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, QUEUES, TASKS
-from icedb_service.access.credentials import TaskAccess
-from icedb_service.access.guard import AccessGuard
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WorkerMetrics
-from icedb_service.runs import TaskRunner, Work
+from icedb_service.runs import Work
 from icedb_service.settings import ServiceSettings
-from icedb_service.tasks import EX_RECYCLE, TaskOptions, define_task
-from icedb_sim.fakes.manual_clock import ManualClock
-
-
-class RecordedWakeups:
-    def __init__(self):
-        self.released = []
-        self.woken = []
-
-    def release(self, task, table=None):
-        self.released.append((task, table))
-
-    def try_wake(self, task, table=None):
-        self.woken.append((task, table))
-        return True
-
-
-class Context:
-    def __init__(self):
-        metrics = WorkerMetrics("merge", package="icedb-service", tasks=(MERGE_MERGE,))
-        self.runner = TaskRunner(metrics=metrics, clock=ManualClock())
-        self.wakeups = RecordedWakeups()
-        self.access = TaskAccess(AccessGuard())
-        self.is_alive = True
-
-    def is_engine_alive(self):
-        return self.is_alive
+from icedb_service.tasks import EX_RECYCLE, define_task
+from icedb_sim.rigs.task_context import MemoryContext
 
 
 @pytest.fixture
@@ -43,7 +16,7 @@ def settings():
 
 @pytest.fixture
 def context():
-    return Context()
+    return MemoryContext(WorkerMetrics("merge", package="icedb-service", tasks=(MERGE_MERGE,)))
 
 
 @pytest.fixture
@@ -57,7 +30,7 @@ def merge(table: str, full: bool = False):
 
 
 def test_a_task_takes_in_its_wake_up_and_answers_json(app, context):
-    task = define_task(app, context, TaskOptions(MERGE_MERGE), merge)
+    task = define_task(app, context, MERGE_MERGE, merge)
     result = task("events", full=True)
     assert (result["outcome"], result["table_seen"], result["full"]) == ("done", "events", True)
     assert context.wakeups.released == [(MERGE_MERGE, "events")]
@@ -70,12 +43,12 @@ def test_the_wake_up_is_taken_in_before_the_work_looks_at_the_store(app, context
         """Delivery: any number of times."""
         return Work(is_idle=False, details={"released": len(context.wakeups.released)})
 
-    assert define_task(app, context, TaskOptions(MERGE_MERGE), work)("events")["released"] == 1
+    assert define_task(app, context, MERGE_MERGE, work)("events")["released"] == 1
 
 
 @pytest.mark.parametrize(("args", "kwargs"), [((), {}), (("a", True, 3), {}), (("a",), {"fulll": True})])
 def test_wrong_arguments_are_refused_in_words(app, context, args, kwargs):
-    result = define_task(app, context, TaskOptions(MERGE_MERGE), merge)(*args, **kwargs)
+    result = define_task(app, context, MERGE_MERGE, merge)(*args, **kwargs)
     assert result["outcome"] == "refused"
     assert result["error"]["message"].startswith("icedb.merge.merge(table: str, full: bool = False): ")
 
@@ -85,31 +58,29 @@ def test_a_type_error_inside_the_work_is_a_bug_not_a_wrong_request(app, context)
         """Delivery: once."""
         return len(5)
 
-    assert define_task(app, context, TaskOptions(MERGE_MERGE), broken)("events")["outcome"] == "failed"
+    assert define_task(app, context, MERGE_MERGE, broken)("events")["outcome"] == "failed"
 
 
 def test_a_dead_engine_wakes_the_task_again_and_ends_the_process(app, context):
-    context.is_alive = False
-    task = define_task(app, context, TaskOptions(MERGE_MERGE), merge)
+    context.engine.is_running = False
+    task = define_task(app, context, MERGE_MERGE, merge)
     with pytest.raises(SystemExit) as left:
         task("events")
     assert left.value.code == EX_RECYCLE
     assert context.wakeups.woken == [(MERGE_MERGE, "events")]
-    without = define_task(app, context, TaskOptions(JANITOR_VACUUM, needs_engine=False), merge)
+    without = define_task(app, context, JANITOR_VACUUM, merge, needs_engine=False)
     assert without("events")["outcome"] == "done"
 
 
 def test_options_and_contracts_are_checked(app, context):
     with pytest.raises(InvalidRequest, match="is unknown; known"):
-        TaskOptions("icedb.merge.mergee")
-    with pytest.raises(TypeError):
-        TaskOptions(MERGE_MERGE, acks_lat=True)
+        define_task(app, context, "icedb.merge.mergee", merge)
 
     def silent(table):
         return Work(is_idle=True)
 
     with pytest.raises(InvalidRequest, match="no docstring"):
-        define_task(app, context, TaskOptions(MERGE_MERGE), silent)
+        define_task(app, context, MERGE_MERGE, silent)
 
 
 def test_messages_are_json_acknowledged_early_and_go_to_their_queue(app, settings):
@@ -146,13 +117,13 @@ def test_beat_knows_each_sweep_with_its_interval(app, settings):
     ],
 )
 def test_an_argument_of_another_type_is_refused_by_its_name(app, context, arguments, named):
-    result = define_task(app, context, TaskOptions(MERGE_MERGE), merge)(**arguments)
+    result = define_task(app, context, MERGE_MERGE, merge)(**arguments)
     assert result["outcome"] == "refused"
     assert f"argument {named}: " in result["error"]["message"]
 
 
 @pytest.mark.parametrize("name", ["self", "_self"])
 def test_an_argument_that_python_knows_is_refused_like_any_other(app, context, name):
-    result = define_task(app, context, TaskOptions(MERGE_MERGE), merge)(**{"table": "events", name: "x"})
+    result = define_task(app, context, MERGE_MERGE, merge)(**{"table": "events", name: "x"})
     assert result["outcome"] == "refused"
     assert name in result["error"]["message"]

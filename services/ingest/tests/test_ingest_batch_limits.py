@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 
 import pytest
-from icedb_ingest.flush_choice import BatchLimits
+from icedb_ingest.flush_choice import FlushChoice
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clock import new_batch_id
-from icedb_log.ingest.flush import FlushResult
+from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.jobs import FlushOutput
+from icedb_log.jobs import FlushOutput, SizeClass
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
@@ -64,25 +64,25 @@ def test_after_a_deferral_the_next_commits_are_offered_about_twice_what_was_take
 
 
 def test_when_nothing_is_deferred_any_more_the_limit_grows_back_to_its_own():
-    limits = BatchLimits(max_batches=100, max_bytes=7)
+    choice = FlushChoice(FlushLimits(max_batches=100, max_bytes=7), small=SizeClass("small", 1, 1))
     committed = FlushResult(committed_key="k", batch_count=5)
-    limits.record("t", replace(committed, deferred_count=95))
-    assert (limits.of_table("t").max_batches, limits.of_table("t").max_bytes) == (10, 7)
-    assert limits.of_table("other").max_batches == 100
+    choice.record("t", "small", replace(committed, deferred_count=95))
+    assert (choice.limits("t", "small").max_batches, choice.limits("t", "small").max_bytes) == (10, 7)
+    assert choice.limits("other", "small").max_batches == 100
     seen = []
     for _ in range(5):
-        limits.record("t", committed)
-        seen.append(limits.of_table("t").max_batches)
+        choice.record("t", "small", committed)
+        seen.append(choice.limits("t", "small").max_batches)
     assert seen == [20, 40, 80, 100, 100]
-    limits.record("t", FlushResult())
-    assert limits.of_table("t").max_batches == 100
+    choice.record("t", "small", FlushResult())
+    assert choice.limits("t", "small").max_batches == 100
 
 
 @pytest.mark.parametrize(("taken", "offered"), [(1, 2), (70, 100)])
 def test_the_limit_is_at_least_one_and_at_most_the_setting(taken, offered):
-    limits = BatchLimits(max_batches=100, max_bytes=7)
-    limits.record("t", FlushResult(committed_key="k", batch_count=taken, deferred_count=1))
-    assert limits.of_table("t").max_batches == offered
+    choice = FlushChoice(FlushLimits(max_batches=100, max_bytes=7), small=SizeClass("small", 1, 1))
+    choice.record("t", "small", FlushResult(committed_key="k", batch_count=taken, deferred_count=1))
+    assert choice.limits("t", "small").max_batches == offered
 
 
 def test_bad_rows_are_counted_and_told(context):

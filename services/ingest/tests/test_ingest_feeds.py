@@ -7,7 +7,7 @@ from icedb_ingest.feeds import VIEW_NAMES_AGE_MS
 from icedb_ingest.imports import ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
-from icedb_ingest.tasks import IngestTasks, QueryTasks
+from icedb_ingest.tasks import IngestTasks
 from icedb_log.clean.drop import drop_table
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest, Unavailable
@@ -228,7 +228,7 @@ def test_nothing_is_imported_into_a_view(context, tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     context.engine = SimpleNamespace(importer=None)
     with pytest.raises(InvalidRequest, match="is a view of 'events'"):
-        ImportTasks(context, settings=settings, metrics=context.metrics).import_files(
+        ImportTasks(context, settings=settings, metrics=context.metrics, wake_views=print).import_files(
             "copy", [f"file://{tmp_path}/x.parquet"]
         )
 
@@ -245,6 +245,6 @@ def test_a_view_is_checked_against_its_source(context):
 
     context.engine = Engine()
     config = TableConfig.create(name="copy", view_of="events", view_query="select * from _rows")
-    work = QueryTasks(context).check_query("copy", config.model_dump(mode="json"))
+    work = tasks.check_query("copy", config.model_dump(mode="json"))
     assert work.details == {"schema": {"n": "BIGINT"}}
     assert asked == [("copy", {"n": "BIGINT"})]

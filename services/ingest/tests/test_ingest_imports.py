@@ -56,7 +56,7 @@ def context(tmp_path):
 @pytest.fixture
 def tasks(context, tmp_path):
     settings = IngestSettings(store="s3://bucket/root", import_sources=(f"file://{tmp_path}/in",))
-    return ImportTasks(context, settings=settings, metrics=context.metrics)
+    return ImportTasks(context, settings=settings, metrics=context.metrics, wake_views=print)
 
 
 def write(path, *numbers, kind="a"):
@@ -107,10 +107,14 @@ def test_a_worker_reads_no_file_that_it_may_not(tasks, tmp_path, context):
         tasks.import_files("events", [f"file://{tmp_path}/secret.parquet"])
     with pytest.raises(InvalidRequest, match="ICEDB_IMPORT_SOURCES"):
         tasks.import_files("events", ["s3://bucket/x.parquet"])
-    by_default = ImportTasks(context, settings=IngestSettings(store="s3://b/w"), metrics=context.metrics)
+    by_default = ImportTasks(
+        context, settings=IngestSettings(store="s3://b/w"), metrics=context.metrics, wake_views=print
+    )
     with pytest.raises(InvalidRequest, match="may read s3:// only"):
         by_default.import_files("events", [f"file://{tmp_path}/in/x.parquet"])
-    own = ImportTasks(context, settings=IngestSettings(store=f"file://{tmp_path}/in"), metrics=context.metrics)
+    own = ImportTasks(
+        context, settings=IngestSettings(store=f"file://{tmp_path}/in"), metrics=context.metrics, wake_views=print
+    )
     write(tmp_path / "in" / "x.parquet", 1)
     assert own.import_files("events", [f"file://{tmp_path}/in/x.parquet"]).details["files"] == 1
     with pytest.raises(InvalidRequest, match="ICEDB_IMPORT_SOURCES"):

@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_ingest.metrics import IngestMetrics
-from icedb_ingest.pressure_watch import Pacer
+from icedb_ingest.pressure_watch import PressureWatch
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clean.vacuum import vacuum_table
@@ -218,10 +218,10 @@ def test_the_whole_log_is_read_only_where_the_backlog_may_matter(context):
     ingest = Ingest(context, table="wide", flush_interval_ms=0)
 
     def reads_whole_log():
-        before = ingest.tasks._watch._seen["wide"].backlog.counted_ms
+        before = ingest.tasks._watch._tables["wide"].counted_ms
         ingest.clock.advance(1)
         ingest.commit()
-        return ingest.tasks._watch._seen["wide"].backlog.counted_ms > before
+        return ingest.tasks._watch._tables["wide"].counted_ms > before
 
     ingest.commit()
     assert [reads_whole_log() for _ in range(4)] == [False, False, True, True]
@@ -338,10 +338,6 @@ def test_a_sweep_that_cannot_ask_goes_on_with_the_other_tables(ingest, context):
     assert work.details["tables"] == 2
 
 
-def pacer(clock, **options):
-    return Pacer(clock, settings=IngestSettings(store="file:///tmp/w", **options))
-
-
 @pytest.mark.parametrize(
     ("interval_ms", "stretch", "stretched_ms"),
     [
@@ -357,26 +353,26 @@ def pacer(clock, **options):
 def test_the_stretch_works_on_a_second_at_least_and_ends_at_the_longest_interval(
     context, interval_ms, stretch, stretched_ms
 ):
-    paced = pacer(context.clock, flush_interval_ms=interval_ms)
-    assert paced.interval_ms(Pressure(stretch=stretch)) == stretched_ms
+    settings = IngestSettings(store="file:///tmp/w", flush_interval_ms=interval_ms)
+    assert PressureWatch(context, settings=settings).interval_ms(Pressure(stretch=stretch)) == stretched_ms
 
 
 def test_a_table_waits_from_its_newest_commit_whoever_made_it(context):
-    paced = pacer(context.clock, flush_interval_ms=1000)
-    context.clock.advance(5000)
-    assert paced.due_in_ms("t") == 0
-    paced.record_commit("t")
-    assert paced.due_in_ms("t") == 1000
-    paced.record_commit("t", age_ms=300)
-    assert paced.due_in_ms("t") == 1000
+    context.create_table("t")
+    ours, theirs = (Ingest(context, table="t", flush_interval_ms=interval_ms) for interval_ms in (1000, 0))
+    watch = ours.tasks._watch
+    assert watch.due_in_ms("t") == 0
+    ours.commit()
+    assert watch.due_in_ms("t") == 1000
     context.clock.advance(600)
-    paced.record_commit("t", age_ms=100)
-    assert paced.due_in_ms("t") == 900
-    assert paced.due_in_ms("other") == 0
-    paced.record_pressure("t", Pressure("slow", 2.0))
-    assert paced.due_in_ms("t") == 1900
+    theirs.commit()
+    context.clock.advance(100)
+    assert watch.due_in_ms("t") == 300, "nobody has looked at the log"
+    watch.look(ours.paths)
+    assert watch.due_in_ms("t") == 900
+    assert watch.due_in_ms("other") == 0
     context.clock.advance(9000)
-    assert paced.due_in_ms("t") == 0
+    assert watch.due_in_ms("t") == 0
 
 
 def test_the_plain_interval_is_not_longer_than_the_longest():

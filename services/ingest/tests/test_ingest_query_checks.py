@@ -3,9 +3,18 @@
 from types import SimpleNamespace
 
 import pytest
-from icedb_ingest.tasks import QueryTasks
+from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.settings import IngestSettings
+from icedb_ingest.tasks import IngestTasks
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.table_config import TableConfig
+from icedb_sim.rigs.task_context import MemoryContext
+
+
+def make_tasks(engine):
+    context = MemoryContext(IngestMetrics())
+    context.engine = engine
+    return IngestTasks(context, settings=IngestSettings(store="file:///tmp/w"), metrics=context.metrics)
 
 
 def test_the_schema_of_a_query_is_returned_and_a_broken_configuration_refused():
@@ -15,7 +24,7 @@ def test_the_schema_of_a_query_is_returned_and_a_broken_configuration_refused():
         asked.append(config)
         return {"n": "BIGINT"}
 
-    tasks = QueryTasks(SimpleNamespace(engine=SimpleNamespace(check_insert_query=check)))
+    tasks = make_tasks(SimpleNamespace(check_insert_query=check))
     config = TableConfig.create(name="events", insert_query="SELECT n FROM _rows", source={"n": "BIGINT"})
     work = tasks.check_query("events", config=config.model_dump(mode="json"))
     assert (work.is_idle, work.details) == (False, {"schema": {"n": "BIGINT"}})
@@ -30,7 +39,7 @@ def test_a_merge_query_is_checked_with_the_columns_that_other_queries_give():
         check_insert_query=lambda _config: {"n": "BIGINT", "m": "BIGINT"},
         check_merge_query=lambda config, schema: asked.append((config.declared, schema)),
     )
-    tasks = QueryTasks(SimpleNamespace(engine=engine))
+    tasks = make_tasks(engine)
     merge_query = "SELECT max(n) AS n FROM source_files"
     plain = TableConfig.create(name="events", merge_query=merge_query, declared={"n": "BIGINT"})
     work = tasks.check_query("events", config=plain.model_dump(mode="json"), schema={"k": "DATE"})

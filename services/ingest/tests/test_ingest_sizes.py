@@ -1,7 +1,7 @@
 """Large batches: who takes them, who is woken, and what is counted (I6)."""
 
 import pytest
-from icedb_ingest.flush_choice import MAX_LOOKS, SizedBatches
+from icedb_ingest.flush_choice import MAX_LOOKS, FlushChoice
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
@@ -10,6 +10,7 @@ from icedb_log.clock import new_batch_id
 from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.quarantine import list_conflicts
 from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.jobs import SizeClass
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, QUEUES
 from icedb_log.store.table_store import TableStore
@@ -182,12 +183,12 @@ def test_a_large_batch_waits_while_somebody_else_holds_the_table(context):
 
 def test_what_is_remembered_is_bounded_and_by_size(monkeypatch):
     monkeypatch.setattr("icedb_ingest.flush_choice.MAX_REMEMBERED", 3)
-    sizes = SizedBatches(decoded_bytes=1, row_count=1)
+    sizes = FlushChoice(FlushLimits(), small=SizeClass("small", 1, 1))
     sizes.record("t", "small", FlushResult(left_out=("1", "2")))
     sizes.record("t", "small", FlushResult(left_out=("3", "4")))
-    limits = sizes.limit("t", "small", FlushLimits())
+    limits = sizes.limits("t", "small")
     assert (limits.skip, limits.sizes.takes, limits.max_batches) == (frozenset("234"), "small", 1000)
-    limits = sizes.limit("t", "large", FlushLimits())
+    limits = sizes.limits("t", "large")
     assert (limits.skip, limits.sizes.takes, limits.max_batches) == (frozenset(), "large", MAX_LOOKS)
     assert (sizes.has_large("t"), sizes.has_large("u")) == (True, False)
 

@@ -14,6 +14,7 @@ from icedb_log.table.table_config import PartitionField
 from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_service.redis_clients import LockBusy, LockLost
+from icedb_service.runs import Intervals
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows, read_live_rows
 
@@ -33,7 +34,7 @@ def context():
 
 @pytest.fixture
 def tasks(context):
-    return ChangeTasks(context, metrics=context.metrics)
+    return ChangeTasks(context, metrics=context.metrics, retention=Intervals(context.clock, 0))
 
 
 def rows(context):

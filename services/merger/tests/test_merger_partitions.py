@@ -12,7 +12,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import DAY_MS, HOUR_MS
-from icedb_merger.changes import PartitionTasks
+from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
@@ -49,7 +49,7 @@ def days(context, table="events"):
 def make_tasks(context, **options):
     settings = MergerSettings(store="file:///tmp/w", **options)
     merges = MergeTasks(context, settings=settings, metrics=context.metrics)
-    return merges, PartitionTasks(context, metrics=context.metrics, schedule=merges.retention)
+    return merges, ChangeTasks(context, metrics=context.metrics, retention=merges.retention)
 
 
 def test_partitions_are_dropped_and_counted(context):

@@ -226,8 +226,7 @@ def test_a_lock_that_is_lost_stops_the_run_before_its_commit(context):
     with pytest.raises(LockLost):
         tasks.merge("events")
     assert snapshot(context).snapshot_id == before
-    paths = context.warehouse.table("events").paths
-    assert not tasks._logs.open(paths).index.log.files, "what a run leaves behind that broke off is made anew"
+    assert not tasks._index_of(context.open("events")).log.files, "what a run leaves behind that broke off is made anew"
 
 
 def test_a_corrupt_log_stops_its_table_and_the_sweep_goes_on(context):

@@ -28,50 +28,34 @@ from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.settings import S, ServiceSettings, load_settings
 
 
-class ServiceClock:
-    """Shows and tells how this process's clock stands. Thread-safe; may listen to several stores of one warehouse.
+def watch_clock(store: ObjectStore, metrics: ClockMetrics, *, clock: Clock, settings: ServiceSettings) -> None:
+    """Show from now on, and tell, how this host's clock stands to a store's, if the store's answers tell the time."""
+    warn_ms = settings.clock_skew_warn_ms
+    metrics.warn.set(warn_ms / SECOND_MS)
+    lock, is_off = threading.Lock(), False
 
-    Args:
-        metrics: Where it is shown.
-        clock: This host's.
-        warn_ms: From which skew on it is said.
-    """
-
-    def __init__(self, metrics: ClockMetrics, *, clock: Clock, warn_ms: int) -> None:
-        metrics.warn.set(warn_ms / SECOND_MS)
-        self._metrics = metrics
-        self._warn_ms = warn_ms
-        self._lock = threading.Lock()
-        self._is_off = False
-        self._watch = ClockWatch(clock, on_skew=self._show_skew, on_jump=self._count_jump)
-
-    def listen_to(self, store: ObjectStore) -> None:
-        """Listen to the answers of a store, if it tells what time they show."""
-        if isinstance(store, TellsTime):
-            store.time_listeners.append(self._watch.hear)
-
-    def _show_skew(self, skew_ms: int) -> None:
-        self._metrics.skew.set(skew_ms / SECOND_MS)
-        with self._lock:
-            was_off, self._is_off = self._is_off, abs(skew_ms) > self._warn_ms
-        if self._is_off and not was_off:
+    def show_skew(skew_ms: int) -> None:
+        nonlocal is_off
+        metrics.skew.set(skew_ms / SECOND_MS)
+        with lock:
+            was_off, is_off = is_off, abs(skew_ms) > warn_ms
+            has_come, has_gone = is_off and not was_off, was_off and not is_off
+        if has_come:
             get_logger().warning(
                 "clock_skewed",
                 skew_ms=skew_ms,
-                limit_ms=self._warn_ms,
+                limit_ms=warn_ms,
                 mitigation="nothing is lost or deleted early; set the clock that is wrong (NTP)",
             )
-        elif was_off and not self._is_off:
+        elif has_gone:
             get_logger().info("clock_agrees", skew_ms=skew_ms)
 
-    def _count_jump(self, jumped_ms: int) -> None:
-        self._metrics.jumps.labels("ahead" if jumped_ms > 0 else "back").inc()
+    def count_jump(jumped_ms: int) -> None:
+        metrics.jumps.labels("ahead" if jumped_ms > 0 else "back").inc()
         get_logger().warning("clock_jumped", jumped_ms=jumped_ms, mitigation="no age and no order depends on it")
 
-
-def watch_clock(store: ObjectStore, metrics: ClockMetrics, *, clock: Clock, settings: ServiceSettings) -> None:
-    """Show from now on how this host's clock stands to a store's."""
-    ServiceClock(metrics, clock=clock, warn_ms=settings.clock_skew_warn_ms).listen_to(store)
+    if isinstance(store, TellsTime):
+        store.time_listeners.append(ClockWatch(clock, on_skew=show_skew, on_jump=count_jump).hear)
 
 
 def ask_store(warehouse: Warehouse) -> ObjectPage:
@@ -131,8 +115,12 @@ def wait_for_servers(settings: ServiceSettings, *, clock: Clock, needs_redis: bo
         UnsupportedFormat: The store ignores conditional writes; it cannot be used.
     """
     if needs_redis:
-        wait_until_available("redis", lambda: _ping(settings), clock=clock)
-    wait_until_available("store", lambda: _probe(settings), clock=clock)
+        wait_until_available("redis", lambda: ask_redis(settings), clock=clock)
+    wait_until_available(
+        "store",
+        lambda: settings.store_settings.open().store.probe(),  # noqa: PLW0108 - to open it may fail, too
+        clock=clock,
+    )
     wait_for_clock(settings, clock=clock)
 
 
@@ -143,11 +131,8 @@ def wait_for_clock(settings: ServiceSettings, *, clock: Clock) -> None:
     wait_until_available("clock", check, clock=clock)
 
 
-def _probe(settings: ServiceSettings) -> None:
-    settings.store_settings.open().store.probe()
-
-
-def _ping(settings: ServiceSettings) -> None:
+def ask_redis(settings: ServiceSettings) -> None:
+    """Return if Redis answers. Raises Unavailable."""
     client = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
     try:
         ping_redis(client, settings.redis_url)
@@ -192,16 +177,9 @@ def run_main(kind: type[S], component: Component | str, serve: Callable[[S], int
         settings = load_settings(kind)
         configure_logging(settings, component=component)
         code = serve(settings)
-    except (InvalidRequest, UnsupportedFormat) as error:
-        _say(component, error)
-        code = EXIT_USAGE
     except IceDBError as error:
-        _say(component, error)
-        code = EXIT_FAILURE
+        sys.stderr.write(f"icedb {component}: {error}\n")
+        code = EXIT_USAGE if isinstance(error, InvalidRequest | UnsupportedFormat) else EXIT_FAILURE
     except KeyboardInterrupt:
         code = EXIT_FAILURE
     sys.exit(code)
-
-
-def _say(component: str, error: IceDBError) -> None:
-    sys.stderr.write(f"icedb {component}: {error}\n")

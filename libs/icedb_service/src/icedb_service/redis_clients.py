@@ -110,16 +110,26 @@ class TableLock:
         name: What is locked, ``<component>:<table>``.
         ttl_ms: How long the lock outlives its holder.
         clock: Measures when the lock ran out.
+        count: Told what becomes of it: ``acquired``, ``busy`` or ``unavailable``, and ``lost`` after the first.
 
     Raises:
         LockBusy: On entry: somebody else holds it.
         Unavailable: On entry: fewer than a majority of the masters answered.
     """
 
-    def __init__(self, masters: Sequence[Redis], name: str, *, ttl_ms: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        masters: Sequence[Redis],
+        name: str,
+        *,
+        ttl_ms: int,
+        clock: Clock,
+        count: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._name = name
         self._ttl_ms = ttl_ms
         self._clock = clock
+        self._count = count
         self._master_count = len(masters)
         self._lock = Redlock(
             key=f"icedb:{name}",
@@ -140,12 +150,15 @@ class TableLock:
         try:
             acquired = self._lock.acquire(blocking=False)
         except (QuorumIsImpossible, RedisError) as error:
+            self._count("unavailable")
             raise Unavailable(
                 f"lock {self._name}: fewer than {self._master_count // 2 + 1} of {self._master_count} Redis masters "
                 "answer; the next sweep tries again. Check ICEDB_REDLOCK_URLS and the servers"
             ) from error
         if not acquired:
+            self._count("busy")
             raise LockBusy(f"lock {self._name} is held by another worker; it does the work")
+        self._count("acquired")
         self._extend_validity(asked_ms)
         self._renewal.start()
         return self
@@ -161,6 +174,8 @@ class TableLock:
             self.is_lost = self._refused or isinstance(failure, ReleaseUnlockedLock)
             # Harmless: what is left of it runs out by itself.
             get_logger().info("lock_not_released", lock=self._name, error=type(failure).__name__, ttl_ms=self._ttl_ms)
+        if isinstance(error, LockLost) or self.is_lost:
+            self._count("lost")
 
     def check_alive(self) -> None:
         """Raise LockLost if the lock may have passed to somebody else. Costs no request."""

@@ -88,6 +88,44 @@ class Backoff:
         return failure is None or self._clock.monotonic_ms() >= failure.not_before_ms
 
 
+class Intervals:
+    """Remembers when each key was last dealt with, so that it is left alone for a while.
+
+    In memory: a worker that starts looks at everything.
+
+    Args:
+        clock: Measures the time since then.
+        interval_ms: How long a key is left alone.
+    """
+
+    def __init__(self, clock: Clock, interval_ms: int) -> None:
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._noted_ms: dict[str, int] = {}
+
+    def is_due(self, key: str) -> bool:
+        """Whether a key was not dealt with for the interval."""
+        noted_ms = self._noted_ms.get(key)
+        return noted_ms is None or self._clock.monotonic_ms() - noted_ms >= self._interval_ms
+
+    def note(self, key: str) -> None:
+        """Leave a key alone from now on."""
+        self._noted_ms[key] = self._clock.monotonic_ms()
+
+    def forget(self, key: str) -> None:
+        """Let a key be due."""
+        self._noted_ms.pop(key, None)
+
+    def look(self, key: str, ask: Callable[[], bool]) -> bool:
+        """Return what ``ask`` says of a key that is due, and leave it alone from then on; False for another."""
+        if not self.is_due(key):
+            return False
+        now_ms = self._clock.monotonic_ms()
+        answer = ask()
+        self._noted_ms[key] = now_ms
+        return answer
+
+
 _BY_ERROR: Final[tuple[tuple[type[IceDBError], Outcome], ...]] = (
     # From the special to the general: the first that fits counts.
     (LockBusy, "busy"),

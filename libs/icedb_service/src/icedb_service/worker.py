@@ -16,10 +16,11 @@ lost at any time; the sweep is what makes the to-do list in the store count.
 import os
 import socket
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from celery import Celery, signals
@@ -27,8 +28,10 @@ from celery.bootsteps import StartStopStep
 from celery.concurrency.thread import TaskPool
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import HaltError, IceDBError, Unavailable
+from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.names import Queue
+from icedb_log.table.table import Table
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from kombu.asynchronous.hub import Hub
@@ -39,10 +42,11 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, ask_store, wait_for_servers, wait_until_available, watch_clock
+from icedb_service.main import EXIT_FAILURE, ask_redis, ask_store, wait_for_servers, wait_until_available, watch_clock
 from icedb_service.message_guard import guard_queues, refuse_compression
-from icedb_service.metrics import WorkerMetrics
-from icedb_service.redis_clients import LockBusy, LockLost, TableLock, open_redis, ping_redis
+from icedb_service.metrics import RedisUse, WorkerMetrics
+from icedb_service.readers import LogReaders
+from icedb_service.redis_clients import TableLock, open_redis
 from icedb_service.runs import TaskRunner, Work, backoff_key
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
@@ -116,6 +120,12 @@ class WorkerContext(Generic[E]):
         metrics: The component's metrics.
         open_engine: Makes the engine; called in the child.
         clock: This host's clock.
+
+    Attributes:
+        readers: Of the logs of all tables.
+        runner: Accounts for runs.
+        owner: Who works, for fences and for people.
+        access: Says whether the sender of a message may have it done.
     """
 
     def __init__(
@@ -130,70 +140,102 @@ class WorkerContext(Generic[E]):
         self.settings = settings
         self.metrics = metrics
         self.clock = clock
+        self.readers = LogReaders(clock)
         self.runner = TaskRunner(metrics=metrics, clock=clock)
         self.owner = f"{metrics.component}@{socket.gethostname()}:{os.getpid()}"
         self.access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, endpoint="task"))
         self._app = app
         self._open_engine = open_engine
-        self._engine: E | None = None
-        self._warehouse: Warehouse | None = None
-        self._wakeups: Wakeups | None = None
-        self._masters: tuple[Redis, ...] = ()
-        self._opening = threading.RLock()
-        """Held while something is opened: tasks may run side by side."""
 
-    @property
+    @cached_property
     def engine(self) -> E:
-        """The engine; opened when it is not yet. Raises Unavailable when that fails."""
-        if self._engine is None:
-            started_ms = self.clock.monotonic_ms()
-            try:
-                self._engine = self._open_engine()
-            except Exception as error:
-                self.metrics.engine_failures.inc()
-                if isinstance(error, IceDBError):
-                    raise
-                raise Unavailable(f"the engine cannot be started ({type(error).__name__}: {error})") from error
-            self.metrics.engine_up.set(1)
-            get_logger().info("engine_opened", duration_ms=self.clock.monotonic_ms() - started_ms)
-        return self._engine
+        """The engine; opened when it is not yet. Raises Unavailable when that fails; it is tried again then."""
+        started_ms = self.clock.monotonic_ms()
+        try:
+            engine = self._open_engine()
+        except Exception as error:
+            self.metrics.engine_failures.inc()
+            if isinstance(error, IceDBError):
+                raise
+            raise Unavailable(f"the engine cannot be started ({type(error).__name__}: {error})") from error
+        self.metrics.engine_up.set(1)
+        get_logger().info("engine_opened", duration_ms=self.clock.monotonic_ms() - started_ms)
+        return engine
 
-    @property
+    @cached_property
     def warehouse(self) -> Warehouse:
         """The warehouse, opened in this process."""
-        with self._opening:
-            if self._warehouse is None:
-                self._warehouse = self.settings.store_settings.open()
-                watch_clock(self._warehouse.store, self.metrics.clock, clock=self.clock, settings=self.settings)
-            return self._warehouse
+        warehouse = self.settings.store_settings.open()
+        watch_clock(warehouse.store, self.metrics.clock, clock=self.clock, settings=self.settings)
+        return warehouse
 
-    @property
+    @cached_property
     def wakeups(self) -> Wakeups:
         """Wake-ups, over this process's own connections."""
-        with self._opening:
-            if self._wakeups is None:
-                redis = open_redis(
-                    self.settings.redis_url,
-                    timeout_ms=self.settings.redis_timeout_ms,
-                    on_failure=self.metrics.dependencies.counter_of("queue"),
-                )
-                self._wakeups = Wakeups(self._app, redis, settings=self.settings, counter=self.metrics.wakes)
-            return self._wakeups
+        redis = self._open_redis(self.settings.redis_url, "queue")
+        return Wakeups(self._app, redis, settings=self.settings, counter=self.metrics.wakes)
 
-    def lock(self, table: str) -> "CountedLock":
+    @cached_property
+    def _masters(self) -> tuple[Redis, ...]:
+        return tuple(self._open_redis(url, "locks") for url in self.settings.lock_master_urls)
+
+    def _open_redis(self, url: str, use: RedisUse) -> Redis:
+        count = self.metrics.dependencies.counter_of(use)
+        return open_redis(url, timeout_ms=self.settings.redis_timeout_ms, on_failure=count)
+
+    def open_here(self) -> None:
+        """Open what tasks need, in the process that runs them, before they run: they may do so side by side."""
+        _ = self.warehouse, self.wakeups, self._masters
+        self._serve_metrics()
+        self.metrics.dependencies.watch_store()
+        try:
+            _ = self.engine
+        except IceDBError as error:
+            # Not fatal: a child that exits here would be forked again at once, for ever.
+            get_logger().error("engine_not_opened", error=str(error), mitigation="tried again with the next task")
+
+    def _serve_metrics(self) -> None:
+        settings = self.settings
+        try:
+            start_metrics_server(
+                self.metrics.registry,
+                host=settings.metrics_host,
+                port=settings.metrics_port,
+                health=self.health(),
+                clock=self.clock,
+            )
+        except Unavailable as error:
+            get_logger().error("metrics_not_served", error=str(error), mitigation="the worker works without")
+
+    def open(self, table: str, *, check_alive: CheckAlive = never_stop) -> Table:
+        """Open a table for a run, with what this process knows of its log.
+
+        Raises:
+            NotFound: No such table.
+        """
+        place = self.warehouse.table(table)
+        return self.readers.open(place, owner=self.owner, check_alive=check_alive)
+
+    @contextmanager
+    def open_locked(self, table: str) -> Iterator[Table]:
+        """Hold the component's lock on a table, and yield the table, which is watched by it. Raises as both do."""
+        with self.lock(table) as lock:
+            yield self.open(table, check_alive=lock.check_alive)
+
+    def lock(self, table: str) -> TableLock:
         """Return the lock of this component on a table, for a ``with`` block; see TableLock."""
-        with self._opening:
-            if not self._masters:
-                timeout_ms = self.settings.redis_timeout_ms
-                count = self.metrics.dependencies.counter_of("locks")
-                self._masters = tuple(
-                    open_redis(url, timeout_ms=timeout_ms, on_failure=count) for url in self.settings.lock_master_urls
-                )
-        return CountedLock(self, table, masters=self._masters)
+        return TableLock(
+            self._masters,
+            f"{self.metrics.component}:{table}",
+            ttl_ms=self.settings.lock_ttl_ms,
+            clock=self.clock,
+            count=lambda outcome: self.metrics.locks.labels(outcome).inc(),
+        )
 
     def is_engine_alive(self) -> bool:
         """Whether the engine lives, or was never opened."""
-        is_alive = self._engine is None or self._engine.is_alive()
+        engine: E | None = vars(self).get("engine")
+        is_alive = engine is None or engine.is_alive()
         if not is_alive:
             self.metrics.engine_up.set(0)
         return is_alive
@@ -202,68 +244,30 @@ class WorkerContext(Generic[E]):
         """What this process answers on ``/healthz`` and ``/readyz``."""
         return HealthChecks(
             alive={"engine": self._check_engine, "runs": self._check_runs},
-            ready={"engine": self._check_engine_open, "store": self._check_store, "redis": self._check_redis},
+            ready={
+                "engine": self._check_engine_open,
+                "store": lambda: ask_store(self.warehouse),
+                "redis": lambda: ask_redis(self.settings),
+            },
         )
 
     def close(self) -> None:
         """Close the engine, if it was opened."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        engine: E | None = vars(self).pop("engine", None)
+        if engine is not None:
+            engine.close()
 
     def _check_engine(self) -> None:
         if not self.is_engine_alive():
             raise Unavailable("the engine of this process is dead; the next task replaces the process")
 
     def _check_engine_open(self) -> None:
-        if self._engine is None:
+        if "engine" not in vars(self):
             raise Unavailable("the engine is not open yet: it starts, or the log says why not (engine_not_opened)")
         self._check_engine()
 
     def _check_runs(self) -> None:
         self.runner.check_progress(self.settings.task_time_limit_ms + self.settings.shutdown_grace_ms)
-
-    def _check_store(self) -> None:
-        ask_store(self.warehouse)
-
-    def _check_redis(self) -> None:
-        client = open_redis(self.settings.redis_url, timeout_ms=self.settings.redis_timeout_ms)
-        try:
-            ping_redis(client, self.settings.redis_url)
-        finally:
-            client.close()
-
-
-class CountedLock:
-    """A TableLock whose fate is counted."""
-
-    def __init__(self, context: WorkerContext[Any], table: str, *, masters: Sequence[Redis]) -> None:
-        self._locks = context.metrics.locks
-        self._lock = TableLock(
-            masters,
-            f"{context.metrics.component}:{table}",
-            ttl_ms=context.settings.lock_ttl_ms,
-            clock=context.clock,
-        )
-
-    def __enter__(self) -> TableLock:
-        try:
-            lock = self._lock.__enter__()
-        except LockBusy:
-            self._locks.labels("busy").inc()
-            raise
-        except Unavailable:
-            self._locks.labels("unavailable").inc()
-            raise
-        self._locks.labels("acquired").inc()
-        return lock
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._lock.__exit__(kind, error, traceback)
-        if isinstance(error, LockLost) or self._lock.is_lost:
-            self._locks.labels("lost").inc()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,20 +311,34 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     context = WorkerContext(settings, app=app, metrics=service.metrics, open_engine=service.open_engine, clock=clock)
     service.register_tasks(app, context)
     _release_wakeups(service.queue, settings, app=app, clock=clock)
-    receivers = _connect_signals(context)
+    _connect_signals(context)
     if service.threads is not None:
-        _open_here(context)
+        context.open_here()
     if service.says_served:
         app.steps["consumer"].add(_make_served_step(service.queue, settings))
     get_logger().info("worker_started", queue=service.queue, metrics_port=settings.metrics_port)
     pool = "prefork" if service.threads is None else WakingThreadPool
-    code = serve_queue(app, service.queue, pool=pool, concurrency=service.threads or 1)
-    del receivers
-    return code
+    limit_ms, mitigation = settings.shutdown_grace_ms, "what runs dies with this process; its work is done again"
+    return serve_queue(
+        app,
+        service.queue,
+        pool=pool,
+        concurrency=service.threads or 1,
+        on_stop=lambda: end_after(limit_ms, mitigation=mitigation),
+    )
 
 
-def serve_queue(app: Celery, queue: Queue, *, pool: str | type[WakingThreadPool], concurrency: int) -> int:
-    """Take messages of one queue until SIGTERM, and return the exit code."""
+def serve_queue(
+    app: Celery,
+    queue: Queue,
+    *,
+    pool: str | type[WakingThreadPool],
+    concurrency: int,
+    on_stop: Callable[[], None],
+) -> int:
+    """Take messages of one queue until SIGTERM, of which ``on_stop`` is told first, and return the exit code."""
+    signals.setup_logging.connect(_keep_our_logging)
+    signals.worker_shutting_down.connect(lambda **_: on_stop(), weak=False)
     worker = app.Worker(
         hostname=f"{queue}-{os.getpid()}@{socket.gethostname()}",
         queues=[queue],
@@ -380,19 +398,15 @@ def _make_served_step(queue: Queue, settings: ServiceSettings) -> type[StartStop
     return ServedStep
 
 
-def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:
-    """Connect to Celery's signals; the receivers live as long as the returned list."""
+def _keep_our_logging(**_ignored: object) -> None:
+    """Celery sets up no logs when somebody listens here."""
 
-    def keep_our_logging(**_ignored: object) -> None:
-        """Celery sets up no logs when somebody listens here."""
 
+def _connect_signals(context: WorkerContext[Any]) -> None:
     def open_child(**_ignored: object) -> None:
         os.setpgid(0, 0)
         context.owner = f"{context.metrics.component}@{socket.gethostname()}:{os.getpid()}"
-        _open_here(context)
-
-    def close_child(**_ignored: object) -> None:
-        context.close()
+        context.open_here()
 
     def tell_expired(request: Any = None, *, expired: bool = False, **_ignored: object) -> None:
         if expired:
@@ -402,43 +416,9 @@ def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:
                 mitigation="a sweep does the work; if this host's clock is ahead of the senders', set it (NTP)",
             )
 
-    def limit_shutdown(**_ignored: object) -> None:
-        end_after(
-            context.settings.shutdown_grace_ms,
-            mitigation="what runs dies with this process; its work is done again",
-        )
-
-    signals.setup_logging.connect(keep_our_logging)
-    signals.worker_process_init.connect(open_child)
-    signals.worker_process_shutdown.connect(close_child)
-    signals.worker_shutting_down.connect(limit_shutdown)
-    signals.task_revoked.connect(tell_expired)
-    return [keep_our_logging, open_child, close_child, tell_expired, limit_shutdown]
-
-
-def _open_here(context: WorkerContext[Any]) -> None:
-    """Open what tasks need, in the process that runs them."""
-    _serve_metrics(context)
-    context.metrics.dependencies.watch_store()
-    try:
-        _ = context.engine
-    except IceDBError as error:
-        # Not fatal: a child that exits here would be forked again at once, for ever.
-        get_logger().error("engine_not_opened", error=str(error), mitigation="tried again with the next task")
-
-
-def _serve_metrics(context: WorkerContext[Any]) -> None:
-    settings = context.settings
-    try:
-        start_metrics_server(
-            context.metrics.registry,
-            host=settings.metrics_host,
-            port=settings.metrics_port,
-            health=context.health(),
-            clock=context.clock,
-        )
-    except Unavailable as error:
-        get_logger().error("metrics_not_served", error=str(error), mitigation="the worker works without")
+    signals.worker_process_init.connect(open_child, weak=False)
+    signals.worker_process_shutdown.connect(lambda **_: context.close(), weak=False)
+    signals.task_revoked.connect(tell_expired, weak=False)
 
 
 def sweep_tables(

@@ -5,26 +5,28 @@ what was committed stands in the source's log, and no wake-up is needed for it t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
+from cachetools import TTLCache
 from icedb_log.errors import HaltError, IceDBError
-from icedb_log.feed.feed_jobs import ViewFeeder
 from icedb_log.feed.feed_state import is_feed_needed
 from icedb_log.feed.feeds import FeedResult, feed_view
 from icedb_log.feed.views import list_view_names, read_registration, source_of
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FEED
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.table import Table
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.logs import get_logger
-from icedb_service.readers import LogReaders
-from icedb_service.runs import Work, backoff_key
+from icedb_service.runs import Intervals, Work, backoff_key
 from icedb_service.worker import WorkerContext
 
 from icedb_ingest.metrics import IngestMetrics
-from icedb_ingest.pressure_watch import Pacer, PressureWatch
+from icedb_ingest.pressure_watch import PressureWatch
 from icedb_ingest.settings import IngestSettings
+
+if TYPE_CHECKING:
+    from icedb_engine.spark.spark_engine import SparkEngine
 
 VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS
 """How long a process remembers which views a table has; a new one is found by the sweep before that."""
@@ -32,32 +34,10 @@ VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS
 TABLE_KIND_AGE_MS: Final = MINUTE_MS
 """How long a process remembers that a table is no view: it can only become one by being removed by hand."""
 
-MAX_SLEEP_MS: Final = SECOND_MS
 MAX_REASONS: Final = 20
 """Reasons of refused commits in a task's result; all of them lie below the view's ``_icedb/refused/``."""
 
-
-@dataclass(frozen=True, slots=True)
-class FeedTools:
-    """What feeds share with flushes.
-
-    Attributes:
-        readers: Of all logs.
-        pacer: When a table's next commit is due.
-        watch: Measures a table's log and backlog.
-        wake_merge: Told how many commits a run made to a table.
-    """
-
-    readers: LogReaders
-    pacer: Pacer
-    watch: PressureWatch
-    wake_merge: Callable[[str, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    read_ms: int
-    names: tuple[str, ...]
+_MAX_TABLES: Final = 10_000
 
 
 class FeedTasks:
@@ -67,23 +47,28 @@ class FeedTasks:
         context: Warehouse, engine, locks, wake-ups.
         settings: Of the service.
         metrics: Of the service.
-        tools: Shared with flushes.
+        watch: Measures tables, and says when their next commit is due; shared with flushes.
+        wake_merge: Told how many commits a run made to a table.
     """
 
     def __init__(
         self,
-        context: WorkerContext[Any],
+        context: "WorkerContext[SparkEngine]",
         *,
         settings: IngestSettings,
         metrics: IngestMetrics,
-        tools: FeedTools,
+        watch: PressureWatch,
+        wake_merge: Callable[[str, int], None],
     ) -> None:
         self._context = context
         self._settings = settings
         self._metrics = metrics
-        self._tools = tools
-        self._views: dict[str, _Known] = {}
-        self._no_view_ms: dict[str, int] = {}
+        self._watch = watch
+        self._wake_merge = wake_merge
+        self._views: TTLCache[str, tuple[str, ...]] = TTLCache(
+            _MAX_TABLES, VIEW_NAMES_AGE_MS, context.clock.monotonic_ms
+        )
+        self._no_views = Intervals(context.clock, TABLE_KIND_AGE_MS)
 
     def feed(self, table: str) -> Work:
         """Let a view take what was committed to its source, many commits in one.
@@ -94,23 +79,21 @@ class FeedTasks:
         Args:
             table: The view.
         """
-        paths = self._context.warehouse.table(table).paths
+        place = self._context.warehouse.table(table)
         results: list[FeedResult] = []
         is_put_off = False
         while len(results) < self._settings.flush_max_rounds:
-            due_in_ms = self._tools.pacer.due_in_ms(table)
-            if due_in_ms > MAX_SLEEP_MS:
-                is_put_off = True  # the sweep takes it up
-                break
-            self._context.clock.sleep_ms(due_in_ms)
-            results.append(self._feed_once(paths))
+            is_put_off = bool(self._watch.wait_for_turn(table))
+            if is_put_off:
+                break  # the sweep takes it up
+            results.append(self._feed_once(place.paths))
             if results[-1].committed_key is None or not results[-1].waiting_count:
                 break
         waiting_count = results[-1].waiting_count if results else 0
         commits = sum(1 for result in results if result.committed_key)
         if commits:
-            self._tools.wake_merge(table, commits)
-            self.wake_views(paths)
+            self._wake_merge(table, commits)
+            self.wake_views(place)
             if waiting_count and not is_put_off:
                 self._context.wakeups.try_wake(INGEST_FEED, table)
         refused = [each for result in results for each in result.refused]
@@ -129,32 +112,28 @@ class FeedTasks:
         }
         return Work(is_idle=commits == 0, details=details)
 
-    def wake_views(self, paths: TablePaths) -> None:
+    def wake_views(self, table: TableStore) -> None:
         """Wake the feeds of a table's views. Best effort: what is lost, the sweep finds."""
-        now_ms = self._context.clock.monotonic_ms()
-        known = self._views.get(paths.name)
-        if known is None or now_ms - known.read_ms > VIEW_NAMES_AGE_MS:
+        names = self._views.get(table.name)
+        if names is None:
             try:
-                names = list_view_names(self._context.warehouse.store, paths)
+                names = self._views[table.name] = list_view_names(table.store, table.paths)
             except IceDBError as error:
                 get_logger().warning("views_not_woken", error=str(error), mitigation="the sweep wakes them")
                 return
-            known = self._views[paths.name] = _Known(now_ms, names)
-        for name in known.names:
+        for name in names:
             self._context.wakeups.try_wake(INGEST_FEED, name)
 
     def sweep_table(self, paths: TablePaths) -> None:
         """Wake the feed of a table if it is a view with something to take. Raises nothing of ours."""
-        now_ms = self._context.clock.monotonic_ms()
-        asked_ms = self._no_view_ms.get(paths.name)
-        if asked_ms is not None and now_ms - asked_ms < TABLE_KIND_AGE_MS:
+        if not self._no_views.is_due(paths.name):
             return
         key = backoff_key(INGEST_FEED, paths.name)
         backoff = self._context.runner.backoff
-        if not backoff.is_due(key) or self._tools.pacer.due_in_ms(paths.name) > MAX_SLEEP_MS:
+        if not backoff.is_due(key) or not self._watch.is_turn(paths.name):
             return
         try:
-            if self._needs_feed(paths, now_ms=now_ms):
+            if self._needs_feed(paths):
                 self._context.wakeups.wake(INGEST_FEED, paths.name)
         except IceDBError as error:
             if isinstance(error, HaltError):
@@ -164,31 +143,27 @@ class FeedTasks:
                 "view_not_swept", swept_table=paths.name, error=str(error), mitigation="looked at again after a pause"
             )
 
-    def _needs_feed(self, paths: TablePaths, *, now_ms: int) -> bool:
-        store = self._context.warehouse.store
-        view = self._tools.readers.open(TableStore(store, paths))
+    def _needs_feed(self, paths: TablePaths) -> bool:
+        view = self._context.open(paths.name)
         if view.config.view_of is None:
-            self._no_view_ms[paths.name] = now_ms
+            self._no_views.note(paths.name)
             return False
-        source = source_of(paths, view.config)
-        registration = read_registration(store, source, paths.name)
+        registration = read_registration(view.store, source_of(paths, view.config), paths.name)
         if registration is not None and registration.state == "detached":
             return False  # its source may be dropped
-        return is_feed_needed(view, self._tools.readers.open(TableStore(store, source)))
+        return is_feed_needed(view, self._source_of(view))
+
+    def _source_of(self, view: Table) -> Table:
+        return self._context.open(source_of(view.paths, view.config).name)
 
     def _feed_once(self, paths: TablePaths) -> FeedResult:
-        store = self._context.warehouse.store
-        feeder: ViewFeeder = self._context.engine.feeder
         started_ms = self._context.clock.monotonic_ms()
-        with self._context.lock(paths.name) as lock:
-            view = self._tools.readers.open(
-                TableStore(store, paths), owner=self._context.owner, check_alive=lock.check_alive
-            )
-            result = feed_view(view, self._tools.readers.open(TableStore(store, source_of(paths, view.config))), feeder)
+        with self._context.open_locked(paths.name) as view:
+            result = feed_view(view, self._source_of(view), self._context.engine.feeder)
         self._metrics.record_feed(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
         if result.committed_key:
-            self._tools.watch.record_commit(paths.name, file_count=result.file_count)
-        self._tools.watch.look(paths)
+            self._watch.record_commit(paths.name, file_count=result.file_count)
+        self._watch.look(paths)
         for refusal in result.refused:
             get_logger().warning(
                 "commit_refused_by_view",

@@ -14,35 +14,6 @@ from icedb_log.ingest.staging import StagedListing, list_staged
 from icedb_log.jobs import SizeClass
 from icedb_log.store.table_store import TableStore
 
-
-class BatchLimits:
-    """Remembers the tables of which batches were deferred.
-
-    Args:
-        max_batches: Most batches in one commit of any table.
-        max_bytes: Most staged bytes in one commit.
-    """
-
-    def __init__(self, *, max_batches: int, max_bytes: int) -> None:
-        self._max_batches = max_batches
-        self._max_bytes = max_bytes
-        self._lowered: dict[str, int] = {}
-
-    def of_table(self, table: str) -> FlushLimits:
-        """Return the bounds of the table's next commit."""
-        return FlushLimits(max_batches=self._lowered.get(table, self._max_batches), max_bytes=self._max_bytes)
-
-    def record(self, table: str, result: FlushResult) -> None:
-        """Learn from a commit: less after a deferral, twice as much after none."""
-        if result.deferred_count:
-            taken = result.batch_count + len(result.rejected)
-            self._lowered[table] = max(1, min(2 * taken, self._max_batches))
-        elif result.committed_key and table in self._lowered:
-            raised = 2 * self._lowered.pop(table)
-            if raised < self._max_batches:
-                self._lowered[table] = raised
-
-
 Takes = Literal["small", "large"]
 
 MAX_LOOKS: Final = 32
@@ -51,36 +22,52 @@ MAX_REMEMBERED: Final = 100_000
 """Ids that are remembered for a table, the newest ones."""
 
 
-class SizedBatches:
-    """Remembers, for each size and table, ids of staged batches that a flush of that size does not take.
+class FlushChoice:
+    """Remembers the tables of which batches were deferred, and ids of batches that a flush of one size does not take.
 
     Args:
-        decoded_bytes: A batch above this is large.
-        row_count: One of more rows, too.
+        limits: Most batches, and staged bytes, in one commit of any table.
+        small: Which batches are small.
     """
 
-    def __init__(self, *, decoded_bytes: int, row_count: int) -> None:
-        self._small = SizeClass("small", decoded_bytes, row_count)
+    def __init__(self, limits: FlushLimits, *, small: SizeClass) -> None:
+        self._limits = limits
+        self._small = small
+        self._lowered: dict[str, int] = {}
         self._others: dict[tuple[Takes, str], frozenset[str]] = {}
 
-    def limit(self, table: str, takes: Takes, limits: FlushLimits) -> FlushLimits:
-        """Return the bounds of a flush of batches of one size."""
-        max_batches = min(limits.max_batches, MAX_LOOKS) if takes == "large" else limits.max_batches
-        skip = self._others.get((takes, table), frozenset())
-        return replace(limits, max_batches=max_batches, sizes=replace(self._small, takes=takes), skip=skip)
+    def limits(self, table: str, takes: Takes) -> FlushLimits:
+        """Return the bounds of the table's next commit of batches of one size."""
+        max_batches = self._lowered.get(table, self._limits.max_batches)
+        return replace(
+            self._limits,
+            max_batches=min(max_batches, MAX_LOOKS) if takes == "large" else max_batches,
+            sizes=replace(self._small, takes=takes),
+            skip=self._others.get((takes, table), frozenset()),
+        )
 
     def record(self, table: str, takes: Takes, result: FlushResult) -> None:
-        """Remember what a flush left out."""
+        """Learn from a commit: what it left out, and to offer less after a deferral, twice as much after none."""
         if result.left_out:
             known = self._others.get((takes, table), frozenset()).union(result.left_out)
             self._others[takes, table] = frozenset(sorted(known)[-MAX_REMEMBERED:])
+        if takes == "large":
+            return
+        most = self._limits.max_batches
+        if result.deferred_count:
+            taken = result.batch_count + len(result.rejected)
+            self._lowered[table] = max(1, min(2 * taken, most))
+        elif result.committed_key and table in self._lowered:
+            raised = 2 * self._lowered.pop(table)
+            if raised < most:
+                self._lowered[table] = raised
 
     def has_work(self, table: TableStore, takes: Takes) -> bool:
         """Whether batches are staged that a flush of one size has to look at. Forgets those that are gone. One LIST."""
         listing = list_staged(table)
-        sizes = replace(self._small, takes=takes)
         self._forget(table.name, listing)
         skip = self._others.get((takes, table.name), frozenset())
+        sizes = replace(self._small, takes=takes)
         if any(
             batch.batch_id not in skip and (takes == "small" or sizes.may_be_large(batch)) for batch in listing.batches
         ):

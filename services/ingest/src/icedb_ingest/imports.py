@@ -2,27 +2,28 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.ingest.import_jobs import FileImporter
 from icedb_log.ingest.import_place import data_url
 from icedb_log.ingest.import_sources import list_sources, parse_pattern
 from icedb_log.ingest.imports import ImportOptions, ImportResult, import_files
 from icedb_log.ingest.pressure import MAX_LOG_FILES
-from icedb_log.keys import TablePaths
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
-from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import Work
-from icedb_service.worker import Engine, WorkerContext
+from icedb_service.worker import WorkerContext
 
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
+
+if TYPE_CHECKING:
+    from icedb_engine.spark.spark_engine import SparkEngine
 
 LOCK_WAIT_MS: Final = 60_000
 """How long a commit waits for a flush of the same table: its copies are worth more than this."""
@@ -33,15 +34,6 @@ MAX_PARTITIONS: Final = 1000
 
 _MODES: Final = ("copy", "in_place")
 _ASSUMPTIONS: Final = (None, "landed", "lost")
-
-
-class ImportingEngine(Engine, Protocol):
-    """An engine that reads footers and copies files."""
-
-    @property
-    def importer(self) -> FileImporter:
-        """Runs import jobs."""
-        ...
 
 
 class ImportTasks:
@@ -56,17 +48,16 @@ class ImportTasks:
 
     def __init__(
         self,
-        context: WorkerContext[ImportingEngine],
+        context: "WorkerContext[SparkEngine]",
         *,
         settings: IngestSettings,
         metrics: IngestMetrics,
-        wake_views: Callable[[TablePaths], None] | None = None,
+        wake_views: Callable[[TableStore], None],
     ) -> None:
-        self._wake_views = wake_views
         self._context = context
         self._settings = settings
         self._metrics = metrics
-        self._readers = LogReaders(context.clock)
+        self._wake_views = wake_views
 
     def import_files(
         self,
@@ -84,8 +75,7 @@ class ImportTasks:
         Delivery: sent by the CLI, at most once. A run that is lost may have imported everything, or some commits, or
         nothing; the same request again imports what is missing, and nothing twice.
         """
-        store, paths = self._context.warehouse.store, self._context.warehouse.table(table).paths
-        opened = self._readers.open(TableStore(store, paths), owner=self._context.owner)
+        opened = self._context.open(table)
         options = _make_options(opened.config, mode, partition, dry_run=dry_run, changed=changed, assume=assume)
         log_files = len(opened.read_log().files)
         if log_files >= MAX_LOG_FILES and not dry_run:
@@ -93,37 +83,25 @@ class ImportTasks:
                 f"table {table}: the log has {log_files} files and takes no more than {MAX_LOG_FILES}: merges and "
                 "vacuum have to bring it down first"
             )
+        if not isinstance(sources, list | tuple) or not all(isinstance(text, str) for text in sources):
+            raise InvalidRequest("import sources are a list of URLs")
+        own_files = [data_url(opened)] if options.mode == "in_place" else []
         found = list_sources(
-            [parse_pattern(text) for text in self._patterns(sources, options, store, paths)],
+            [parse_pattern(text) for text in sources or own_files],
             open_store=self._open_source,
-            allowed=self._allowed(options, store, paths),
+            allowed=[*self._allowed(), *own_files],
         )
-        result = import_files(
-            opened.renewed(),
-            self._context.engine.importer,
-            found,
-            options=options,
-            hold=lambda: self._hold(table),
-        )
+        hold = partial(self._hold, table)
+        result = import_files(opened.renewed(), self._context.engine.importer, found, options=options, hold=hold)
         if not dry_run:
             self._metrics.record_import(result)
             if result.committed_keys:
                 self._context.wakeups.try_wake(MERGE_MERGE, table)
-                if self._wake_views is not None:
-                    self._wake_views(self._context.warehouse.table(table).paths)
+                self._wake_views(opened)
         is_idle = not (result.file_count or result.refused or dry_run)
         return Work(is_idle=is_idle, details={"mode": mode, "sources": len(found), **_describe(result)})
 
-    def _patterns(
-        self, sources: Sequence[str], options: ImportOptions, store: ObjectStore, paths: TablePaths
-    ) -> Sequence[str]:
-        if not isinstance(sources, list | tuple) or not all(isinstance(text, str) for text in sources):
-            raise InvalidRequest("import sources are a list of URLs")
-        if sources or options.mode == "copy":
-            return sources
-        return [data_url(TableStore(store, paths))]
-
-    def _allowed(self, options: ImportOptions, store: ObjectStore, paths: TablePaths) -> list[str]:
+    def _allowed(self) -> list[str]:
         """Return what may be read on request: not every file of the worker's machine."""
         allowed = list(self._settings.import_sources)
         # Where tenants are told apart, "everything that the worker can read" would be the others' tables, too.
@@ -131,7 +109,7 @@ class ImportTasks:
             allowed = ["s3://"]
             if self._settings.store.startswith("file:"):
                 allowed.append(self._settings.store)
-        return [*allowed, data_url(TableStore(store, paths))] if options.mode == "in_place" else allowed
+        return allowed
 
     def _open_source(self, url: str) -> ObjectStore:
         return StoreSettings(url, source_s3(self._settings)).open().store
@@ -139,16 +117,17 @@ class ImportTasks:
     @contextmanager
     def _hold(self, table: str) -> Iterator[None]:
         """Hold the table's lock, waiting for a flush that has it."""
-        deadline_ms = self._context.clock.monotonic_ms() + LOCK_WAIT_MS
-        with ExitStack() as stack:
+        clock = self._context.clock
+        deadline_ms = clock.monotonic_ms() + LOCK_WAIT_MS
+        with ExitStack() as held:
             while True:
                 try:
-                    stack.enter_context(self._context.lock(table))
+                    held.enter_context(self._context.lock(table))
                     break
                 except LockBusy:
-                    if self._context.clock.monotonic_ms() >= deadline_ms:
+                    if clock.monotonic_ms() >= deadline_ms:
                         raise
-                    self._context.clock.sleep_ms(LOCK_PAUSE_MS)
+                    clock.sleep_ms(LOCK_PAUSE_MS)
             yield
 
 

@@ -24,7 +24,7 @@ from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import TableLock
 from icedb_service.runs import Work
-from icedb_service.tasks import TaskOptions, define_task
+from icedb_service.tasks import define_task
 from icedb_service.worker import WorkerContext, sweep_tables
 
 from icedb_janitor.metrics import JanitorMetrics
@@ -174,7 +174,7 @@ def register_tasks(
 ) -> None:
     """Define the service's tasks on its application."""
     tasks = JanitorTasks(context, settings=settings, metrics=metrics)
-    define_task(app, context, TaskOptions(JANITOR_VACUUM), tasks.vacuum)
-    define_task(app, context, TaskOptions(JANITOR_ORPHANS, needs=needs(Verb.MAINTAIN)), tasks.orphans.sweep)
-    define_task(app, context, TaskOptions(JANITOR_PURGE), tasks.purges.purge)
-    define_task(app, context, TaskOptions(JANITOR_SWEEP), tasks.sweep)
+    define_task(app, context, JANITOR_VACUUM, tasks.vacuum)
+    define_task(app, context, JANITOR_ORPHANS, tasks.orphans.sweep, needs=needs(Verb.MAINTAIN))
+    define_task(app, context, JANITOR_PURGE, tasks.purges.purge)
+    define_task(app, context, JANITOR_SWEEP, tasks.sweep)

@@ -1,145 +1,67 @@
 """The tasks of the merger: which table is merged when. What and how, is :mod:`icedb_log.merge.merge`'s business."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from cachetools import LRUCache
 from celery import Celery
-from icedb_log.clock import Clock
-from icedb_log.jobs import CheckAlive, GroupMerger, never_stop
+from icedb_log.jobs import CheckAlive
 from icedb_log.keys import TablePaths
 from icedb_log.merge.merge import MergeOptions, MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeIndex, MergeLimits, plan_merge
-from icedb_log.names import MERGE_COLD, MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP
-from icedb_log.store.object_store import ObjectStore
-from icedb_log.store.table_store import TableStore
+from icedb_log.names import (
+    MERGE_CHANGE,
+    MERGE_COLD,
+    MERGE_DROP_PARTITIONS,
+    MERGE_ERASE,
+    MERGE_MERGE,
+    MERGE_RETAIN,
+    MERGE_SWEEP,
+)
+from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_service.access.access_file import Verb
-from icedb_service.access.credentials import needs_if
-from icedb_service.readers import LogReaders
-from icedb_service.redis_clients import TableLock
-from icedb_service.runs import Work
-from icedb_service.tasks import TaskOptions, define_task
-from icedb_service.worker import Engine, WorkerContext, sweep_tables
+from icedb_service.access.credentials import needs
+from icedb_service.runs import Intervals, Work
+from icedb_service.tasks import define_task
+from icedb_service.worker import WorkerContext, sweep_tables
 
-from icedb_merger.changes import RetentionSchedule, register_change_tasks, register_partition_tasks
-from icedb_merger.erasures import ErasureSchedule, register_erasure_tasks
+from icedb_merger.changes import ChangeTasks
+from icedb_merger.erasures import ErasureTasks
 from icedb_merger.metrics import LaneLabel, MergeMetrics, TurnEnd
 from icedb_merger.settings import MergerSettings
 
+if TYPE_CHECKING:
+    from icedb_engine.spark.spark_engine import SparkEngine
+
 MAX_INDEXES: Final = 64
 """Tables whose index is kept; one of 100,000 data files takes some 60 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedTable:
-    """A table whose log this worker knows.
-
-    Attributes:
-        table: Its reader reads what is new.
-        index: Is brought up to date by each plan.
-    """
-
-    table: Table
-    index: MergeIndex
-
-
-class TableLogs:
-    """Keeps what was used last. Not thread-safe: a worker's process runs one task at a time.
-
-    Args:
-        store: The object store.
-        clock: Given to each reader.
-    """
-
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self._store = store
-        self._readers = LogReaders(clock)
-        self._indexes: LRUCache[str, MergeIndex] = LRUCache(MAX_INDEXES)
-
-    def open(self, paths: TablePaths, *, owner: str = "", check_alive: CheckAlive = never_stop) -> IndexedTable:
-        """Open a table with what is known of it; with a new index if its configuration has changed.
-
-        Raises:
-            NotFound: No such table.
-        """
-        table = self._readers.open(TableStore(self._store, paths), owner=owner, check_alive=check_alive)
-        index = self._indexes.get(paths.prefix)
-        if index is None or index.config != table.config:
-            index = self._indexes[paths.prefix] = MergeIndex(paths, table.config)
-        return IndexedTable(table, index)
-
-    def forget(self, paths: TablePaths) -> None:
-        """Forget the index of a table: after an error nobody knows whether it is whole. The next run makes another."""
-        self._indexes.pop(paths.prefix, None)
-
-    def has_work(self, paths: TablePaths, lane: Lane) -> bool:
-        """Say whether a lane would do something now. Costs one listing and the log files that are new.
-
-        Raises:
-            NotFound: No such table.
-            HaltError: The log cannot be read.
-            Unavailable: The store did not answer.
-        """
-        opened = self.open(paths)
-        view, index = opened.table.read_log(), opened.index
-        return not plan_merge(view, paths=paths, config=index.config, lane=lane, index=index).is_empty
-
-
-class MergingEngine(Engine, Protocol):
-    """An engine that merges groups of data files."""
-
-    @property
-    def merger(self) -> GroupMerger:
-        """Runs merge jobs."""
-        ...
-
-
-@dataclass(slots=True)
-class _Totals:
-    commits: int = 0
-    groups: int = 0
-    files_in: int = 0
-    files_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    rows: int = 0
-    folded_log_files: int = 0
-
-    def add(self, result: MergeResult) -> None:
-        self.commits += result.commit_count
-        self.groups += result.group_count
-        self.files_in += result.input_count
-        self.files_out += result.output_count
-        self.bytes_in += result.input_bytes
-        self.bytes_out += result.output_bytes
-        self.rows += result.row_count
-        self.folded_log_files += result.folded_log_count
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+_ALL_TABLES: Final = ""
 
 
 class MergeTasks:
-    """The work of the tasks, in the process that runs them.
+    """The work of the tasks, in the process that runs them. Not thread-safe: that process runs one at a time.
 
     Args:
         context: Warehouse, engine, locks, wake-ups.
         settings: Of the service.
         metrics: Of the service.
+
+    Attributes:
+        retention: When sweeps look at a table's retention again.
     """
 
     def __init__(
-        self, context: WorkerContext[MergingEngine], *, settings: MergerSettings, metrics: MergeMetrics
+        self, context: "WorkerContext[SparkEngine]", *, settings: MergerSettings, metrics: MergeMetrics
     ) -> None:
         self._context = context
         self._settings = settings
         self._metrics = metrics
-        self._logs = TableLogs(context.warehouse.store, context.clock)
-        self._cold_looked_ms: dict[str, int] = {}
-        self.retention = RetentionSchedule(context, interval_ms=settings.merge_retain_interval_ms)
-        self.erasures = ErasureSchedule(context, interval_ms=settings.merge_erase_interval_ms)
+        self._indexes: LRUCache[str, MergeIndex] = LRUCache(MAX_INDEXES)
+        self._cold = Intervals(context.clock, settings.merge_cold_interval_ms)
+        self._erasures = Intervals(context.clock, settings.merge_erase_interval_ms)
+        self.retention = Intervals(context.clock, settings.merge_retain_interval_ms)
 
     def merge(self, table: str, full: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
         """Give a table its turn in the hot lane, or merge it in full; what is left goes to the end of the queue.
@@ -170,11 +92,20 @@ class MergeTasks:
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
-        has_hot = partial(self._logs.has_work, lane="hot")
-        merges = sweep_tables(self._context, task=MERGE_MERGE, is_needed=has_hot)
-        cold = sweep_tables(self._context, task=MERGE_COLD, is_needed=self._is_cold_due)
-        retention = sweep_tables(self._context, task=MERGE_RETAIN, is_needed=self.retention.take)
-        erasure_count = self.erasures.sweep()
+        sweep = partial(sweep_tables, self._context)
+        merges = sweep(task=MERGE_MERGE, is_needed=lambda paths: self._has_work(paths, "hot"))
+        cold = sweep(
+            task=MERGE_COLD,
+            is_needed=lambda paths: self._cold.look(paths.name, lambda: self._has_work(paths, "cold")),
+        )
+        retention = sweep(
+            task=MERGE_RETAIN,
+            is_needed=lambda paths: self.retention.look(paths.name, lambda: self._has_retention(paths)),
+        )
+        erasure_count = 0
+        if self._erasures.is_due(_ALL_TABLES):
+            erasure_count = sweep(task=MERGE_ERASE, is_needed=self._has_erasures).details["woken"]
+            self._erasures.note(_ALL_TABLES)
         return Work(
             is_idle=merges.is_idle and cold.is_idle and retention.is_idle and not erasure_count,
             details={
@@ -185,70 +116,79 @@ class MergeTasks:
             },
         )
 
-    def _is_cold_due(self, paths: TablePaths) -> bool:
-        now_ms = self._context.clock.monotonic_ms()
-        looked_ms = self._cold_looked_ms.get(paths.name)
-        if looked_ms is not None and now_ms - looked_ms < self._settings.merge_cold_interval_ms:
-            return False
-        is_due = self._logs.has_work(paths, "cold")
-        self._cold_looked_ms[paths.name] = now_ms
-        return is_due
+    def _has_work(self, paths: TablePaths, lane: Lane) -> bool:
+        """Say whether a lane would do something now. Costs one listing and the log files that are new."""
+        table = self._context.open(paths.name)
+        index = self._index_of(table)
+        return not plan_merge(table.read_log(), paths=paths, config=table.config, lane=lane, index=index).is_empty
+
+    def _has_retention(self, paths: TablePaths) -> bool:
+        return read_table_config(self._context.warehouse.table(paths.name)).retention_ms is not None
+
+    def _has_erasures(self, paths: TablePaths) -> bool:
+        return bool(self._context.warehouse.store.list_page(paths.open_erasures_prefix, limit=1).objects)
+
+    def _index_of(self, table: Table) -> MergeIndex:
+        """Return what is known of a table's files; nothing if its configuration has changed."""
+        index = self._indexes.get(table.name)
+        if index is None or index.config != table.config:
+            index = self._indexes[table.name] = MergeIndex(table.paths, table.config)
+        return index
 
     def _take_turn(self, table: str, label: LaneLabel) -> Work:
         """Merge a table until nothing is worth it, or a bound of the turn is met."""
-        totals = _Totals()
         end: TurnEnd = "stopped"
         try:
             with self._context.lock(table) as lock:
-                end = self._merge_for_a_turn(table, label, totals, lock)
+                end, total = self._merge_for_a_turn(table, label, lock.check_alive)
         finally:
             # Commits that have landed stay, and are counted, whatever stopped the turn.
             self._metrics.turns.labels(label, end).inc()
-        has_more = end != "done"
-        return Work(is_idle=totals.commits == 0, details={**totals.to_json(), "has_more": has_more})
+        details = {
+            "commits": total.commit_count,
+            "groups": total.group_count,
+            "files_in": total.input_count,
+            "files_out": total.output_count,
+            "bytes_in": total.input_bytes,
+            "bytes_out": total.output_bytes,
+            "rows": total.row_count,
+            "folded_log_files": total.folded_log_count,
+            "has_more": end != "done",
+        }
+        return Work(is_idle=total.commit_count == 0, details=details)
 
-    def _merge_for_a_turn(self, table: str, label: LaneLabel, totals: _Totals, lock: TableLock) -> TurnEnd:
-        paths, clock = self._context.warehouse.table(table).paths, self._context.clock
-        lane: Lane = "cold" if label == "cold" else "hot"
-        limits = self._limits(label)
+    def _merge_for_a_turn(self, name: str, label: LaneLabel, check_alive: CheckAlive) -> tuple[TurnEnd, MergeResult]:
+        clock, limits = self._context.clock, self._limits(label)
         started_ms = clock.monotonic_ms()
 
         def has_time() -> bool:
             return clock.monotonic_ms() - started_ms < self._settings.merge_turn_ms
 
-        def count(result: MergeResult) -> None:
-            totals.add(result)
-            self._metrics.record(label, result)
-
+        watch = MergeWatch(has_time, partial(self._metrics.record, label), self._metrics.record_check)
+        total = MergeResult()
         while True:
-            lock.check_alive()
-            opened = self._logs.open(paths, owner=self._context.owner, check_alive=lock.check_alive)
+            check_alive()
+            table = self._context.open(name, check_alive=check_alive)
+            left = replace(
+                limits,
+                max_bytes=max(1, limits.max_bytes - total.input_bytes),
+                max_files=max(1, limits.max_files - total.input_count),
+            )
+            options = MergeOptions(lane="cold" if label == "cold" else "hot", full=label == "full", limits=left)
+            merger, index = self._context.engine.merger, self._index_of(table)
             try:
-                result = merge_table(
-                    opened.table,
-                    self._context.engine.merger,
-                    options=MergeOptions(
-                        lane=lane,
-                        full=label == "full",
-                        limits=replace(
-                            limits,
-                            max_bytes=max(1, limits.max_bytes - totals.bytes_in),
-                            max_files=max(1, limits.max_files - totals.files_in),
-                        ),
-                    ),
-                    watch=MergeWatch(has_time=has_time, on_commit=count, on_check=self._metrics.record_check),
-                    index=opened.index,
-                )
+                result = merge_table(table, merger, options=options, watch=watch, index=index)
             except BaseException:
-                self._logs.forget(paths)
+                self._indexes.pop(name, None)  # nobody knows whether it is whole; the next run makes another
                 raise
+            total = total.plus(result)
             # A commit may have made a larger tier worth a merge: only a run without one says "nothing left".
             if result.committed_key is None:
-                return "done"
+                return "done", total
             if not has_time():
-                return "time"
-            if totals.bytes_in >= limits.max_bytes or totals.files_in >= limits.max_files:
-                return "amount"
+                return "time", total
+            if total.input_bytes >= limits.max_bytes or total.input_count >= limits.max_files:
+                return "amount", total
 
     def _limits(self, label: LaneLabel) -> MergeLimits:
         settings = self._settings
@@ -266,9 +206,13 @@ def register_tasks(
 ) -> None:
     """Define the service's tasks on its application."""
     tasks = MergeTasks(context, settings=settings, metrics=metrics)
-    define_task(app, context, TaskOptions(MERGE_MERGE, needs=needs_if(Verb.MAINTAIN, "full")), tasks.merge)
-    define_task(app, context, TaskOptions(MERGE_COLD), tasks.cold)
-    define_task(app, context, TaskOptions(MERGE_SWEEP, needs_engine=False), tasks.sweep)
-    register_change_tasks(app, context, metrics=metrics)
-    register_partition_tasks(app, context, metrics=metrics, schedule=tasks.retention)
-    register_erasure_tasks(app, context, settings=settings, metrics=metrics)
+    changes = ChangeTasks(context, metrics=metrics, retention=tasks.retention)
+    define = partial(define_task, app, context)
+    define(MERGE_MERGE, tasks.merge, needs=needs(Verb.MAINTAIN, "full"))
+    define(MERGE_COLD, tasks.cold)
+    define(MERGE_SWEEP, tasks.sweep, needs_engine=False)
+    define(MERGE_CHANGE, changes.change, needs=needs(Verb.ERASE))
+    define(MERGE_DROP_PARTITIONS, changes.drop_partitions, needs_engine=False, needs=needs(Verb.ERASE))
+    define(MERGE_RETAIN, changes.retain, needs_engine=False, needs=needs(Verb.ERASE, "force"))
+    # Without arguments it carries on what stands in the store, as the sweep does.
+    define(MERGE_ERASE, ErasureTasks(context, metrics=metrics).erase, needs=needs(Verb.ERASE, "preview"))

@@ -4,6 +4,7 @@ A task that does only what the periodic sweep would do anyway needs no token: it
 stands in the store. One that says what to do needs the verb for it. Imports neither gRPC nor a web framework.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,8 +17,8 @@ _SUBJECT_NAMES: Final = ("x509_subject_alternative_name", "x509_common_name")
 """Where TLS puts the names of a client certificate; the common name counts only where there is no other."""
 
 
-class GrpcAccess:
-    """Asks the guard for gRPC handlers, synchronous or asyncio ones.
+class _CallAccess(ABC):
+    """Asks the guard for calls of one kind.
 
     Args:
         guard: Decides.
@@ -26,77 +27,64 @@ class GrpcAccess:
     def __init__(self, guard: AccessGuard) -> None:
         self.guard = guard
 
-    def identify(self, context: Any) -> Identity:
+    @abstractmethod
+    def recognise(self, call: Any) -> Identity:
+        """Return who calls, and count nothing: for streams whose messages are counted one by one.
+
+        Raises:
+            Unauthenticated: No credentials, or wrong ones.
+        """
+
+    def identify(self, call: Any) -> Identity:
         """Return who calls, for a call that is about no single table; counts a call.
 
         Raises:
             Unauthenticated: No credentials, or wrong ones.
             Overloaded: It calls more often than its rate allows.
         """
-        identity = self.recognise(context)
+        identity = self.recognise(call)
         self.guard.charge(identity)
         return identity
 
-    def require(self, context: Any, verb: Verb, table: str) -> Identity:
+    def require(self, call: Any, verb: Verb, table: str) -> Identity:
         """Return who calls, if they may do this. Raises Unauthenticated, PermissionDenied, NotFound, Overloaded."""
-        identity = self.recognise(context)
+        identity = self.recognise(call)
         self.guard.require(identity, verb, table)
         return identity
 
-    def recognise(self, context: Any) -> Identity:
-        """Return who calls, and count nothing: for streams whose messages are counted one by one."""
+
+class GrpcAccess(_CallAccess):
+    """Asks the guard for gRPC handlers, synchronous or asyncio ones: a call is their context."""
+
+    def recognise(self, call: Any) -> Identity:
+        """Return who calls. Raises Unauthenticated."""
         if not self.guard.is_enforced:
             return self.guard.identify()
-        given = [str(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
+        given = [str(value) for key, value in call.invocation_metadata() or () if key == AUTHORIZATION]
+        peer = call.auth_context()
+        names: tuple[bytes, ...] = next((tuple(peer[kind]) for kind in _SUBJECT_NAMES if peer.get(kind)), ())
         # Several are one that is wrong: which of them would count?
         return self.guard.identify(
             authorization=", ".join(given) if given else None,
-            certificate_names=_certificate_names(context.auth_context()),
+            certificate_names=tuple(name.decode(errors="replace") for name in names),
         )
 
 
-def _certificate_names(peer: Any) -> tuple[str, ...]:
-    for kind in _SUBJECT_NAMES:
-        names = tuple(name.decode(errors="replace") for name in peer.get(kind) or ())
-        if names:
-            return names
-    return ()
+class HttpAccess(_CallAccess):
+    """Asks the guard for ASGI requests: a call is a scope."""
+
+    def recognise(self, call: Mapping[str, Any]) -> Identity:
+        """Return who sends a request. Raises Unauthenticated."""
+        given = [value for key, value in call["headers"] if key == AUTHORIZATION.encode()]
+        # Several are one that is wrong: which of them would count?
+        return self.guard.identify(
+            authorization=b", ".join(given).decode("latin-1") if given else None,
+            certificate_names=call.get(CERTIFICATE_NAMES, ()),
+        )
 
 
 CERTIFICATE_NAMES: Final = "icedb.certificate_names"
 """Where the HTTP server leaves the names of a client certificate in an ASGI scope."""
-_AUTHORIZATION: Final = b"authorization"
-
-
-class HttpAccess:
-    """Asks the guard for ASGI requests.
-
-    Args:
-        guard: Decides.
-    """
-
-    def __init__(self, guard: AccessGuard) -> None:
-        self.guard = guard
-
-    def require(self, scope: Mapping[str, Any], verb: Verb, table: str) -> Identity:
-        """Return who sends a request, if they may do this.
-
-        Raises:
-            Unauthenticated: No credentials, or wrong ones.
-            IceDBError: As :meth:`AccessGuard.require`.
-        """
-        identity = self.recognise(scope)
-        self.guard.require(identity, verb, table)
-        return identity
-
-    def recognise(self, scope: Mapping[str, Any]) -> Identity:
-        """Return who sends a request. Raises Unauthenticated."""
-        given = [value for key, value in scope["headers"] if key == _AUTHORIZATION]
-        # Several are one that is wrong: which of them would count?
-        return self.guard.identify(
-            authorization=b", ".join(given).decode("latin-1") if given else None,
-            certificate_names=scope.get(CERTIFICATE_NAMES, ()),
-        )
 
 
 def certificate_names(peer: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -107,10 +95,6 @@ def certificate_names(peer: Mapping[str, Any] | None) -> tuple[str, ...]:
     if others:
         return others
     return tuple(str(value) for part in peer.get("subject", ()) for kind, value in part if kind == "commonName")
-
-
-HEADER: Final = "authorization"
-MAX_SHOWN_CHARS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,25 +114,11 @@ Needs = Callable[[Mapping[str, Any]], Sequence[Need]]
 """From a task's arguments by name to what they ask for; nothing: the sweep would do it anyway."""
 
 
-def needs_nothing(_arguments: Mapping[str, Any]) -> Sequence[Need]:
-    """Return nothing: the task does what the sweep does."""
-    return ()
-
-
-def needs(verb: Verb) -> Needs:
-    """Return the needs of a task that always does this with its table."""
+def needs(verb: Verb, *if_set: str) -> Needs:
+    """Return the needs of a task that does this with its table: always, or only if one of these arguments is set."""
 
     def of(arguments: Mapping[str, Any]) -> Sequence[Need]:
-        return (Need(verb, str(arguments.get("table"))),)
-
-    return of
-
-
-def needs_if(verb: Verb, *names: str) -> Needs:
-    """Return the needs of a task that a sweep sends, too: this verb, if one of these arguments is set."""
-
-    def of(arguments: Mapping[str, Any]) -> Sequence[Need]:
-        is_asked = any(arguments.get(name) for name in names)
+        is_asked = not if_set or any(arguments.get(name) for name in if_set)
         return (Need(verb, str(arguments.get("table"))),) if is_asked else ()
 
     return of
@@ -189,5 +159,5 @@ class TaskAccess:
 def header_of(request: Any) -> str | None:
     """Return the authorization that a message carries."""
     headers = getattr(request, "headers", None)
-    value = headers.get(HEADER) if isinstance(headers, Mapping) else None
+    value = headers.get(AUTHORIZATION) if isinstance(headers, Mapping) else None
     return value if isinstance(value, str) else None

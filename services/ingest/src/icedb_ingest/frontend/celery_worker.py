@@ -6,9 +6,9 @@ must not take the other endpoints along. Light: threads instead of children, no 
 
 import threading
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from celery import Celery, signals
+from celery import Celery
 from icedb_log.clock import SystemClock
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.store_clock import AlignedClock
@@ -85,7 +85,6 @@ def serve(settings: FrontendSettings) -> int:
         access=access,
     )
     register_enqueue(app, work)
-    receivers = _connect_signals(stopping, settings)
     checks = {"store": lambda: ask_store(warehouse), "redis": lambda: ping_redis(redis, settings.redis_url)}
     start_metrics_server(
         metrics.registry,
@@ -96,25 +95,15 @@ def serve(settings: FrontendSettings) -> int:
     )
     waker.start()
     get_logger().info("worker_started", queue=QUEUE, metrics_port=settings.metrics_port)
-    code = serve_queue(app, QUEUE, pool="threads", concurrency=settings.enqueue_threads)
-    waker.stop()
-    del receivers
-    return code
 
-
-def _connect_signals(stopping: threading.Event, settings: FrontendSettings) -> list[Any]:
-    """Connect to Celery's signals; the receivers live as long as the returned list."""
-
-    def keep_our_logging(**_ignored: object) -> None:
-        """Celery sets up no logs when somebody listens here."""
-
-    def begin_to_stop(**_ignored: object) -> None:
+    def begin_to_stop() -> None:
         stopping.set()
         end_after(settings.frontend_shutdown_ms, mitigation="unfinished messages come again")
 
-    signals.setup_logging.connect(keep_our_logging)
-    signals.worker_shutting_down.connect(begin_to_stop)
-    return [keep_our_logging, begin_to_stop]
+    threads = settings.enqueue_threads
+    code = serve_queue(app, QUEUE, pool="threads", concurrency=threads, on_stop=begin_to_stop)
+    waker.stop()
+    return code
 
 
 if __name__ == "__main__":

@@ -249,6 +249,7 @@ def register_enqueue(app: Celery, work: EnqueueWork) -> Task:
     task: Task = app.task(
         enqueue,
         bind=True,
+        shared=False,
         name=INGEST_ENQUEUE,
         acks_late=True,
         reject_on_worker_lost=True,
