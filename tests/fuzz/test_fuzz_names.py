@@ -12,7 +12,6 @@ from icedb_gateway.requests import parse_request
 from icedb_gateway.signature import check_signature, check_time, read_claim
 from icedb_log.clock import make_uuid7_hex, parse_uuid7_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, PermissionDenied, Unauthenticated
-from icedb_log.key_rules import check_key, is_listable
 from icedb_log.keys import (
     TablePaths,
     check_pin_name,
@@ -23,6 +22,7 @@ from icedb_log.keys import (
     parse_staged_key,
     pin_name_of,
 )
+from icedb_log.store.object_store import check_key, is_listable
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.access_file import read_access_file
 from icedb_service.access.guard import AccessGuard, RateLimits

@@ -13,7 +13,7 @@ from icedb_log.errors import Fenced, IceDBError, NotFound, Unavailable, Unsuppor
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.quarantine import list_quarantined, reason_key
 from icedb_log.ingest.quarantine_ops import begin_drop, drop_quarantined, read_quarantined, retry_quarantined
-from icedb_log.store.probe import PROBE_FOLDER
+from icedb_log.store.object_store import PROBE_FOLDER
 from icedb_log.table.table import Table
 from icedb_log.units import DAY_MS, HOUR_MS
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault

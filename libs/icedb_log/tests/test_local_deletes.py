@@ -4,9 +4,8 @@ import errno
 import os
 
 import pytest
-from icedb_log.store import local_files, local_store
-from icedb_log.store.local_files import STORE_FOLDER
-from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store import local_store
+from icedb_log.store.local_store import STORE_FOLDER, LocalObjectStore
 from icedb_log.store.object_store import list_all
 
 
@@ -58,7 +57,7 @@ def test_a_file_that_may_not_be_deleted_keeps_no_other_from_going(store, root, m
 def test_keys_whose_lock_cannot_be_had_fail_and_others_go(store, root, monkeypatch):
     keys = [f"t/{number}" for number in range(20)]
     write_all(root, keys)
-    monkeypatch.setattr(local_files, "LOCK_WAIT_MS", 5)
+    monkeypatch.setattr(local_store, "LOCK_WAIT_MS", 5)
     number = local_store._lock_number(keys[0])
     with store._locked(keys[0]):
         report = LocalObjectStore(root).delete(keys)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.store import local_files, local_store
-from icedb_log.store.local_files import STORE_FOLDER
-from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store import local_store
+from icedb_log.store.local_store import STORE_FOLDER, LocalObjectStore
 from icedb_log.store.object_store import delete_or_raise, list_all
 from icedb_sim.fakes.store_acceptance import StoreAcceptance, expect
 
@@ -134,7 +133,7 @@ def test_an_object_is_as_old_as_its_name_not_as_its_bytes(store, root, monkeypat
 
 def test_versions_differ_although_inode_tick_and_size_are_used_again(tmp_path):
     for number, unique_id in enumerate(("0" * 27 + "abcde", "0" * 27 + "00001")):
-        stat = local_files.write_new_file(str(tmp_path / str(number)), iter((b"x",)), unique_id)
+        stat = local_store.write_new_file(str(tmp_path / str(number)), iter((b"x",)), unique_id)
         assert stat.st_mtime_ns % 1_000_000 == int(unique_id, 16) % 1_000_000
         assert stat.st_mtime_ns < stat.st_ctime_ns
 

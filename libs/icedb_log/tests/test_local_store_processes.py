@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 from icedb_log.errors import Unavailable
-from icedb_log.store import local_files
+from icedb_log.store import local_store
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.object_store import list_all
 from icedb_sim.fakes.store_acceptance import expect
@@ -111,7 +111,7 @@ def test_a_killed_process_leaves_no_lock_and_no_object(store, root):
 
 
 def test_a_lock_that_is_never_released_is_reported(store, monkeypatch):
-    monkeypatch.setattr(local_files, "LOCK_WAIT_MS", 20)
+    monkeypatch.setattr(local_store, "LOCK_WAIT_MS", 20)
     store.put("key", b"before")
     with store._locked("key"):
         error = expect(Unavailable, lambda: store.put("key", b"after"))

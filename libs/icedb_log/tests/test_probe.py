@@ -2,8 +2,7 @@
 
 import pytest
 from icedb_log.errors import PreconditionFailed, Unavailable, UnsupportedFormat
-from icedb_log.store.object_store import list_all
-from icedb_log.store.probe import probe_conditional_writes
+from icedb_log.store.object_store import list_all, probe_conditional_writes
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 

@@ -6,8 +6,7 @@ from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.ingest.idempotency import KEEP_MS
-from icedb_log.store.object_store import list_all
-from icedb_log.store.probe import PROBE_FOLDER
+from icedb_log.store.object_store import PROBE_FOLDER, list_all
 from icedb_log.units import DAY_MS
 from icedb_sim.rigs.task_context import MemoryContext
 

@@ -22,8 +22,7 @@ from icedb_log.serving.selection import select_files
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
-from icedb_log.table.table_columns import unite_columns
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig, unite_columns
 
 from icedb_spark.options import ReadOptions
 from icedb_spark.values import PinnedSnapshot

@@ -6,9 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.ingest.import_place import data_url
 from icedb_log.ingest.import_sources import list_sources, parse_pattern
-from icedb_log.ingest.imports import ImportOptions, ImportResult, import_files
+from icedb_log.ingest.imports import ImportOptions, ImportResult, data_url, import_files
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectStore

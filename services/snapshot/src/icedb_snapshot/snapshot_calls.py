@@ -32,8 +32,7 @@ from icedb_log.serving.selection import FileSelector
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table_columns import unite_columns
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig, unite_columns
 from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2
 from icedb_service.access.access_file import Verb

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed
-from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit
 from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteReport,
@@ -21,9 +20,13 @@ from icedb_log.store.object_store import (
     ObjectInfo,
     ObjectPage,
     StoredObject,
+    check_byte_range,
+    check_folder_prefix,
+    check_key,
+    check_page_limit,
     check_presign_ms,
+    probe_conditional_writes,
 )
-from icedb_log.store.probe import probe_conditional_writes
 
 _ETAG_BYTES = 16
 _AFTER_SLASH = chr(ord("/") + 1)

@@ -70,7 +70,7 @@ TRASH_RULES: Final = seen_with(
         "T4",
         "the janitor goes by the configuration that it read first",
         around(
-            "table.same_table:require_same_table",
+            "table.stored_config:require_same_table",
             lambda original, table, config: original(table, read_table_config(table)),
         ),
         profile="sleepypurgers",

@@ -16,10 +16,9 @@ import duckdb
 import pyarrow as pa
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
-from icedb_log.key_rules import MAX_KEY_BYTES
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.object_store import MAX_KEY_BYTES, ObjectStore
 from icedb_log.table.partition_path import encode_partition_value
 from icedb_log.table.table_config import TableConfig
 from icedb_log.table.time_columns import show_time

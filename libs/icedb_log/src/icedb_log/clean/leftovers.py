@@ -28,11 +28,10 @@ from icedb_log.ingest.quarantine import (
 from icedb_log.ingest.quarantine_ops import begin_drop
 from icedb_log.ingest.staging import find_staged
 from icedb_log.object_kinds import ObjectKind
-from icedb_log.store.object_store import FailedDelete, ObjectInfo, ObjectStore, list_all
-from icedb_log.store.probe import PROBE_FOLDER
+from icedb_log.store.object_store import PROBE_FOLDER, FailedDelete, ObjectInfo, ObjectStore, list_all
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.same_table import require_same_table
+from icedb_log.table.stored_config import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import DAY_MS

@@ -26,8 +26,7 @@ from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject
 from icedb_log.store.records import create_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS, check_has_come
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.renewed_config import renew_table_config
-from icedb_log.table.same_table import require_same_table
+from icedb_log.table.stored_config import renew_table_config, require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS

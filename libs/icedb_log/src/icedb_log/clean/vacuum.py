@@ -26,7 +26,7 @@ from icedb_log.model import LogView
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import SteadyTime, check_store_clock
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.same_table import require_same_table
+from icedb_log.table.stored_config import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 

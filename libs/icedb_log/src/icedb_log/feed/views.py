@@ -30,8 +30,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, ListedLogHead, LogView
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.renewed_config import renew_table_config
-from icedb_log.table.stored_config import create_table, read_table_config
+from icedb_log.table.stored_config import create_table, read_table_config, renew_table_config
 from icedb_log.table.table_config import TableConfig
 
 ViewState = Literal["pending", "active", "detached"]

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.keys import TablePaths
-from icedb_log.model import EMPTY, ColumnStats
+from icedb_log.model import EMPTY, ColumnStats, FileMarker
 from icedb_log.table.table_config import TableConfig
 
 ImportMode = Literal["copy", "in_place"]
@@ -88,6 +88,13 @@ class PlacedFile:
     file: InspectedFile
     path: str
     size_bytes: int
+
+    def make_marker(self, created_ms: int) -> FileMarker:
+        """Return what the log says of it."""
+        file = self.file
+        return FileMarker(
+            self.path, self.size_bytes, created_ms, row_count=file.row_count, stats=file.stats, inexact=file.inexact
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from typing import Final
 from urllib.parse import quote
 
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.key_rules import check_key
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, list_all
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, check_key, list_all
 
 MAX_PATTERNS: Final = 10_000
 MAX_SOURCE_FILES: Final = 100_000

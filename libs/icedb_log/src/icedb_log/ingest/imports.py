@@ -4,29 +4,69 @@ See ``docs/import.md``. The commit is an append under the ``ingest`` fence (F1 t
 record says which sources it made live (:mod:`icedb_log.ingest.import_records`). The order is the point: copies, fence,
 log, records, pending record, commit, committed record. Safe under any number of concurrent imports, flushes, merges and
 janitors, without any lock.
+
+A file comes to lie below a table in two ways: as a copy (:class:`_Copies`), or because somebody put it there
+(:class:`_InPlace`). Which of them fit the table's schema is decided by the rule of batches (``docs/types.md``), by the
+types of columns instead of values: the log's schema and the declared columns come first, then the files in the order of
+their URLs. A file that does not fit is refused, whole.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from icedb_log.errors import CommitConflict, Fenced
+from icedb_log.clean.orphan_record import read_orphan_record
+from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, NotFound
 from icedb_log.feed.views import require_takes_batches
-from icedb_log.ingest.import_jobs import FileImporter, ImportMode, InspectedFile, InspectJob, PlacedFile, RefusedFile
-from icedb_log.ingest.import_place import CopyPlacement, InPlacePlacement, Placement, named_in
-from icedb_log.ingest.import_records import Assumption
-from icedb_log.ingest.import_schema import settle_files
+from icedb_log.ingest.import_jobs import (
+    CopyOutput,
+    FileImporter,
+    ImportMode,
+    InspectedFile,
+    InspectJob,
+    PlacedFile,
+    RefusedFile,
+)
+from icedb_log.ingest.import_records import (
+    Assumption,
+    ImportedSource,
+    ImportRecord,
+    find_imported,
+    mark_committed,
+    put_record,
+    read_records,
+    settle_records,
+)
 from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.log.fold import union_schema
-from icedb_log.model import EMPTY, FileMarker
+from icedb_log.model import EMPTY, LogView
+from icedb_log.stopwatch import Stopwatch
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.commit import Added, AppendCommit
 from icedb_log.table.table import Table
+from icedb_log.table.table_config import TableConfig, check_column_name
 from icedb_log.units import MIB
 
 COMMIT_ATTEMPTS: Final = 3
 """How often the same files are offered when another worker takes the fence in between."""
+MAX_TABLE_COLUMNS: Final = 2000
+"""As for batches."""
+
+_HEAD_THREADS: Final = 16
+_CLOCK_MARGIN_MS: Final = 2000
+"""Stores tell times in whole seconds; an age must not be underestimated here."""
+_CHANGED: Final = (
+    "it was imported before, with other content: if it still holds the same events, they would be in the table twice. "
+    "If all of it is new, import it with --changed"
+)
+_ORPHAN: Final = (
+    "an orphan sweep has found a file of this name that nothing named, and may be deleting it: put it there under "
+    "another name, or import it without --in-place from another folder"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,104 +172,281 @@ def import_files(
     """
     options = options or ImportOptions()
     require_takes_batches(table.config)
-    placement: Placement = (
-        InPlacePlacement(table)
-        if options.mode == "in_place"
-        else CopyPlacement(table, importer, takes_changed=options.takes_changed, assumed=options.assumed)
-    )
-    run = _ImportRun(table, placement)
-    run.result.is_dry_run = options.is_dry_run
-    files = run.inspect(sources, importer, options)
+    result = ImportResult(is_dry_run=options.is_dry_run)
+    way = (_InPlace if options.mode == "in_place" else _Copies)(table, importer, options)
+    files = _inspect(way, sources, result)
     if options.is_dry_run:
-        run.result.add([PlacedFile(file, file.source.url, file.source.size_bytes) for file in files])
-        return run.result
+        result.add([PlacedFile(file, file.source.url, file.source.size_bytes) for file in files])
+        return result
     for chunk in _cut(files, limits or ImportLimits()):
-        placed = placement.place(chunk)  # W1
-        run.result.refused.extend(placed.refused)
+        placed = way.place(chunk)  # W1
+        result.refused.extend(placed.refused)
         if placed.files:
             with hold():
-                run.commit(placed.files)
-    return run.result
+                _commit(way, placed.files, result)
+    return result
 
 
-class _ImportRun:
-    """The state of one call of :func:`import_files`."""
+@dataclass(frozen=True, slots=True)
+class _Confirmed:
+    """Files that may be committed under the fence; ``last_check`` raises when that comes too late (W3)."""
 
-    def __init__(self, table: Table, placement: Placement) -> None:
-        self._table = table
-        self._placement = placement
-        self.result = ImportResult()
+    files: Sequence[PlacedFile]
+    refused: Sequence[RefusedFile]
+    last_check: Callable[[], None]
 
-    def inspect(
-        self, sources: Sequence[SourceFile], importer: FileImporter, options: ImportOptions
-    ) -> tuple[InspectedFile, ...]:
-        """Return the files that can be imported and are not yet, as far as can be told without the fence."""
-        view = self._table.read_log()
-        sorted_out = self._placement.sort_out(sources, view)
-        self.result.refused.extend(sorted_out.refused)
-        self.result.imported_before_count += sorted_out.imported_before_count
-        if not sorted_out.wanted:
-            return ()
-        table = self._table
-        job = InspectJob(table.paths, table.config, sorted_out.wanted, options.partition, options.mode)
-        output = importer.inspect_files(job)
-        self.result.refused.extend(output.refused)
-        filled = [file for file in output.files if file.row_count]
-        self.result.empty_count += len(output.files) - len(filled)
-        problems = [(file, self._placement.find_problem(file)) for file in filled]
-        self.result.refused.extend(RefusedFile(file.source.url, reason) for file, reason in problems if reason)
-        good = [file for file, reason in problems if not reason]
-        settled = settle_files(good, schema=union_schema(table.name, view.files).effective, config=table.config)
-        self.result.refused.extend(settled.refused)
-        return settled.files
 
-    def commit(self, placed: Sequence[PlacedFile]) -> None:
-        """Make files live; offer the same ones again if another worker takes the fence in between."""
-        for attempt in range(1, COMMIT_ATTEMPTS + 1):
-            try:
-                self._commit_once(placed)
-            except (Fenced, CommitConflict):
-                # Certainly refused: no log file names these files. A record of this attempt stays pending, and the
-                # next attempt settles it before it makes its own.
-                if attempt == COMMIT_ATTEMPTS:
-                    raise
-            else:
-                return
+class _Way:
+    """How files come to lie below a table: which are imported already, what keeps one from it, what is checked."""
 
-    def _commit_once(self, placed: Sequence[PlacedFile]) -> None:
-        with AppendCommit(self._table, reads_whole_log=True) as commit:
-            confirmed = self._placement.confirm(placed, commit.whole_log)
-            files = [each.file for each in confirmed.files]
-            settled = settle_files(files, schema=commit.known.effective, config=self._table.config)
-            fitting = {file.source.url for file in settled.files}
-            taken = [each for each in confirmed.files if each.file.source.url in fitting]
-            if taken:
-                added = Added(files=self._make_markers(taken), schema=settled.schema)
-                log = commit.build(added, named=named_in(commit.whole_log))
-                confirm_landed = self._placement.announce(taken, commit_id=commit.commit_id)
-                committed = commit.land(log, last_check=confirmed.last_check)  # W3
-                self.result.committed_keys.append(committed.key)
-                confirm_landed()
-        self.result.add(taken)
-        self.result.imported_before_count += confirmed.imported_before_count
-        self.result.refused.extend([*confirmed.refused, *settled.refused])
+    def __init__(self, table: Table, importer: FileImporter, options: ImportOptions) -> None:
+        self.table: Final = table
+        self.importer: Final = importer
+        self.options: Final = options
+        self._own_url: Final = data_url(table)
+        self._limit_ms: Final = table.config.orphan_age_ms // 2
 
-    def _make_markers(self, taken: Sequence[PlacedFile]) -> tuple[FileMarker, ...]:
-        now_ms = self._table.clock.now_ms()
-        return tuple(
-            FileMarker(
-                path=each.path,
-                size_bytes=each.size_bytes,
-                created_ms=now_ms,
-                row_count=each.file.row_count,
-                stats=each.file.stats,
-                inexact=each.file.inexact,
+    def sort_out(self, sources: Sequence[SourceFile], view: LogView, result: ImportResult) -> tuple[SourceFile, ...]:
+        """Return the sources that are worth a look. Advisory: what decides is :meth:`confirm`."""
+        raise NotImplementedError
+
+    def find_problem(self, file: InspectedFile) -> str | None:
+        """Return why an inspected file cannot be placed; None if it can."""
+        raise NotImplementedError
+
+    def place(self, files: tuple[InspectedFile, ...]) -> CopyOutput:
+        """Bring files below the table (W1)."""
+        raise NotImplementedError
+
+    def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> _Confirmed:
+        """Say which files may be committed. The caller holds the fence; ``view`` was read after it (F2)."""
+        raise NotImplementedError
+
+    def announce(self, placed: Sequence[PlacedFile], *, commit_id: str) -> Callable[[], None]:
+        """Write down that a commit is coming; returns what to call when it has landed."""
+        raise NotImplementedError
+
+
+class _Copies(_Way):
+    """Copies under fresh names, with a record of their sources.
+
+    A name is never used again, not even for the same source: the orphan sweep may be deleting what lies there.
+    """
+
+    _stopwatch: Stopwatch
+
+    def sort_out(self, sources: Sequence[SourceFile], view: LogView, result: ImportResult) -> tuple[SourceFile, ...]:
+        del view  # committed records tell
+        own = next((source.url for source in sources if source.url.startswith(self._own_url)), None)
+        if own is not None:
+            raise InvalidRequest(
+                f"table {self.table.name}: {own} lies below the table's own data, and a copy of it would double rows; "
+                "use --in-place for files that others have put there"
             )
-            for each in taken
+        imported = find_imported(listed.record for listed in read_records(self.table))
+        new = [source for source in sources if source.etag not in imported.get(source.url, ())]
+        result.imported_before_count += len(sources) - len(new)
+        result.refused.extend(RefusedFile(each.url, _CHANGED) for each in new if self._is_changed(each, imported))
+        return tuple(source for source in new if not self._is_changed(source, imported))
+
+    def _is_changed(self, source: SourceFile, imported: Collection[str]) -> bool:
+        return source.url in imported and not self.options.takes_changed
+
+    def find_problem(self, file: InspectedFile) -> str | None:
+        del file  # a copy can lie in every partition
+        return None
+
+    def place(self, files: tuple[InspectedFile, ...]) -> CopyOutput:
+        self._stopwatch = Stopwatch(self.table.clock)  # W3: the time until the commit is measured from here
+        return self.importer.copy_files(self.table.paths, files)  # N1
+
+    def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> _Confirmed:
+        """Settle what earlier runs left open, then leave out what they, or others meanwhile, have committed (N2).
+
+        WARN: the records are read after the log, which is read after the fence. In another order a run writes its
+        record and commits between the two reads, this one sees neither, and the files are in the table twice.
+        """
+        records = read_records(self.table)
+        settled = settle_records(self.table, records, named=named_in(view), assumed=self.options.assumed)
+        imported = find_imported(settled)
+        new = [each for each in placed if each.file.source.etag not in imported.get(each.file.source.url, ())]
+        changed = [each.file.source.url for each in new if self._is_changed(each.file.source, imported)]
+        return _Confirmed(
+            [each for each in new if not self._is_changed(each.file.source, imported)],
+            [RefusedFile(url, _CHANGED) for url in changed],
+            partial(self._stopwatch.require_within, self._limit_ms, table=self.table.name),  # W3
         )
 
+    def announce(self, placed: Sequence[PlacedFile], *, commit_id: str) -> Callable[[], None]:
+        record = ImportRecord(
+            import_id=self.table.clock.new_id(),
+            state="pending",
+            commit_id=commit_id,
+            sources=tuple(
+                ImportedSource(url=each.file.source.url, etag=each.file.source.etag, path=each.path) for each in placed
+            ),
+        )
+        etag = put_record(self.table, record)
+        return partial(mark_committed, self.table, record, etag=etag)
 
-def _cut(files: tuple[InspectedFile, ...], limits: ImportLimits) -> Iterator[tuple[InspectedFile, ...]]:
+
+class _InPlace(_Way):
+    """Files that others have put below the table's ``_data/``. The log itself is the record.
+
+    A data file that was ever live is named by the log for as long as it exists (J2, M1). So one that exists and is not
+    named, in a log read under the fence, was never live, and may be made live once.
+    """
+
+    def sort_out(self, sources: Sequence[SourceFile], view: LogView, result: ImportResult) -> tuple[SourceFile, ...]:
+        outside = next((source.url for source in sources if not source.url.startswith(self._own_url)), None)
+        if outside is not None:
+            raise InvalidRequest(
+                f"table {self.table.name}: {outside} does not lie below {self._own_url}, where files are taken in "
+                "place: import it without --in-place"
+            )
+        named = named_in(view)  # N4: live or dead
+        wanted = tuple(source for source in sources if self._key_of(source) not in named)
+        result.imported_before_count += len(sources) - len(wanted)
+        return wanted
+
+    def find_problem(self, file: InspectedFile) -> str | None:
+        key = self._key_of(file.source)
+        name = key.rpartition("/")[2].removesuffix(".parquet")
+        try:
+            expected = self.table.paths.data_key(partition=file.partition, file_id=name)
+        except InvalidRequest as error:
+            return str(error)
+        if key == expected:
+            return None
+        return (
+            f"its rows belong to partition {file.partition or '(none)'}: in place its key must be {expected}; move it "
+            "there, or import it without --in-place from another folder"
+        )
+
+    def place(self, files: tuple[InspectedFile, ...]) -> CopyOutput:
+        placed = (PlacedFile(file, self._key_of(file.source), file.source.size_bytes) for file in files)
+        return CopyOutput(tuple(placed), ())
+
+    def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> _Confirmed:
+        """Leave out what the log names now, what changed or went, and what the orphan sweep may delete (W3, J5)."""
+        named = named_in(view)
+        unnamed = [each for each in placed if each.path not in named]
+        stopwatch = Stopwatch(self.table.clock)
+        # WARN: looked at after the log was read. The other way round: it is seen, then committed, merged and vacuumed
+        # by others, and the log forgets it; it would be made live again, and is not even there.
+        now_ms = self.table.store.list_page(self.table.paths.log_prefix, limit=1).store_now_ms + _CLOCK_MARGIN_MS
+        with ThreadPoolExecutor(_HEAD_THREADS, "icedb-import-head") as pool:
+            ages = list(pool.map(lambda each: self._find_age_ms(each, now_ms), unnamed))
+        # WARN: after that look, and by the name alone. A sweep writes down what it deletes before it does (J5); what
+        # lay there is put there again, as young as can be, and the sweep deletes it when it is live.
+        orphans = read_orphan_record(self.table).sightings
+        files, refused = [], []
+        oldest_ms = 0
+        for each, found in zip(unnamed, ages, strict=True):
+            age_ms = _ORPHAN if each.path in orphans else found
+            if isinstance(age_ms, str):
+                refused.append(RefusedFile(each.file.source.url, age_ms))
+                continue
+            files.append(each)
+            oldest_ms = max(oldest_ms, age_ms)
+        last_check = partial(stopwatch.require_within, self._limit_ms - oldest_ms, table=self.table.name)  # W3
+        return _Confirmed(files, refused, last_check)
+
+    def announce(self, placed: Sequence[PlacedFile], *, commit_id: str) -> Callable[[], None]:
+        del placed, commit_id  # the commit says it all
+        return lambda: None
+
+    def _find_age_ms(self, placed: PlacedFile, now_ms: int) -> int | str:
+        """Return how old a file is, or why it cannot be taken."""
+        try:
+            info = self.table.store.head(placed.path)
+        except NotFound:
+            return "it is gone: put it there again, under another name"
+        if info.etag != placed.file.source.etag:
+            return "it changed after its footer was read: data files are never edited; put it there under another name"
+        age_ms = max(0, now_ms - info.modified_ms)
+        if age_ms > self._limit_ms:
+            return (
+                f"it was written {age_ms} ms ago; in place a file must be younger than half the table's orphan age "
+                f"({self._limit_ms} ms), or the orphan sweep may be deleting it: copy it to another name, or import it "
+                "without --in-place from another folder"
+            )
+        return age_ms
+
+    def _key_of(self, source: SourceFile) -> str:
+        return self.table.paths.data_prefix + source.url.removeprefix(self._own_url)
+
+
+def data_url(table: TableStore) -> str:
+    """Return the URL of the folder that holds a table's data files, with a slash at its end."""
+    uri = table.store.uri(table.paths.data_prefix.rstrip("/"))
+    return f"file://{uri}/" if uri.startswith("/") else f"{uri}/"
+
+
+def named_in(view: LogView) -> Mapping[str, None]:
+    """Return the data files that a log names, live or dead."""
+    return dict.fromkeys(marker.path for file in view.files for marker in file.log.markers)
+
+
+def _inspect(way: _Way, sources: Sequence[SourceFile], result: ImportResult) -> Sequence[InspectedFile]:
+    """Return the files that can be imported and are not yet, as far as can be told without the fence."""
+    table = way.table
+    view = table.read_log()
+    wanted = way.sort_out(sources, view, result)
+    if not wanted:
+        return ()
+    job = InspectJob(table.paths, table.config, wanted, way.options.partition, way.options.mode)
+    output = way.importer.inspect_files(job)
+    result.refused.extend(output.refused)
+    filled = [file for file in output.files if file.row_count]
+    result.empty_count += len(output.files) - len(filled)
+    good: list[InspectedFile] = []
+    for file in filled:
+        reason = way.find_problem(file)
+        if reason:
+            result.refused.append(RefusedFile(file.source.url, reason))
+        else:
+            good.append(file)
+    settled = _fit(good, schema=union_schema(table.name, view.files).effective, config=table.config)
+    result.refused.extend(settled.refused)
+    return settled.files
+
+
+def _commit(way: _Way, placed: Sequence[PlacedFile], result: ImportResult) -> None:
+    """Make files live; offer the same ones again if another worker takes the fence in between."""
+    for attempt in range(1, COMMIT_ATTEMPTS + 1):
+        try:
+            _commit_once(way, placed, result)
+        except (Fenced, CommitConflict):
+            # Certainly refused: no log file names these files. A record of this attempt stays pending, and the
+            # next attempt settles it before it makes its own.
+            if attempt == COMMIT_ATTEMPTS:
+                raise
+        else:
+            return
+
+
+def _commit_once(way: _Way, placed: Sequence[PlacedFile], result: ImportResult) -> None:
+    with AppendCommit(way.table, reads_whole_log=True) as commit:
+        confirmed = way.confirm(placed, commit.whole_log)
+        files = [each.file for each in confirmed.files]
+        settled = _fit(files, schema=commit.known.effective, config=way.table.config)
+        fitting = {file.source.url for file in settled.files}
+        taken = [each for each in confirmed.files if each.file.source.url in fitting]
+        if taken:
+            markers = [each.make_marker(way.table.clock.now_ms()) for each in taken]
+            added = Added(files=tuple(markers), schema=settled.schema)
+            log = commit.build(added, named=named_in(commit.whole_log))
+            confirm_landed = way.announce(taken, commit_id=commit.commit_id)
+            committed = commit.land(log, last_check=confirmed.last_check)  # W3
+            result.committed_keys.append(committed.key)
+            confirm_landed()
+    result.add(taken)
+    result.imported_before_count += len(placed) - len(confirmed.files) - len(confirmed.refused)
+    result.refused.extend([*confirmed.refused, *settled.refused])
+
+
+def _cut(files: Sequence[InspectedFile], limits: ImportLimits) -> Iterator[tuple[InspectedFile, ...]]:
     chunk: list[InspectedFile] = []
     chunk_bytes = 0
     for file in files:
@@ -240,3 +457,75 @@ def _cut(files: tuple[InspectedFile, ...], limits: ImportLimits) -> Iterator[tup
         chunk_bytes += file.source.size_bytes
     if chunk:
         yield tuple(chunk)
+
+
+# --- which files fit the schema -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """Files that fit, files that do not, and the schema of the table with the former."""
+
+    files: Sequence[InspectedFile]
+    refused: Sequence[RefusedFile]
+    schema: Mapping[str, str]
+
+
+def _fit(files: Sequence[InspectedFile], *, schema: Mapping[str, str], config: TableConfig) -> _Fitting:
+    """Return which files fit, one after the other, and the schema with them. ``schema``: as the log knows it."""
+    grown = dict(schema)
+    known = {**schema, **{name: kind for name, kind in config.declared.items() if name not in schema}}
+    spelling = {name.lower(): name for name in known}
+    fitting: list[InspectedFile] = []
+    refused: list[RefusedFile] = []
+    for file in files:
+        reason = _find_misfit(file, known=known, spelling=spelling, config=config)
+        if reason is not None:
+            refused.append(RefusedFile(file.source.url, reason))
+            continue
+        fitting.append(file)
+        for name, sql_type in file.columns.items():
+            known.setdefault(name, sql_type)
+            grown.setdefault(name, sql_type)
+            spelling.setdefault(name.lower(), name)
+    return _Fitting(fitting, refused, grown)
+
+
+def _find_misfit(
+    file: InspectedFile, *, known: Mapping[str, str], spelling: Mapping[str, str], config: TableConfig
+) -> str | None:
+    reserved = {field.name.lower(): field for field in config.partition if field.name != field.column}
+    own_spelling: dict[str, str] = {}
+    for name, sql_type in file.columns.items():
+        try:
+            check_column_name(name)
+        except ValueError as error:
+            return str(error)
+        other = own_spelling.setdefault(name.lower(), spelling.get(name.lower(), name))
+        if other != name:
+            return (
+                f"columns {other!r} and {name!r} differ only in case, which query engines cannot tell apart: rename it "
+                "in the file"
+            )
+        if name.lower() in reserved:
+            return (
+                f"column {name!r} is named like the partition {reserved[name.lower()]}: readers of Hive partitions "
+                "would take one for the other; rename it in the file"
+            )
+        problem = _find_type_problem(name, sql_type, known=known, config=config)
+        if problem is not None:
+            return problem
+    if len(spelling.keys() | own_spelling.keys()) > MAX_TABLE_COLUMNS:
+        return f"with its columns the table would have more than {MAX_TABLE_COLUMNS}: leave columns out"
+    return None
+
+
+def _find_type_problem(name: str, sql_type: str, *, known: Mapping[str, str], config: TableConfig) -> str | None:
+    if config.evolution == "strict" and name not in config.declared:
+        return f"column {name!r} is not declared, and the table's evolution is strict: leave it out of the file"
+    if known.get(name, sql_type) == sql_type:
+        return None
+    return (
+        f"column {name!r} is {known[name]} in the table (or in a file before it) and {sql_type} in this file: an "
+        "import does not rewrite; send it with `icedb ingest`, or write the file with the table's type"
+    )

@@ -14,8 +14,7 @@ from icedb_log.model import FileMarker, Snapshot
 from icedb_log.table.condition_check import check_condition
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partition_filter import PartitionFilter, PartitionMatcher, read_partition_values
-from icedb_log.table.table_columns import unite_columns
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig, unite_columns
 
 MAX_TESTS: Final = 10_000_000
 """Most comparisons with statistics for one query; each costs some microseconds, and holds up everybody else's answer. A

@@ -1,7 +1,8 @@
 """An object store in a directory: the embedded default, durable, for many processes of one machine.
 
-Owns what a key means on disk. An object is a file below the root; its key is the path. Temporary files and
-locks live in ``.icedb-store/`` at the root and are never listed.
+An object is a file below the root; its key is the path. Temporary files and locks live in ``.icedb-store/`` at the root
+and are never listed. The ordering rule: content is fsynced before it gets its name, and the folder is fsynced before
+the write is acknowledged.
 
 * **Create** writes and fsyncs a temporary file, then links it to its name: the kernel refuses the second link.
 * **Replace, overwrite and delete** hold a lock file chosen by the key, so that nothing changes between the
@@ -14,45 +15,26 @@ locks live in ``.icedb-store/`` at the root and are never listed.
 * **Times** are the file system's: ``modified_ms`` is when the object got its name, and the store's "now" is read
   off a file that is touched for it. So they agree on a network disk, too (J1).
 * **Listings** read the folders until two looks in a row agree: a page is a state that the store really had, as
-  on S3. A reader of a single page relies on it (R1).
+  on S3. A reader of a single page relies on it (R1). An order of folders is not an order of keys: ``a.b`` sorts before
+  ``a/b`` although ``a`` sorts before ``a.b``; so a folder takes its place under its name *with* the slash.
 
 It must never be shared by several machines: locks and atomic links are only known to work on one.
 """
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import stat as stat_module
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit
-from icedb_log.store.local_files import (
-    STORE_FOLDER,
-    FileVersion,
-    FoundFile,
-    exists_error,
-    explain,
-    hold_lock,
-    list_subfolders,
-    make_folders,
-    modified_ms_of,
-    other_etag_error,
-    read_chunks,
-    read_part,
-    remove_empty_folders,
-    remove_stale_files,
-    sync_folder,
-    touch_clock,
-    version_of,
-    walk_keys,
-    write_new_file,
-)
 from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteFailure,
@@ -61,12 +43,22 @@ from icedb_log.store.object_store import (
     ObjectInfo,
     ObjectPage,
     StoredObject,
+    check_byte_range,
+    check_folder_prefix,
+    check_key,
+    check_page_limit,
     check_presign_ms,
+    probe_conditional_writes,
 )
-from icedb_log.store.probe import probe_conditional_writes
+
+STORE_FOLDER: Final = ".icedb-store"
+"""Where a directory store keeps its own files, at the root: temporary files, locks, the clock. Never a key."""
 
 LOCK_COUNT: Final = 256
 """Number of lock files; keys share them by hash, so that they need no clean-up."""
+
+LOCK_WAIT_MS: Final = 30_000
+"""How long a write waits for another process that holds a key's lock before it gives up."""
 
 MAX_LOOKS: Final = 100
 """How often a page is read again because it changed meanwhile."""
@@ -80,7 +72,65 @@ MAX_HASHED_BYTES: Final = 64 * 1024
 _MAX_PLACE_TRIES: Final = 100
 _MAX_CACHED: Final = 65_536
 _HASH_BYTES: Final = 16
+_LOCK_POLL_MS: Final = 1
+_NS_PER_MS: Final = 1_000_000
+_COPY_BYTES: Final = 1024 * 1024
+_ID_DIGITS: Final = 5
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_REMEDIES: Final = {
+    errno.ENOSPC: "free disk space, or move the store to a larger disk",
+    errno.EFBIG: "free disk space, or raise the limit of file sizes (ulimit -f)",
+    errno.EDQUOT: "raise the disk quota of the user that runs this",
+    errno.EACCES: "give the user that runs this read and write permission on the store",
+    errno.EPERM: "give the user that runs this read and write permission on the store",
+    errno.EROFS: "mount the file system read-write",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files",
+    errno.EXDEV: "keep the whole store on one file system, without mounts or links to others inside",
+    errno.ENOTSUP: "put the store on a local file system with hard links and locks",
+    errno.ENOLCK: "put the store on a local file system with hard links and locks",
+    errno.EIO: "check the disk",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """Which content a file has, without reading it.
+
+    Attributes:
+        inode: Number of the inode: every write makes a new one, but numbers are used again.
+        mtime_ns: Time of the content; files written here carry random digits below the millisecond, so that
+            a number that is used again within one tick of the file system's clock is still told apart.
+        size_bytes: Size.
+    """
+
+    inode: int
+    mtime_ns: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """One object as the walk met it. Two are equal if key and content are the same: its change time may still move."""
+
+    key: str
+    version: FileVersion
+    modified_ms: int = field(compare=False)
+
+
+def version_of(stat: os.stat_result) -> FileVersion:
+    """Return the version that a ``stat`` shows."""
+    return FileVersion(stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+def modified_ms_of(stat: os.stat_result) -> int:
+    """Return when a file got its name, unix ms by the file system's clock.
+
+    It is the change time: set by the kernel with the link or rename that makes the object visible. The
+    modification time is that of the bytes, which a stalled process may have written long before (J1). Whatever
+    else moves it (a new mode, a hard link) makes the object look younger, never older.
+    """
+    return stat.st_ctime_ns // _NS_PER_MS
 
 
 class LocalObjectStore:
@@ -126,25 +176,12 @@ class LocalObjectStore:
 
     def get(self, key: str, *, if_match: str | None = None) -> StoredObject:
         """Read an object. Raises NotFound, PreconditionFailed, Unavailable, InvalidRequest."""
-        with self._open(key) as handle:
-            stat = os.fstat(handle)
-            with os.fdopen(handle, "rb", closefd=False) as file:
-                body = file.read()
-            etag = self._etags.find(version_of(stat), lambda: body)
-        info = ObjectInfo(key, etag, len(body), modified_ms_of(stat))
-        if if_match is not None and etag != if_match:
-            raise other_etag_error(self._path(key), info.etag, if_match)
-        return StoredObject(info, body)
+        return self._read(key, 0, None, if_match)
 
     def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
         """Read a part of an object. Raises NotFound, PreconditionFailed, Unavailable, InvalidRequest."""
         check_byte_range(start, length)
-        with self._open(key) as handle:
-            info = self._info(key, handle)
-            body = read_part(handle, start, length)
-        if if_match is not None and info.etag != if_match:
-            raise other_etag_error(self._path(key), info.etag, if_match)
-        return StoredObject(info, body)
+        return self._read(key, start, length, if_match)
 
     def head(self, key: str) -> ObjectInfo:
         """Read an object's metadata. Raises NotFound, Unavailable, InvalidRequest."""
@@ -155,7 +192,7 @@ class LocalObjectStore:
         """Create an object, durably. Raises PreconditionFailed, CommitOutcomeUnknown, Unavailable (no room)."""
         path = self._path(key)
         if os.path.isfile(path):
-            raise exists_error(path)
+            raise _exists_error(path)
         with self._temporary(iter((body,)), key) as (temporary, stat):
             self._place(path, lambda: os.link(temporary, path))
         self._make_durable(path, CommitOutcomeUnknown)
@@ -187,7 +224,7 @@ class LocalObjectStore:
             try:
                 first = list(islice(walk_keys(self._root, prefix, after=token), limit + 1))
                 second = list(islice(walk_keys(self._root, prefix, after=token), limit + 1))
-                if [found.identity for found in first] != [found.identity for found in second]:
+                if first != second:
                     continue
                 infos = [self._info_of_found(found) for found in second[:limit]]
             except OSError as error:
@@ -212,16 +249,28 @@ class LocalObjectStore:
     def delete(self, keys: Sequence[str]) -> DeleteReport:
         """Delete objects, durably, and the folders that are empty then. Raises nothing: the report says what failed."""
         failed: dict[str, FailedDelete] = {}
-        files: list[tuple[str, str]] = []
+        folders: set[str] = set()
+        by_lock: dict[int, list[str]] = {}
         asked = dict.fromkeys(keys)
         for key in asked:
             try:
-                files.append((key, self._path(key)))
+                path = self._path(key)
             except InvalidRequest as error:
                 failed[key] = FailedDelete(key, str(error))
-        for each in self._delete_files(files):
-            failed[each.key] = each
-        _tidy_folders({os.path.dirname(path) for _, path in files}, self._root)
+                continue
+            folders.add(os.path.dirname(path))
+            if os.path.isfile(path):  # a missing one is fine, a folder is no file
+                by_lock.setdefault(_lock_number(key), []).append(key)
+        for sharing in by_lock.values():
+            try:
+                with self._locked(sharing[0]):
+                    for key in sharing:
+                        self._unlink(key, failed)
+            except IceDBError as error:
+                # The lock: held by another process, or not to be opened. Nothing was deleted under it.
+                kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
+                failed.update((key, FailedDelete(key, str(error), kind)) for key in sharing)
+        self._tidy_folders(folders)
         return DeleteReport(tuple(key for key in asked if key not in failed), tuple(failed.values()))
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
@@ -237,8 +286,7 @@ class LocalObjectStore:
         with self._open(key) as handle:
             try:
                 with path.open("wb") as file:
-                    for chunk in read_chunks(handle):
-                        file.write(chunk)
+                    file.writelines(_read_chunks(handle))
             except OSError as error:
                 raise explain(error, str(path), f"write the copy of {key}") from error
             return self._info(key, handle)
@@ -250,7 +298,7 @@ class LocalObjectStore:
         except OSError as error:
             raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror}") from error
         try:
-            self._overwrite(key, read_chunks(handle))
+            self._overwrite(key, _read_chunks(handle))
         finally:
             os.close(handle)
         return self.head(key)
@@ -289,6 +337,15 @@ class LocalObjectStore:
             raise explain(error, path, "read") from error
         finally:
             os.close(handle)
+
+    def _read(self, key: str, start: int, length: int | None, if_match: str | None) -> StoredObject:
+        """Read a part of an object, ``None``: all of it."""
+        with self._open(key) as handle:
+            info = self._info(key, handle)
+            body = _read_part(handle, start, info.size_bytes if length is None else length)
+        if if_match is not None and info.etag != if_match:
+            raise PreconditionFailed(f"{self._path(key)}: its ETag is {info.etag}, not {if_match}; list and read again")
+        return StoredObject(info, body)
 
     def _info(self, key: str, handle: int) -> ObjectInfo:
         """Describe an open object."""
@@ -344,7 +401,7 @@ class LocalObjectStore:
             except FileExistsError:
                 if os.path.isdir(path):
                     raise explain(IsADirectoryError(errno.EISDIR, "is a folder"), path, "write") from None
-                raise exists_error(path) from None
+                raise _exists_error(path) from None
             except OSError as error:
                 raise explain(error, path, "write") from error
             else:
@@ -368,45 +425,72 @@ class LocalObjectStore:
                 f"{path}: written, but the disk did not confirm it: {error.strerror}; read it back, check the disk"
             ) from error
 
-    def _locked(self, key: str) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock that a key shares with others. Never two at once: that could deadlock."""
-        return self._lock_numbered(_lock_number(key))
-
     @contextlib.contextmanager
-    def _lock_numbered(self, number: int) -> Iterator[None]:
-        """Hold a lock."""
-        path = f"{self._own}/locks/{number:02x}"
+    def _locked(self, key: str) -> Iterator[None]:
+        """Hold the lock that a key shares with others, against all threads and processes of this machine.
+
+        Never two at once: that could deadlock.
+
+        The lock is taken on a description of its own, so that threads exclude each other too, and is released by
+        name, so that a child forked meanwhile does not keep it. It dies with its process. Lock files stay.
+
+        Raises:
+            Unavailable: Somebody held it for longer than ``LOCK_WAIT_MS``.
+        """
+        path = f"{self._own}/locks/{_lock_number(key):02x}"
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(hold_lock(path, self._clock))
+                handle = _open_lock(path)
+                stack.callback(os.close, handle)
+                self._take_lock(handle, path)
             except OSError as error:
                 raise explain(error, path, "lock") from error
+            stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)
             yield
 
-    def _delete_files(self, files: Iterable[tuple[str, str]]) -> list[FailedDelete]:
-        """Remove files (keys and paths), each under the lock of its key; return those that stay.
-
-        A missing one is fine, a folder is no file.
-        """
-        by_lock: dict[int, list[tuple[str, str]]] = {}
-        for key, path in files:
-            if os.path.isfile(path):
-                by_lock.setdefault(_lock_number(key), []).append((key, path))
-        failed: list[FailedDelete] = []
-        for number, sharing in by_lock.items():
+    def _take_lock(self, handle: int, path: str) -> None:
+        """Take the lock on an open file, waiting in small steps up to ``LOCK_WAIT_MS``."""
+        deadline_ms = self._clock.monotonic_ms() + LOCK_WAIT_MS
+        while True:
             try:
-                with self._lock_numbered(number):
-                    failed += _unlink_all(sharing)
-            except IceDBError as error:
-                # The lock: held by another process, or not to be opened. Nothing was deleted under it.
-                kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
-                failed += [FailedDelete(key, str(error), kind) for key, _ in sharing]
-        return failed
+                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._clock.monotonic_ms() >= deadline_ms:
+                    raise Unavailable(
+                        f"{path}: another process has held this lock for {LOCK_WAIT_MS // 1000} s; see which with "
+                        "'fuser', and resume or end it"
+                    ) from None
+                self._clock.sleep_ms(_LOCK_POLL_MS)
+
+    def _unlink(self, key: str, failed: dict[str, FailedDelete]) -> None:
+        path = self._path(key)
+        try:
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
+
+    def _tidy_folders(self, folders: Iterable[str]) -> None:
+        """Remove folders that became empty, and make deletes durable: in each folder that stays, once."""
+        stay = {remove_empty_folders(folder, self._root) for folder in sorted(folders, key=len, reverse=True)}
+        for folder in stay:
+            # A delete that a loss of power undoes is made again by the janitor's next round (J6).
+            with contextlib.suppress(OSError):
+                sync_folder(folder)
 
     def _store_now_ms(self) -> int:
         """Return the file system's clock, read off a file that is touched; the host's if nothing can be written."""
-        now_ms = touch_clock(f"{self._own}/clock")
-        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        path = f"{self._own}/clock"
+        try:
+            try:
+                os.utime(path)
+            except FileNotFoundError:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+                os.utime(path)
+            now_ms = modified_ms_of(os.stat(path))
+        except OSError:
+            now_ms = self._clock.now_ms()
         for tell in self.time_listeners:
             tell(now_ms)
         return now_ms
@@ -440,26 +524,211 @@ class _ETags:
         return etag
 
 
-def _tidy_folders(folders: Iterable[str], root: str) -> None:
-    """Remove folders that became empty, and make deletes durable: in each folder that stays, once."""
-    stay = {remove_empty_folders(folder, root) for folder in sorted(folders, key=len, reverse=True)}
-    for folder in stay:
-        # A delete that a loss of power undoes is made again by the janitor's next round (J6).
-        with contextlib.suppress(OSError):
-            sync_folder(folder)
-
-
-def _unlink_all(files: Sequence[tuple[str, str]]) -> list[FailedDelete]:
-    failed: list[FailedDelete] = []
-    for key, path in files:
-        try:
-            os.unlink(path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            failed.append(FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error)))
-    return failed
-
-
 def _kind_of(error: BaseException) -> DeleteFailure:
     return "denied" if isinstance(error, OSError) and error.errno in _DENIED else "other"
+
+
+def explain(error: OSError, path: str, doing: str) -> IceDBError:
+    """Return what an ``OSError`` means for the caller.
+
+    Args:
+        error: What the system said.
+        path: The path that it said it about.
+        doing: The failed step as words after "cannot", e.g. ``write``.
+    """
+    if error.errno == errno.ENAMETOOLONG:
+        return InvalidRequest(f"{path}: cannot {doing}: the path is too long for this file system; shorten the key")
+    if error.errno in (errno.ENOTDIR, errno.EISDIR):
+        return InvalidRequest(
+            f"{path}: cannot {doing}: a directory store cannot hold an object and others below its key and '/'; "
+            "use another key"
+        )
+    remedy = _REMEDIES.get(error.errno or 0, "check the directory of the store, then try again")
+    return Unavailable(f"{path}: cannot {doing}: {error.strerror or error}; {remedy}")
+
+
+def _exists_error(path: str) -> PreconditionFailed:
+    return PreconditionFailed(f"{path}: exists already; read it back and compare before concluding (W2)")
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable. A folder that is gone needs nothing."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folders(path: str) -> None:
+    """Create a folder with its parents, each durable in its own parent. Idempotent."""
+    missing: list[str] = []
+    current = path
+    while not os.path.isdir(current):
+        missing.append(current)
+        parent = os.path.dirname(current)
+        if parent == current:
+            break
+        current = parent
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        sync_folder(os.path.dirname(folder))
+
+
+def remove_empty_folders(path: str, root: str) -> str:
+    """Remove a folder and its parents below ``root`` as long as they are empty; return the first that stays.
+
+    A racing write that finds its folder gone makes it anew; ``rmdir`` itself refuses a folder with content.
+    """
+    current = path
+    while current != root and current.startswith(f"{root}/"):
+        try:
+            os.rmdir(current)
+        except FileNotFoundError:
+            pass  # another process was faster
+        except OSError:
+            break
+        current = os.path.dirname(current)
+    return current
+
+
+def write_new_file(path: str, chunks: Iterator[bytes], unique_id: str) -> os.stat_result:
+    """Write a file that nobody else knows yet, durably, and return its ``stat``.
+
+    Args:
+        path: Must not exist.
+        chunks: The content.
+        unique_id: Hex digits, unique: the last ones go into the modification time (see :class:`FileVersion`).
+
+    Raises:
+        OSError: As the system says; what was written may be left at ``path``.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        for chunk in chunks:
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+        whole_ms = os.fstat(handle).st_mtime_ns // _NS_PER_MS - 1
+        stamp_ns = whole_ms * _NS_PER_MS + int(unique_id[-_ID_DIGITS:], 16) % _NS_PER_MS
+        os.utime(handle, ns=(stamp_ns, stamp_ns))
+        os.fsync(handle)
+        return os.fstat(handle)
+    finally:
+        os.close(handle)
+
+
+def _read_chunks(handle: int) -> Iterator[bytes]:
+    """Yield a file's content from where it stands."""
+    while chunk := os.read(handle, _COPY_BYTES):
+        yield chunk
+
+
+def _read_part(handle: int, start: int, length: int) -> bytes:
+    """Return bytes of a file, fewer where it ends before. Where the file stands does not change."""
+    chunks: list[bytes] = []
+    while length and (chunk := os.pread(handle, length, start)):
+        chunks.append(chunk)
+        start += len(chunk)
+        length -= len(chunk)
+    return b"".join(chunks)
+
+
+def remove_stale_files(folder: str, *, older_than_ms: int) -> int:
+    """Remove the files of a folder that were last changed before ``older_than_ms``, unix ms; return how many."""
+    count = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if modified_ms_of(entry.stat()) < older_than_ms:
+                    os.unlink(entry.path)
+                    count += 1
+    return count
+
+
+def _open_lock(path: str) -> int:
+    """Open a lock file, making it and its folder on first use."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        make_folders(os.path.dirname(path))
+        return os.open(path, flags, 0o666)
+
+
+def walk_keys(root: str, prefix: str, *, after: str | None = None) -> Iterator[FoundFile]:
+    """Yield the objects whose keys begin with ``prefix`` and are greater than ``after``, ascending.
+
+    Args:
+        root: The store's directory; one that does not exist holds nothing.
+        prefix: Any string; a folder only up to its last slash.
+        after: A key, or ``None`` for the beginning.
+
+    Raises:
+        OSError: A folder cannot be read (one that vanishes meanwhile is empty).
+    """
+    folder, slash, name_prefix = prefix.rpartition("/")
+    if slash and not _is_key(folder):
+        return
+    yield from _walk(root, folder + slash, name_prefix, after)
+
+
+def list_subfolders(root: str, prefix: str) -> Iterator[str]:
+    """Yield the folders right below ``prefix`` (empty, or ending with ``/``) that hold a key."""
+    if prefix and not _is_key(prefix[:-1]):
+        return
+    for name in _read_folder(root, prefix, ""):
+        if name.endswith("/") and any(True for _ in _walk(root, f"{prefix}{name}", "", None)):
+            yield name[:-1]
+
+
+def _walk(root: str, folder_key: str, name_prefix: str, after: str | None) -> Iterator[FoundFile]:
+    """Yield what lies in one folder; ``folder_key`` is empty or ends with a slash."""
+    for name in _read_folder(root, folder_key, name_prefix):
+        key = f"{folder_key}{name}"
+        if name.endswith("/"):
+            if after is None or after < key:
+                yield from _walk(root, key, "", None)
+            elif after.startswith(key):
+                yield from _walk(root, key, "", after)
+        elif after is None or key > after:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                stat = os.stat(f"{root}/{key}")
+                yield FoundFile(key, version_of(stat), modified_ms_of(stat))
+
+
+def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
+    """Return the names in a folder that can be part of a key, folders with a slash, in key order.
+
+    What no key can name (``lost+found`` aside: names that are not UTF-8, devices) was not written by a store.
+    """
+    names: list[str] = []
+    try:
+        with os.scandir(f"{root}/{folder_key}") as entries:
+            for entry in entries:
+                name = entry.name
+                if not name.startswith(name_prefix) or not _is_key(f"{folder_key}{name}"):
+                    continue
+                if entry.is_dir():
+                    names.append(f"{name}/")
+                elif entry.is_file():
+                    names.append(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    names.sort()
+    return names
+
+
+def _is_key(key: str) -> bool:
+    """Whether an object may be called so."""
+    if key.partition("/")[0] == STORE_FOLDER:
+        return False
+    try:
+        check_key(key)
+    except InvalidRequest:
+        return False
+    return True

@@ -14,20 +14,48 @@ What every implementation promises:
 * Listings are strongly consistent per page, in ascending key order (UTF-8 bytes), but a listing of several
   pages is not atomic (R1).
 * Times are the store's own (J1): ``modified_ms`` and ``store_now_ms`` come from one clock, not from the caller's.
+* Keys are what :func:`check_key` takes, the common ground of S3 and a directory, so that a table can be copied from any
+  store to any other. They are compared by the bytes of their UTF-8 form, which for Python strings without surrogates
+  is the same as comparing the strings.
+
+Some S3-compatible servers accept ``If-None-Match`` and ``If-Match`` and ignore them. On such a store two committers
+overwrite each other and acknowledged rows vanish, so it is refused before the first commit
+(:func:`probe_conditional_writes`). That only finds a store that *ignores* conditions; one that honours them without
+being atomic shows in a race only.
 """
 
+import contextlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
 
-from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.errors import IceDBError, InvalidRequest, PreconditionFailed, Unavailable, UnsupportedFormat
 
 MAX_KEYS_PER_PAGE = 1000
 MAX_KEYS_PER_DELETE = 1000
 MIN_PRESIGN_MS = 1000
 MAX_PRESIGN_MS = 7 * 24 * 60 * 60 * 1000
 """What SigV4 allows. Credentials of a role end earlier, and the URL with them."""
+
+MAX_KEY_BYTES: Final = 1024
+"""S3's limit."""
+
+MAX_COMPONENT_BYTES: Final = 255
+"""What ext4, xfs, APFS and NTFS take as one file name."""
+
+PROBE_FOLDER: Final = "_icedb_probe"
+"""First component of every scratch key. No table's name begins with ``_``: no log file lies below it."""
+
+_SHOWN_CHARS: Final = 120
+# Control characters, surrogates and non-characters: XML, in which S3 lists and deletes, cannot carry them.
+_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_=+~-][A-Za-z0-9_=+~.-]{0,200}(/[A-Za-z0-9_=+~-][A-Za-z0-9_=+~.-]{0,200})*")
+_WRONG_ETAG: Final = "00000000000000000000000000000000"
+_REMEDY: Final = (
+    "use a store with conditional writes (AWS S3, MinIO or Ceph in a current version, or a file:// directory)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +277,69 @@ class ObjectStore(Protocol):
         ...
 
 
+def check_key(key: str) -> str:
+    """Return ``key`` if every store takes it.
+
+    Args:
+        key: A full key, without a leading slash.
+
+    Raises:
+        InvalidRequest: It is empty, too long, or has a component that is empty, ``.`` or ``..``, or a
+            character that no listing could carry. The message says which.
+    """
+    if len(key) <= MAX_KEY_BYTES and _PLAIN.fullmatch(key):
+        return key
+    problem = _find_problem(key)
+    if problem:
+        raise InvalidRequest(
+            f"object key {key[:_SHOWN_CHARS]!r} {problem}; use 1 to {MAX_KEY_BYTES} bytes of UTF-8, "
+            f"components of at most {MAX_COMPONENT_BYTES} bytes between single slashes, no '.' or '..', "
+            "no control characters"
+        )
+    return key
+
+
+def is_listable(key: str) -> bool:
+    """Whether S3 can hold and list a key at all: a looser rule than :func:`check_key`, for objects of others."""
+    return bool(key) and not _FORBIDDEN.search(key) and len(key.encode()) <= MAX_KEY_BYTES
+
+
+def check_byte_range(start: int, length: int) -> None:
+    """Refuse a part of an object that begins before it, or has fewer than no bytes. Raises InvalidRequest."""
+    if start < 0 or length < 0:
+        raise InvalidRequest(f"byte range from {start}, {length} bytes: neither may be negative; correct the call")
+
+
+def check_page_limit(limit: int) -> int:
+    """Return ``limit`` if it is a number of keys that one page may hold, else raise InvalidRequest."""
+    if not 1 <= limit <= MAX_KEYS_PER_PAGE:
+        raise InvalidRequest(f"a page of {limit} keys was asked for: use 1 to {MAX_KEYS_PER_PAGE}")
+    return limit
+
+
+def check_folder_prefix(prefix: str) -> str:
+    """Return ``prefix`` if it is empty or ends with a slash, else raise InvalidRequest."""
+    if prefix and not prefix.endswith("/"):
+        raise InvalidRequest(f"folders are listed below a prefix that ends with '/', not {prefix[:_SHOWN_CHARS]!r}")
+    return prefix
+
+
+def _find_problem(key: str) -> str | None:
+    """Return what is wrong with a key as the middle of a sentence, or ``None``."""
+    if not key:
+        return "is empty"
+    if _FORBIDDEN.search(key):
+        return "has a control character, a surrogate or a non-character"
+    if len(key.encode()) > MAX_KEY_BYTES:
+        return f"has {len(key.encode())} bytes"
+    for component in key.split("/"):
+        if component in ("", ".", ".."):
+            return f"has the component {component!r}"
+        if len(component.encode()) > MAX_COMPONENT_BYTES:
+            return f"has a component of {len(component.encode())} bytes"
+    return None
+
+
 def check_presign_ms(expires_ms: int) -> int:
     """Return the whole seconds of the lifetime of a URL. Raises InvalidRequest."""
     if not MIN_PRESIGN_MS <= expires_ms <= MAX_PRESIGN_MS:
@@ -298,3 +389,52 @@ def list_all(store: ObjectStore, prefix: str, *, page_size: int = MAX_KEYS_PER_P
         objects.extend(page.objects)
         page_count += 1
     return Listing(tuple(objects), page_count, store_now_ms)
+
+
+def probe_conditional_writes(store: ObjectStore, prefix: str, *, scratch_id: str, name: str) -> None:
+    """Check that a second create and a replace with a wrong ETag are refused.
+
+    Args:
+        store: The store to check.
+        prefix: Where scratch keys may lie: empty, or ending with ``/``.
+        scratch_id: Unique for each call, so that probes of several processes do not meet.
+        name: How messages call the store, e.g. ``bucket events at http://localhost:9000``.
+
+    Raises:
+        UnsupportedFormat: A condition was ignored, or a fulfilled one was refused.
+        Unavailable: The store cannot be reached or refuses access.
+        CommitOutcomeUnknown: The store stopped answering in the middle.
+
+    Idempotency: may be repeated; the scratch object is removed, also after a failure where that is possible.
+    """
+    key = f"{prefix}{PROBE_FOLDER}/{scratch_id}"
+    try:
+        etag = store.put_if_absent(key, b"first")
+        _expect_refusal(store, key, name)
+        try:
+            store.put_if_match(key, b"third", etag=etag)
+        except PreconditionFailed as error:
+            raise UnsupportedFormat(
+                f"{name} refused to replace {key} although it had given the ETag {etag!r} for it: its ETags "
+                f"cannot be used for If-Match; {_REMEDY}"
+            ) from error
+    finally:
+        # A scratch object that stays costs a few bytes; hiding why the probe failed would cost more.
+        with contextlib.suppress(IceDBError):
+            store.delete([key])
+
+
+def _expect_refusal(store: ObjectStore, key: str, name: str) -> None:
+    """Try the two writes that must not succeed."""
+    for condition in ("If-None-Match: *", "If-Match"):
+        try:
+            if condition == "If-Match":
+                store.put_if_match(key, b"second", etag=_WRONG_ETAG)
+            else:
+                store.put_if_absent(key, b"second")
+        except PreconditionFailed:
+            continue
+        raise UnsupportedFormat(
+            f"{name} ignores conditional writes ({condition} had no effect on {key}): committers would "
+            f"overwrite each other and lose rows; {_REMEDY}"
+        )

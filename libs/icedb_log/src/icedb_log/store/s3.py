@@ -30,7 +30,6 @@ from icedb_log.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit, is_listable
 from icedb_log.store.deletes import BatchAnswer, DeletePace, delete_in_batches
 from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
@@ -39,9 +38,14 @@ from icedb_log.store.object_store import (
     ObjectInfo,
     ObjectPage,
     StoredObject,
+    check_byte_range,
+    check_folder_prefix,
+    check_key,
+    check_page_limit,
     check_presign_ms,
+    is_listable,
+    probe_conditional_writes,
 )
-from icedb_log.store.probe import probe_conditional_writes
 from icedb_log.store.s3_client import (
     READ_ATTEMPTS,
     SINGLE_REQUEST_BYTES,

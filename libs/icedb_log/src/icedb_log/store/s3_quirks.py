@@ -16,8 +16,8 @@ Servers are known to differ in this:
   (:meth:`icedb_log.store.s3.S3ObjectStore.abort_stale_uploads`).
 * Newer checksums and buckets in host names are for AWS only (:data:`ENDPOINT_CONFIG`).
 * Conditions of a copy, or of a HEAD, are ignored or want another form of ETag: neither is relied on.
-* Conditions of a write are ignored: :mod:`icedb_log.store.probe` refuses such a store. Times that are not the store's
-  own: :func:`icedb_log.store.store_clock.check_store_clock` does.
+* Conditions of a write are ignored: :func:`icedb_log.store.object_store.probe_conditional_writes` refuses such a store.
+  Times that are not the store's own: :func:`icedb_log.store.store_clock.check_store_clock` does.
 """
 
 import base64

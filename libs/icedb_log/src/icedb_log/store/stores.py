@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
-from icedb_log.key_rules import check_key
 from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.object_store import check_key
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 

@@ -27,7 +27,7 @@ from icedb_log.merge.small_files import (
 from icedb_log.model import FileMarker, LogView, Snapshot
 from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.same_table import require_same_table
+from icedb_log.table.stored_config import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 

@@ -1,4 +1,4 @@
-"""``_icedb/table.json`` in the store: how a table's configuration is read, and how a table is created.
+"""``_icedb/table.json`` in the store: how a table's configuration is read, renewed, and how a table is created.
 
 Owns the bytes. A configuration is created by one conditional PUT, and in place of a purged table's by one that names
 the ETag of what it replaces (T6): two creators never both win.
@@ -13,13 +13,17 @@ from cachetools import LRUCache
 from pydantic import ValidationError
 
 from icedb_log.clock import Clock
-from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed, UnsupportedFormat
+from icedb_log.errors import Fenced, InvalidRequest, NotFound, PreconditionFailed, Unavailable, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import describe_drop, describe_missing, require_purged
 from icedb_log.table.table_config import TableConfig, first_message
 
+MAX_KNOWN_TABLES: Final = 10_000
+
+_MAX_RENEWALS: Final = 4
 _parse: Final = lru_cache(maxsize=256)(TableConfig.model_validate_json)
 """Each run reads its table's configuration again, and hardly ever another one."""
 
@@ -56,7 +60,45 @@ def load_any_config(table: TableStore) -> tuple[TableConfig, ObjectInfo]:
     return decode_table_config(table.paths, stored.body), stored.info
 
 
-MAX_KNOWN_TABLES: Final = 10_000
+def require_same_table(table: TableStore, config: TableConfig) -> None:
+    """Check that what was read since belongs to the table of a configuration. Costs one small GET.
+
+    For those who delete by age and hold no fence (T4).
+
+    WARN: to be called *after* the log or the listing that decides was read. A run reads the configuration and sleeps;
+    the table is dropped, purged and created anew, with longer grace periods; the run reads the log of the new one, and
+    deletes by the grace periods of the old one.
+
+    Raises:
+        NotFound: The table is dropped, or gone.
+        Fenced: It is another one of the same name. What the caller does: stop.
+        Unavailable: The store did not answer.
+    """
+    if read_table_config(table).incarnation != config.incarnation:
+        raise Fenced(f"table {table.name}: it was dropped, purged and created anew since this run began: run again")
+
+
+def renew_table_config(table: TableStore) -> TableConfig:
+    """Read a table's configuration; write it down with every field of this release if one is missing. Idempotent.
+
+    It keeps older releases away before something is written that they do not know of: a release refuses a
+    ``table.json`` with a field that it does not know, and works on that table no more. A pin, or a registration of a
+    view, changes nothing in ``table.json``: a janitor of a release from before there were any goes on, and deletes what
+    they hold. So whoever makes one comes here first (docs/upgrades.md). A run that began before that is not stopped:
+    janitors of older releases are to be stopped by hand.
+
+    Raises:
+        NotFound: No such table, or it is dropped.
+        UnsupportedFormat: Not a configuration that this release understands.
+        Unavailable: The store did not answer, or others kept changing the configuration.
+    """
+    key = table.paths.config_key
+    for _ in range(_MAX_RENEWALS):
+        config, etag = load_table_config(table)
+        is_whole = TableConfig.model_fields.keys() <= config.model_fields_set
+        if is_whole or replace_record(table.store, key, encode_table_config(config), etag=etag):
+            return config
+    raise Unavailable(f"table {table.name}: others changed {key} {_MAX_RENEWALS} times; try again later")
 
 
 @dataclass(frozen=True, slots=True)

@@ -389,6 +389,17 @@ def with_plausible_times(config: TableConfig, *, said: Mapping[str, Mapping[str,
     return TableConfig.create(**{**dict(config), "times": times})
 
 
+def unite_columns(logged: Mapping[str, str], config: TableConfig) -> dict[str, str]:
+    """Return the columns of a table as readers see them: those of the log, then those that are only declared.
+
+    Args:
+        logged: Column to SQL type, as a snapshot has it.
+        config: Of the table; a type that is declared and not in the log yet changes nothing.
+    """
+    spelling = {name.lower() for name in logged}
+    return {**logged, **{name: kind for name, kind in config.declared.items() if name.lower() not in spelling}}
+
+
 def check_column_name(column: str) -> str:
     """Return the column name if it can be one, else raise ValueError (printable, not empty, at most 255 bytes)."""
     if not column or not column.isprintable() or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
