@@ -14,7 +14,7 @@ from icedb_engine.imports.import_types import read_sql_type
 from icedb_engine.writing.part_files import PartEncoder, PartLayout, make_footer
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.repair.footers import Footer
+from icedb_log.parquet.footer import Footer
 from icedb_log.repair.fsck_findings import CODES, Counted, Finding, FsckReport
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.stores import open_warehouse

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_client.footers import TAIL_BYTES, ParquetFooterReader
-from icedb_log.repair.footers import ColumnBounds, Footer, UnreadableFooter
+from icedb_log.parquet.footer import ColumnBounds, Footer, UnreadableFooter
+from icedb_log.parquet.thrift import BINARY, I32, LIST, MAP, STRUCT, ThriftError, ThriftReader
 from icedb_log.store.object_store import ObjectInfo, list_all
-from icedb_log.thrift import BINARY, I32, LIST, MAP, STRUCT, ThriftError, ThriftReader
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_client.footers import ParquetPageReader
 from icedb_log.parquet import pages
-from icedb_log.parquet.pages import DamagedPages, check_page_sums, read_chunks, read_pages
+from icedb_log.parquet.pages import check_page_sums, read_chunks, read_pages
+from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectInfo
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
@@ -54,7 +55,7 @@ def test_every_byte_of_every_page_counts():
         for place in range(page.start, page.end):
             damaged = bytearray(body)
             damaged[place] ^= 1 << place % 8
-            with pytest.raises(DamagedPages, match=f"the page at byte {page.start} has another checksum"):
+            with pytest.raises(DamagedFile, match=f"the page at byte {page.start} has another checksum"):
                 check_page_sums(bytes(damaged))
 
 

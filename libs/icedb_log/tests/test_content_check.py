@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.jobs import ContentCheck
 from icedb_log.merge.content_check import compare_contents
-from icedb_log.parquet.footer import ParquetFooter
-from icedb_log.parquet.schema import ParquetSchema
-from icedb_log.repair.footers import ColumnBounds
+from icedb_log.parquet.footer import ColumnBounds, Footer
+from icedb_log.store.object_store import ObjectInfo
+
+INFO = ObjectInfo("f", "", 100, 0)
 
 
 def footer(*values, kind="BIGINT", **changes):
@@ -18,11 +19,11 @@ def footer(*values, kind="BIGINT", **changes):
     bounds = ColumnBounds(
         min(known, default=None), max(known, default=None), len(values) - len(known), is_exact=bool(known)
     )
-    return ParquetFooter(len(values), ParquetSchema({"x": kind}), bounds={"x": replace(bounds, **changes)})
+    return Footer(INFO, len(values), {"x": kind}, bounds={"x": replace(bounds, **changes)})
 
 
 def without_column(row_count):
-    return ParquetFooter(row_count, ParquetSchema())
+    return Footer(INFO, row_count, {})
 
 
 def compare(inputs, outputs, kind="BIGINT"):
@@ -33,8 +34,8 @@ def compare(inputs, outputs, kind="BIGINT"):
 
 @pytest.mark.parametrize("odd", [{}, {"d": "nested"}])
 def test_m1_a_column_of_an_output_that_the_table_has_not_is_a_difference(odd):
-    schema = ParquetSchema({"x": "BIGINT"} if odd else {"x": "BIGINT", "d": "DATE"}, odd_columns=odd)
-    file = replace(footer(1, 2), schema=schema)
+    columns = {"x": "BIGINT"} if odd else {"x": "BIGINT", "d": "DATE"}
+    file = replace(footer(1, 2), columns=columns, odd_columns=odd)
     assert not compare_contents([file], [footer(1, 2)], {"x": "BIGINT"}).differences, "inputs may have others"
     found = compare_contents([footer(1, 2)], [footer(1, 2), file], {"x": "BIGINT"}).differences
     assert found[-1] == "column 'd' is in the outputs, and the table has no such column"
@@ -67,8 +68,8 @@ def test_the_same_values_in_other_files_are_equal_and_a_changed_one_is_seen_at_a
         (footer(1, 2, null_count=None), (1, 1, 0)),
         (footer(1, 2, low=None, high=None, is_exact=False), (1, 1, 0)),
         (footer(0, 3, is_exact=False), (1, 1, 0)),  # cut: bounds, and no values
-        (ParquetFooter(2, ParquetSchema({}, {"x": "a list"})), (0, 2, 0)),
-        (ParquetFooter(2, ParquetSchema({"x": "BIGINT"})), (0, 2, 0)),
+        (Footer(INFO, 2, {}, {"x": "a list"}), (0, 2, 0)),
+        (Footer(INFO, 2, {"x": "BIGINT"}), (0, 2, 0)),
         (footer("1", "2", kind="VARCHAR"), (1, 1, 0)),  # of a type that is not written as another one
     ],
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from icedb_log.repair.footers import PageLook
+from icedb_log.parquet.pages import PageLook
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_findings import FsckReport
 from icedb_log.store.object_store import ObjectInfo

@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.clock import make_uuid7_hex, uuid7_hex_ms
-from icedb_log.repair.footers import FileOrigin, Footer
+from icedb_log.parquet.footer import FileOrigin, Footer
 from icedb_log.repair.rebuild_commits import Attempt, find_odd_times
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
@@ -42,8 +42,8 @@ def test_a_host_that_was_ahead_is_said(off_ms):
 def attempt(id_ms, written_ms, *, number, inputs=("a",)):
     commit_id = make_uuid7_hex(id_ms, number)
     info = ObjectInfo(f"out{number}", "", 1, written_ms)
-    origin = FileOrigin("merge", commit_id, inputs)
-    return Attempt(commit_id, "merge", {inputs: (Footer(info, 1, {}, origin=origin),)})
+    origin = FileOrigin("merge", "t", "", commit_id, inputs)
+    return Attempt(commit_id, (Footer(info, 1, {}, origin=origin),))
 
 
 def odd(*attempts):

@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.errors import Fenced, InvalidRequest
 from icedb_log.model import LogView
-from icedb_log.repair.footers import FileOrigin, Footer
+from icedb_log.parquet.footer import FileOrigin, Footer
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_plan import plan_rebuild
 from icedb_log.store.object_store import ObjectInfo

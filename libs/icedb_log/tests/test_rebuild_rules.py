@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.model import FeedState, FileMarker, ListedLogFile, LogFile, LogView
-from icedb_log.repair.footers import ColumnBounds, FileOrigin, Footer
+from icedb_log.parquet.footer import ColumnBounds, FileOrigin, Footer
 from icedb_log.repair.rebuild_evidence import DamagedLog, FenceTraces, RebuildEvidence
 from icedb_log.repair.rebuild_log import build_rebuilt_log
 from icedb_log.repair.rebuild_plan import plan_rebuild
@@ -74,7 +74,7 @@ class Traces:
 
 
 def reasons(plan):
-    return {each.key: each.reason for each in plan.left_out}
+    return {each.key: each.reason for each in plan.report.left_out}
 
 
 def make_deletion(**config):
@@ -85,7 +85,7 @@ def make_deletion(**config):
 
 def test_a_deletion_of_which_nothing_is_known_is_a_choice():
     traces, read, written = make_deletion()
-    (choice,) = traces.plan().choices
+    (choice,) = traces.plan().report.choices
     assert (choice.inputs, choice.outputs, choice.likely) == ((read,), (written,), "outputs")
     assert traces.plan(decided="inputs").live == {read}
 
@@ -94,14 +94,14 @@ def test_a_pin_proves_the_commit_of_what_it_names():
     traces, _, written = make_deletion()
     plan = traces.plan(pinned=frozenset({written}))
     assert plan.live == {written}
-    assert [choice.what for choice in plan.choices] == []
+    assert [choice.what for choice in plan.report.choices] == []
 
 
 @pytest.mark.parametrize("has_landed", [True, False])
 def test_the_record_of_an_erasure_says_whether_its_commit_landed(has_landed):
     traces, read, written = make_deletion()
     plan = traces.plan(deletions={traces.commit_of(written): has_landed})
-    assert plan.choices == ()
+    assert plan.report.choices == ()
     assert plan.live == {written if has_landed else read}
     assert reasons(plan) == ({} if has_landed else {written: "not committed: record of an erasure"})
 
@@ -110,7 +110,7 @@ def test_a_merge_by_a_query_that_nobody_can_tell_of_is_likely_undone():
     traces = Traces(merge_query="select * from _rows")
     read = traces.write("flush")
     written = traces.write("merge", read, rows=3)
-    (choice,) = traces.plan().choices
+    (choice,) = traces.plan().report.choices
     assert (choice.likely, choice.outputs) == ("inputs", (written,))
     assert "a merge by a query" in choice.why
 
@@ -119,7 +119,7 @@ def test_a_deletion_that_cannot_have_written_so_much_is_unlikely():
     traces = Traces()
     read = traces.write("flush")
     traces.write("delete", read, rows=6)
-    (choice,) = traces.plan().choices
+    (choice,) = traces.plan().report.choices
     assert choice.likely == "inputs"
 
 
@@ -127,14 +127,14 @@ def test_a_deletion_that_cannot_have_written_so_much_is_unlikely():
 def test_what_is_old_and_has_its_inputs_still_has_hardly_landed_unless_they_are_held(facts, likely):
     traces, _, _ = make_deletion()
     traces.clock.advance(10 * DAY_MS)
-    (choice,) = traces.plan(**facts).choices
+    (choice,) = traces.plan(**facts).report.choices
     assert choice.likely == likely
 
 
 def test_what_was_announced_had_written_all_of_its_files():
     traces, _, written = make_deletion()
     traces.clock.advance(10 * DAY_MS)
-    (choice,) = traces.plan(fences=FenceTraces(commits=frozenset({traces.commit_of(written)}))).choices
+    (choice,) = traces.plan(fences=FenceTraces(commits=frozenset({traces.commit_of(written)}))).report.choices
     assert choice.likely == "outputs"
     assert "all of its files were written" in choice.why
 
@@ -142,9 +142,11 @@ def test_what_was_announced_had_written_all_of_its_files():
 def test_a_sealed_deletion_is_unlikely_where_log_files_are_left():
     traces, read, written = make_deletion()
     traces.log(written, is_seal=True)
-    assert traces.plan().choices[0].likely == "outputs", "a seal alone proves nothing: the log was lost with all else"
+    assert traces.plan().report.choices[0].likely == "outputs", (
+        "a seal alone proves nothing: the log was lost with all else"
+    )
     traces.log(read)
-    (choice,) = traces.plan().choices
+    (choice,) = traces.plan().report.choices
     assert choice.likely == "inputs"
 
 
@@ -154,7 +156,9 @@ def test_a_deletion_younger_than_the_last_write_of_its_fence_is_unlikely():
     read = traces.write("flush")
     written = traces.write("delete", read, rows=4)
     fences = FenceTraces(written_ms={"merge": traces.clock.now_ms() - DAY_MS})
-    choices = {choice.outputs[0]: choice.likely for choice in traces.plan(fences=fences, holds_dead_files=True).choices}
+    choices = {
+        choice.outputs[0]: choice.likely for choice in traces.plan(fences=fences, holds_dead_files=True).report.choices
+    }
     assert choices[written] == "inputs"
     assert sorted(choices.values()) == ["inputs", "outputs"]
 
@@ -166,7 +170,7 @@ def test_a_lost_commit_of_which_an_input_is_gone_is_a_choice_if_others_replaced_
     rival = traces.write("rewrite", second)
     traces.log(rival, second)
     fences = FenceTraces(landed=frozenset({traces.name(lost)}))
-    (choice,) = [each for each in traces.plan(gone=(first,), fences=fences).choices if each.kind == "merge"]
+    (choice,) = [each for each in traces.plan(gone=(first,), fences=fences).report.choices if each.kind == "merge"]
     assert (choice.outputs, choice.likely) == ((lost,), "outputs")
     assert "landed and was lost" in choice.why
     plan = traces.plan(fences=fences)
@@ -177,17 +181,19 @@ def test_a_flush_that_a_whole_log_does_not_name_is_a_choice():
     traces = Traces()
     named, unnamed = traces.write("flush"), traces.write("flush")
     traces.log(named)
-    (choice,) = traces.plan().choices
+    (choice,) = traces.plan().report.choices
     assert (choice.outputs, choice.likely) == ((unnamed,), "outputs")
     damaged = DamagedLog(f"{traces.paths.log_prefix}junk", "e", 10, "damaged")
-    assert traces.plan(damaged=(damaged,)).choices == (), "other log files were lost or damaged: so may be its own"
+    assert traces.plan(damaged=(damaged,)).report.choices == (), (
+        "other log files were lost or damaged: so may be its own"
+    )
 
 
 @pytest.mark.parametrize(("staged_count", "likely"), [(0, "outputs"), (1, "inputs")])
 def test_a_sealed_flush_was_cut_off_if_its_batches_may_be_staged(staged_count, likely):
     traces = Traces()
     traces.log(traces.write("flush"), is_seal=True)
-    (choice,) = traces.plan(staged_count=staged_count).choices
+    (choice,) = traces.plan(staged_count=staged_count).report.choices
     assert choice.likely == likely
 
 
@@ -203,7 +209,7 @@ def make_leftover(*, low=2, skip_ms=0, kind="merge", **config):
 
 def test_a_pinned_file_may_be_dead_if_a_later_file_can_have_its_rows():
     traces, kept, heir = make_leftover()
-    (choice,) = traces.plan(pinned=frozenset({kept})).choices
+    (choice,) = traces.plan(pinned=frozenset({kept})).report.choices
     assert (choice.what, choice.inputs, choice.outputs, choice.likely) == ("leftover", (kept,), (heir,), "outputs")
     assert traces.plan(pinned=frozenset({kept}), decided="inputs").live == {kept, heir}
 
@@ -232,7 +238,7 @@ def test_an_old_merge_is_noted_if_another_one_may_come_from_the_same_files(later
     traces.clock.advance(later_ms)
     old = traces.write("merge", gone, low=2)
     traces.clock.advance(10 * DAY_MS)
-    notes = {note.kind: note.files for note in traces.plan(gone=()).notes}
+    notes = {note.kind: note.files for note in traces.plan(gone=()).report.notes}
     assert (old in notes.get("old_merges", ())) == is_noted
     assert heir in notes["old_merges"]
 
@@ -242,17 +248,17 @@ def test_inputs_of_a_commit_that_no_log_file_names_are_damage():
     first = traces.write("flush")
     traces.log(traces.write("flush"))
     traces.write("merge", first)
-    assert any("data files were committed, and no log file names them" in each for each in traces.plan().damage)
+    assert any("data files were committed, and no log file names them" in each for each in traces.plan().report.damage)
 
 
 def test_a_pending_import_that_is_not_taken_is_not_noted():
     traces = Traces()
     key = traces.write("foreign")
-    assert [note.files for note in traces.plan(imported={key: "pending"}).notes if note.kind == "pending_imports"] == [
-        (key,)
-    ]
+    assert [
+        note.files for note in traces.plan(imported={key: "pending"}).report.notes if note.kind == "pending_imports"
+    ] == [(key,)]
     plan = traces.plan(imported={key: "pending"}, rewritten=frozenset({key}))
-    assert [note for note in plan.notes if note.kind == "pending_imports"] == []
+    assert [note for note in plan.report.notes if note.kind == "pending_imports"] == []
 
 
 def test_a_damaged_log_file_later_than_the_newest_feed_makes_it_unknown():

@@ -1,4 +1,4 @@
-"""Footers of row files: what :class:`~icedb_log.repair.footers.FooterReader` gives, for tests without Parquet."""
+"""Footers of row files: what :class:`~icedb_log.parquet.footer.FooterReader` gives, for tests without Parquet."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 from icedb_log.errors import NotFound, PreconditionFailed, Unavailable
-from icedb_log.repair.footers import ColumnBounds, Footer, UnreadableFooter, read_origin
+from icedb_log.parquet.footer import ColumnBounds, Footer, UnreadableFooter, read_origin
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
 
 from icedb_sim.tables.row_files import row_type

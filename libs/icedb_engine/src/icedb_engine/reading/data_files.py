@@ -24,7 +24,9 @@ from icedb_log.errors import CorruptLog, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker
-from icedb_log.parquet.pages import DamagedPages, check_file_sums
+from icedb_log.parquet.footer import TAIL_BYTES
+from icedb_log.parquet.pages import check_file_sums
+from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.partition_path import decode_partition_value
 from icedb_log.units import MIB
@@ -32,7 +34,6 @@ from icedb_log.units import MIB
 from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.imports.import_types import NARROW_TYPES
 from icedb_engine.sql import quote_name, quote_text
-from icedb_engine.writing.parquet_join import TAIL_BYTES
 
 SMALL_FILE_BYTES: Final = 1 * MIB
 """Files up to this size are decoded by Arrow: to open one costs the native engine more than to read it."""
@@ -356,7 +357,7 @@ def _open_rows(
     for each, file in zip(inputs, files, strict=True):
         try:
             check_file_sums(file)
-        except DamagedPages as error:
+        except DamagedFile as error:
             raise unreadable(each.marker, error) from error
     outputs = ", ".join(f"CAST({quote_name(name)} AS {kind}) AS {quote_name(name)}" for name, kind in columns.items())
     return f"{outputs} FROM {scan_files(files)}"

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 from icedb_log.parquet.pages import read_chunks, read_pages
+from icedb_log.parquet.schema import DamagedFile
+from icedb_log.parquet.thrift import ThriftError
 from icedb_log.table.time_columns import MAX_TIME_MS, MIN_TIME_MS
-from icedb_log.thrift import ThriftError
 from icedb_log.units import MIB
 
 from icedb_engine.errors import BatchRejected, BatchTooLarge
@@ -470,6 +471,7 @@ _DAMAGED: Final = (
     ArithmeticError,
     RecursionError,
     ThriftError,
+    DamagedFile,
 )
 """What reading of damaged bytes may end in: one batch must not stop the flush of the others (I5)."""
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)

@@ -16,9 +16,10 @@ from icedb_log.errors import Unavailable
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.merge.content_check import compare_contents
-from icedb_log.parquet.errors import BadFooter
-from icedb_log.parquet.footer import ParquetFooter, parse_parquet_footer
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.model import FileMarker
+from icedb_log.parquet.footer import Footer, parse_footer
+from icedb_log.parquet.schema import DamagedFile
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
@@ -156,8 +157,8 @@ class _UnitRun:
             folder=self._folder,
         )
         outputs = writer.write_partition(rows)
-        before = [_read_contents(each.read_footer(), each.marker.size_bytes, unit.schema) for each in inputs]
-        after = [_read_contents(writer.footers[each.path], each.size_bytes, unit.schema) for each in outputs]
+        before = [_read_contents(each.read_footer(), each.marker, unit.schema) for each in inputs]
+        after = [_read_contents(writer.footers[each.path], each, unit.schema) for each in outputs]
         row_count = sum(each.row_count for each in inputs)
         contents = compare_contents(before, after, unit.schema)
         return MergedGroup(unit.group, outputs, row_count, contents=contents)
@@ -189,9 +190,10 @@ class _UnitRun:
         )
 
 
-def _read_contents(footer: bytes, size_bytes: int, columns: Mapping[str, str]) -> ParquetFooter | None:
+def _read_contents(footer: bytes, marker: FileMarker, columns: Mapping[str, str]) -> Footer | None:
     """Return what a footer says of some columns; ``None`` if it cannot be told."""
     try:
-        return parse_parquet_footer(footer, data_bytes=size_bytes, bounds_of=columns)
-    except BadFooter:
+        info = ObjectInfo(marker.path, "", marker.size_bytes, marker.created_ms)
+        return parse_footer(footer, info, bounds_of=columns)
+    except DamagedFile:
         return None

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
-from icedb_log.parquet.pages import DamagedPages, check_file_sums
+from icedb_log.parquet.pages import check_file_sums
+from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.units import MIB
 
@@ -143,7 +144,7 @@ def _read_file(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: Any)
     row_count, chunk_rows = _measure(unit, file, path)
     try:
         check_file_sums(path)  # the engine does not: damage would be written anew with checksums that are right
-    except DamagedPages as error:
+    except DamagedFile as error:
         raise _unreadable(unit, file, path, error) from error
     schema = pa.schema([(f"c{place}", spark_arrow_type(kind)) for place, kind in enumerate(unit.outputs.values())])
     read_count = 0

@@ -7,15 +7,13 @@ carried as it is. Source: https://github.com/apache/parquet-format/blob/master/s
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-MAGIC: Final = b"PAR1"
-TAIL_BYTES: Final = 8
-"""Length of the footer, and the magic bytes."""
+from icedb_log.parquet.footer import TAIL_BYTES
+from icedb_log.parquet.thrift import BINARY, I64, LIST, STRUCT, ThriftReader
 
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+MAGIC: Final = b"PAR1"
 _LONG_LIST: Final = 15
 _MAX_DELTA: Final = 15
 
@@ -27,19 +25,11 @@ _ROW_GROUP: Final = {1: _COLUMN_CHUNK, 5: _MOVED}
 _NUM_ROWS, _ROW_GROUPS, _KEY_VALUES = 3, 4, 5
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    number: int
-    kind: int
-    start: int
-    end: int
-
-
 class FooterJoiner:
     """Gathers the footers of files of one row group each, all of one schema, and makes the footer of them together."""
 
     def __init__(self) -> None:
-        self._first: tuple[bytes, list[_Field]] | None = None
+        self._first: dict[int, tuple[int, bytes]] = {}
         self._row_groups: list[bytes] = []
         self._row_count = 0
 
@@ -54,124 +44,54 @@ class FooterJoiner:
         view = memoryview(body)
         end = len(view) - TAIL_BYTES
         footer = bytes(view[end - int.from_bytes(view[end : end + 4], "little") : end])
-        fields = list(_read_fields(footer, 0))
-        groups = next(field for field in fields if field.number == _ROW_GROUPS)
-        count, _, start = _read_list_header(footer, groups.start)
-        if count != 1:
-            raise ValueError(f"a file of {count} row groups cannot be joined")
-        self._row_groups.append(_move_struct(footer, start, _ROW_GROUP, place - len(MAGIC)))
+        groups: list[bytes] = []
+        values: dict[int, tuple[int, bytes]] = {}
+        reader = ThriftReader(footer)
+        for number, kind in reader.fields():
+            start = reader.position
+            if number == _ROW_GROUPS:
+                groups = [_move(reader, footer, _ROW_GROUP, place - len(MAGIC)) for _ in reader.items(kind)]
+            else:
+                reader.skip(kind)
+                values[number] = (kind, footer[start : reader.position])
+        if len(groups) != 1:
+            raise ValueError(f"a file of {len(groups)} row groups cannot be joined")
+        self._row_groups += groups
         self._row_count += row_count
-        self._first = self._first or (footer, fields)
+        self._first = self._first or values
         return view[len(MAGIC) : end - len(footer)]
 
     def make_footer(self, key_values: Mapping[str, str]) -> bytes:
         """Return what comes after the last row group: the footer, its length, the magic bytes."""
-        if self._first is None:
+        if not self._first:
             raise ValueError("a file without row groups has no schema")
-        footer, fields = self._first
-        values = {field.number: (field.kind, footer[field.start : field.end]) for field in fields}
-        values[_NUM_ROWS] = (_I64, _zigzag(self._row_count))
-        values[_ROW_GROUPS] = (_LIST, _list(_STRUCT, self._row_groups))
-        pairs = [
-            _struct({1: (_BINARY, _binary(key)), 2: (_BINARY, _binary(value))}) for key, value in key_values.items()
-        ]
+        values = dict(self._first)
+        values[_NUM_ROWS] = (I64, _zigzag(self._row_count))
+        values[_ROW_GROUPS] = (LIST, _list(STRUCT, self._row_groups))
+        pairs = [_struct({1: (BINARY, _binary(key)), 2: (BINARY, _binary(value))}) for key, value in key_values.items()]
         if pairs:
-            values[_KEY_VALUES] = (_LIST, _list(_STRUCT, pairs))
+            values[_KEY_VALUES] = (LIST, _list(STRUCT, pairs))
         joined = _struct(values)
         return joined + len(joined).to_bytes(4, "little") + MAGIC
 
 
-def _move_struct(data: bytes, start: int, spec: Mapping[int, Any], shift: int) -> bytes:
-    """Return a struct with its places moved."""
+def _move(reader: ThriftReader, data: bytes, spec: Mapping[int, Any], shift: int) -> bytes:
+    """Return the struct that begins here with its places moved."""
     values: dict[int, tuple[int, bytes]] = {}
-    for field in _read_fields(data, start):
-        rule = spec.get(field.number)
-        value = data[field.start : field.end]
-        if rule is _MOVED:
-            place = _read_zigzag(data, field.start)
-            value = _zigzag(place + shift) if place else value  # 0: not said
-        elif rule is not None and field.kind == _LIST:
-            count, kind, at = _read_list_header(data, field.start)
-            items = []
-            for _ in range(count):
-                items.append(_move_struct(data, at, rule, shift))
-                at = _skip(data, at, kind)
-            value = _list(kind, items)
-        elif rule is not None:
-            value = _move_struct(data, field.start, rule, shift)
-        values[field.number] = (field.kind, value)
-    return _struct(values)
-
-
-def _read_fields(data: bytes, at: int) -> Iterator[_Field]:
-    """Yield the fields of a struct that begins at ``at``."""
-    number = 0
-    while data[at]:
-        kind, delta = data[at] & 15, data[at] >> 4
-        at += 1
-        if delta:
-            number += delta
+    for number, kind in reader.fields():
+        rule, start = spec.get(number), reader.position
+        if rule is None:
+            reader.skip(kind)
+            value = data[start : reader.position]
+        elif rule is _MOVED:
+            place = reader.integer(kind)
+            value = _zigzag(place + shift if place else 0)  # 0: not said
+        elif kind == LIST:
+            value = _list(STRUCT, [_move(reader, data, rule, shift) for _ in reader.items(kind)])
         else:
-            number, at = _read_zigzag(data, at), _skip_varint(data, at)
-        end = at if kind in (_TRUE, _FALSE) else _skip(data, at, kind)
-        yield _Field(number, kind, at, end)
-        at = end
-
-
-def _skip(data: bytes, at: int, kind: int) -> int:
-    """Return where a value ends."""
-    if kind in (_TRUE, _FALSE, _BYTE):  # of a list: in a struct a bool has no value of its own
-        return at + 1
-    if kind in (_I16, _I32, _I64):
-        return _skip_varint(data, at)
-    if kind == _DOUBLE:
-        return at + 8
-    if kind == _BINARY:
-        return _skip_varint(data, at) + _read_varint(data, at)
-    if kind == _STRUCT:
-        for field in _read_fields(data, at):
-            at = field.end
-        return _end_of_struct(data, at)
-    if kind in (_LIST, _SET):
-        count, item_kind, at = _read_list_header(data, at)
-        for _ in range(count):
-            at = _skip(data, at, item_kind)
-        return at
-    raise ValueError(f"a Parquet footer has no value of kind {kind}")
-
-
-def _end_of_struct(data: bytes, at: int) -> int:
-    """Return the place after the byte that ends a struct; ``at``: the end of its last field, or its beginning."""
-    if data[at]:
-        raise ValueError("a Parquet footer has a struct without an end")
-    return at + 1
-
-
-def _read_list_header(data: bytes, at: int) -> tuple[int, int, int]:
-    count, kind = data[at] >> 4, data[at] & 15
-    if count == _LONG_LIST:
-        return _read_varint(data, at + 1), kind, _skip_varint(data, at + 1)
-    return count, kind, at + 1
-
-
-def _read_varint(data: bytes, at: int) -> int:
-    value = shift = 0
-    while data[at] & 128:
-        value |= (data[at] & 127) << shift
-        shift += 7
-        at += 1
-    return value | data[at] << shift
-
-
-def _skip_varint(data: bytes, at: int) -> int:
-    while data[at] & 128:
-        at += 1
-    return at + 1
-
-
-def _read_zigzag(data: bytes, at: int) -> int:
-    value = _read_varint(data, at)
-    return (value >> 1) ^ -(value & 1)
+            value = _move(reader, data, rule, shift)
+        values[number] = (kind, value)
+    return _struct(values)
 
 
 def _varint(value: int) -> bytes:

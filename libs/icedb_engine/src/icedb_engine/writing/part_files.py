@@ -32,13 +32,14 @@ from icedb_log.clock import Clock
 from icedb_log.errors import InvariantViolated
 from icedb_log.keys import TablePaths
 from icedb_log.model import ColumnStats, FileMarker
+from icedb_log.parquet.footer import TAIL_BYTES
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.column_bounds import encode_bounds
 
 from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.types import EXACT_DOUBLE_MAX
 from icedb_engine.units.flush_types import FlushUnit, WriteUnit
-from icedb_engine.writing.parquet_join import MAGIC, TAIL_BYTES, FooterJoiner
+from icedb_engine.writing.parquet_join import MAGIC, FooterJoiner
 
 FILE_FORMAT: Final = "1"
 FileKind = Literal["flush", "merge", "delete", "rewrite"]

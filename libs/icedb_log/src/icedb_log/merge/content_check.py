@@ -9,15 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from icedb_log.jobs import ContentCheck
-from icedb_log.parquet.footer import ParquetFooter
-from icedb_log.repair.footers import ColumnBounds
+from icedb_log.parquet.footer import ColumnBounds, Footer
 
 _NO_VALUE: Final = (None, None)
 """Bounds of a column without any value."""
 
 
 def compare_contents(
-    inputs: Sequence[ParquetFooter | None], outputs: Sequence[ParquetFooter | None], columns: Mapping[str, str]
+    inputs: Sequence[Footer | None], outputs: Sequence[Footer | None], columns: Mapping[str, str]
 ) -> ContentCheck:
     """Compare what footers say of the values before and after a merge.
 
@@ -52,13 +51,13 @@ def compare_contents(
     return ContentCheck(equal_count, unproven_count, tuple(differences))
 
 
-def _find_unknown(outputs: Iterable[ParquetFooter | None], columns: Mapping[str, str]) -> list[str]:
+def _find_unknown(outputs: Iterable[Footer | None], columns: Mapping[str, str]) -> list[str]:
     """Return the columns of outputs that the table has not, ascending (M1)."""
-    written = {name for file in outputs if file for name in (*file.schema.columns, *file.schema.odd_columns)}
+    written = {name for file in outputs if file for name in (*file.columns, *file.odd_columns)}
     return sorted(written - columns.keys())
 
 
-def _count_nulls(files: Iterable[ParquetFooter | None], name: str) -> int | None:
+def _count_nulls(files: Iterable[Footer | None], name: str) -> int | None:
     """Return how many rows of some files have no value in a column; ``None`` if they do not say."""
     total = 0
     for file in files:
@@ -69,7 +68,7 @@ def _count_nulls(files: Iterable[ParquetFooter | None], name: str) -> int | None
     return total
 
 
-def _find_bounds(files: Iterable[ParquetFooter | None], name: str, sql_type: str) -> tuple[Any, Any] | None:
+def _find_bounds(files: Iterable[Footer | None], name: str, sql_type: str) -> tuple[Any, Any] | None:
     """Return the lowest and the highest value of some files as values of a type; ``None`` if they do not say."""
     lows: list[Any] = []
     highs: list[Any] = []
@@ -81,7 +80,7 @@ def _find_bounds(files: Iterable[ParquetFooter | None], name: str, sql_type: str
             continue
         if not found.is_exact:
             return None
-        kind = file.schema.columns[name]
+        kind = file.columns[name]
         low, high = _as_written(found.low, kind, sql_type), _as_written(found.high, kind, sql_type)
         if low is None or high is None:
             return None
@@ -90,10 +89,10 @@ def _find_bounds(files: Iterable[ParquetFooter | None], name: str, sql_type: str
     return (min(lows), max(highs)) if lows else _NO_VALUE
 
 
-def _bounds_of(file: ParquetFooter | None, name: str) -> ColumnBounds | None:
-    if file is None or name in file.schema.odd_columns:
+def _bounds_of(file: Footer | None, name: str) -> ColumnBounds | None:
+    if file is None or name in file.odd_columns:
         return None
-    if name not in file.schema.columns:
+    if name not in file.columns:
         return ColumnBounds(None, None, file.row_count, is_exact=False)
     return file.bounds.get(name)
 

@@ -1,164 +1,384 @@
-"""What a Parquet footer says: rows, columns as SQL types, key-value metadata, bounds of columns. Pure, no engine.
+"""What a Parquet footer says: rows, columns as SQL types, who wrote the file, bounds of columns. Pure, no engine.
 
 The layout is Parquet's ``FileMetaData`` (parquet.thrift of parquet-format 2.11). A footer that contradicts itself or
-the length of its file is :class:`~icedb_log.parquet.errors.BadFooter`; nothing else is ever raised, whatever the
-bytes are.
+the length of its file is :class:`~icedb_log.parquet.schema.DamagedFile`; nothing else is ever raised, whatever the
+bytes are. Owns the meaning of the ``icedb.*`` key-value metadata that the data path writes into each footer. A footer
+is the word of a file about itself: whether the file is live is said by the log alone (S1).
 """
 
-from collections.abc import Collection
+import json
+import math
+import struct as packing
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, Protocol, get_args
 
-from icedb_log.parquet.bounds import GatheredBounds, Statistics, read_statistics
-from icedb_log.parquet.errors import BadFooter
-from icedb_log.parquet.schema import ParquetSchema, read_schema
-from icedb_log.repair.footers import ColumnBounds
-from icedb_log.thrift import STRUCT, ThriftError, ThriftReader
+from icedb_log.model import EMPTY, ColumnStats
+from icedb_log.parquet.schema import DamagedFile, Leaf, ParquetSchema, read_schema
+from icedb_log.parquet.thrift import STRUCT, Shape, ThriftError, ThriftReader, each, struct
+from icedb_log.store.object_store import ObjectInfo
+from icedb_log.table.column_bounds import Scalar, cut_bounds, encode_time
+
+FooterKind = Literal["flush", "merge", "delete", "rewrite", "foreign"]
+"""Which job wrote a data file; ``foreign``: none of ours, the file was imported."""
+
+UnreadableCause = Literal["gone", "changed", "damaged", "unanswered"]
+"""Why there is no footer: no such object; another one than was listed; no whole Parquet file, or one that contradicts
+itself; the store did not answer (which says nothing of the file: ask again)."""
+
+OWN_KINDS: Final = tuple(kind for kind in get_args(FooterKind) if kind != "foreign")
+TAIL_BYTES: Final = 8
+"""Behind a footer: its length, and the magic bytes."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBounds:
+    """What a footer says of the values of one column, over all row groups.
+
+    Attributes:
+        low: Not above any value; a JSON scalar in the form that markers have (times as ISO text); ``None`` if unknown.
+        high: Not below any value; ``None`` if unknown.
+        null_count: Number of nulls; ``None`` if unknown.
+        is_exact: Whether ``low`` and ``high`` are values of the column, not cut ones.
+    """
+
+    low: Scalar
+    high: Scalar
+    null_count: int | None
+    is_exact: bool
+
+    def to_stats(self) -> ColumnStats | None:
+        """Return it as a marker has it, long text cut so that the bounds stay bounds; ``None`` if it cannot say so."""
+        if self.null_count is None:
+            return None
+        if isinstance(self.low, float):  # footers say nothing of NaN, which engines sort above everything
+            return None, None, self.null_count
+        return (*cut_bounds(self.low, self.high), self.null_count)
+
+
+@dataclass(frozen=True, slots=True)
+class FileOrigin:
+    """Who wrote a data file, and from what: its ``icedb.*`` metadata.
+
+    Attributes:
+        kind: Which job; ``foreign`` for files without this metadata, and for such that a later release may understand.
+        table: Name of the table that it was written for; a copy that was imported keeps the name of the first one.
+        partition: Encoded partition path; empty without partitions.
+        commit_id: Id of the commit that was to make it live.
+        inputs: Full keys of the data files whose rows it has; a flush has none.
+    """
+
+    kind: FooterKind
+    table: str = ""
+    partition: str = ""
+    commit_id: str = ""
+    inputs: tuple[str, ...] = ()
+
+
+FOREIGN: Final = FileOrigin("foreign")
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What the footer of one data file says.
+
+    Attributes:
+        info: The file, as it was listed.
+        row_count: Rows of it.
+        columns: Column to SQL type in the log's spelling; without columns that have no such type.
+        odd_columns: Columns of which no column of a table is without a conversion, with the type in words.
+        origin: Who wrote it.
+        bounds: Of the columns that were asked for, as far as the file has them and says something.
+    """
+
+    info: ObjectInfo
+    row_count: int
+    columns: Mapping[str, str]
+    odd_columns: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    origin: FileOrigin = FOREIGN
+    bounds: Mapping[str, ColumnBounds] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableFooter:
+    """A file whose footer cannot be had: why, and the same in words, with what to do."""
+
+    info: ObjectInfo
+    cause: UnreadableCause
+    reason: str
+
+
+class FooterReader(Protocol):
+    """Reads the footers of data files."""
+
+    def read_footers(
+        self, infos: Iterable[ObjectInfo], *, bounds_of: Iterable[str] = ()
+    ) -> Iterator[Footer | UnreadableFooter]:
+        """Read the footers of any number of files, several at once, and return one result each, in the same order.
+
+        Reads ahead by a bounded number of files, never a whole file. Nothing that a file holds makes it raise:
+        what cannot be read is an :class:`UnreadableFooter`.
+
+        Args:
+            infos: Files as a listing names them; an empty ETag stands for any.
+            bounds_of: Columns whose minimum, maximum and nulls are wanted.
+        """
+        ...
+
+
+def read_origin(texts: Mapping[str, str]) -> FileOrigin:
+    """Return what the key-value metadata of a footer says of a file's origin.
+
+    Metadata that is only partly there, or not understood, is none of ours: ``foreign``.
+    """
+    kind = next((known for known in OWN_KINDS if known == texts.get("icedb.kind")), None)
+    if texts.get("icedb.format") != "1" or kind is None:
+        return FOREIGN
+    try:
+        inputs = json.loads(texts.get("icedb.inputs", "[]"))
+    except (ValueError, RecursionError):
+        return FOREIGN
+    if not isinstance(inputs, list) or not all(isinstance(key, str) for key in inputs):
+        return FOREIGN
+    table, partition, commit_id = (texts.get(f"icedb.{name}", "") for name in ("table", "partition", "commit"))
+    return FileOrigin(kind, table, partition, commit_id, tuple(inputs))
+
+
+_SCHEMA, _ROW_COUNT, _ROW_GROUPS, _KEY_VALUES = 2, 3, 4, 5
+_GROUP_CHUNKS, _GROUP_ROWS = 1, 3
+_FILE_PATH, _METADATA, _CRYPTO, _ENCRYPTED_METADATA = 1, 3, 8, 9
+_NAMES, _CODEC, _VALUE_COUNT, _STORED_BYTES, _DATA_PLACE, _DICTIONARY_PLACE, _STATISTICS = 3, 4, 5, 7, 9, 11, 12
+_NULL_COUNT, _HIGH, _LOW, _HIGH_EXACT, _LOW_EXACT = 3, 5, 6, 7, 8
+_KEY, _VALUE = 1, 2
+
+
+def _place_of_struct(reader: ThriftReader, kind: int) -> int | None:
+    place = reader.place(kind)
+    return place if kind == STRUCT else None
+
+
+_NUMBERS: Final = dict.fromkeys(
+    (_CODEC, _VALUE_COUNT, _STORED_BYTES, _DATA_PLACE, _DICTIONARY_PLACE), ThriftReader.integer
+)
+_CHUNK: Final[Shape] = {
+    _FILE_PATH: ThriftReader.binary,
+    _METADATA: struct({_NAMES: each(ThriftReader.text), **_NUMBERS, _STATISTICS: _place_of_struct}),
+    # How a column is encrypted, and its metadata, encrypted: the footer itself may be plain.
+    _CRYPTO: ThriftReader.place,
+    _ENCRYPTED_METADATA: ThriftReader.place,
+}
+_GROUP: Final = struct({_GROUP_CHUNKS: each(struct(_CHUNK)), _GROUP_ROWS: ThriftReader.integer})
+_PAIR: Final = struct({_KEY: ThriftReader.text, _VALUE: ThriftReader.text})
+_STATISTICS_SHAPE: Final[Shape] = {
+    _NULL_COUNT: ThriftReader.integer,
+    _HIGH: ThriftReader.binary,
+    _LOW: ThriftReader.binary,
+    _HIGH_EXACT: ThriftReader.boolean,
+    _LOW_EXACT: ThriftReader.boolean,
+}
 
 
 @dataclass(slots=True)
-class ParquetFooter:
-    """What the footer says.
+class ColumnChunk:
+    """One column of one row group.
 
     Attributes:
-        row_count: Rows of the file.
-        schema: Its columns.
-        texts: Key-value metadata that IceDB wrote.
-        bounds: Of the columns asked for.
+        column: Its name; of a nested one with those above it, by dots.
+        start: Where its first page begins; with ``end`` 0 if it has no pages that can be read.
+        end: Where its last page ends.
+        value_count: Values of it, nulls too.
+        codec: How its pages are compressed.
+        is_encrypted: Whether nobody can read it without a key.
+        stats_place: Where in the footer its statistics begin; ``None``: it has none.
     """
 
-    row_count: int = 0
-    schema: ParquetSchema = field(default_factory=ParquetSchema)
-    texts: dict[str, str] = field(default_factory=dict)
-    bounds: dict[str, ColumnBounds] = field(default_factory=dict)
+    column: str
+    start: int
+    end: int
+    value_count: int
+    codec: int
+    is_encrypted: bool
+    stats_place: int | None
 
 
-def parse_parquet_footer(data: bytes, *, data_bytes: int, bounds_of: Collection[str] = ()) -> ParquetFooter:
+@dataclass(slots=True)
+class RowGroup:
+    """One row group: its rows, -1 if it does not say, and its columns."""
+
+    row_count: int
+    chunks: list[ColumnChunk]
+
+
+def read_row_groups(reader: ThriftReader, kind: int, *, data_bytes: int) -> Iterator[RowGroup]:
+    """Yield the row groups of the list that begins here.
+
+    Args:
+        reader: Of the footer.
+        kind: Of the field.
+        data_bytes: Length of the file before the footer: columns must lie in there.
+
+    Raises:
+        ThriftError: It is damaged.
+        DamagedFile: A column lies outside of the file, or in another one.
+    """
+    for item in reader.items(kind):
+        group = _GROUP(reader, item)
+        yield RowGroup(
+            group.get(_GROUP_ROWS, 0), [_make_chunk(chunk, data_bytes) for chunk in group.get(_GROUP_CHUNKS, ())]
+        )
+
+
+def _make_chunk(chunk: dict[int, Any], data_bytes: int) -> ColumnChunk:
+    if chunk.get(_FILE_PATH):
+        raise DamagedFile("it is a summary of other files, and has no rows itself")
+    found = chunk.get(_METADATA, {})
+    is_encrypted = _CRYPTO in chunk or _ENCRYPTED_METADATA in chunk
+    value_count = found.get(_VALUE_COUNT, -1)
+    start, length = found.get(_DATA_PLACE, -1), found.get(_STORED_BYTES, -1)
+    if found.get(_DICTIONARY_PLACE, 0) > 0:
+        start = min(start, found[_DICTIONARY_PLACE])
+    if is_encrypted or value_count == 0:
+        start = length = 0  # no page of it is read, and what else is said of it may be nonsense
+    elif start < 0 or length < 0 or start + length > data_bytes:
+        raise DamagedFile("its footer names bytes that the file does not have: it is damaged or cut")
+    return ColumnChunk(
+        column=".".join(found.get(_NAMES, ())),
+        start=start,
+        end=start + length,
+        value_count=value_count,
+        codec=found.get(_CODEC, 0),
+        is_encrypted=is_encrypted,
+        stats_place=found.get(_STATISTICS),
+    )
+
+
+def parse_footer(data: bytes, info: ObjectInfo, *, bounds_of: Collection[str] = ()) -> Footer:
     """Parse a footer.
 
     Args:
         data: Its bytes, without the length and the magic bytes behind it.
-        data_bytes: Length of the file before the footer: columns must lie in there.
+        info: The file.
         bounds_of: Columns whose bounds are wanted.
 
     Raises:
-        BadFooter: It cannot be read, or cannot be true.
+        DamagedFile: It cannot be read, or cannot be true.
     """
     try:
-        return _FooterParser(data, data_bytes, frozenset(bounds_of)).parse()
+        return _FooterParser(data, info.size_bytes - len(data) - TAIL_BYTES, bounds_of).parse(info)
     except ThriftError as error:
-        raise BadFooter(f"its footer is damaged: {error}") from error
+        raise DamagedFile(f"its footer is damaged: {error}") from error
 
 
 class _FooterParser:
     """Parses one footer."""
 
-    def __init__(self, data: bytes, data_bytes: int, bounds_of: frozenset[str]) -> None:
-        self._reader = ThriftReader(data)
+    def __init__(self, data: bytes, data_bytes: int, bounds_of: Collection[str]) -> None:
+        self._data = data
         self._data_bytes = data_bytes
         self._bounds_of = bounds_of
         self._schema: ParquetSchema | None = None
-        self._gathered: dict[int, GatheredBounds] = {}
+        self._bounds: dict[int, _Bounds] = {}
         self._group_rows = 0
-        self._texts: dict[str, str] = {}
 
-    def parse(self) -> ParquetFooter:
-        reader = self._reader
-        row_count = -1
-        for number, kind in reader.fields():
-            if number == 2:  # noqa: PLR2004 - field numbers of parquet.thrift, here and below
-                self._read_schema(kind)
-            elif number == 3:  # noqa: PLR2004
-                row_count = reader.integer(kind)
-            elif number == 4:  # noqa: PLR2004
-                for item in reader.items(kind):
-                    self._read_group(item)
-            elif number == 5:  # noqa: PLR2004
-                for item in reader.items(kind):
-                    self._read_text(item)
-            else:
-                reader.skip(kind)
-        if row_count < 0 or self._schema is None:
-            raise BadFooter("its footer is damaged: it lacks the schema or the number of rows")
-        if row_count != self._group_rows:
-            raise BadFooter(f"its footer contradicts itself: {row_count} rows, {self._group_rows} in its row groups")
-        leaves = self._schema.leaves
-        bounds = {leaves[place].name: gathered.finish(row_count) for place, gathered in self._gathered.items()}
-        return ParquetFooter(row_count, self._schema, self._texts, bounds)
-
-    def _read_schema(self, kind: int) -> None:
-        if self._schema is not None:
-            raise BadFooter("its footer is damaged: it has two schemas")
-        self._schema = read_schema(self._reader, kind)
-        self._gathered = {
-            place: GatheredBounds()
-            for place, leaf in enumerate(self._schema.leaves)
-            if leaf.name in self._bounds_of and leaf.sql_type is not None
+    def parse(self, info: ObjectInfo) -> Footer:
+        shape: Shape = {
+            _SCHEMA: self._read_schema,
+            _ROW_COUNT: ThriftReader.integer,
+            _ROW_GROUPS: self._read_groups,
+            _KEY_VALUES: each(_PAIR),
         }
+        found = ThriftReader(self._data).read(shape)
+        row_count: int = found.get(_ROW_COUNT, -1)
+        if row_count < 0 or self._schema is None:
+            raise DamagedFile("its footer is damaged: it lacks the schema or the number of rows")
+        if row_count != self._group_rows:
+            raise DamagedFile(f"its footer contradicts itself: {row_count} rows, {self._group_rows} in its row groups")
+        texts = {pair.get(_KEY, ""): pair.get(_VALUE, "") for pair in found.get(_KEY_VALUES, ())}
+        bounds = {known.leaf.name: known.finish(row_count) for known in self._bounds.values()}
+        return Footer(info, row_count, self._schema.columns, self._schema.odd_columns, read_origin(texts), bounds)
 
-    def _read_text(self, kind: int) -> None:
-        if kind != STRUCT:
-            raise BadFooter("its footer is damaged: its metadata is no list of pairs")
-        name = value = ""
-        for number, field_kind in self._reader.fields():
-            if number == 1:
-                name = self._reader.text(field_kind)
-            elif number == 2:  # noqa: PLR2004
-                value = self._reader.text(field_kind)
-            else:
-                self._reader.skip(field_kind)
-        if name.startswith("icedb."):
-            self._texts[name] = value
+    def _read_schema(self, reader: ThriftReader, kind: int) -> None:
+        if self._schema is not None:
+            raise DamagedFile("its footer is damaged: it has two schemas")
+        self._schema = read_schema(reader, kind)
+        for place, leaf in enumerate(self._schema.leaves):
+            if leaf.sql_type is not None and leaf.name in self._bounds_of:
+                self._bounds[place] = _Bounds(leaf)
 
-    def _read_group(self, kind: int) -> None:
-        if kind != STRUCT or self._schema is None:
-            raise BadFooter("its footer is damaged: a row group that belongs to no schema")
-        rows = column_count = 0
-        stats: dict[int, Statistics] = {}
-        for number, field_kind in self._reader.fields():
-            if number == 1:
-                for item in self._reader.items(field_kind):
-                    found = self._read_chunk(item, is_wanted=column_count in self._gathered)
-                    if found is not None:
-                        stats[column_count] = found
-                    column_count += 1
-            elif number == 3:  # noqa: PLR2004
-                rows = self._reader.integer(field_kind)
-            else:
-                self._reader.skip(field_kind)
-        if rows < 0 or column_count != len(self._schema.leaves):
-            raise BadFooter("its footer is damaged: a row group does not have the columns of the schema")
-        self._group_rows += rows
-        for place, gathered in self._gathered.items():
-            gathered.add(stats.get(place), self._schema.leaves[place], rows)
+    def _read_groups(self, reader: ThriftReader, kind: int) -> None:
+        for group in read_row_groups(reader, kind, data_bytes=self._data_bytes):
+            if self._schema is None or group.row_count < 0 or len(group.chunks) != len(self._schema.leaves):
+                raise DamagedFile("its footer is damaged: a row group does not have the columns of the schema")
+            self._group_rows += group.row_count
+            for place, known in self._bounds.items():
+                start = group.chunks[place].stats_place
+                stats = {} if start is None else ThriftReader(self._data, start=start).read(_STATISTICS_SHAPE)
+                known.add(stats, group.row_count)
 
-    def _read_chunk(self, kind: int, *, is_wanted: bool) -> Statistics | None:
-        if kind != STRUCT:
-            raise BadFooter("its footer is damaged: a column of a row group is no struct")
-        found: Statistics | None = None
-        for number, field_kind in self._reader.fields():
-            if number == 1 and self._reader.binary(field_kind):
-                raise BadFooter("it is a summary of other files, and has no rows itself")
-            if number == 3 and field_kind == STRUCT:  # noqa: PLR2004
-                found = self._read_chunk_metadata(is_wanted=is_wanted)
-            elif number != 1:
-                self._reader.skip(field_kind)
-        return found
 
-    def _read_chunk_metadata(self, *, is_wanted: bool) -> Statistics | None:
-        reader, found = self._reader, None
-        length = data_start = dictionary_start = 0
-        for number, kind in reader.fields():
-            if number == 7:  # noqa: PLR2004
-                length = reader.integer(kind)
-            elif number == 9:  # noqa: PLR2004
-                data_start = reader.integer(kind)
-            elif number == 11:  # noqa: PLR2004
-                dictionary_start = reader.integer(kind)
-            elif number == 12 and is_wanted and kind == STRUCT:  # noqa: PLR2004
-                found = read_statistics(reader)
-            else:
-                reader.skip(kind)
-        start = dictionary_start or data_start
-        if start < 0 or length < 0 or start + length > self._data_bytes:
-            raise BadFooter("its footer names bytes that the file does not have: it is damaged or cut")
-        return found
+@dataclass(slots=True)
+class _Bounds:
+    """The bounds of one column, while row groups are read."""
+
+    leaf: Leaf
+    low: Scalar = None
+    high: Scalar = None
+    null_count: int | None = 0
+    is_bounded: bool = True
+    is_exact: bool = True
+
+    def add(self, known: Mapping[int, Any], rows: int) -> None:
+        """Take the statistics of a row group of ``rows`` rows into account; empty: it has none."""
+        nulls = 0 if self.leaf.is_required else known.get(_NULL_COUNT)
+        self.null_count = None if nulls is None or self.null_count is None else self.null_count + nulls
+        if rows == 0 or (nulls is not None and nulls == rows):
+            return  # only nulls: no bounds, and none are needed
+        low, high = _decode(known.get(_LOW), self.leaf), _decode(known.get(_HIGH), self.leaf)
+        if low is None or high is None:
+            self.is_bounded = False
+            return
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+        # Writers cut text alone, and newer ones say so.
+        is_exact = self.leaf.physical != "BYTE_ARRAY" or (known.get(_LOW_EXACT) and known.get(_HIGH_EXACT))
+        self.is_exact = self.is_exact and bool(is_exact)
+
+    def finish(self, row_count: int) -> ColumnBounds:
+        """Return the bounds of the whole file. Raises DamagedFile."""
+        nulls = self.null_count
+        if nulls is not None and not 0 <= nulls <= row_count:
+            raise DamagedFile(f"its footer contradicts itself: {nulls} nulls in {row_count} rows")
+        if not self.is_bounded or self.low is None:
+            return ColumnBounds(None, None, nulls, is_exact=False)
+        return ColumnBounds(self.low, self.high, nulls, is_exact=self.is_exact)
+
+
+def _decode(data: bytes | None, leaf: Leaf) -> Scalar:
+    """Return a bound as a JSON scalar; ``None`` if it says nothing."""
+    if data is None:
+        return None
+    try:
+        if leaf.physical in ("INT32", "INT64"):
+            return _decode_integer(data, leaf.kind)
+        if leaf.physical in ("FLOAT", "DOUBLE"):
+            (value,) = packing.unpack("<d" if len(data) == 8 else "<f", data)  # noqa: PLR2004 - bytes of a DOUBLE
+            return value if math.isfinite(value) else None
+        if leaf.physical == "BOOLEAN":
+            return bool(data[0]) if len(data) == 1 else None
+        return data.decode()  # a cut one may be no UTF-8: ValueError
+    except (packing.error, OverflowError, ValueError):
+        return None
+
+
+def _decode_integer(data: bytes, kind: str) -> Scalar:
+    if len(data) not in (4, 8):
+        return None
+    value = int.from_bytes(data, "little", signed=kind != "INT unsigned")
+    if kind == "DATE":
+        return encode_time((_EPOCH + timedelta(days=value)).date())
+    if kind.startswith("TIMESTAMP"):
+        time = _EPOCH + (timedelta(milliseconds=value) if "milli" in kind else timedelta(microseconds=value))
+        return encode_time(time.replace(tzinfo=None))
+    return value

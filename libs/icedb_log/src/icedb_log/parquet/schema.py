@@ -5,12 +5,11 @@ as the table's type, what would need a conversion is *odd*.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from icedb_log.parquet.errors import BadFooter
-from icedb_log.thrift import STRUCT, ThriftReader
+from icedb_log.parquet.thrift import STRUCT, Shape, ThriftError, ThriftReader, each, struct
 
-_NOT_WHOLE: Final = "its footer is damaged: its schema is not whole"
+# Field numbers and values are those of parquet.thrift (parquet-format 2.11).
 _PHYSICAL: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _LOGICAL: Final = {
     1: "STRING", 2: "MAP", 3: "LIST", 4: "ENUM", 5: "DECIMAL", 6: "DATE", 7: "TIME", 8: "TIMESTAMP", 10: "INT",
@@ -41,8 +40,11 @@ _SQL_TYPES: Final = {
     ("INT64", "TIMESTAMP milliseconds"): "TIMESTAMP",
     ("INT64", "TIMESTAMP microseconds"): "TIMESTAMP",
 }
-_REPEATED: Final = 2
-_REQUIRED: Final = 0
+_REQUIRED, _REPEATED = 0, 2
+
+
+class DamagedFile(Exception):
+    """A file that is not the Parquet that was written; the message says why, as the end of a sentence."""
 
 
 @dataclass(slots=True)
@@ -58,10 +60,10 @@ class Leaf:
     """
 
     name: str
-    physical: str
-    kind: str
-    sql_type: str | None
-    is_required: bool
+    physical: str = ""
+    kind: str = ""
+    sql_type: str | None = None
+    is_required: bool = False
 
 
 @dataclass(slots=True)
@@ -78,129 +80,103 @@ class ParquetSchema:
     odd_columns: dict[str, str] = field(default_factory=dict)
     leaves: list[Leaf] = field(default_factory=list)
 
-
-@dataclass(slots=True)
-class _Element:
-    """One element of the schema, which is a tree written from the root down."""
-
-    name: str = ""
-    physical: str = ""
-    kind: str = ""
-    repetition: int = _REQUIRED
-    child_count: int = 0
-    has_logical: bool = False
-
-
-def read_schema(reader: ThriftReader, kind: int) -> ParquetSchema:
-    """Read the schema that begins here. Raises BadFooter, ThriftError."""
-    elements = [_read_element(reader, item) for item in reader.items(kind)]
-    if not elements:
-        raise BadFooter(_NOT_WHOLE)
-    found = ParquetSchema()
-    place = 1
-    for _ in range(elements[0].child_count):
-        place = _add_column(found, elements, place)
-    if place != len(elements):
-        raise BadFooter(_NOT_WHOLE)
-    return found
-
-
-def _add_column(found: ParquetSchema, elements: list[_Element], place: int) -> int:
-    """Add the column whose first element stands at ``place``; return where the next one begins."""
-    if place >= len(elements):
-        raise BadFooter(_NOT_WHOLE)
-    top = elements[place]
-    if top.name in found.columns or top.name in found.odd_columns:
-        raise BadFooter(f"it has two columns {top.name[:80]!r}: which one counts is not defined")
-    if not top.child_count and top.repetition != _REPEATED:
-        sql_type = _SQL_TYPES.get((top.physical, top.kind))
-        if sql_type is None:
-            found.odd_columns[top.name] = f"{top.physical} {top.kind}".strip()
-        else:
-            found.columns[top.name] = sql_type
-        found.leaves.append(Leaf(top.name, top.physical, top.kind, sql_type, top.repetition == _REQUIRED))
-        return place + 1
-    found.odd_columns[top.name] = "nested (a list, map or struct)"
-    left = 1
-    while left:
-        if place >= len(elements):
-            raise BadFooter(_NOT_WHOLE)
-        children = elements[place].child_count
-        if not children:
-            found.leaves.append(Leaf(top.name, "", "", None, is_required=False))
-        left += children - 1
-        place += 1
-    return place
+    def add(self, elements: list[dict[int, Any]]) -> None:
+        """Add a column, and take its elements off the end; of a nested one all parts. Raises DamagedFile."""
+        top = _pop(elements)
+        name, physical, kind = top.get(_NAME, ""), _name_physical(top), _name_logical(top)
+        if name in self.columns or name in self.odd_columns:
+            raise DamagedFile(f"it has two columns {name[:80]!r}: which one counts is not defined")
+        left = _child_count(top)
+        if not left and top.get(_REPETITION) != _REPEATED:
+            sql_type = _SQL_TYPES.get((physical, kind))
+            if sql_type is None:
+                self.odd_columns[name] = f"{physical} {kind}".strip()
+            else:
+                self.columns[name] = sql_type
+            is_required = top.get(_REPETITION, _REQUIRED) == _REQUIRED
+            self.leaves.append(Leaf(name, physical, kind, sql_type, is_required))
+            return
+        self.odd_columns[name] = "nested (a list, map or struct)"
+        if not left:
+            self.leaves.append(Leaf(name))
+        while left:
+            children = _child_count(_pop(elements))
+            if not children:
+                self.leaves.append(Leaf(name))
+            left += children - 1
 
 
-def _read_element(reader: ThriftReader, kind: int) -> _Element:
-    element = _Element()
-    if kind != STRUCT:
-        raise BadFooter("its footer is damaged: its schema is no list of structs")
-    for number, field_kind in reader.fields():
-        if number == 1:
-            element.physical = _name(_PHYSICAL, reader.integer(field_kind))
-        elif number == 3:  # noqa: PLR2004
-            element.repetition = reader.integer(field_kind)
-        elif number == 4:  # noqa: PLR2004
-            element.name = reader.text(field_kind)
-        elif number == 5:  # noqa: PLR2004
-            element.child_count = max(reader.integer(field_kind), 0)
-        elif number == 6:  # noqa: PLR2004
-            converted = reader.integer(field_kind)
-            if not element.has_logical:
-                element.kind = _CONVERTED.get(converted, f"converted type {converted}")
-        elif number == 10:  # noqa: PLR2004
-            element.kind, element.has_logical = _read_logical(reader, field_kind), True
-        else:
-            reader.skip(field_kind)
-    return element
+_TYPE, _REPETITION, _NAME, _CHILDREN, _CONVERTED_TYPE, _LOGICAL_TYPE = 1, 3, 4, 5, 6, 10
+_UTC_ADJUSTED, _UNIT = 1, 2
+_BITS, _SIGNED = 1, 2
+_TIMESTAMP: Final = struct(
+    {_UTC_ADJUSTED: ThriftReader.boolean, _UNIT: struct(dict.fromkeys(_UNITS, ThriftReader.place))}
+)
+_INT: Final = struct({_BITS: ThriftReader.integer, _SIGNED: ThriftReader.boolean})
 
 
 def _read_logical(reader: ThriftReader, kind: int) -> str:
+    """Return a logical type in words: the one field of a union."""
     if kind != STRUCT:
-        raise BadFooter("its footer is damaged: a logical type is no struct")
+        raise ThriftError(f"a struct was expected, not kind {kind}")
     name = ""
     for number, field_kind in reader.fields():
         name = _LOGICAL.get(number, f"logical type {number}")
-        if field_kind != STRUCT:
-            reader.skip(field_kind)
-        elif name == "TIMESTAMP":
-            name = _read_timestamp(reader)
+        if name == "TIMESTAMP":
+            found = _TIMESTAMP(reader, field_kind)
+            unit = next((_UNITS[unit] for unit in found.get(_UNIT, ())), "an unknown unit")
+            name = f"TIMESTAMP {unit}{' UTC' if found.get(_UTC_ADJUSTED, True) else ''}"
         elif name == "INT":
-            name = _read_integer_type(reader)
+            found = _INT(reader, field_kind)
+            if not found.get(_SIGNED, True):
+                name = "INT unsigned 64" if found.get(_BITS) == _LONG_BITS else "INT unsigned"
         else:
             reader.skip(field_kind)
     return name
 
 
-def _read_timestamp(reader: ThriftReader) -> str:
-    unit, is_utc = "", True
-    for number, kind in reader.fields():
-        if number == 1:
-            is_utc = reader.boolean(kind)
-        elif number == 2 and kind == STRUCT:  # noqa: PLR2004
-            for unit_number, unit_kind in reader.fields():
-                unit = _UNITS.get(unit_number, "an unknown unit")
-                reader.skip(unit_kind)
-        else:
-            reader.skip(kind)
-    return f"TIMESTAMP {unit}{' UTC' if is_utc else ''}"
+_ELEMENT: Final[Shape] = {
+    _TYPE: ThriftReader.integer,
+    _REPETITION: ThriftReader.integer,
+    _NAME: ThriftReader.text,
+    _CHILDREN: ThriftReader.integer,
+    _CONVERTED_TYPE: ThriftReader.integer,
+    _LOGICAL_TYPE: _read_logical,
+}
 
 
-def _read_integer_type(reader: ThriftReader) -> str:
-    bits, is_signed = 0, True
-    for number, kind in reader.fields():
-        if number == 1:
-            bits = reader.integer(kind)
-        elif number == 2:  # noqa: PLR2004
-            is_signed = reader.boolean(kind)
-        else:
-            reader.skip(kind)
-    if is_signed:
-        return "INT"
-    return "INT unsigned 64" if bits == _LONG_BITS else "INT unsigned"
+def read_schema(reader: ThriftReader, kind: int) -> ParquetSchema:
+    """Read the schema that begins here: a tree, written from the root down. Raises DamagedFile, ThriftError."""
+    elements = each(struct(_ELEMENT))(reader, kind)[::-1]
+    found = ParquetSchema()
+    for _ in range(_child_count(_pop(elements))):
+        found.add(elements)
+    if elements:
+        raise DamagedFile(_NOT_WHOLE)
+    return found
 
 
-def _name(names: tuple[str, ...], number: int) -> str:
-    return names[number] if 0 <= number < len(names) else f"physical type {number}"
+_NOT_WHOLE: Final = "its footer is damaged: its schema is not whole"
+
+
+def _pop(elements: list[dict[int, Any]]) -> dict[int, Any]:
+    if not elements:
+        raise DamagedFile(_NOT_WHOLE)
+    return elements.pop()
+
+
+def _child_count(element: dict[int, Any]) -> int:
+    return int(max(element.get(_CHILDREN, 0), 0))
+
+
+def _name_physical(element: dict[int, Any]) -> str:
+    number = element.get(_TYPE)
+    if number is None:
+        return ""
+    return _PHYSICAL[number] if 0 <= number < len(_PHYSICAL) else f"physical type {number}"
+
+
+def _name_logical(element: dict[int, Any]) -> str:
+    number = element.get(_CONVERTED_TYPE)
+    converted = "" if number is None else _CONVERTED.get(number, f"converted type {number}")
+    return str(element.get(_LOGICAL_TYPE, converted))

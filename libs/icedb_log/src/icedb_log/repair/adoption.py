@@ -14,7 +14,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import FileMarker
-from icedb_log.repair.footers import Footer, FooterReader
+from icedb_log.parquet.footer import Footer, FooterReader
 from icedb_log.repair.fsck_data import find_partition_problem
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.table_store import TableStore

@@ -17,7 +17,8 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.log.reader import DEFAULT_MAX_REFRESH_MS
-from icedb_log.repair.footers import FooterReader, PageReader
+from icedb_log.parquet.footer import FooterReader
+from icedb_log.parquet.pages import PageReader
 from icedb_log.repair.fsck_data import (
     Inspection,
     Progress,

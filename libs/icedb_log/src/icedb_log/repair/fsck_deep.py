@@ -11,7 +11,8 @@ from typing import Any, Final
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import ColumnStats, FileMarker
-from icedb_log.repair.footers import ColumnBounds, Footer, FooterReader, PageReader, UnreadableFooter
+from icedb_log.parquet.footer import ColumnBounds, Footer, FooterReader, UnreadableFooter
+from icedb_log.parquet.pages import PageReader
 from icedb_log.repair.fsck_data import Progress, no_progress
 from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog

@@ -13,43 +13,20 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
-from typing import Final, Literal
+from typing import Final
 
 from icedb_log.clock import uuid7_hex_ms
 from icedb_log.errors import CorruptLog
 from icedb_log.keys import file_time_ms, parse_log_key
-from icedb_log.repair.footers import ColumnBounds, Footer, FooterKind
+from icedb_log.parquet.footer import ColumnBounds, Footer, FooterKind
 from icedb_log.repair.rebuild_evidence import RebuildEvidence, look_of
 from icedb_log.repair.rebuild_record import Choice, Side
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
-Basis = Literal[
-    "named in the log",
-    "replaced by a later commit",
-    "named by a pin",
-    "record of an erasure",
-    "a fence says that it landed",
-    "what it replaced is gone",
-    "the same rows either way",
-    "older than any orphan",
-    "young, and nothing tells",
-    "decided",
-    "a later commit replaced the same files",
-    "another commit replaced the same files",
-    "the log names another end of what it replaced",
-    "cut off while it wrote",
-]
-"""How it is known, or why it is taken so."""
-
-PROOFS: Final[frozenset[Basis]] = frozenset(
-    (
-        "named in the log",
-        "replaced by a later commit",
-        "named by a pin",
-        "record of an erasure",
-        "a fence says that it landed",
-    )
-)
+NAMED: Final = "named in the log"
+GONE: Final = "what it replaced is gone"
+OLD: Final = "older than any orphan"
+YOUNG: Final = "young, and nothing tells"
 
 MAX_SEAL_BYTES: Final = 128
 """No seal is larger."""
@@ -64,32 +41,25 @@ _ID_LENGTH: Final = 32
 
 @dataclass(frozen=True)
 class Attempt:
-    """The data files that were written for one commit, and what they were made from.
-
-    Attributes:
-        commit_id: Its id; sorts by time.
-        kind: Which job.
-        groups: The outputs by the inputs they were made from; a flush has one group without inputs.
-    """
+    """The data files that were written for one commit, as far as they exist; commit ids sort by time."""
 
     commit_id: str
-    kind: FooterKind
-    groups: Mapping[tuple[str, ...], tuple[Footer, ...]]
+    outputs: tuple[Footer, ...]
 
-    @cached_property
-    def outputs(self) -> tuple[Footer, ...]:
-        """All its data files that exist."""
-        return tuple(footer for outputs in self.groups.values() for footer in outputs)
+    @property
+    def kind(self) -> FooterKind:
+        """Which job."""
+        return self.outputs[-1].origin.kind
 
     @cached_property
     def output_keys(self) -> tuple[str, ...]:
-        """Their keys, ascending."""
+        """Keys of its data files, ascending."""
         return tuple(sorted(footer.info.key for footer in self.outputs))
 
     @cached_property
     def inputs(self) -> frozenset[str]:
         """All data files that it was to replace, as far as it says."""
-        return frozenset(key for inputs in self.groups for key in inputs)
+        return frozenset(key for footer in self.outputs for key in footer.origin.inputs)
 
     @cached_property
     def written_ms(self) -> tuple[int, int]:
@@ -104,31 +74,23 @@ class Verdict:
 
     Attributes:
         has_landed: Whether its files count as committed.
-        basis: How that is known.
+        basis: How that is known, in words.
         choice: What was decided, if it is not known.
+        is_proven: Whether it certainly landed.
     """
 
     has_landed: bool
-    basis: Basis
+    basis: str
     choice: Choice | None = None
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether it certainly landed."""
-        return self.has_landed and self.basis in PROOFS
+    is_proven: bool = False
 
 
 def group_attempts(footers: Iterable[Footer]) -> dict[str, Attempt]:
     """Return what was written for each commit. All footers are of this table's own data files."""
-    groups: dict[str, dict[tuple[str, ...], list[Footer]]] = defaultdict(lambda: defaultdict(list))
-    kinds: dict[str, FooterKind] = {}
+    outputs: dict[str, list[Footer]] = defaultdict(list)
     for footer in footers:
-        groups[footer.origin.commit_id][footer.origin.inputs].append(footer)
-        kinds[footer.origin.commit_id] = footer.origin.kind
-    return {
-        commit_id: Attempt(commit_id, kinds[commit_id], {inputs: tuple(outputs) for inputs, outputs in parts.items()})
-        for commit_id, parts in groups.items()
-    }
+        outputs[footer.origin.commit_id].append(footer)
+    return {commit_id: Attempt(commit_id, tuple(written)) for commit_id, written in outputs.items()}
 
 
 def commit_of(log_key: str) -> str:
@@ -150,6 +112,7 @@ class CommitResolver:
     Attributes:
         attempts: What was written for each commit.
         verdicts: What became of each.
+        replaced: Data files that some job had read: they were live once.
     """
 
     def __init__(self, evidence: RebuildEvidence, footers: Iterable[Footer], *, decided: Side | None) -> None:
@@ -164,6 +127,7 @@ class CommitResolver:
                 self._takers[key].append(commit_id)
             for footer in attempt.outputs if attempt.kind == "flush" else ():
                 self._looks[look_of(footer)].add(commit_id)
+        self.replaced: Final = frozenset(self._takers)
         files = evidence.view.files
         self._named = {file.log.commit_id for file in files} | {head.commit_id for _, head in evidence.heads}
         # Its name is that of one commit (W2), whatever became of its content, unless it was a seal.
@@ -176,11 +140,6 @@ class CommitResolver:
         self._is_log_sound = evidence.has_commits and not evidence.damaged and self._names_what_is_proven()
         self._apply(self._judge_landed)
         self._apply(self._judge_unproven)
-
-    @cached_property
-    def replaced(self) -> frozenset[str]:
-        """Data files that some job had read: they were live once."""
-        return frozenset(self._takers)
 
     def dead(self, *, proven_only: bool = False) -> set[str]:
         """Return the data files that a commit replaced which landed."""
@@ -201,17 +160,22 @@ class CommitResolver:
 
     def _find_proof(self, attempt: Attempt) -> Verdict | None:
         """Return what proves that a commit landed: all of it did, or nothing."""
-        proofs: tuple[tuple[Basis, Collection[str]], ...] = (
-            ("named in the log", self._evidence.markers.keys()),
-            ("replaced by a later commit", self._takers.keys()),
-            ("named by a pin", self._evidence.pinned),
-        )
-        if attempt.commit_id in self._named:
-            return Verdict(True, "named in the log")
-        for basis, keys in proofs:
-            if any(key in keys for key in attempt.output_keys):
-                return Verdict(True, basis)
-        return Verdict(True, "record of an erasure") if self._evidence.deletions.get(attempt.commit_id) else None
+        evidence = self._evidence
+
+        def names_output(keys: Collection[str]) -> bool:
+            return any(key in keys for key in attempt.output_keys)
+
+        if attempt.commit_id in self._named or names_output(evidence.markers.keys()):
+            basis = NAMED
+        elif names_output(self.replaced):
+            basis = "replaced by a later commit"
+        elif names_output(evidence.pinned):
+            basis = "named by a pin"
+        elif evidence.deletions.get(attempt.commit_id):
+            basis = "record of an erasure"
+        else:
+            return None
+        return Verdict(True, basis, is_proven=True)
 
     def _names_what_is_proven(self) -> bool:
         """Whether the log names whatever is there of the commits that landed, and of what they replaced."""
@@ -227,7 +191,7 @@ class CommitResolver:
         if not self._is_remembered(attempt):
             return None
         if self._has_proven_rival(attempt):
-            if all(self._evidence.is_there(key) for key in attempt.inputs):
+            if self._has_inputs(attempt):
                 return None
             why = "it landed and was lost, and another commit replaced some of the same files since; others are gone"
             return self._decide(attempt, why, "outputs")
@@ -238,26 +202,21 @@ class CommitResolver:
                 "if their producer sent them again after the loss, or of others with the same content"
             )
             return self._decide(attempt, why, "outputs")
-        return Verdict(True, "a fence says that it landed")
+        return Verdict(True, "a fence says that it landed", is_proven=True)
 
     def _judge_unproven(self, attempt: Attempt) -> Verdict:
         """Judge an attempt that nothing proves: by what speaks against it, by its age, by its rows."""
-        evidence = self._evidence
         refutation = self._find_refutation(attempt)
-        if refutation is not None:
+        if refutation:
             return Verdict(False, refutation)
-        is_old = evidence.is_swept(attempt.written_ms[1])
+        is_old = self._evidence.is_swept(attempt.written_ms[1])
         if attempt.kind == "flush":
             doubt = self._find_doubt(attempt, is_old=is_old)
-            if doubt is not None:
-                return self._decide(attempt, *doubt)
-            return Verdict(True, "older than any orphan" if is_old else "young, and nothing tells")
-        if not all(evidence.is_there(key) for key in attempt.inputs):
-            return Verdict(True, "what it replaced is gone")
-        return self._judge_whole(attempt, is_old=is_old)
+            return self._decide(attempt, *doubt) if doubt else Verdict(True, OLD if is_old else YOUNG)
+        return self._judge_whole(attempt, is_old=is_old) if self._has_inputs(attempt) else Verdict(True, GONE)
 
-    def _find_refutation(self, attempt: Attempt) -> Basis | None:
-        """Return what speaks for certain against a commit that nothing proves."""
+    def _find_refutation(self, attempt: Attempt) -> str:
+        """Return what speaks for certain against a commit that nothing proves; empty: nothing."""
         if self._evidence.deletions.get(attempt.commit_id) is False:
             return "record of an erasure"
         if self._has_proven_rival(attempt):
@@ -268,7 +227,7 @@ class CommitResolver:
             return "a later commit replaced the same files"
         # M1: the log file that has the tombstone of an input has the outputs, too, as long as they are live.
         is_elsewhere = not attempt.inputs.isdisjoint(self._evidence.dead)
-        return "the log names another end of what it replaced" if is_elsewhere else None
+        return "the log names another end of what it replaced" if is_elsewhere else ""
 
     def _find_doubt(self, attempt: Attempt, *, is_old: bool) -> tuple[str, Side] | None:
         """Return what speaks against a flush, in words, and what is likely; ``None``: nothing does."""
@@ -297,10 +256,13 @@ class CommitResolver:
     def _judge_whole(self, attempt: Attempt, *, is_old: bool) -> Verdict:
         """Judge an attempt of which all inputs and some outputs are there, and nothing else is known."""
         evidence = self._evidence
-        counts = [(self._rows(inputs), sum(f.row_count for f in outputs)) for inputs, outputs in attempt.groups.items()]
+        written: dict[tuple[str, ...], int] = defaultdict(int)
+        for footer in attempt.outputs:
+            written[footer.origin.inputs] += footer.row_count
+        counts = [(self._rows(inputs), rows) for inputs, rows in written.items()]
         has_intent = attempt.commit_id in evidence.fences.commits
         if attempt.kind == "merge":
-            if all(read == written for read, written in counts):
+            if all(read == rows for read, rows in counts):
                 return Verdict(True, "the same rows either way")
             if evidence.config.merge_query is None and all(read is not None for read, _ in counts):
                 return Verdict(False, "cut off while it wrote")
@@ -310,11 +272,11 @@ class CommitResolver:
             is_stale = is_old and not evidence.holds_dead_files
             is_stale = is_stale or (attempt.commit_id in self._sealed and evidence.has_commits)
             is_stale = is_stale or self._is_younger_than_fence(attempt)
-            is_plausible = attempt.kind != "delete" or all(r is None or 0 < written <= r for r, written in counts)
+            is_plausible = attempt.kind != "delete" or all(read is None or 0 < rows <= read for read, rows in counts)
             is_likely = is_plausible and (has_intent or not is_stale)
         what = {"delete": "a deletion", "rewrite": "a rewrite"}.get(attempt.kind, "a merge by a query")
-        written = "all of its files were written" if has_intent else "it may have been cut off while it wrote"
-        why = f"nothing tells whether {what} was committed: what it read is still there, and {written}"
+        state = "all of its files were written" if has_intent else "it may have been cut off while it wrote"
+        why = f"nothing tells whether {what} was committed: what it read is still there, and {state}"
         return self._decide(attempt, why, "outputs" if is_likely else "inputs")
 
     def _decide(self, attempt: Attempt, why: str, likely: Side) -> Verdict:
@@ -343,8 +305,7 @@ class CommitResolver:
 
     def _has_proven_rival(self, attempt: Attempt) -> bool:
         """Whether another commit that certainly landed replaced some of the same files."""
-        known = (self.verdicts.get(rival) for rival in self._rivals(attempt))
-        return any(verdict is not None and verdict.is_proven for verdict in known)
+        return any(self.verdicts[rival].is_proven for rival in self._rivals(attempt) & self.verdicts.keys())
 
     def _find_later_twin(self, attempt: Attempt) -> str:
         """Return the last later flush whose files look like those of a flush; empty: there is none."""
@@ -365,21 +326,22 @@ class CommitResolver:
             for footer in attempt.outputs
         )
 
+    def _has_inputs(self, attempt: Attempt) -> bool:
+        return all(self._evidence.is_there(key) for key in attempt.inputs)
+
     def _rows(self, keys: Iterable[str]) -> int | None:
+        """Return how many rows some files have; ``None``: one of them cannot be read."""
         found = [self._evidence.footers.get(key) for key in keys]
         known = [footer.row_count for footer in found if footer is not None]
         return sum(known) if len(known) == len(found) else None
 
 
 def find_odd_times(attempts: Mapping[str, Attempt]) -> list[str]:
-    """Return the data files of jobs whose order by commit ids (B1) the store's times do not bear out.
+    """Return the data files of jobs whose order by commit ids (B1) the store's times do not bear out. Decides nothing.
 
     Those of a host that was ahead: the id is later than what was written for it. And of jobs that read the same file,
     where the one that counts as later wrote everything before the other one wrote anything: one of both clocks was off,
-    or the other one slept. Decides nothing.
-
-    Args:
-        attempts: What was written for each commit.
+    or the other one slept.
     """
     odd: set[str] = set()
     takers: dict[str, list[Attempt]] = defaultdict(list)
@@ -388,10 +350,9 @@ def find_odd_times(attempts: Mapping[str, Attempt]) -> list[str]:
             odd.add(commit_id)
         for key in attempt.inputs:
             takers[key].append(attempt)
-    for known in takers.values():
-        for earlier, later in pairwise(known):
-            if earlier.written_ms[0] > later.written_ms[1] + MAX_STORE_GAP_MS:
-                odd |= {earlier.commit_id, later.commit_id}
+    for earlier, later in (pair for known in takers.values() for pair in pairwise(known)):
+        if earlier.written_ms[0] > later.written_ms[1] + MAX_STORE_GAP_MS:
+            odd |= {earlier.commit_id, later.commit_id}
     return sorted(key for commit_id in odd for key in attempts[commit_id].output_keys)
 
 
@@ -410,8 +371,8 @@ class Leftovers:
 
     def __init__(self, evidence: RebuildEvidence, verdicts: Mapping[str, Verdict], live: Iterable[str]) -> None:
         self._evidence = evidence
-        self._live = {key: evidence.footers[key] for key in live if key in evidence.footers}
-        self._gone_for_good = {c for c, verdict in verdicts.items() if verdict.basis == "what it replaced is gone"}
+        self._live = {key: evidence.footers[key] for key in sorted(live) if key in evidence.footers}
+        self._gone_for_good = {commit_id for commit_id, verdict in verdicts.items() if verdict.basis == GONE}
         self._gone_ms: dict[str, int] = {}
         self._heirs: dict[str, list[str]] = defaultdict(list)
         for key in sorted(self._live, key=lambda key: (-self._newest_gone_ms(key), key)):
@@ -425,7 +386,7 @@ class Leftovers:
             decided: What a person says; ``None``: as is likely.
         """
         found: list[Choice] = []
-        for key, footer in sorted(self._live.items()):
+        for key, footer in self._live.items():
             is_kept = key in self._evidence.pinned or self._evidence.holds_single_files
             if is_kept or (self._is_of_gone(footer) and not self._evidence.is_swept(footer.info.modified_ms)):
                 heir = next((heir for heir in self._others(key) if self._may_hold(heir, footer)), None)
@@ -440,7 +401,7 @@ class Leftovers:
         same partition comes from one that is gone and was made later.
         """
         found: list[str] = []
-        for key, footer in sorted(self._live.items()):
+        for key, footer in self._live.items():
             if key in live and self._is_of_gone(footer) and self._evidence.is_swept(footer.info.modified_ms):
                 newest_ms = next((self._newest_gone_ms(h.info.key) for h in self._others(key) if h.info.key in live), 0)
                 if newest_ms and newest_ms + CLOCK_SKEW_MS >= _made_ms(footer):

@@ -22,9 +22,10 @@ from icedb_log.keys import ROLES, TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, salvage_markers
 from icedb_log.log.fence import read_fence_object
 from icedb_log.log.lost_commits import drop_known, find_lost
+from icedb_log.log.reader import require_own_time
 from icedb_log.log.widening import fixed_columns
 from icedb_log.model import EMPTY, FeedState, FileMarker, ListedLogFile, LogHead, LogView
-from icedb_log.repair.footers import Footer, FooterReader, UnreadableFooter
+from icedb_log.parquet.footer import Footer, FooterReader, UnreadableFooter
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
@@ -142,22 +143,19 @@ class RebuildEvidence:
     @property
     def feeds(self) -> tuple[tuple[str, FeedState], ...]:
         """What log files say that a view has taken, with their keys."""
-        found = (
-            *((file.key, file.log.feed) for file in self.view.files),
-            *((key, head.feed) for key, head in self.heads),
-        )
+        found = [(file.key, file.log.feed) for file in self.view.files]
+        found += [(key, head.feed) for key, head in self.heads]
         return tuple((key, feed) for key, feed in found if feed is not None)
 
     @cached_property
     def markers(self) -> Mapping[str, FileMarker]:
         """What any log file, whole or damaged, names: one marker each, a dead one if there is one (S1)."""
         found: dict[str, FileMarker] = {}
-        whole = (marker for file in self.view.files for marker in file.log.markers)
-        parts = (marker for file in self.damaged for marker in file.markers)
-        for marker in (*whole, *parts):
-            known = found.get(marker.path)
-            if known is None or (known.is_live and not marker.is_live):
-                found[marker.path] = marker
+        for markers in (*(file.log.markers for file in self.view.files), *(file.markers for file in self.damaged)):
+            for marker in markers:
+                known = found.get(marker.path)
+                if known is None or (known.is_live and not marker.is_live):
+                    found[marker.path] = marker
         return found
 
     @cached_property
@@ -208,12 +206,12 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
             unreadable[found.info.key] = found
         elif found.cause != "gone":  # the janitor may delete what is dead
             raise Unavailable(f"{found.info.key}: {found.reason}; nothing was changed, try again")
-    erasures = list_erasures(TableStore(store, paths), limit=_ALL)
+    erasures = list_erasures(table, limit=_ALL)
     runs = [run for each in erasures for run in each.runs]
-    pinned, has_unread_pins = _read_pins(TableStore(store, paths))
+    pinned, has_unread_pins = _read_pins(table)
     views = tuple(each.view for each in list_registrations(store, paths) if each.state != "detached")
     holds_single = bool(views or has_unread_pins)
-    records = [each.record for each in read_records(TableStore(store, paths))]
+    records = [each.record for each in read_records(table)]
     source = None if config.view_of is None else source_of(paths, config)
     return RebuildEvidence(
         paths=paths,
@@ -228,7 +226,7 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
         rewritten=frozenset(file.key for run in runs if run.has_landed for file in run.files),
         fences=fences,
         pinned=pinned,
-        holds_dead_files=bool(holds_single or pinned or config.keep_versions or read_leases(TableStore(store, paths))),
+        holds_dead_files=bool(holds_single or pinned or config.keep_versions or read_leases(table)),
         holds_single_files=holds_single,
         views=views,
         staged_count=len(list_all(store, paths.staging_prefix).objects),
@@ -251,33 +249,31 @@ def read_fence_traces(table: TableStore) -> FenceTraces:
 
 def _read_log(table: Table) -> tuple[LogView, tuple[DamagedLog, ...]]:
     """Read every object below ``_log``: those that are log files, and of the others what can be read."""
-    store, paths = table.store, table.paths
+    prefix = table.paths.log_prefix
     for attempt in range(MAX_READ_ATTEMPTS):
         if attempt:
             table.clock.sleep_ms(FIRST_BACKOFF_MS << attempt)
-        listing = list_all(store, paths.log_prefix)
+        listing = list_all(table.store, prefix)
         try:
-            found = [_read_log_file(TableStore(store, paths), info) for info in listing.objects]
+            found = [_read_log_file(table, info) for info in listing.objects]
         except (NotFound, PreconditionFailed):
             continue  # R1: deleted or stripped since it was listed
-        again = list_all(store, paths.log_prefix)
+        again = list_all(table.store, prefix)
         if [(info.key, info.etag) for info in again.objects] != [(info.key, info.etag) for info in listing.objects]:
             continue
         whole = tuple(file for file in found if isinstance(file, ListedLogFile))
-        return LogView(paths.name, whole, listing.store_now_ms), tuple(f for f in found if isinstance(f, DamagedLog))
+        return LogView(table.name, whole, listing.store_now_ms), tuple(f for f in found if isinstance(f, DamagedLog))
     raise Unavailable(
-        f"table {paths.name}: the log below {paths.log_prefix} changed during each of {MAX_READ_ATTEMPTS} reads; "
-        "try again"
+        f"table {table.name}: the log below {prefix} changed during each of {MAX_READ_ATTEMPTS} reads; try again"
     )
 
 
-def _read_log_file(table: TableStore, info: ObjectInfo) -> ListedLogFile | DamagedLog:
+def _read_log_file(table: Table, info: ObjectInfo) -> ListedLogFile | DamagedLog:
     body = table.store.get(info.key, if_match=info.etag).body
     try:
-        name = parse_log_key(info.key)
+        parse_log_key(info.key)
         log = decode_log_file(info.key, body)
-        if log.commit_id is not None and log.time_ms != name.time_ms:
-            raise CorruptLog(f"line 0: t is {log.time_ms}, its name says {name.time_ms}")
+        require_own_time(info.key, log)
         for marker in log.markers:
             table.paths.partition_of(marker.path)
     except CorruptLog as error:
@@ -307,10 +303,10 @@ def _read_footers(
         if footer.origin.kind == "flush":
             by_look[look_of(footer)].append(footer)
     groups = (group for group in by_look.values() if len({footer.origin.commit_id for footer in group}) > 1)
-    alike = [footer.info for group in groups for footer in group]
-    names = {name for info in alike for name in readable[info.key].columns}
+    alike = [footer for group in groups for footer in group]
+    names = {name for footer in alike for name in footer.columns}
     if names - columns:
-        yield from reader.read_footers(alike, bounds_of=names | columns)
+        yield from reader.read_footers([footer.info for footer in alike], bounds_of=names | columns)
 
 
 def look_of(footer: Footer) -> Hashable:
@@ -323,7 +319,7 @@ def look_of(footer: Footer) -> Hashable:
     return footer.origin.partition, footer.row_count, footer.info.size_bytes, tuple(known)
 
 
-def _read_pins(table: TableStore) -> tuple[frozenset[str], bool]:
+def _read_pins(table: Table) -> tuple[frozenset[str], bool]:
     """Return the files of all pins, and whether one of them cannot be read."""
     files: set[str] = set()
     is_unsure = False

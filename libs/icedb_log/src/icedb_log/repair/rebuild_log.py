@@ -1,6 +1,6 @@
 """The log file of a rebuild: all that the log files that are left say, corrected by the plan (B3, S1, S2). Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -11,10 +11,9 @@ from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, is_widening
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
-from icedb_log.repair.footers import Footer
+from icedb_log.parquet.footer import Footer
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_plan import RebuildPlan
-from icedb_log.table.table_config import TableConfig
 
 _EXTRA_KEY: Final = "rebuilt"
 """Unknown to every reader; merges carry it: a person can see that the table was rebuilt, and by which record."""
@@ -47,7 +46,7 @@ def build_rebuilt_log(
         now_ms=max([now_ms, *(name_ms(key) + 1 for key in behind)]),
     )
     heads = [head for _, head in evidence.heads]
-    schema = _unite_schema(evidence, base, files=(plan.live | plan.dead) & evidence.footers.keys())
+    schema = _unite_schema(evidence, plan, base)
     return replace(
         base,
         schema=schema.logged,
@@ -71,13 +70,14 @@ def name_ms(log_key: str) -> int:
 
 def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -> Iterator[FileMarker]:
     known = {marker.path: marker for marker in base.markers}
+    columns = dict.fromkeys([*(field.column for field in evidence.config.partition), *evidence.config.sort])
     for path in sorted(plan.live):
         old, footer = known.get(path), evidence.footers.get(path)
         if footer is None:  # what a log file says of its size shows that it is damaged
             yield old or evidence.markers[path]
             continue
         found = _make_marker(evidence, path)
-        bounds = ((name, footer.bounds.get(name)) for name in _stats_columns(evidence.config))
+        bounds = ((name, footer.bounds.get(name)) for name in columns)
         stats = {name: each.to_stats() for name, each in bounds if each is not None}
         # The footer knows best how many rows there are; what nobody says any more is kept as the log has it.
         said = {name: each for name, each in stats.items() if each is not None} or (old or found).stats
@@ -100,12 +100,7 @@ def _make_marker(evidence: RebuildEvidence, path: str) -> FileMarker:
     return FileMarker(path, found.info.size_bytes, found.info.modified_ms, row_count=rows)
 
 
-def _stats_columns(config: TableConfig) -> tuple[str, ...]:
-    """Return the columns of which markers have statistics."""
-    return tuple(dict.fromkeys([*(field.column for field in config.partition), *config.sort]))
-
-
-def _unite_schema(evidence: RebuildEvidence, base: LogFile, *, files: Iterable[str]) -> LoggedSchema:
+def _unite_schema(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -> LoggedSchema:
     """Return the schema: what log files say, then what data files have, the oldest first, and what is declared (S2).
 
     Raises:
@@ -115,10 +110,10 @@ def _unite_schema(evidence: RebuildEvidence, base: LogFile, *, files: Iterable[s
     origin = dict.fromkeys(logged, "the log")
     # Never a column of the table (flushes and imports refuse it): other writers' merges repeat the path in their files.
     of_paths = {each.name.lower() for each in evidence.config.partition if each.name.lower() != each.column.lower()}
-    footers = sorted((evidence.footers[path] for path in files), key=lambda f: (f.info.modified_ms, f.info.key))
+    files = (evidence.footers[path] for path in (plan.live | plan.dead) & evidence.footers.keys())
     said = (
         *((key, columns) for key, head in evidence.heads for columns in (head.schema, head.widened)),
-        *((footer.info.key, footer.columns) for footer in footers),
+        *((f.info.key, f.columns) for f in sorted(files, key=lambda f: (f.info.modified_ms, f.info.key))),
         ("the configuration", evidence.config.declared),
     )
     for where, columns in said:

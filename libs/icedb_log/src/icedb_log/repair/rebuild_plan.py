@@ -6,17 +6,24 @@ and erasures, then ages. A row is never taken twice or left out without the plan
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 from icedb_log.keys import parse_log_key
 from icedb_log.model import FeedState
-from icedb_log.repair.footers import Footer
-from icedb_log.repair.rebuild_commits import CommitResolver, Leftovers, commit_of, find_odd_times
+from icedb_log.parquet.footer import Footer
+from icedb_log.repair.rebuild_commits import (
+    NAMED,
+    OLD,
+    YOUNG,
+    CommitResolver,
+    Leftovers,
+    commit_of,
+    find_odd_times,
+)
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
-from icedb_log.repair.rebuild_record import Choice, DamagedEntry, LeftOut, Note, RebuildReport, Side
+from icedb_log.repair.rebuild_record import DamagedEntry, LeftOut, Note, RebuildReport, Side
 
 MAX_NAMES: Final = 1000
 """So many files of one note are named; the counts are always whole."""
@@ -75,32 +82,18 @@ class RebuildPlan:
     """What is to be done.
 
     Attributes:
-        damage: What is wrong with the log that a rebuild mends; empty: nothing that is certain.
+        report: What was found and decided.
         live: Data files that are live, by key.
         dead: Data files that exist, or are named as live, and are not live any more.
-        left_out: Data files that are not named.
-        choices: What nobody can tell, and how it is decided.
-        notes: What else may be otherwise.
         feed: Of a view: what it counts as taken; ``None``: what the log files say.
         lacks_feed: Of a view: nobody knows what it has taken.
-        agreed: Data files of which log files that are whole say the same.
     """
 
-    damage: tuple[str, ...]
+    report: RebuildReport
     live: frozenset[str]
     dead: frozenset[str]
-    left_out: tuple[LeftOut, ...]
-    choices: tuple[Choice, ...]
-    notes: tuple[Note, ...]
     feed: FeedState | None = None
     lacks_feed: bool = False
-    agreed: frozenset[str] = frozenset()
-
-    @property
-    def digest(self) -> str:
-        """Equal for plans that change the same; what a log file says that is whole is no change."""
-        text = "\n".join(sorted(self.live - self.agreed)) + "\0" + "\n".join(sorted(self.dead - self.agreed))
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def plan_rebuild(
@@ -114,18 +107,19 @@ def plan_rebuild(
         takes_foreign: Take files that IceDB did not write and no record of an import names.
         assumes_fed: Of a view: count all commits that its source has as taken, if nobody knows.
     """
-    return _Planner(evidence, decided=decided, takes_foreign=takes_foreign, assumes_fed=assumes_fed).plan()
-
-
-def make_report(evidence: RebuildEvidence, plan: RebuildPlan) -> RebuildReport:
-    """Return the report of a plan that was not carried out yet."""
-    footers = [evidence.footers[key] for key in plan.live if key in evidence.footers]
-    infos = [evidence.unreadable[key].info for key in plan.live if key in evidence.unreadable]
-    infos += [footer.info for footer in footers]
-    return RebuildReport(
+    found = _Findings(evidence, decided=decided, takes_foreign=takes_foreign)
+    live, dead, gone = found.live, found.dead, found.gone
+    live_by_log = evidence.named - evidence.dead
+    # What a log file says that is whole is no change.
+    agreed = (live & live_by_log) | (dead & evidence.dead)
+    changed = "\n".join(sorted(live - agreed)) + "\0" + "\n".join(sorted((dead | gone) - agreed))
+    footers = [evidence.footers[key] for key in live if key in evidence.footers]
+    infos = [footer.info for footer in footers]
+    infos += [evidence.unreadable[key].info for key in live if key in evidence.unreadable]
+    report = RebuildReport(
         table=evidence.paths.name,
         made_ms=evidence.view.store_now_ms,
-        damage=plan.damage,
+        damage=tuple(found.find_damage()),
         whole_log_files=len(evidence.view.files),
         damaged=tuple(
             DamagedEntry(
@@ -137,66 +131,67 @@ def make_report(evidence: RebuildEvidence, plan: RebuildPlan) -> RebuildReport:
             )
             for file in evidence.damaged
         ),
-        live_files=len(plan.live),
+        live_files=len(live),
         live_bytes=sum(info.size_bytes for info in infos),
         live_rows=sum(footer.row_count for footer in footers),
-        dead_files=sum(evidence.is_there(key) for key in plan.dead),
-        choices=plan.choices,
-        notes=plan.notes,
-        left_out=plan.left_out,
-        digest=plan.digest,
+        dead_files=sum(evidence.is_there(key) for key in dead | gone),
+        choices=tuple(sorted(found.choices, key=lambda choice: (choice.commit_id, choice.inputs))),
+        notes=tuple(found.find_notes()),
+        left_out=tuple(found.left_out[key] for key in sorted(found.left_out)),
+        digest=hashlib.blake2b(changed.encode(), digest_size=16).hexdigest(),
     )
+    feed, lacks_feed = _find_feed(evidence, found.commits, assumes_fed=assumes_fed)
+    return RebuildPlan(report, frozenset(live), frozenset(dead | gone), feed, lacks_feed)
 
 
-class _Planner:
-    """One call of :func:`plan_rebuild`."""
+class _Findings:
+    """What is found of each data file.
 
-    def __init__(
-        self, evidence: RebuildEvidence, *, decided: Side | None, takes_foreign: bool, assumes_fed: bool
-    ) -> None:
-        self._evidence = evidence
-        self._decided: Side | None = decided
-        self._takes_foreign = takes_foreign
-        self._assumes_fed = assumes_fed
-        self._left_out: dict[str, LeftOut] = {}
-        self._outsiders = {key: why for key, footer in evidence.footers.items() if (why := self._find_outsider(footer))}
-        self._own = {key: footer for key, footer in evidence.footers.items() if key not in self._outsiders}
-        self._commits = CommitResolver(evidence, self._own.values(), decided=decided)
+    Attributes:
+        commits: Which commits landed.
+        live: Data files that are live.
+        dead: Data files that are dead, as far as they exist or a log file names them.
+        gone: Data files that are live by the log, and are not there.
+        left_out: Data files that are not named, by key.
+        choices: What nobody can tell, and how it is decided.
+    """
 
-    def plan(self) -> RebuildPlan:
-        evidence = self._evidence
-        live_by_log = evidence.named - evidence.dead
+    def __init__(self, evidence: RebuildEvidence, *, decided: Side | None, takes_foreign: bool) -> None:
+        self.evidence = evidence
+        self.takes_foreign = takes_foreign
+        self.outsiders = {key: why for key, f in evidence.footers.items() if (why := self._find_outsider(f))}
+        own = {key: footer for key, footer in evidence.footers.items() if key not in self.outsiders}
+        self.commits = CommitResolver(evidence, own.values(), decided=decided)
+        self.verdicts = {key: self.commits.verdicts[footer.origin.commit_id] for key, footer in own.items()}
+        # What something names which only names what was live once.
+        self.witnessed = {*evidence.markers, *evidence.imported, *self.commits.replaced, *evidence.pinned}
         # WARN: with what an erasure rewrote. Its targets are written down after its commit: a log that is lost in
         # between brings rows back that the certificate says are gone.
-        dead = self._commits.dead() | evidence.rewritten | (evidence.erased - live_by_log)
+        dead = self.commits.dead() | evidence.rewritten | (evidence.erased - (evidence.named - evidence.dead))
         dead |= {path for path, marker in evidence.markers.items() if not marker.is_live}
-        live = self._find_live(dead)
-        leftovers = Leftovers(evidence, self._commits.verdicts, live)
-        choices = list(leftovers.find(self._decided))
-        for choice in choices:
+        self.dead = {key for key in dead if evidence.is_there(key) or key in evidence.markers}
+        self.gone = {path for path in evidence.markers if not evidence.is_there(path)} - dead
+        self.live: set[str] = set()
+        self.left_out: dict[str, LeftOut] = {}
+        for key in {*evidence.footers, *evidence.unreadable} - dead:
+            reason, is_held = self._find_objection(key)
+            if reason is None:
+                self.live.add(key)
+            else:
+                self._leave_out(key, reason, is_held=is_held)
+        leftovers = Leftovers(evidence, self.commits.verdicts, self.live)
+        self.choices = list(leftovers.find(decided))
+        for choice in self.choices:
             if choice.decided == "outputs":
-                live.discard(choice.inputs[0])
+                self.live.discard(choice.inputs[0])
                 self._leave_out(choice.inputs[0], "its rows seem to be in another file", is_held=True)
-        choices += [verdict.choice for verdict in self._commits.verdicts.values() if verdict.choice is not None]
-        gone = {path for path in evidence.markers if not evidence.is_there(path)} - dead
-        feed, lacks_feed = self._find_feed()
-        there = {key for key in dead if evidence.is_there(key) or key in evidence.markers}
-        return RebuildPlan(
-            damage=tuple(self._find_damage(live, gone)),
-            live=frozenset(live),
-            dead=frozenset(there | gone),
-            left_out=tuple(self._left_out[key] for key in sorted(self._left_out)),
-            choices=tuple(sorted(choices, key=lambda choice: (choice.commit_id, choice.inputs))),
-            notes=tuple(self._find_notes(live, gone, leftovers.find_unsure_merges(live))),
-            feed=feed,
-            lacks_feed=lacks_feed,
-            agreed=frozenset(live & live_by_log) | (there & evidence.dead),
-        )
+        self.choices += [each.choice for each in self.commits.verdicts.values() if each.choice is not None]
+        self.unsure_merges = leftovers.find_unsure_merges(self.live)
 
     def _find_outsider(self, footer: Footer) -> str:
         """Return why a data file is none of the table's own; empty: it is one."""
-        origin, paths = footer.origin, self._evidence.paths
-        if footer.info.key in self._evidence.imported or origin.kind == "foreign" or not origin.commit_id:
+        origin, paths = footer.origin, self.evidence.paths
+        if footer.info.key in self.evidence.imported or origin.kind == "foreign" or not origin.commit_id:
             return _FOREIGN
         if origin.table != paths.name:
             return f"written for table {origin.table[:80]!r}"
@@ -204,44 +199,27 @@ class _Planner:
             return f"written for partition {origin.partition[:200]!r}, and lies elsewhere"
         return ""
 
-    @cached_property
-    def _witnessed(self) -> set[str]:
-        """Data files that something names which only names what was live once."""
-        evidence = self._evidence
-        return {*evidence.markers, *evidence.imported, *self._commits.replaced, *evidence.pinned}
-
-    def _find_live(self, dead: Collection[str]) -> set[str]:
-        live: set[str] = set()
-        for key in {*self._evidence.footers, *self._evidence.unreadable} - {*dead}:
-            reason, is_held = self._find_objection(key)
-            if reason is None:
-                live.add(key)
-            else:
-                self._leave_out(key, reason, is_held=is_held)
-        return live
-
     def _find_objection(self, key: str) -> tuple[str | None, bool]:
         """Return why a data file is not live that nothing says is dead, and whether a person should look at it."""
-        if key in self._own:
-            verdict = self._commits.verdicts[self._own[key].origin.commit_id]
+        verdict = self.verdicts.get(key)
+        if verdict is not None:
             return None if verdict.has_landed else f"not committed: {verdict.basis}", verdict.choice is not None
-        if key in self._evidence.unreadable:
+        if key in self.evidence.unreadable:
             # What the log names is live: a reader will say what is wrong with it.
-            return None if key in self._evidence.markers else self._evidence.unreadable[key].reason, True
-        reason = self._outsiders[key]
-        return None if key in self._witnessed or (self._takes_foreign and reason == _FOREIGN) else reason, True
+            return None if key in self.evidence.markers else self.evidence.unreadable[key].reason, True
+        reason = self.outsiders[key]
+        return None if key in self.witnessed or (self.takes_foreign and reason == _FOREIGN) else reason, True
 
     def _leave_out(self, key: str, reason: str, *, is_held: bool) -> None:
-        footer = self._evidence.footers.get(key)
-        info = self._evidence.unreadable[key].info if footer is None else footer.info
-        rows = None if footer is None else footer.row_count
-        self._left_out[key] = LeftOut(
-            key=key, size_bytes=info.size_bytes, row_count=rows, reason=reason, is_held=is_held
+        found = self.evidence.footers.get(key) or self.evidence.unreadable[key]
+        rows = found.row_count if isinstance(found, Footer) else None
+        self.left_out[key] = LeftOut(
+            key=key, size_bytes=found.info.size_bytes, row_count=rows, reason=reason, is_held=is_held
         )
 
-    def _find_damage(self, live: set[str], gone: set[str]) -> Iterator[str]:
+    def find_damage(self) -> Iterator[str]:
         """Yield what is certainly wrong. A young file that nobody names is not: it may be about to be committed."""
-        evidence, verdicts = self._evidence, self._commits.verdicts
+        evidence, live = self.evidence, self.live
         for file in evidence.damaged:
             yield f"{file.key}: {file.problem}"
         if evidence.lost:
@@ -250,45 +228,46 @@ class _Planner:
                 f"{evidence.lost[0]}.jsonl"
             )
         # Also with such as nobody knows to be this table's: without a log it looks empty.
-        outside = [k for k in self._left_out if k in self._outsiders or k in evidence.unreadable]
+        outside = [k for k in self.left_out if k in self.outsiders or k in evidence.unreadable]
         if not evidence.has_commits and (live or outside):
             yield f"no log file is left, and {len(live) + len(outside)} data files may hold rows"
         known = {key for key, state in evidence.imported.items() if state == "committed"}
-        known |= self._commits.replaced | evidence.pinned
-        known |= {key for key in live & self._own.keys() if verdicts[self._own[key].origin.commit_id].is_proven}
+        known |= self.commits.replaced | evidence.pinned
+        known |= {key for key in live & self.verdicts.keys() if self.verdicts[key].is_proven}
         # A file that was ever live is named for as long as it exists (J2, M1).
-        unnamed = [k for k in known - evidence.named - self._left_out.keys() if evidence.is_there(k)]
+        unnamed = [k for k in known - evidence.named - self.left_out.keys() if evidence.is_there(k)]
         if evidence.has_commits and unnamed:
             yield f"{len(unnamed)} data files were committed, and no log file names them: the first is {min(unnamed)}"
-        if gone:
+        if self.gone:
             yield (
-                f"{len(gone)} data files are live by the log, and are not there: the first is {min(gone)}. If they "
-                "cannot be brought back, their rows are lost"
+                f"{len(self.gone)} data files are live by the log, and are not there: the first is {min(self.gone)}. "
+                "If they cannot be brought back, their rows are lost"
             )
-        replaced = self._commits.dead(proven_only=True) | evidence.rewritten
+        replaced = self.commits.dead(proven_only=True) | evidence.rewritten
         if wrong := (replaced & evidence.named) - evidence.dead:
             yield (
                 f"{len(wrong)} data files are live by the log, and others that were committed replaced them: the first "
                 f"is {min(wrong)}"
             )
 
-    def _find_notes(self, live: set[str], gone: set[str], unsure_merges: list[str]) -> Iterator[Note]:
-        evidence = self._evidence
+    def find_notes(self) -> Iterator[Note]:
+        """Yield what may be otherwise without a choice."""
+        evidence, live = self.evidence, self.live
         by_basis: dict[str, list[str]] = defaultdict(list)
-        for key in live & self._own.keys():
-            by_basis[self._commits.verdicts[self._own[key].origin.commit_id].basis].append(key)
-        pending = [key for key, state in evidence.imported.items() if state == "pending" and key in live]
+        for key in live & self.verdicts.keys():
+            by_basis[self.verdicts[key].basis].append(key)
+        pending = {key for key, state in evidence.imported.items() if state == "pending"}
         about: dict[str, Collection[str]] = {
-            "young_flushes": by_basis["young, and nothing tells"],
-            "old_flushes": by_basis["older than any orphan"],
-            "old_merges": unsure_merges,
-            "pending_imports": [key for key in pending if key not in evidence.markers],
+            "young_flushes": by_basis[YOUNG],
+            "old_flushes": by_basis[OLD],
+            "old_merges": self.unsure_merges,
+            "pending_imports": (pending & live) - evidence.markers.keys(),
             "removals": live,
             "batch_ids": (),
             "views": (),
-            "gone": gone,
+            "gone": self.gone,
             "unreadable": live & evidence.unreadable.keys(),
-            "clocks": find_odd_times(self._commits.attempts),
+            "clocks": find_odd_times(self.commits.attempts),
         }
         is_always = {"removals": True, "batch_ids": True, "views": bool(evidence.views)}
         values = {
@@ -298,38 +277,34 @@ class _Planner:
         }
         for kind, keys in about.items():
             if keys or is_always.get(kind):
+                # As far as their footers, or the log, say.
+                known = evidence.markers if kind in ("gone", "unreadable") else evidence.footers
                 yield Note(
                     kind=kind,
                     text=NOTES[kind].format(**values),
                     file_count=len(keys),
-                    row_count=self._count_rows(keys, by_log=kind in ("gone", "unreadable")),
+                    row_count=sum(known[key].row_count or 0 for key in keys if key in known),
                     files=tuple(sorted(keys)[:MAX_NAMES]),
                 )
-        for first, second in self._commits.find_contradictions():
+        for first, second in self.commits.find_contradictions():
             yield Note(kind="contradiction", text=NOTES["contradiction"].format(first=first, second=second))
 
-    def _count_rows(self, keys: Iterable[str], *, by_log: bool) -> int:
-        """Return how many rows files have, as far as their footers, or the log, say."""
-        known = self._evidence.markers if by_log else self._evidence.footers
-        return sum(known[key].row_count or 0 for key in keys if key in known)
 
-    def _find_feed(self) -> tuple[FeedState | None, bool]:
-        """Return what a view counts as taken, and whether nobody knows (B6)."""
-        evidence, verdicts = self._evidence, self._commits.verdicts
-        if evidence.source_names is None:
-            return None, False
-        feeds = [(feed.sequence, not parse_log_key(key).is_merged, key, feed) for key, feed in evidence.feeds]
-        newest = max(feeds, default=None, key=lambda found: found[:2])
-        # Only of a feed's own log file it is known that all feeds before it had a lower id.
-        state_commit = "" if newest is None or not newest[1] else commit_of(newest[2])
-        has_later = any(
-            attempt.kind == "flush" and verdicts[c].basis != "named in the log" and c > state_commit
-            for c, attempt in self._commits.attempts.items()
-        )
-        has_later = has_later or any(f.head is None and commit_of(f.key) > state_commit for f in evidence.damaged)
-        if newest is not None and not has_later:
-            return newest[3], False
-        if not self._assumes_fed:
-            return None, True
-        sequence = 1 if newest is None else newest[0] + 1
-        return FeedState(sequence, tuple(sorted(evidence.source_names))), False
+def _find_feed(
+    evidence: RebuildEvidence, commits: CommitResolver, *, assumes_fed: bool
+) -> tuple[FeedState | None, bool]:
+    """Return what a view counts as taken, and whether nobody knows (B6)."""
+    if evidence.source_names is None:
+        return None, False
+    feeds = [(feed.sequence, not parse_log_key(key).is_merged, key, feed) for key, feed in evidence.feeds]
+    newest = max(feeds, default=None, key=lambda found: found[:2])
+    # Only of a feed's own log file it is known that all feeds before it had a lower id.
+    state_commit = "" if newest is None or not newest[1] else commit_of(newest[2])
+    flushes = (c for c, each in commits.attempts.items() if each.kind == "flush" and commits.verdicts[c].basis != NAMED)
+    damaged = (commit_of(file.key) for file in evidence.damaged if file.head is None)
+    if newest is not None and not any(commit_id > state_commit for commit_id in (*flushes, *damaged)):
+        return newest[3], False
+    if not assumes_fed:
+        return None, True
+    sequence = 1 if newest is None else newest[0] + 1
+    return FeedState(sequence, tuple(sorted(evidence.source_names))), False

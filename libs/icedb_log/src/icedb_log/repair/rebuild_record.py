@@ -86,13 +86,10 @@ class Note(_Model):
 
 
 class LeftOut(_Model):
-    """A data file that the rebuilt log does not name.
+    """A data file that the rebuilt log does not name, and why.
 
     Attributes:
-        key: Its key.
-        size_bytes: Its size.
         row_count: Its rows; ``None``: cannot be read.
-        reason: Why.
         is_held: Whether the orphan sweep keeps its hands off it, for a person to look (B5).
     """
 
@@ -108,11 +105,10 @@ class RebuildReport(_Model):
 
     Attributes:
         rebuild_id: Names the record; empty if nothing is written.
-        table: Name of the table.
         state: See the module.
         made_ms: The store's clock when the log was read.
         log_key: The new log file.
-        damage: What is wrong with the log.
+        damage: What is wrong with the log that a rebuild mends; empty: nothing that is certain.
         whole_log_files: Log files that could be read.
         damaged: The others.
         live_files: Data files that are live afterwards, with their bytes and rows.
@@ -120,7 +116,7 @@ class RebuildReport(_Model):
         choices: What nobody can tell, and how it is decided.
         notes: What else may be otherwise.
         left_out: Data files that the log does not name.
-        digest: Equal for plans that change the same.
+        digest: Equal for plans that change the same; what a log file says that is whole is no change.
     """
 
     format: Literal[1] = 1
@@ -141,11 +137,6 @@ class RebuildReport(_Model):
     left_out: tuple[LeftOut, ...] = ()
     digest: str = ""
 
-    @property
-    def held(self) -> frozenset[str]:
-        """Data files that wait for a person (B5)."""
-        return frozenset(entry.key for entry in self.left_out if entry.is_held)
-
 
 def put_report(table: TableStore, report: RebuildReport) -> str:
     """Write a new record and return its ETag; when this raises, nothing may be committed.
@@ -156,18 +147,20 @@ def put_report(table: TableStore, report: RebuildReport) -> str:
     return create_record(
         table.store,
         table.paths.rebuild_key(report.rebuild_id),
-        encode_report(report),
+        report.model_dump_json().encode(),
         otherwise=f"nothing was committed to table {table.name}, run it again",
     )
 
 
-def close_report(table: TableStore, report: RebuildReport, *, state: RecordState, etag: str) -> None:
-    """Say how a rebuild ended. Best effort: one that stays open is looked at by the next."""
-    body = encode_report(report.model_copy(update={"state": state}))
+def close_report(table: TableStore, report: RebuildReport, *, state: RecordState, etag: str) -> RebuildReport:
+    """Say how a rebuild ended, and return that. Best effort: a record that stays open is looked at by the next."""
+    closed = report.model_copy(update={"state": state})
     try:
-        table.store.put_if_match(table.paths.rebuild_key(report.rebuild_id), body, etag=etag)
+        key = table.paths.rebuild_key(report.rebuild_id)
+        table.store.put_if_match(key, closed.model_dump_json().encode(), etag=etag)
     except (PreconditionFailed, CommitOutcomeUnknown, Unavailable):
-        return
+        pass
+    return closed
 
 
 def read_reports(table: TableStore) -> tuple[tuple[RebuildReport, str], ...]:
@@ -184,16 +177,8 @@ def read_held(table: TableStore) -> frozenset[str]:
         UnsupportedFormat: A record cannot be read: nobody knows what is held, and nothing may be swept.
         Unavailable: The store did not answer.
     """
-    held: set[str] = set()
-    for report, _ in read_reports(table):
-        if report.state != "abandoned":
-            held |= report.held
-    return frozenset(held)
-
-
-def encode_report(report: RebuildReport) -> bytes:
-    """Return the bytes of a record."""
-    return report.model_dump_json().encode()
+    reports = (report for report, _ in read_reports(table) if report.state != "abandoned")
+    return frozenset(entry.key for report in reports for entry in report.left_out if entry.is_held)
 
 
 def _read(stored: StoredObject) -> tuple[RebuildReport, str]:

@@ -5,22 +5,12 @@ files. Reads only forward; what nobody wants is skipped without making a value o
 :class:`ThriftError`, in time and memory bounded by its length.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from mmap import mmap
-from typing import Final
+from typing import Any, Final
 
-TRUE: Final = 1
-FALSE: Final = 2
-BYTE: Final = 3
-I16: Final = 4
-I32: Final = 5
-I64: Final = 6
-DOUBLE: Final = 7
-BINARY: Final = 8
-LIST: Final = 9
-SET: Final = 10
-MAP: Final = 11
-STRUCT: Final = 12
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 _SIZES: Final = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}
 """Bytes of values that always have the same number."""
@@ -28,6 +18,8 @@ _SIZES: Final = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}
 _LONG_LIST: Final = 15
 _MAX_VARINT_BITS: Final = 70
 _MAX_DEPTH: Final = 32
+_MAX_KEPT: Final = 1 << 20
+"""Items of one list that are kept: no schema and no row group has so many columns."""
 
 
 class ThriftError(Exception):
@@ -40,16 +32,14 @@ class ThriftReader:
     Args:
         data: The bytes; a file may be mapped.
         start: Where in them the first value begins.
+
+    Attributes:
+        position: Where the next value begins.
     """
 
     def __init__(self, data: bytes | mmap, *, start: int = 0) -> None:
         self._data = data
-        self._at = start
-
-    @property
-    def position(self) -> int:
-        """Where in the bytes the next value begins."""
-        return self._at
+        self.position = start
 
     def fields(self) -> Iterator[tuple[int, int]]:
         """Yield number and kind of each field of the struct that begins here.
@@ -57,21 +47,30 @@ class ThriftReader:
         The value of each has to be read or skipped before the next one is asked for.
         """
         number = 0
-        while True:
-            head = self._byte()
-            if head == 0:
-                return
+        while head := self._byte():
             delta, kind = head >> 4, head & 15
             number = number + delta if delta else self.integer(I16)
             yield number, kind
+
+    def read(self, shape: "Shape") -> dict[int, Any]:
+        """Read the struct that begins here: the fields that a shape names; those that are not there are left out."""
+        found: dict[int, Any] = {}
+        for number, kind in self.fields():
+            wanted = shape.get(number)
+            if wanted is None:
+                self.skip(kind)
+            else:
+                found[number] = wanted(self, kind)
+        return found
 
     def items(self, kind: int) -> Iterator[int]:
         """Yield the kind of each item of the list that begins here; each has to be read or skipped."""
         if kind not in (LIST, SET):
             raise ThriftError(f"a list was expected, not kind {kind}")
-        count, item_kind = self._list_head()
-        for _ in range(count):
-            yield item_kind
+        head = self._byte()
+        count = head >> 4
+        for _ in range(self._count(self._varint() if count == _LONG_LIST else count)):
+            yield head & 15
 
     def integer(self, kind: int) -> int:
         """Read an integer."""
@@ -101,6 +100,12 @@ class ThriftReader:
         """Read text; bytes that are no UTF-8 become replacement characters."""
         return self.binary(kind).decode(errors="replace")
 
+    def place(self, kind: int) -> int:
+        """Skip the value of a field, and return where it begins."""
+        start = self.position
+        self.skip(kind)
+        return start
+
     def skip(self, kind: int, *, depth: int = 0) -> None:
         """Pass over the value of a field."""
         if kind not in (TRUE, FALSE):
@@ -120,8 +125,7 @@ class ThriftReader:
             for _, field_kind in self.fields():
                 self.skip(field_kind, depth=depth + 1)
         elif kind in (LIST, SET):
-            count, item_kind = self._list_head()
-            for _ in range(count):
+            for item_kind in self.items(kind):
                 self._skip_value(item_kind, depth + 1)
         elif kind == MAP:
             self._skip_map(depth)
@@ -130,35 +134,28 @@ class ThriftReader:
 
     def _skip_map(self, depth: int) -> None:
         count = self._count(self._varint())
-        if not count:
-            return
-        kinds = self._byte()
+        kinds = self._byte() if count else 0
         for _ in range(count):
             self._skip_value(kinds >> 4, depth + 1)
             self._skip_value(kinds & 15, depth + 1)
 
-    def _list_head(self) -> tuple[int, int]:
-        head = self._byte()
-        count = head >> 4
-        return self._count(self._varint() if count == _LONG_LIST else count), head & 15
-
     def _count(self, count: int) -> int:
-        if count > len(self._data) - self._at:  # each item has one byte or more
+        if count > len(self._data) - self.position:  # each item has one byte or more
             raise ThriftError(f"a list of {count} items is longer than what is left")
         return count
 
     def _byte(self) -> int:
-        at = self._at
+        at = self.position
         if at >= len(self._data):
             raise ThriftError("it ends in the middle of a value")
-        self._at = at + 1
+        self.position = at + 1
         return self._data[at]
 
     def _advance(self, length: int) -> int:
-        start = self._at
+        start = self.position
         if length > len(self._data) - start:
             raise ThriftError(f"a value of {length} bytes is longer than what is left")
-        self._at = start + length
+        self.position = start + length
         return start
 
     def _varint(self) -> int:
@@ -171,3 +168,30 @@ class ThriftReader:
             shift += 7
             if shift >= _MAX_VARINT_BITS:
                 raise ThriftError("an integer has more than 64 bits")
+
+
+Shape = Mapping[int, Callable[[ThriftReader, int], Any]]
+"""Fields of a struct that are wanted, by number, and how the value of each is read, which takes its kind."""
+
+
+def struct(shape: Shape) -> Callable[[ThriftReader, int], dict[int, Any]]:
+    """Return how a field is read that is a struct."""
+
+    def read(reader: ThriftReader, kind: int) -> dict[int, Any]:
+        if kind != STRUCT:
+            raise ThriftError(f"a struct was expected, not kind {kind}")
+        return reader.read(shape)
+
+    return read
+
+
+def each(read_item: Callable[[ThriftReader, int], Any]) -> Callable[[ThriftReader, int], list[Any]]:
+    """Return how a field is read that is a list."""
+
+    def read(reader: ThriftReader, kind: int) -> list[Any]:
+        found = [read_item(reader, item_kind) for item_kind in islice(reader.items(kind), _MAX_KEPT)]
+        if len(found) == _MAX_KEPT:
+            raise ThriftError(f"a list has {_MAX_KEPT} items or more")
+        return found
+
+    return read
