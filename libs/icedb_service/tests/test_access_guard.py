@@ -13,9 +13,9 @@ from icedb_log.errors import InvalidRequest, NotFound, Overloaded, PermissionDen
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_service.access import guard as guard_module
-from icedb_service.access.access_file import ANYBODY, Identity, Verb
+from icedb_service.access.access_file import ANYBODY, Identity, RateEntry, Verb
 from icedb_service.access.credentials import Need, TaskAccess
-from icedb_service.access.guard import AccessGuard, Rate, RateLimits
+from icedb_service.access.guard import AccessGuard, RateLimits
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.rigs.access_rig import ISSUER, TokenIssuer, token_entry
@@ -292,6 +292,6 @@ def test_a_message_that_asks_for_several_things_needs_them_all(guard):
 
 def test_of_too_many_callers_who_called_longest_ago_is_forgotten(monkeypatch):
     monkeypatch.setattr(guard_module, "MAX_BUCKETS", 2)
-    limits, rate = RateLimits(FakeClock()), Rate(calls_per_s=0.001, burst=1)
+    limits, rate = RateLimits(FakeClock()), RateEntry(calls_per_s=0.001, burst=1)
     assert [limits.take(name, rate) > 0 for name in ("a", "b", "a", "c")] == [False, False, True, False]
     assert [limits.take(name, rate) > 0 for name in ("a", "b")] == [True, False]

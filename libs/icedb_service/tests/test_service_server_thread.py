@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from icedb_log.errors import Unavailable
+from icedb_service import http_server
 from icedb_service.http_server import ServerThread
 from structlog.testing import capture_logs
 
@@ -66,14 +67,14 @@ def test_a_server_that_does_not_start_in_time_is_stopped(monkeypatch):
         entered.set()
         await asyncio.to_thread(released.wait, 30)
 
-    def give_up(_limit_s):
+    def give_up(_futures, _limit_s):
         """The time is over while it hangs; then what it waits for comes."""
         assert entered.wait(30)
         released.set()
-        return False
+        return set(), set()
 
     server = Server(before=hang, limit_s=5.0)
-    monkeypatch.setattr(server.thread._ready, "wait", give_up)
+    monkeypatch.setattr(http_server, "wait", give_up)
     with pytest.raises(Unavailable, match="did not start within 5 s"):
         server.thread.start()
     assert server.seen[-1] == "gave back"
@@ -95,13 +96,3 @@ def test_who_stops_before_the_start_stops_it():
     server.thread.stop()
     server.thread.start()
     assert (server.seen, server.thread.is_alive()) == ([], False)
-
-
-def test_stop_waits_for_no_loop_that_is_gone():
-    """Between the end of the loop and the end of the thread there is a moment in which nobody takes the message."""
-    server = Server()
-    server.thread.start()
-    server.thread._loop.call_soon_threadsafe(server.thread._stopping.set)
-    server.thread._thread.join()
-    server.thread.stop()
-    assert server.thread._loop.is_closed()

@@ -28,11 +28,7 @@ MAX_LOOP_INTERVAL_S = 1.0
 
 
 class BeatMetrics:
-    """What beat counts.
-
-    Args:
-        registry: Where it lives; one of its own by default.
-    """
+    """What beat counts."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or make_registry()

@@ -20,12 +20,7 @@ VISIBILITY_MARGIN_MS: Final = 60_000
 
 
 def make_app(settings: ServiceSettings, component: Component | None = None) -> Celery:
-    """Return an application for a worker, for beat, or for somebody who sends tasks.
-
-    Args:
-        settings: Addresses, intervals and limits.
-        component: Whose worker this is; ``None`` for senders.
-    """
+    """Return an application for a worker, for beat, or for somebody who sends tasks."""
     app = Celery(f"icedb.{component or 'sender'}", set_as_current=False)
     app.conf.update(
         **_messages(settings),

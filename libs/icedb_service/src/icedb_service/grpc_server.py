@@ -45,12 +45,7 @@ class CallStatus:
 
 
 def call_status(error: IceDBError, *, code: grpc.StatusCode | None = None) -> CallStatus:
-    """Return how a call ends that raised an error of ours.
-
-    Args:
-        error: The error.
-        code: Instead of the code of its kind.
-    """
+    """Return how a call ends that raised an error of ours."""
     code = code or status_code(error)
     details = str(error)[:MAX_DETAILS_CHARS]
     metadata: list[tuple[str, str | bytes]] = [(ERROR_METADATA_KEY, error_name(error))]
@@ -116,11 +111,7 @@ MAX_NAME_CHARS: Final = 200
 
 
 class BoundedHealth(health.aio.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
-    """Answers checks, and so many watches at once.
-
-    Args:
-        max_calls: Calls that the server takes at once.
-    """
+    """Answers checks, and so many watches at once."""
 
     def __init__(self, *, max_calls: int) -> None:
         super().__init__()
@@ -142,6 +133,25 @@ class BoundedHealth(health.aio.HealthServicer):  # type: ignore[misc]  # grpc_he
             self._room += 1
 
 
+@dataclass(frozen=True, slots=True)
+class GrpcServerOptions:
+    """Where and how a gRPC server listens.
+
+    Attributes:
+        address: Host and port; port 0: any that is free.
+        remedy: For the message about an address that is taken: what to set, and to what.
+        max_calls: Calls at once; those above it are refused (RESOURCE_EXHAUSTED).
+        credentials: Of the server; ``None``: no TLS.
+        more: Options of gRPC, besides those that all servers have.
+    """
+
+    address: str
+    remedy: str
+    max_calls: int
+    credentials: Any | None = None
+    more: Sequence[tuple[str, int]] = ()
+
+
 class GrpcServer:
     """A started asyncio server with health and reflection. Use :meth:`start`.
 
@@ -149,7 +159,7 @@ class GrpcServer:
         port: The port it listens on.
     """
 
-    def __init__(self, server: Any, servicer: "BoundedHealth", service: str, port: int) -> None:
+    def __init__(self, server: Any, servicer: BoundedHealth, service: str, port: int) -> None:
         self.port = port
         self._server = server
         self._health = servicer
@@ -160,45 +170,31 @@ class GrpcServer:
         cls,
         service: str,
         handlers: Mapping[str, Any],
+        options: GrpcServerOptions,
         *,
-        address: str,
-        remedy: str,
-        credentials: Any | None,
-        max_calls: int,
-        options: Sequence[tuple[str, int]] = (),
         interceptors: Sequence[Any] = (),
     ) -> Self:
-        """Listen and serve; health says NOT_SERVING until :meth:`show_health` says otherwise.
-
-        Args:
-            service: Full name of the service.
-            handlers: By method.
-            address: Host and port; port 0: any that is free.
-            remedy: For the message about an address that is taken: what to set, and to what.
-            credentials: Of the server; ``None``: no TLS.
-            max_calls: Calls at once; those above it are refused (RESOURCE_EXHAUSTED).
-            options: Of gRPC, besides those that all servers have.
-            interceptors: Around the handlers.
+        """Serve a service's methods; health says NOT_SERVING until :meth:`show_health` says otherwise.
 
         Raises:
             Unavailable: The address cannot be listened on.
         """
         server = grpc.aio.server(
             interceptors=tuple(interceptors),
-            maximum_concurrent_rpcs=max_calls,
+            maximum_concurrent_rpcs=options.max_calls,
             options=(
                 ("grpc.so_reuseport", 0),
                 # A caller whose host is gone says nothing, and neither does its connection: it must not keep its place.
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-                *options,
+                *options.more,
             ),
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(handlers)),))
-        servicer = BoundedHealth(max_calls=max_calls)
+        servicer = BoundedHealth(max_calls=options.max_calls)
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         reflection.enable_server_reflection((service, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        started = cls(server, servicer, service, _listen(server, address, credentials, remedy=remedy))
+        started = cls(server, servicer, service, _listen(server, options))
         await started.show_health(is_serving=False)
         await server.start()
         return started
@@ -219,13 +215,14 @@ class GrpcServer:
         await self._server.stop(grace_ms / SECOND_MS)
 
 
-def _listen(server: Any, address: str, credentials: Any | None, *, remedy: str) -> int:
+def _listen(server: Any, options: GrpcServerOptions) -> int:
+    address, credentials = options.address, options.credentials
     try:
         port = int(server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address))
     except RuntimeError:
         port = 0
     if port == 0:
         raise Unavailable(
-            f"cannot listen on {address}: the port is taken, or the host is not of this machine; {remedy}"
+            f"cannot listen on {address}: the port is taken, or the host is not of this machine; {options.remedy}"
         )
     return port

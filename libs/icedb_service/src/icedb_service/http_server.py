@@ -18,7 +18,7 @@ import ssl
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -73,12 +73,7 @@ Check = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class HealthChecks:
-    """What is looked at.
-
-    Attributes:
-        alive: Checks of this process itself, by name.
-        ready: Checks of what it needs, by name.
-    """
+    """What is looked at, by name: checks of this process itself, and of what it needs."""
 
     alive: Mapping[str, Check] = field(default_factory=dict)
     ready: Mapping[str, Check] = field(default_factory=dict)
@@ -87,6 +82,18 @@ class HealthChecks:
         """Return, for each check, ``ok`` or what is wrong."""
         checks = {**self.alive, **(self.ready if with_ready else {})}
         return {name: _run_check(check) for name, check in checks.items()}
+
+    def report(self, path: str, *, in_words: bool) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body that answer ``/healthz`` or ``/readyz``.
+
+        Args:
+            path: Which of them.
+            in_words: Whether to say what is wrong: that names hosts, and is for the metrics port.
+        """
+        found = self.run(with_ready=path.endswith("readyz"))
+        is_well = all(text == "ok" for text in found.values())
+        shown = {name: text if in_words or text == "ok" else "failing" for name, text in found.items()}
+        return (200 if is_well else 503), {"status": "ok" if is_well else "failing", "checks": shown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +209,6 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def make_protocol(*, header_timeout_ms: int) -> type[asyncio.Protocol]:
-    """Return the protocol with a deadline."""
-    return type("BoundHeaderTimeoutProtocol", (HeaderTimeoutProtocol,), {"deadline_s": header_timeout_ms / SECOND_MS})
-
-
 class HttpServer:
     """A started server. Use :meth:`start`.
 
@@ -223,11 +225,6 @@ class HttpServer:
     async def start(cls, app: ASGIApp, options: HttpServerOptions, listener: socket.socket | None = None) -> Self:
         """Listen, and return when requests are served. Call it in a thread that is not the main one.
 
-        Args:
-            app: Answers.
-            options: Bounds.
-            listener: Listens already, instead of the options' address.
-
         Raises:
             Unavailable: The address cannot be listened on.
         """
@@ -235,9 +232,10 @@ class HttpServer:
         if listener is None:
             remedy = f"set {options.address_settings} to an address of this host that is free"
             listener = _listen(options.host, options.port, what="listen", remedy=remedy)
+        bounds = {"deadline_s": options.header_timeout_ms / SECOND_MS}
         config = uvicorn.Config(
             app,
-            http=make_protocol(header_timeout_ms=options.header_timeout_ms),
+            http=type("BoundHeaderTimeoutProtocol", (HeaderTimeoutProtocol,), bounds),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -286,19 +284,15 @@ class ServerThread:
         start_limit_s: float = START_LIMIT_S,
         is_daemon: bool = False,
     ) -> None:
-        self._serve = serve
+        self._run_server = serve
         self._name = name
         self._what = what
         self._start_limit_s = start_limit_s
         self._stop_limit_s = stop_limit_s
-        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_stopping = False
-        self._stopping = asyncio.Event()
-        self._has_served = False
-        self._ready = threading.Event()
-        """Set when it serves, or never will."""
-        self._failure: BaseException | None = None
+        self._started: Future[None] = Future()
+        """Done when it serves, or never will."""
+        self._stopping: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=is_daemon)
 
     def start(self) -> None:
@@ -310,12 +304,12 @@ class ServerThread:
             RuntimeError: Something else went wrong; the cause tells.
         """
         self._thread.start()
-        is_in_time = self._ready.wait(self._start_limit_s)
-        failure = self._failure
-        if is_in_time and (self._has_served or failure is None):
+        done, _ = wait((self._started,), self._start_limit_s)
+        failure = self._started.exception() if done else None
+        if done and failure is None:
             return
         self.stop()
-        if not is_in_time:
+        if not done:
             raise Unavailable(f"{self._what} did not start within {self._start_limit_s:g} s")
         if isinstance(failure, IceDBError):
             raise failure
@@ -323,11 +317,8 @@ class ServerThread:
 
     def stop(self) -> None:
         """Let the server stop, and wait for it. May be called again, and before it was started."""
-        with self._lock:
-            self._is_stopping = True
-            if self._loop is not None:
-                with suppress(RuntimeError):  # the loop has ended by itself
-                    self._loop.call_soon_threadsafe(self._stopping.set)
+        with suppress(InvalidStateError):
+            self._stopping.set_result(None)
         if self._thread.ident is not None:
             self._thread.join(self._stop_limit_s)
 
@@ -342,39 +333,32 @@ class ServerThread:
 
     def show_started(self) -> None:
         """Say that it serves. Called by what is run."""
-        self._has_served = True
-        self._ready.set()
+        self._started.set_result(None)
 
     async def wait_for_stop(self) -> None:
         """Return when somebody calls :meth:`stop`. Called by what is run."""
-        await self._stopping.wait()
+        await asyncio.shield(asyncio.wrap_future(self._stopping))
 
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001 - the thread's last stop; start() raises it, or it is logged
-            if self._has_served:
+            if self._started.done():
                 get_logger().exception(f"{self._name}_crashed")
-            self._failure = error
-        finally:
-            self._ready.set()
+            else:
+                self._started.set_exception(error)
+        else:
+            with suppress(InvalidStateError):
+                self._started.set_result(None)  # it was stopped before it served
 
     async def _main(self) -> None:
-        with self._lock:
-            self._loop = asyncio.get_running_loop()
-            if self._is_stopping:
-                return  # before there was a loop to tell
-        await self._serve()
+        self._loop = asyncio.get_running_loop()
+        if not self._stopping.done():
+            await self._run_server()
 
 
 class LoopHealth:
-    """Looks, and answers health checks from what it saw: a check never waits for a store.
-
-    Args:
-        warehouse: Whose store is looked at.
-        clock: For the silences of the loop.
-        on_change: Called when the endpoint begins or ceases to be ready.
-    """
+    """Looks, and answers health checks from what it saw: a check never waits for a store."""
 
     def __init__(self, warehouse: Warehouse, *, clock: Clock, on_change: Callable[[bool], Awaitable[None]]) -> None:
         self._warehouse = warehouse
@@ -439,7 +423,7 @@ class LoopHealth:
             raise Unavailable("this process is about to stop")
 
 
-class MetricsServer:
+class MetricsServer(ServerThread):
     """Serves metrics and health until it is stopped, or the process ends. Made by :func:`start_metrics_server`.
 
     Attributes:
@@ -448,21 +432,16 @@ class MetricsServer:
 
     def __init__(self, app: ASGIApp, options: HttpServerOptions, listener: socket.socket) -> None:
         self.port = int(listener.getsockname()[1])
-        self._serving = app, options, listener
-        self._thread = ServerThread(
-            self._serve, name="metrics", what="the server of metrics", stop_limit_s=START_LIMIT_S, is_daemon=True
+
+        async def serve() -> None:
+            server = await HttpServer.start(app, options, listener)
+            self.show_started()
+            await self.wait_for_stop()
+            await server.stop()
+
+        super().__init__(
+            serve, name="metrics", what="the server of metrics", stop_limit_s=START_LIMIT_S, is_daemon=True
         )
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, and leave the port."""
-        self._thread.stop()
-
-    async def _serve(self) -> None:
-        server = await HttpServer.start(*self._serving)
-        self._thread.show_started()
-        await self._thread.wait_for_stop()
-        await server.stop()
 
 
 def start_metrics_server(
@@ -473,16 +452,9 @@ def start_metrics_server(
     health: HealthChecks | None = None,
     clock: Clock | None = None,
 ) -> MetricsServer | None:
-    """Serve metrics and health in a daemon thread.
+    """Serve metrics and health in a daemon thread; port 0 serves nothing and returns ``None``.
 
     Waits a few seconds for a port that a predecessor is about to leave.
-
-    Args:
-        registry: What ``/metrics`` shows.
-        host: Address to listen on.
-        port: Port; 0 serves nothing and returns ``None``.
-        health: What ``/healthz`` and ``/readyz`` look at.
-        clock: For the waits.
 
     Raises:
         Unavailable: The address cannot be listened on.
@@ -508,6 +480,7 @@ def start_metrics_server(
         shutdown_ms=SECOND_MS,
     )
     server = MetricsServer(_metrics_app(registry, health or HealthChecks()), options, listener)
+    server.start()
     get_logger().info("metrics_served", host=host, port=port)
     return server
 
@@ -539,10 +512,8 @@ def _metrics_app(registry: CollectorRegistry, health: HealthChecks) -> Starlette
         return Response(await _run_aside(lambda: encode(registry)), headers={"content-type": content_type})
 
     async def check(request: Request) -> Response:
-        found = await _run_aside(lambda: health.run(with_ready=request.url.path == "/readyz"))
-        is_well = all(value == "ok" for value in found.values())
-        body = json.dumps({"status": "ok" if is_well else "failing", "checks": found})
-        return Response(body, 200 if is_well else 503, media_type="application/json")
+        status, body = await _run_aside(lambda: health.report(request.url.path, in_words=True))
+        return Response(json.dumps(body), status, media_type="application/json")
 
     async def missing(_request: Request, _error: Exception) -> Response:
         return PlainTextResponse("try /metrics, /healthz or /readyz\n", 404)
@@ -576,27 +547,17 @@ def _run_check(check: Check) -> str:
     return "ok"
 
 
-class EndpointService(ABC):
-    """A whole service: endpoints on an event loop in a thread of its own, and metrics and health. Start it, stop it.
-
-    Args:
-        warehouse: Looked at for readiness.
-        settings: Where metrics are served.
-        clock: For ages and waits.
-        name: Of the thread and of the log event ``<name>_crashed``.
-        what: The service in words, for errors.
-        shutdown_ms: How long a stop waits for requests that are being answered.
-    """
+class EndpointService(ServerThread, ABC):
+    """A whole service: endpoints on an event loop in a thread of its own, and metrics and health. Start it, stop it."""
 
     def __init__(
         self, warehouse: Warehouse, *, settings: ServiceSettings, clock: Clock, name: str, what: str, shutdown_ms: int
     ) -> None:
+        super().__init__(self._serve, name=name, what=what, stop_limit_s=shutdown_ms / SECOND_MS + STOP_MARGIN_S)
         self._warehouse = warehouse
         self._addresses = settings
         self._clock = clock
         self._metrics_server: MetricsServer | None = None
-        stop_limit_s = shutdown_ms / SECOND_MS + STOP_MARGIN_S
-        self._thread = ServerThread(self._serve, name=name, what=what, stop_limit_s=stop_limit_s)
 
     def start(self) -> None:
         """Serve; returns when every endpoint listens.
@@ -606,21 +567,17 @@ class EndpointService(ABC):
         """
         try:
             check_port_is_free(self._addresses.metrics_host, self._addresses.metrics_port)
-            self._thread.start()
+            super().start()
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
         """Stop in order. May be called again."""
-        self._thread.stop()
+        super().stop()
         if self._metrics_server is not None:
             self._metrics_server.stop()
             self._metrics_server = None
-
-    def is_alive(self) -> bool:
-        """Whether it serves."""
-        return self._thread.is_alive()
 
     @abstractmethod
     async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
@@ -644,22 +601,15 @@ class EndpointService(ABC):
             )
             beating = asyncio.create_task(health.run())
             try:
-                self._thread.show_started()
-                await self._thread.wait_for_stop()
+                self.show_started()
+                await self.wait_for_stop()
             finally:
                 beating.cancel()
                 await health.drain()
 
 
 def run_until_stopped(service: EndpointService, stopping: threading.Event, *, name: str, mitigation: str) -> int:
-    """Wait for the signal to stop, or the service's end; stop it, and return the exit code.
-
-    Args:
-        service: Started.
-        stopping: Set by signals; see :func:`stop_on_signals`.
-        name: Of the log events.
-        mitigation: Why nothing is lost where threads hang, and the process ends without them.
-    """
+    """Wait for the signal to stop, or the service's end; stop it, and return the exit code."""
     while not stopping.wait(WATCH_S) and service.is_alive():
         pass
     get_logger().info(f"{name}_stopping")

@@ -47,10 +47,6 @@ EventDict = MutableMapping[str, Any]
 def configure_logging(settings: ServiceSettings, *, component: str) -> None:
     """Send all logs of this process, and of children forked later, to standard error.
 
-    Args:
-        settings: Format and level.
-        component: Bound to every event as ``component``.
-
     Idempotency: a second call replaces the first.
     """
     shared: list[structlog.typing.Processor] = [

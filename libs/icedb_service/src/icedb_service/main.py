@@ -86,13 +86,7 @@ MAX_PAUSE_MS: Final = 15_000
 
 
 def wait_until_available(what: str, check: Callable[[], object], *, clock: Clock) -> None:
-    """Call ``check`` until it does not raise Unavailable, with growing pauses. Other errors pass.
-
-    Args:
-        what: Named in the log, e.g. ``redis``.
-        check: Returns when the server answers.
-        clock: For the pauses.
-    """
+    """Call ``check`` until it does not raise Unavailable, with growing pauses. Other errors pass."""
 
     def tell(state: RetryCallState) -> None:
         error = state.outcome and state.outcome.exception()
@@ -167,11 +161,6 @@ def run_main(kind: type[S], component: Component | str, serve: Callable[[S], int
 
     Exit codes: what ``serve`` returns; 2 for settings that are wrong or a store that cannot be used; 1 for any
     other error. Each error is one line on standard error.
-
-    Args:
-        kind: Settings of the service.
-        component: Shown in each log line.
-        serve: Runs until the service ends.
     """
     try:
         settings = load_settings(kind)

@@ -35,11 +35,7 @@ def make_registry() -> CollectorRegistry:
 
 
 class MetricMaker:
-    """Makes metrics in one registry. A label is a keyword with its values, ``OPEN`` if these are not known.
-
-    Args:
-        registry: Where they live.
-    """
+    """Makes metrics in one registry. A label is a keyword with its values, ``OPEN`` if these are not known."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -73,11 +69,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = ("no_credentials", "bad_credentials", "no
 
 
 class AccessMetrics:
-    """Counters and gauges of one process.
-
-    Args:
-        registry: Where they live.
-    """
+    """Counters and gauges of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = MetricMaker(registry)
@@ -108,11 +100,7 @@ REDIS_USES: Final[tuple[RedisUse, ...]] = ("locks", "queue")
 
 
 class DependencyMetrics:
-    """Counters of one process.
-
-    Args:
-        registry: Where they live.
-    """
+    """Counters of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = MetricMaker(registry)
@@ -170,11 +158,7 @@ DURATION_BUCKETS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 
 
 
 class ClockMetrics:
-    """What one process shows of its clock.
-
-    Args:
-        registry: Where the metrics live.
-    """
+    """What one process shows of its clock."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = MetricMaker(registry)
@@ -194,13 +178,7 @@ class ClockMetrics:
 
 
 class ProcessMetrics:
-    """What every process of a service counts.
-
-    Args:
-        component: First part of each name.
-        package: Distribution whose version is shown.
-        registry: Where the metrics live; one of its own by default.
-    """
+    """What every process of a service counts."""
 
     def __init__(self, component: Component, *, package: str, registry: CollectorRegistry | None = None) -> None:
         self.component = component
@@ -214,14 +192,7 @@ class ProcessMetrics:
 
 
 class WorkerMetrics(ProcessMetrics):
-    """What every Celery worker counts.
-
-    Args:
-        component: First part of each name.
-        package: Distribution whose version is shown.
-        tasks: Names of the component's tasks: the closed set of the label ``task``.
-        registry: Where the metrics live; one of its own by default.
-    """
+    """What every Celery worker counts."""
 
     def __init__(
         self,
@@ -267,11 +238,7 @@ class WorkerMetrics(ProcessMetrics):
         )
 
     def forget_tables(self, kept: Collection[str]) -> None:
-        """Let the series end of tables that are not there any more: nobody writes them, and alerts would last for ever.
-
-        Args:
-            kept: The tables that are there.
-        """
+        """Let the series of all other tables end: nobody writes them any more, and alerts would last for ever."""
         for gauge in self.table_gauges:
             for sample in [sample for metric in gauge.collect() for sample in metric.samples]:
                 if sample.labels["table"] not in kept:

@@ -57,11 +57,6 @@ class Backoff:
     """Remembers, for each key, how often it failed in a row and when it is worth another try.
 
     A sweep asks :meth:`is_due` before it wakes a table again. What a user or a producer asks for is done at once.
-
-    Args:
-        clock: Measures the pauses.
-        first_pause_ms: After the first failure; doubles with each further one.
-        max_pause_ms: No pause is longer.
     """
 
     def __init__(self, clock: Clock, *, first_pause_ms: int = FIRST_PAUSE_MS, max_pause_ms: int = MAX_PAUSE_MS) -> None:
@@ -92,10 +87,6 @@ class Intervals:
     """Remembers when each key was last dealt with, so that it is left alone for a while.
 
     In memory: a worker that starts looks at everything.
-
-    Args:
-        clock: Measures the time since then.
-        interval_ms: How long a key is left alone.
     """
 
     def __init__(self, clock: Clock, interval_ms: int) -> None:
@@ -159,12 +150,7 @@ class Work:
 
 
 class TaskRunner:
-    """Runs work and accounts for it.
-
-    Args:
-        metrics: Counters and gauges of the component.
-        clock: Measures durations and pauses.
-    """
+    """Runs work and accounts for it."""
 
     def __init__(self, *, metrics: WorkerMetrics, clock: Clock) -> None:
         self._metrics = metrics

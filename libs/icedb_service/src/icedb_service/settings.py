@@ -5,6 +5,7 @@ check relations between fields and name the inequality that fails. Values are fi
 """
 
 import json
+import operator
 import os
 import re
 from collections.abc import Mapping
@@ -16,12 +17,20 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.hosts import check_redis_url, redact_url
 from icedb_log.store.stores import StoreFields, StoreSettings
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT: Final = 65_535
 _MASTER: Final = re.compile(r"local(\[[^\s\]]+\])?|yarn|(spark|k8s|sc)://\S+")
+_SIGNS: Final = {"<": (operator.lt, ">="), "<=": (operator.le, ">"), ">=": (operator.ge, "<")}
 _KEY_NAMES: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
 class ServiceSettings(StoreFields, BaseSettings):
@@ -37,7 +46,7 @@ class ServiceSettings(StoreFields, BaseSettings):
     redis_url: Annotated[str, Field(repr=False), AfterValidator(check_redis_url)] = "redis://127.0.0.1:6379/0"
     """Redis for the queues, results and wake-ups. It holds nothing that cannot be lost."""
 
-    redlock_urls: Annotated[tuple[str, ...], NoDecode, Field(repr=False)] = ()
+    redlock_urls: Annotated[CommaSeparated, Field(repr=False)] = ()
     """Redis masters for locks, comma separated; they must not replicate each other. Use an odd number: three
     survive the loss of one. Empty: the one of `ICEDB_REDIS_URL`."""
 
@@ -117,13 +126,6 @@ class ServiceSettings(StoreFields, BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severity that is written."""
 
-    @field_validator("redlock_urls", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
     @field_validator("redlock_urls")
     @classmethod
     def _check_redlock_urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
@@ -139,24 +141,21 @@ class ServiceSettings(StoreFields, BaseSettings):
     @model_validator(mode="after")
     def _check_relations(self) -> Self:
         for name in ("ingest_sweep_interval_ms", "merge_sweep_interval_ms", "janitor_sweep_interval_ms"):
-            interval_ms = getattr(self, name)
-            if interval_ms >= self.message_expiry_ms:
-                # A sweep's wake-up would collapse into its own expired predecessor for a whole interval.
-                raise ValueError(
-                    f"{env_name(name)} < {env_name('message_expiry_ms')} must hold, but "
-                    f"{interval_ms} >= {self.message_expiry_ms}"
-                )
-        if self.clock_skew_warn_ms > self.clock_skew_limit_ms:
-            raise ValueError(
-                f"{env_name('clock_skew_warn_ms')} <= {env_name('clock_skew_limit_ms')} must hold, but "
-                f"{self.clock_skew_warn_ms} > {self.clock_skew_limit_ms}"
-            )
-        if 4 * self.redis_timeout_ms > self.lock_ttl_ms:
-            raise ValueError(
-                f"4 * {env_name('redis_timeout_ms')} <= {env_name('lock_ttl_ms')} must hold (a renewal has to fit), "
-                f"but 4 * {self.redis_timeout_ms} > {self.lock_ttl_ms}"
-            )
+            # A sweep's wake-up would collapse into its own expired predecessor for a whole interval.
+            self._require(name, "<", "message_expiry_ms")
+        self._require("clock_skew_warn_ms", "<=", "clock_skew_limit_ms")
+        self._require("redis_timeout_ms", "<=", "lock_ttl_ms", factor=4, why=" (a renewal has to fit)")
         return self
+
+    def _require(self, left: str, sign: str, right: str, *, factor: int = 1, why: str = "") -> None:
+        """Raise ValueError, with the inequality, unless it holds between two fields."""
+        holds, opposite = _SIGNS[sign]
+        one, other = getattr(self, left), getattr(self, right)
+        if not holds(factor * one, other):
+            times = f"{factor} * " if factor > 1 else ""
+            raise ValueError(
+                f"{times}{env_name(left)} {sign} {env_name(right)} must hold{why}, but {times}{one} {opposite} {other}"
+            )
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:

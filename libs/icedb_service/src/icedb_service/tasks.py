@@ -97,15 +97,10 @@ def define_task(
     needs: Needs | None = None,
     needs_engine: bool = True,
 ) -> IceDBTask:
-    """Register a task.
+    """Register a task of :data:`icedb_log.names.TASKS`; the docstring of its work states the delivery contract.
 
-    Args:
-        app: The worker's application.
-        context: Where the task finds its runner and wake-ups; opened in the child process.
-        name: One of :data:`icedb_log.names.TASKS`.
-        function: The work; its docstring states the delivery contract.
-        needs: What its arguments ask for; nothing, if the task does what the periodic sweep does.
-        needs_engine: Whether a dead engine (Spark session) makes the task impossible.
+    One without needs does what the periodic sweep does. One that needs an engine (a Spark session) is impossible where
+    that is dead.
     """
     if name not in TASKS:
         raise InvalidRequest(f"task {name!r} is unknown; known: {', '.join(sorted(TASKS))}")

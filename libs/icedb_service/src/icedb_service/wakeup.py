@@ -38,14 +38,7 @@ SCAN_COUNT: Final = 500
 
 
 class Wakeups:
-    """Sends wake-ups, and takes them in.
-
-    Args:
-        app: Sends the messages.
-        redis: Holds the keys; the same server as the broker.
-        settings: Expiry, and the address for messages.
-        counter: Counts what became of each wake-up, if given.
-    """
+    """Sends wake-ups, and takes them in."""
 
     def __init__(
         self, app: Celery, redis: Redis, *, settings: ServiceSettings, counter: WakeCounter | None = None
@@ -57,10 +50,6 @@ class Wakeups:
 
     def wake(self, task: str, table: str | None = None) -> bool:
         """Send a wake-up unless the same one is on its way. Idempotent.
-
-        Args:
-            task: One of :data:`icedb_log.names.TASKS`.
-            table: The table, for tasks that take one.
 
         Returns:
             True if a message was sent, False if one is already waiting.

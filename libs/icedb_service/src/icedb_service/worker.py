@@ -114,13 +114,6 @@ E = TypeVar("E", bound=Engine)
 class WorkerContext(Generic[E]):
     """What the tasks of a worker find in their process. Made in the parent, opened in the child.
 
-    Args:
-        settings: Of the service.
-        app: The worker's Celery application.
-        metrics: The component's metrics.
-        open_engine: Makes the engine; called in the child.
-        clock: This host's clock.
-
     Attributes:
         readers: Of the logs of all tables.
         runner: Accounts for runs.

@@ -5,9 +5,8 @@ from typing import Annotated, Self
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
 from icedb_log.units import MIB, MINUTE_MS, SECOND_MS
-from icedb_service.settings import SparkServiceSettings
+from icedb_service.settings import CommaSeparated, SparkServiceSettings
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import NoDecode
 
 from icedb_ingest.frontend.settings import BatchBoundSettings
 
@@ -49,7 +48,7 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     """After this many commits of a table its merge is woken, without waiting for the sweep; under back-pressure after
     each."""
 
-    import_sources: Annotated[tuple[str, ...], NoDecode] = ()
+    import_sources: CommaSeparated = ()
     """What `icedb import` may make this worker read: URL prefixes, comma separated, e.g. `s3://lake/in,file:///data/in`.
     Empty: every `s3://` that its credentials can read, and the warehouse's own folder if that is a directory; with
     `ICEDB_ACCESS_FILE`, nothing. Wider saves copying; narrower keeps whoever can send tasks from reading what only the
@@ -70,13 +69,6 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
             direct_bytes=min(most, JobLimits().direct_bytes),
         )
 
-    @field_validator("import_sources", mode="before")
-    @classmethod
-    def _split_import_sources(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
     @field_validator("import_sources")
     @classmethod
     def _check_import_sources(cls, prefixes: tuple[str, ...]) -> tuple[str, ...]:
@@ -87,33 +79,10 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
-        if self.flush_large_mb > self.batch_max_decoded_mb:
-            raise ValueError(
-                "ICEDB_FLUSH_LARGE_MB <= ICEDB_BATCH_MAX_DECODED_MB must hold, but "
-                f"{self.flush_large_mb} > {self.batch_max_decoded_mb}"
-            )
-        if self.flush_large_rows > self.batch_max_rows:
-            raise ValueError(
-                "ICEDB_FLUSH_LARGE_ROWS <= ICEDB_BATCH_MAX_ROWS must hold, but "
-                f"{self.flush_large_rows} > {self.batch_max_rows}"
-            )
-        if 4 * self.batch_max_decoded_mb > self.task_memory_mb:
-            raise ValueError(
-                "4 * ICEDB_BATCH_MAX_DECODED_MB <= ICEDB_TASK_MEMORY_MB must hold (one task holds a whole batch), but "
-                f"4 * {self.batch_max_decoded_mb} > {self.task_memory_mb}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_interval(self) -> Self:
-        if self.flush_interval_ms >= self.message_expiry_ms:
-            raise ValueError(
-                "ICEDB_FLUSH_INTERVAL_MS < ICEDB_MESSAGE_EXPIRY_MS must hold, but "
-                f"{self.flush_interval_ms} >= {self.message_expiry_ms}"
-            )
-        if self.flush_interval_ms > self.flush_max_interval_ms:
-            raise ValueError(
-                "ICEDB_FLUSH_INTERVAL_MS <= ICEDB_FLUSH_MAX_INTERVAL_MS must hold, but "
-                f"{self.flush_interval_ms} > {self.flush_max_interval_ms}"
-            )
+        self._require("flush_large_mb", "<=", "batch_max_decoded_mb")
+        self._require("flush_large_rows", "<=", "batch_max_rows")
+        whole_batch = " (one task holds a whole batch)"
+        self._require("batch_max_decoded_mb", "<=", "task_memory_mb", factor=4, why=whole_batch)
+        self._require("flush_interval_ms", "<", "message_expiry_ms")
+        self._require("flush_interval_ms", "<=", "flush_max_interval_ms")
         return self

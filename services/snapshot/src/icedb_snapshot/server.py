@@ -17,7 +17,14 @@ from icedb_log.units import MIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2
 from icedb_service.access.credentials import GrpcAccess
-from icedb_service.grpc_server import KEEPALIVE_MS, GrpcServer, call_status, require_readable, tolerant
+from icedb_service.grpc_server import (
+    KEEPALIVE_MS,
+    GrpcServer,
+    GrpcServerOptions,
+    call_status,
+    require_readable,
+    tolerant,
+)
 from icedb_service.http_server import ServerThread
 from icedb_service.logs import get_logger
 from icedb_service.readers import TableReads
@@ -239,21 +246,23 @@ class SnapshotServer:
         self._server = await GrpcServer.start(
             SERVICE,
             {name: handler for each in self.calls for name, handler in each.methods().items()},
-            address=settings.snapshot_address,
-            remedy="set ICEDB_SNAPSHOT_ADDRESS to a free one, e.g. 127.0.0.1:50052",
-            credentials=server_credentials(settings, clock=parts.clock),
-            max_calls=settings.snapshot_max_pending_calls,
-            interceptors=(interceptor,),
-            options=(
-                # Whoever reads no stream must not keep its place for ever, and load spreads over new replicas.
-                ("grpc.max_connection_age_ms", settings.snapshot_connection_age_ms),
-                ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
-                # Pages of a stream have up to 1 MiB, however small the answers of unary calls are to be.
-                ("grpc.max_send_message_length", max(settings.snapshot_max_message_bytes, 2 * MIB)),
-                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-                # Watchers look whether this server is there; by default gRPC hangs up on such pings.
-                ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+            GrpcServerOptions(
+                address=settings.snapshot_address,
+                remedy="set ICEDB_SNAPSHOT_ADDRESS to a free one, e.g. 127.0.0.1:50052",
+                max_calls=settings.snapshot_max_pending_calls,
+                credentials=server_credentials(settings, clock=parts.clock),
+                more=(
+                    # Whoever reads no stream must not keep its place for ever, and load spreads over new replicas.
+                    ("grpc.max_connection_age_ms", settings.snapshot_connection_age_ms),
+                    ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
+                    # Pages of a stream have up to 1 MiB, however small the answers of unary calls are to be.
+                    ("grpc.max_send_message_length", max(settings.snapshot_max_message_bytes, 2 * MIB)),
+                    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+                    # Watchers look whether this server is there; by default gRPC hangs up on such pings.
+                    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+                ),
             ),
+            interceptors=(interceptor,),
         )
         self.port = self._server.port
         self.loop.show_started()

@@ -18,11 +18,7 @@ _SUBJECT_NAMES: Final = ("x509_subject_alternative_name", "x509_common_name")
 
 
 class _CallAccess(ABC):
-    """Asks the guard for calls of one kind.
-
-    Args:
-        guard: Decides.
-    """
+    """Asks the guard for calls of one kind."""
 
     def __init__(self, guard: AccessGuard) -> None:
         self.guard = guard
@@ -125,11 +121,7 @@ def needs(verb: Verb, *if_set: str) -> Needs:
 
 
 class TaskAccess:
-    """Asks the guard for tasks.
-
-    Args:
-        guard: Decides.
-    """
+    """Asks the guard for tasks."""
 
     def __init__(self, guard: AccessGuard) -> None:
         self._guard = guard.at("task")
@@ -141,10 +133,6 @@ class TaskAccess:
 
     def require(self, request: Any, wanted: Sequence[Need]) -> None:
         """Return if the message's sender may have all of this.
-
-        Args:
-            request: Celery's request of the running task.
-            wanted: What it asks for.
 
         Raises:
             IceDBError: As :meth:`AccessGuard.identify` and :meth:`AccessGuard.require`.

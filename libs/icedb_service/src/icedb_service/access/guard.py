@@ -18,7 +18,7 @@ from icedb_log.hosts import is_loopback
 from icedb_log.table.drop_mark import describe_missing
 from icedb_log.units import SECOND_MS
 
-from icedb_service.access.access_file import ANYBODY, SEGMENT, AccessKey, Identity, Verb
+from icedb_service.access.access_file import ANYBODY, SEGMENT, AccessKey, Identity, RateEntry, Verb
 from icedb_service.logs import get_logger
 from icedb_service.metrics import AccessMetrics, Endpoint, Refusal
 from icedb_service.settings import ServiceSettings
@@ -31,19 +31,6 @@ class RateLimited(Overloaded):
     """A caller calls more often than it may. What the caller does: wait for ``retry_after_ms``, and call less often."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """How often somebody may call.
-
-    Attributes:
-        calls_per_s: In the long run.
-        burst: At once.
-    """
-
-    calls_per_s: float
-    burst: int
-
-
 @dataclass(slots=True)
 class _Bucket:
     calls: float
@@ -51,18 +38,14 @@ class _Bucket:
 
 
 class RateLimits:
-    """Counts calls. Thread-safe. Of more than ``MAX_BUCKETS`` callers, who called longest ago is forgotten.
-
-    Args:
-        clock: Measures time.
-    """
+    """Counts calls. Thread-safe. Of more than ``MAX_BUCKETS`` callers, who called longest ago is forgotten."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._buckets: LRUCache[str, _Bucket] = LRUCache(MAX_BUCKETS)
         self._lock = threading.Lock()
 
-    def take(self, name: str, rate: Rate) -> int:
+    def take(self, name: str, rate: RateEntry) -> int:
         """Count a call. Returns 0 if it may go on, else how long to wait, milliseconds; then it is not counted."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
@@ -85,14 +68,7 @@ _BEARER: Final = "bearer"
 
 
 class AccessGuard:
-    """Recognises callers and applies the policy. Thread-safe. Without a policy everything is allowed.
-
-    Args:
-        source: The policy; ``None``: there is none.
-        limits: Counts calls; needed with a policy.
-        metrics: Where refusals are counted.
-        endpoint: Whose guard this is.
-    """
+    """Recognises callers and applies the policy. Thread-safe. Without a policy everything is allowed."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, Unauthenticated, Unavailable
@@ -21,6 +21,7 @@ from joserfc.errors import ExpiredTokenError, InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
+from icedb_service.access.access_file import IssuerEntry
 from icedb_service.logs import get_logger
 
 MAX_BYTES: Final = 1024 * 1024
@@ -31,23 +32,8 @@ RETRY_MS: Final = 10_000
 """Least time between two tries, also for a key that is not known."""
 
 
-class KeySource(Protocol):
-    """Where the keys of an issuer come from."""
-
-    def keys(self) -> KeySet:
-        """Return the keys. Raises Unavailable when there are none yet."""
-        ...
-
-    def miss(self) -> None:
-        """Told that a token names a key that is not among them."""
-        ...
-
-
 class FileKeys:
     """Keys from a file, read once: whoever reads the access file again reads this again.
-
-    Args:
-        path: A JWK set.
 
     Raises:
         InvalidRequest: It cannot be read, or is none.
@@ -69,12 +55,7 @@ class FileKeys:
 
 
 class FetchedKeys:
-    """Keys from an address. Thread-safe.
-
-    Args:
-        url: Of a JWK set.
-        clock: For ages.
-    """
+    """Keys from an address. Thread-safe."""
 
     def __init__(self, url: str, *, clock: Clock) -> None:
         self._url = url
@@ -157,25 +138,11 @@ PARTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Who issues tokens.
-
-    Attributes:
-        name: As the access file has it.
-        issuer: The claim ``iss``.
-        audience: The claim ``aud`` that is ours.
-        algorithms: Signatures that are taken.
-        leeway_s: By how much clocks may differ.
-        identity_claim: The claim that names an identity of its own, if any.
-        source: Its keys.
-    """
+    """Who issues tokens: name and entry of the access file, and its keys."""
 
     name: str
-    issuer: str
-    audience: str
-    algorithms: tuple[str, ...]
-    leeway_s: int
-    identity_claim: str | None
-    source: KeySource
+    entry: IssuerEntry
+    source: FileKeys | FetchedKeys
 
 
 def looks_like_jwt(token: str) -> bool:
@@ -192,7 +159,7 @@ def verify_jwt(token: str, issuer: Issuer, *, clock: Clock) -> Mapping[str, Any]
     """
     keys = issuer.source.keys()
     try:
-        claims = jwt.decode(token, keys, algorithms=list(issuer.algorithms)).claims
+        claims = jwt.decode(token, keys, algorithms=list(issuer.entry.algorithms)).claims
     except InvalidKeyIdError:
         issuer.source.miss()
         return None
@@ -200,9 +167,9 @@ def verify_jwt(token: str, issuer: Issuer, *, clock: Clock) -> Mapping[str, Any]
         return None
     checks = JWTClaimsRegistry(
         now=clock.now_ms() // SECOND_MS,
-        leeway=issuer.leeway_s,
-        iss={"essential": True, "value": issuer.issuer},
-        aud={"essential": True, "value": issuer.audience},
+        leeway=issuer.entry.leeway_s,
+        iss={"essential": True, "value": issuer.entry.issuer},
+        aud={"essential": True, "value": issuer.entry.audience},
         exp={"essential": True},
     )
     try:

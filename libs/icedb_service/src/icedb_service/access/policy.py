@@ -30,8 +30,7 @@ from icedb_service.access.access_file import (
     Verb,
     read_access_file,
 )
-from icedb_service.access.guard import Rate
-from icedb_service.access.jwt_tokens import FetchedKeys, FileKeys, Issuer, KeySource, looks_like_jwt, verify_jwt
+from icedb_service.access.jwt_tokens import FetchedKeys, FileKeys, Issuer, looks_like_jwt, verify_jwt
 from icedb_service.logs import get_logger
 from icedb_service.metrics import AccessMetrics
 
@@ -80,9 +79,10 @@ class Policy:
         self._grants = [
             (_compile(grant.identities), _compile(grant.tables), frozenset(grant.verbs)) for grant in access.grants
         ]
-        self._rates = {name: _rate(entry.rate) for name, entry in access.identities.items() if entry.rate}
-        self._default_rate = _rate(access.default_rate) if access.default_rate else None
-        self._seen = _SeenTokens(clock)
+        # JWTs that were found valid a moment ago: a signature costs up to half a millisecond, and one event loop pays.
+        # For a minute at most, so that a key that its issuer has withdrawn does not count for longer.
+        self._seen: TTLCache[str, tuple[Identity, float]] = TTLCache(MAX_REMEMBERED, MAX_SEEN_MS, clock.monotonic_ms)
+        self._seen_lock = threading.Lock()
         self._verbs = lru_cache(maxsize=MAX_REMEMBERED)(self._find_verbs)
 
     @property
@@ -105,7 +105,11 @@ class Policy:
                 raise Unauthenticated("the token has expired; ask whoever keeps the access file for a new one")
             return identity
         if self._issuers and looks_like_jwt(token):
-            return self._seen.get(digest) or self._by_jwt(token, digest)
+            with self._seen_lock:
+                seen, ends_s = self._seen.get(digest, (None, 0.0))
+            if seen is not None and self._clock.now_ms() < ends_s * SECOND_MS:
+                return seen
+            return self._by_jwt(token, digest)
         raise Unauthenticated("the bearer token is not known here; check ICEDB_TOKEN")
 
     def by_certificate(self, names: Sequence[str]) -> Identity | None:
@@ -123,9 +127,10 @@ class Policy:
         """Return a key of the S3 gateway."""
         return self._access_keys.get(access_key_id)
 
-    def rate(self, identity: Identity) -> Rate | None:
+    def rate(self, identity: Identity) -> RateEntry | None:
         """Return how often an identity may call; ``None``: as often as it likes."""
-        return self._rates.get(identity.name, self._default_rate)
+        entry = self._access.identities.get(identity.name)
+        return entry.rate if entry is not None and entry.rate is not None else self._access.default_rate
 
     def verbs(self, name: str, table: str) -> frozenset[Verb]:
         """Return what an identity may do with a table."""
@@ -149,7 +154,8 @@ class Policy:
                 continue
             if claims is not None:
                 identity = self._of_claims(issuer, claims)
-                self._seen.add(digest, identity, ends_s=claims["exp"])
+                with self._seen_lock:
+                    self._seen[digest] = (identity, claims["exp"])
                 return identity
         if missing is not None:
             raise missing
@@ -159,13 +165,14 @@ class Policy:
         for name, entry in self._access.identities.items():
             if any(rule.issuer == issuer.name and _fits(rule.claims, claims) for rule in entry.jwt):
                 return Identity(name)
-        value = claims.get(issuer.identity_claim) if issuer.identity_claim else None
+        own_claim = issuer.entry.identity_claim
+        value = claims.get(own_claim) if own_claim else None
         if isinstance(value, str) and _CLAIM_VALUE.fullmatch(value):
             return Identity(f"{issuer.name}:{value}")
         raise Unauthenticated("the token is valid, but its claims are those of no identity in the access file")
 
     def _make_issuer(self, name: str, entry: IssuerEntry, folder: Path, fetched: Mapping[str, FetchedKeys]) -> Issuer:
-        source: KeySource
+        source: FileKeys | FetchedKeys
         if entry.keys_file is not None:
             path = folder / entry.keys_file
             self.files.append(path)
@@ -173,9 +180,7 @@ class Policy:
         else:
             url = entry.keys_url or ""
             source = self.fetched[url] = fetched.get(url) or FetchedKeys(url, clock=self._clock)
-        return Issuer(
-            name, entry.issuer, entry.audience, entry.algorithms, entry.leeway_s, entry.identity_claim, source
-        )
+        return Issuer(name, entry, source)
 
     def _secret_of(self, key: AccessKeyEntry, folder: Path) -> str:
         if key.secret is not None:
@@ -189,29 +194,6 @@ class Policy:
         if not secret:
             raise InvalidRequest(f"access key {key.id}: secret_file {path} is empty")
         return secret
-
-
-class _SeenTokens:
-    """JWTs that were found valid a moment ago: a signature costs up to half a millisecond, and one event loop pays it.
-
-    For a minute at most, so that a key that its issuer has withdrawn does not count for longer. Thread-safe.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._known: TTLCache[str, tuple[Identity, float]] = TTLCache(MAX_REMEMBERED, MAX_SEEN_MS, clock.monotonic_ms)
-        self._lock = threading.Lock()
-
-    def get(self, digest: str) -> Identity | None:
-        """Return whose token this is, if that is known and still true."""
-        with self._lock:
-            known = self._known.get(digest)
-        return known[0] if known is not None and self._clock.now_ms() < known[1] * SECOND_MS else None
-
-    def add(self, digest: str, identity: Identity, *, ends_s: float) -> None:
-        """Remember a token that is valid now."""
-        with self._lock:
-            self._known[digest] = (identity, ends_s)
 
 
 def hash_token(token: str) -> str:
@@ -233,10 +215,6 @@ def _compile(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{text})" for text in texts), re.DOTALL)
 
 
-def _rate(entry: RateEntry | None) -> Rate | None:
-    return Rate(entry.calls_per_s, entry.burst) if entry else None
-
-
 LOOK_MS: Final = 1000
 READ_ATTEMPTS: Final = 3
 
@@ -245,11 +223,6 @@ _Stamp = tuple[tuple[str, int, int, int] | str, ...]
 
 class AccessSource:
     """The policy that holds now. Thread-safe.
-
-    Args:
-        path: The access file.
-        clock: For ages, and for times in tokens.
-        metrics: Where the file's state is shown.
 
     Raises:
         InvalidRequest: The file cannot be used.

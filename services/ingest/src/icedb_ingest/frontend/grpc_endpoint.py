@@ -16,7 +16,7 @@ from icedb_log.units import KIB
 from icedb_proto import ingest_pb2
 from icedb_service.access.access_file import ANYBODY, Identity, Verb
 from icedb_service.access.credentials import GrpcAccess
-from icedb_service.grpc_server import GrpcServer, call_status, require_readable, tolerant
+from icedb_service.grpc_server import GrpcServer, GrpcServerOptions, call_status, require_readable, tolerant
 from icedb_service.logs import get_logger
 from icedb_service.tls import server_credentials
 
@@ -215,18 +215,18 @@ async def start_grpc(endpoint: GrpcEndpoint, settings: FrontendSettings, *, cloc
         "response_serializer": ingest_pb2.AppendResponse.SerializeToString,
     }
     host = f"[{settings.frontend_host}]" if ":" in settings.frontend_host else settings.frontend_host
-    return await GrpcServer.start(
-        SERVICE,
-        {
-            "Append": grpc.unary_unary_rpc_method_handler(endpoint.append, **codec),
-            "AppendStream": grpc.stream_stream_rpc_method_handler(endpoint.append_stream, **codec),
-        },
+    handlers = {
+        "Append": grpc.unary_unary_rpc_method_handler(endpoint.append, **codec),
+        "AppendStream": grpc.stream_stream_rpc_method_handler(endpoint.append_stream, **codec),
+    }
+    options = GrpcServerOptions(
         address=f"{host}:{settings.frontend_grpc_port}",
         remedy="set ICEDB_FRONTEND_HOST and ICEDB_FRONTEND_GRPC_PORT to an address of this host that is free",
-        credentials=server_credentials(settings, clock=clock),
         max_calls=settings.frontend_max_calls,
-        options=(
+        credentials=server_credentials(settings, clock=clock),
+        more=(
             ("grpc.max_receive_message_length", settings.max_batch_bytes + ENVELOPE_BYTES),
             ("grpc.http2.min_ping_interval_without_data_ms", CLIENT_PING_INTERVAL_MS),
         ),
     )
+    return await GrpcServer.start(SERVICE, handlers, options)

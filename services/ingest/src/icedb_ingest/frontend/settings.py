@@ -3,9 +3,8 @@
 from typing import Annotated, Literal, Self
 
 from icedb_log.units import KIB, MIB, SECOND_MS
-from icedb_service.settings import MAX_PORT, ServiceSettings
-from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import NoDecode
+from icedb_service.settings import MAX_PORT, CommaSeparated, ServiceSettings
+from pydantic import Field, SecretStr, model_validator
 
 
 class BatchBoundSettings(ServiceSettings):
@@ -98,7 +97,7 @@ class FrontendSettings(BatchBoundSettings):
     """Write key of Segment SDKs: requests to `…/segment` must carry it, as user of basic authentication or as
     `writeKey` in the body. With a secret set, too, either will do."""
 
-    frontend_cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    frontend_cors_origins: CommaSeparated = ()
     """Web pages that may send events from browsers, comma separated, e.g. `https://shop.example`; `*` for all."""
 
     frontend_access_log: Literal["all", "errors", "none"] = "all"
@@ -110,20 +109,9 @@ class FrontendSettings(BatchBoundSettings):
     enqueue_redelivery_ms: Annotated[int, Field(ge=30 * SECOND_MS)] = 120 * SECOND_MS
     """When a message that a dead worker held is given to another one, milliseconds."""
 
-    @field_validator("frontend_cors_origins", mode="before")
-    @classmethod
-    def _split_origins(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
     @model_validator(mode="after")
     def _check_frontend(self) -> Self:
-        if self.frontend_memory_mb < self.frontend_max_batch_mb:
-            raise ValueError(
-                "ICEDB_FRONTEND_MEMORY_MB >= ICEDB_FRONTEND_MAX_BATCH_MB must hold, but "
-                f"{self.frontend_memory_mb} < {self.frontend_max_batch_mb}"
-            )
+        self._require("frontend_memory_mb", ">=", "frontend_max_batch_mb")
         return self
 
     @property
