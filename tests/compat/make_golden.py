@@ -16,9 +16,9 @@ from pathlib import Path
 
 from icedb_log.clean.audit import AuditLog
 from icedb_log.clean.drop import drop_table
-from icedb_log.clean.lease_holding import acquire_lease
+from icedb_log.clean.leases import acquire_lease
 from icedb_log.clean.orphans import sweep_orphans
-from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import create_pin
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure

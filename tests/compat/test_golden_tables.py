@@ -15,10 +15,8 @@ import duckdb
 import pytest
 from icedb_client import Client
 from icedb_log.clean.drop import undrop_table
-from icedb_log.clean.orphan_plan import OrphanPolicy
-from icedb_log.clean.orphans import sweep_orphans
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pins import read_pinned, unpin
+from icedb_log.clean.orphans import OrphanPolicy, sweep_orphans
+from icedb_log.clean.pins import create_pin, read_pinned, unpin
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure

@@ -28,7 +28,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.store.stores import S3Options
 from icedb_log.store.stores import StoreSettings
 from icedb_log.clean.purge import purge_table
-from icedb_log.clean.purge_run import PurgeLimits
+from icedb_log.clean.purge import PurgeLimits
 
 url, endpoint = sys.argv[1:]
 warehouse = StoreSettings(url, S3Options(endpoint, access_key_id="dev", secret_access_key="dev")).open()

@@ -3,8 +3,7 @@
 import pytest
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pins import list_pins, unpin
+from icedb_log.clean.pins import create_pin, list_pins, unpin
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.store.stores import open_warehouse

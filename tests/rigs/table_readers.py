@@ -9,9 +9,8 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pins import unpin
+from icedb_log.clean.leases import acquire_lease, release_lease, renew_lease
+from icedb_log.clean.pins import create_pin, unpin
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table

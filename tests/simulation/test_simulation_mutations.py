@@ -121,7 +121,7 @@ def test_a_mutation_is_undone():
         answers("clean.guards:Death.no_such_property", None),
         instead("ingest.content:is_same_content", lambda known, digest: True),
         instead("ingest.content:is_same_content", lambda known: True),
-        instead("clean.pin_object:Pin.held_until_ms", lambda pin: None),
+        instead("clean.pins:Pin.held_until_ms", lambda pin: None),
         around("ingest.content:is_same_content", lambda original, known, digest, **rest: True),
         with_arguments("ingest.content:is_same_content", digest=""),
         is_now("clean.drop:BELIEVED_MS", "soon"),

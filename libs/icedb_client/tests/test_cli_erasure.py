@@ -6,8 +6,7 @@ import pytest
 from icedb_client.cli import erasure as erasure_command
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pins import unpin
+from icedb_log.clean.pins import create_pin, unpin
 from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasures import create_erasure, list_open_ids, read_erasure
 from icedb_log.errors import Unavailable

@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_client.cli.status import _format_leases, _format_pressure, _print_all, _print_one, _to_json
-from icedb_log.clean.lease_holding import acquire_lease
+from icedb_log.clean.leases import acquire_lease
 from icedb_log.log.fence import FenceState, write_fence
 from icedb_log.table.table import Table
 from icedb_sim.tables.small_table import SmallTable

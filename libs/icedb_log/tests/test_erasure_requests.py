@@ -88,7 +88,7 @@ def test_a_worker_that_slept_too_long_is_no_reason_to_refuse_unless_it_happens_a
 
 
 def test_too_many_files_are_refused(table, monkeypatch):
-    monkeypatch.setattr("icedb_log.erasure.erasure_deletion.MAX_FILES_TO_REWRITE", 1)
+    monkeypatch.setattr("icedb_log.erasure.erasure_run.MAX_FILES_TO_REWRITE", 1)
     done = advance(table, ask(table)).erasure
     assert done.state == "refused"
     assert "more than 1 data files" in done.refusal

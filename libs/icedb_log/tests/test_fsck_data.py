@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import create_pin
 from icedb_log.repair.fsck_data import find_partition_problem
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import encode_table_config

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from icedb_log.clean.orphan_plan import OrphanPolicy
 from icedb_log.clean.orphan_record import read_orphan_record
+from icedb_log.clean.orphans import OrphanPolicy
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, Unavailable
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file

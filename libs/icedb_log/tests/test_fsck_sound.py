@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pins import unpin
+from icedb_log.clean.pins import create_pin, unpin
 from icedb_log.errors import IceDBError, NotFound, Unavailable
 from icedb_log.log.fence import seal
 from icedb_log.repair.fsck import FsckOptions, fsck_table

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import create_pin
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.table.table import Table
 from icedb_sim.tables.fsck_tables import check, codes, codes_after, data_file, last_append, small

@@ -1,11 +1,13 @@
 """What holds dead objects, read from the store and relied on: J8, J9, and the order of reading."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_log.clean.holds import read_holds, read_open_commits
-from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.holds import read_holds
+from icedb_log.clean.pins import create_pin
 from icedb_log.errors import BelowHorizon, CorruptLog
 from icedb_log.keys import parse_log_key
 from icedb_log.table.table import Table
@@ -86,7 +88,9 @@ def test_j9_both_fences_count_and_a_damaged_one_halts():
     table.store.put(fence, orjson.dumps({**state, "commit": f"{table.paths.log_prefix}x"}))
 
     def read(now_ms):
-        return [c.role for c in read_open_commits(table, config=table.config, now_ms=now_ms)]
+        view = replace(table.view(), store_now_ms=now_ms)
+        holds = read_holds(table, view=view, config=table.config)
+        return [hold.held_by.split()[0] for hold in holds.of("commit")]
 
     assert read(table.clock.now_ms()) == ["ingest", "merge"]
     assert read(table.clock.now_ms() + table.config.orphan_age_ms) == []
@@ -133,9 +137,8 @@ def test_read_holds_has_everything():
     put_lease(table, at_ms=5, ttl_ms=DAY_MS, clock=table.clock)
     view = table.view()
     holds = read_holds(table, view=view, config=table.config)
-    assert len(holds.leases) == len(holds.pins) == 1
-    assert holds.versions is not None
-    assert holds.versions.since_ms == parse_log_key(view.files[-1].key).time_ms
+    assert [hold.kind for hold in holds.found] == ["lease", "pin", "versions"]
+    assert holds.found[-1].since_ms == parse_log_key(view.files[-1].key).time_ms
 
 
 # -- versions

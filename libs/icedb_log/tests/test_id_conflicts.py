@@ -196,7 +196,7 @@ def test_j11_a_drop_that_was_cut_off_ends_although_the_batch_is_staged():
     begin_drop(table, name, etag=table.store.head(reason_key(table.paths, name)).etag)
     stage(table, B, batch_id)
     assert table.flush().conflict_count == 0
-    found = table.sweep().leftovers
+    found = table.sweep().walk
     sweep_leftovers(table.known(), found)
     assert (table.flush().conflict_count, staged_ids(table), kept(table)) == (1, [], [2])
 
@@ -213,7 +213,7 @@ def test_j11_a_drop_that_was_cut_off_ends_also_when_its_mark_is_old():
     table.flush()
     assert staged_ids(table) == [batch_id]
     table.clock.advance(25 * 3600 * 1000)
-    found = table.sweep().leftovers
+    found = table.sweep().walk
     sweep_leftovers(table.known(), found)
     table.flush()
     assert staged_ids(table) == []

@@ -1,7 +1,7 @@
 """Leases under any fault, and with any rival, at any call: J4, W2."""
 
 import pytest
-from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
+from icedb_log.clean.leases import acquire_lease, release_lease, renew_lease
 from icedb_log.errors import BelowHorizon, CommitOutcomeUnknown, IceDBError, NotFound
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.table import Table

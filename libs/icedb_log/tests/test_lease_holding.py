@@ -6,8 +6,16 @@ import orjson
 import pytest
 from icedb_log.clean.drop import drop_table
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
-from icedb_log.clean.lease_holding import acquire_lease, find_oldest_certain_ms, release_lease, renew_lease
-from icedb_log.clean.leases import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, LeaseReader, read_leases
+from icedb_log.clean.leases import (
+    MAX_LEASE_TTL_MS,
+    MIN_LEASE_TTL_MS,
+    LeaseReader,
+    acquire_lease,
+    find_oldest_certain_ms,
+    read_leases,
+    release_lease,
+    renew_lease,
+)
 from icedb_log.errors import (
     BelowHorizon,
     CommitOutcomeUnknown,

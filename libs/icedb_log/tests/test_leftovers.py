@@ -24,7 +24,7 @@ RETENTION_MS = 30 * DAY_MS
 
 
 def walk(table):
-    return sweep_orphans(Table.open(table, clock=table.clock, reader=table.reader())).leftovers
+    return sweep_orphans(Table.open(table, clock=table.clock, reader=table.reader())).walk
 
 
 def sweep(table, *, found=None):
@@ -319,7 +319,7 @@ def test_nothing_goes_while_the_stores_clock_lies():
 
 def test_what_goes_is_written_down():
     table = make_old_quarantine()
-    found = sweep_orphans(Table.open(table, clock=table.clock)).leftovers
+    found = sweep_orphans(Table.open(table, clock=table.clock)).walk
     audit = AuditLog(table, clock=table.clock, owner="test")
     sweep_leftovers(table.known(), found, audit=audit)
     lines = [

@@ -1,7 +1,7 @@
 """The share guard of the orphan sweep (J5): what saves a table whose log was lost."""
 
 import pytest
-from icedb_log.clean.orphan_plan import OrphanPolicy
+from icedb_log.clean.orphans import OrphanPolicy
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.log_views import data
 from icedb_sim.tables.small_table import SmallTable
@@ -42,7 +42,7 @@ def test_more_than_a_quarter_of_the_bytes_is_not_deleted(share, goes):
     table = make_table(share)
     result = table.sweep_twice(policy=GUARDED)
     assert (data("orphan") in result.deleted) is goes
-    assert (result.held_count, result.held_bytes > 0) == ((0, False) if goes else (1, True))
+    assert (result.held.count, result.held.size_bytes > 0) == ((0, False) if goes else (1, True))
     assert abs(result.share - share) < 0.01
     assert result.max_share == 0.25
 
@@ -64,7 +64,7 @@ def test_a_table_whose_log_was_lost_loses_no_data_file_however_often_it_is_swept
         table.clock.advance(table.config.orphan_age_ms // 3)
         result = table.sweep(policy=GUARDED)
         assert (result.deleted, objects(table)) == ((), before)
-    assert (result.share, result.held_count) == (1.0, len(before))
+    assert (result.share, result.held.count) == (1.0, len(before))
     assert guards(result) == {"share"}
 
 
@@ -76,7 +76,7 @@ def test_what_others_put_below_the_table_does_not_make_a_lost_log_look_small():
     table.store.put(f"{table.paths.data_prefix}export.csv", b"x" * 100_000)
     table.clock.advance(table.config.orphan_age_ms)
     result = table.sweep_twice(policy=GUARDED)
-    assert (result.deleted, result.held_count, result.share) == ((), len(before), 1.0)
+    assert (result.deleted, result.held.count, result.share) == ((), len(before), 1.0)
 
 
 def test_what_was_too_much_once_stays_until_a_person_looks_however_the_table_grows():
@@ -85,12 +85,12 @@ def test_what_was_too_much_once_stays_until_a_person_looks_however_the_table_gro
     lose_log(table)
     lost = objects(table)
     table.clock.advance(table.config.orphan_age_ms)
-    assert table.sweep(policy=GUARDED).held_count == 1
+    assert table.sweep(policy=GUARDED).held.count == 1
     for number in range(12):
         table.append(*range(1000 + 20 * number, 1020 + 20 * number))
     table.clock.advance(table.config.data_grace_ms)
     result = table.sweep(policy=GUARDED)
-    assert (result.share < 0.25, result.deleted, result.held_count) == (True, (), 1)
+    assert (result.share < 0.25, result.deleted, result.held.count) == (True, (), 1)
     assert set(lost) <= set(objects(table))
     # New orphans of such a table are judged by themselves.
     put_orphan(table, "small", 1)
@@ -106,7 +106,7 @@ def test_while_most_of_the_table_is_young_and_unnamed_nothing_goes_and_nothing_i
     table.clock.advance(table.config.data_grace_ms)
     put_orphan(table, "output", 100_000)
     result = table.sweep(policy=GUARDED)
-    assert (result.deleted, result.held_count, guards(result)) == ((), 0, {"share", "age"})
+    assert (result.deleted, result.held.count, guards(result)) == ((), 0, {"share", "age"})
     table.store.inner.delete([data("output")])  # or it is committed
     assert table.sweep(policy=GUARDED).deleted == (data("orphan"),)
 
@@ -119,7 +119,7 @@ def test_all_orphans_of_a_new_table_wait_for_a_person_who_forces_them():
         table.flush()
     (orphan,) = objects(table)
     table.clock.advance(table.config.orphan_age_ms)
-    assert table.sweep_twice(policy=GUARDED).held_count == 1
+    assert table.sweep_twice(policy=GUARDED).held.count == 1
     assert table.sweep(policy=FORCED).deleted == (orphan,)
 
 
@@ -136,7 +136,7 @@ def test_orphans_without_any_bytes_are_all_of_a_table_without_any():
     table = SmallTable()
     put_orphan(table, "empty", 0)
     table.clock.advance(table.config.orphan_age_ms)
-    assert (table.sweep_twice(policy=GUARDED).held_count, table.sweep(policy=GUARDED).share) == (1, 1.0)
+    assert (table.sweep_twice(policy=GUARDED).held.count, table.sweep(policy=GUARDED).share) == (1, 1.0)
 
 
 def test_one_sweep_takes_a_bounded_number_and_the_next_ones_the_others(monkeypatch):
@@ -147,13 +147,13 @@ def test_one_sweep_takes_a_bounded_number_and_the_next_ones_the_others(monkeypat
         put_orphan(table, f"{number}", 1)
         table.clock.advance(1)
     result = table.sweep()
-    assert (result.young_count, len(result.waiting)) == (8, 2)
+    assert (result.walk.young_tally.count, len(result.waiting)) == (8, 2)
     table.clock.advance(table.config.orphan_age_ms)
     gone = []
     for _ in range(6):
         result = table.sweep()
-        assert result.orphan_count == 8 - len(gone)
+        assert result.walk.old_tally.count == 8 - len(gone)
         gone += result.deleted
         table.clock.advance(table.config.data_grace_ms)
     assert gone == [data(f"{number}") for number in range(8)]
-    assert not result.has_more
+    assert not result.walk.has_more

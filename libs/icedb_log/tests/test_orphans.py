@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from icedb_log.clean.orphan_plan import OrphanPolicy
+from icedb_log.clean.orphans import OrphanPolicy
+from icedb_log.clean.table_walk import Tally
 from icedb_log.clock import make_uuid7_hex
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.keys import TablePaths
@@ -74,10 +75,10 @@ def test_j5_what_two_sweeps_found_unnamed_and_old_is_deleted_and_nothing_else(ta
     assert table.sweep().deleted == ()
     table.clock.advance(1)
     result = table.sweep()
-    assert (result.deleted, result.waiting, result.orphan_count, result.orphan_bytes) == ((ORPHAN,), (), 1, 1)
+    assert (result.deleted, result.waiting, result.walk.old_tally) == ((ORPHAN,), (), Tally(1, 1))
     assert data_keys(table) == [key for key in before if key != ORPHAN]
     assert table.ids() == [1, 2, 3]
-    assert table.sweep().orphan_count == 0
+    assert table.sweep().walk.old_tally.count == 0
     assert record(table)["seen"] == {}
 
 
@@ -85,7 +86,7 @@ def test_j5_the_age_is_the_stores(table):
     table.store.put(data("young"), b"x")
     table.clock.advance(table.config.orphan_age_ms - 1)
     young = table.sweep()
-    assert (young.young_count, young.young_bytes) == (1, 1)
+    assert young.walk.young_tally == Tally(1, 1)
     assert waiting(young)[data("young")] == ("age", table.clock.now_ms() + 1)
     table.clock.advance(1)
     assert waiting(table.sweep())[data("young")][0] == "sighting"
@@ -97,7 +98,7 @@ def test_j5_the_workers_clock_decides_nothing():
     table.store.inner._now_ms = lambda: store_ms
     table.store.put(data("young"), b"x")
     table.clock.advance(10 * table.config.orphan_age_ms)
-    assert (table.sweep_twice().deleted, table.sweep().young_count) == ((), 1)
+    assert (table.sweep_twice().deleted, table.sweep().walk.young_tally.count) == ((), 1)
 
 
 def lie_about(table, key, modified_ms):
@@ -129,7 +130,7 @@ def test_j5_what_comes_out_of_the_future_is_young_and_reported(table):
         table.store.put(key, b"x")
     lie_about(table, data("odd"), future_ms)
     result = table.sweep_twice()
-    assert (sorted(result.future), result.young_count) == (sorted([data("odd"), named]), 2)
+    assert (sorted(result.walk.future), result.walk.young_tally.count) == (sorted([data("odd"), named]), 2)
     assert {data("odd"), named} <= set(data_keys(table))
 
 
@@ -340,7 +341,7 @@ def test_j6_what_is_of_no_known_kind_is_reported_and_kept_wherever_it_lies(table
         table.store.inner.put(key, b"x")
     table.clock.advance(10 * table.config.orphan_age_ms)
     result = table.sweep_twice()
-    assert (result.unknown, result.unknown_count) == (tuple(odd), len(odd))
+    assert (result.walk.unknown, result.walk.unknown_count) == (odd, len(odd))
     assert set(odd) <= set(table.keys())
 
 
@@ -356,7 +357,7 @@ def test_an_age_below_the_tables_is_refused_and_one_above_it_counts(ripe):
     with pytest.raises(InvalidRequest, match=f"{floor_ms - 1} ms.*{floor_ms} ms"):
         ripe.sweep(policy=OrphanPolicy(older_than_ms=floor_ms - 1, max_share=1))
     later = ripe.sweep(policy=OrphanPolicy(older_than_ms=2 * floor_ms, max_share=1))
-    assert (later.deleted, later.young_count) == ((), 1)
+    assert (later.deleted, later.walk.young_tally.count) == ((), 1)
     assert ORPHAN in data_keys(ripe)
 
 

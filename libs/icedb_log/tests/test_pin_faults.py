@@ -2,8 +2,8 @@
 
 import pytest
 from icedb_log.clean.drop import drop_table
-from icedb_log.clean.pin_object import PENDING_TTL_MS
 from icedb_log.clean.pins import (
+    PENDING_TTL_MS,
     find_ended_pins,
     list_pins,
     read_pinned,

@@ -2,18 +2,20 @@
 
 import orjson
 import pytest
-from icedb_log.clean.leftovers import Leftovers, sweep_leftovers
-from icedb_log.clean.orphan_plan import OrphanPolicy
-from icedb_log.clean.pin_creation import create_pin, find_doubt
-from icedb_log.clean.pin_object import end_body
+from icedb_log.clean.leftovers import sweep_leftovers
+from icedb_log.clean.orphans import OrphanPolicy
 from icedb_log.clean.pins import (
     PinReader,
+    create_pin,
+    end_body,
+    find_doubt,
     find_ended_pins,
     find_pin,
     list_pins,
     read_pinned,
     unpin,
 )
+from icedb_log.clean.table_walk import TableWalk
 from icedb_log.errors import (
     BelowHorizon,
     CorruptLog,
@@ -301,8 +303,8 @@ def test_j7_the_janitor_deletes_the_objects_of_pins_that_hold_nothing(table):
 
     def sweep():
         listing = list_all(table.store, table.paths.pins_prefix)
-        leftovers = Leftovers(listing.store_now_ms, {"pin": listing.objects})
-        done = sweep_leftovers(table.known(), leftovers)
+        found = TableWalk(listing.store_now_ms, leftovers={"pin": list(listing.objects)})
+        done = sweep_leftovers(table.known(), found)
         return done.deleted["pin"], [found.name for found in list_pins(table).pins]
 
     table.clock.advance(table.config.data_grace_ms - 1)

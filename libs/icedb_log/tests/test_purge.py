@@ -3,11 +3,8 @@
 import pytest
 from icedb_log.clean.audit import AuditLog, read_audit
 from icedb_log.clean.drop import read_kept_config, undrop_table
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pins import read_pinned, unpin
-from icedb_log.clean.purge import purge_table
-from icedb_log.clean.purge_progress import read_progress
-from icedb_log.clean.purge_run import MAX_SEAL_BYTES, PurgeLimits
+from icedb_log.clean.pins import create_pin, read_pinned, unpin
+from icedb_log.clean.purge import MAX_SEAL_BYTES, PurgeLimits, purge_table, read_progress
 from icedb_log.clean.trash_list import read_trash
 from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.fence import acquire_fence

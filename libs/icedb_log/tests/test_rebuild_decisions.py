@@ -1,7 +1,7 @@
 """What a rebuild takes, leaves out, and leaves to a person: B1, B2, B6."""
 
 import pytest
-from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import create_pin
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.repair.rebuild_record import read_held
 from icedb_log.table.table import Table

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import count
 
 import pytest
-from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import create_pin
 from icedb_log.errors import IceDBError
 from icedb_log.store.object_store import list_all
 from icedb_log.table.table import Table

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import create_pin
 from icedb_log.clean.vacuum import VacuumCaches, vacuum_table
 from icedb_log.errors import Unavailable, UnsupportedFormat
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS, SteadyTime

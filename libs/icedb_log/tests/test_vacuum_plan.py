@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from icedb_log.clean.guards import Holds
+from icedb_log.clean.guards import Holds, find_deaths
 from icedb_log.clean.leases import Lease
-from icedb_log.clean.vacuum_plan import find_deaths, live_paths, plan_vacuum, strip_log_file
+from icedb_log.clean.vacuum_plan import live_paths, plan_vacuum, strip_log_file
 from icedb_log.merge.log_folding import LOG_REST_MS
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.table_config import TableConfig
@@ -16,7 +16,7 @@ AT = 100_000
 
 
 def plan(*files, now, leases=()):
-    return plan_vacuum(view(*files, now=now), config=CONFIG, holds=Holds(leases=tuple(leases)))
+    return plan_vacuum(view(*files, now=now), config=CONFIG, holds=Holds(tuple(lease.hold for lease in leases)))
 
 
 def merged(*, at=AT, landed=None, modified=None):

@@ -1,6 +1,6 @@
 """What a service keeps of each table between runs."""
 
-from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import create_pin
 from icedb_log.clean.vacuum import VacuumCaches, vacuum_table
 from icedb_log.table.table import Table
 from icedb_service.readers import LogReaders
@@ -18,7 +18,7 @@ def test_a_vacuum_fetches_log_files_and_pins_once():
         reader = readers.of_table(table)
         vacuum_table(
             Table.open(table, clock=table.clock, reader=reader),
-            caches=VacuumCaches(pins=readers.pins_of(table.paths)),
+            caches=VacuumCaches(holds=readers.holds_of(table.paths)),
         )
         return [key for key in table.store.keys_of("get") if "/_log/" in key or "/pins/" in key]
 
@@ -30,7 +30,7 @@ def test_pins_of_a_table_that_is_not_kept_are_read_anew():
     readers = LogReaders(SmallTable().clock, max_tables=1)
     first, second = SmallTable(), SmallTable(name="u")
     readers.of_table(first)
-    kept = readers.pins_of(first.paths)
-    assert readers.pins_of(first.paths) is kept
+    kept = readers.holds_of(first.paths)
+    assert readers.holds_of(first.paths) is kept
     readers.of_table(second)
-    assert readers.pins_of(first.paths) is not kept
+    assert readers.holds_of(first.paths) is not kept

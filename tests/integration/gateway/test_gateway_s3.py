@@ -4,8 +4,7 @@ import urllib.request
 
 import pytest
 from gateway_boto import BODY, DAYS, FILES, client, fresh, key_of, listed, refused
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pins import unpin
+from icedb_log.clean.pins import create_pin, unpin
 from icedb_log.clock import SystemClock
 from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.store.table_store import TableStore

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 import pytest
 from icedb_client.reads import hold_while_reading
 from icedb_log.clean.leases import read_leases
-from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import create_pin
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import BelowHorizon, InvalidRequest, Unavailable
 from icedb_log.store.table_store import TableStore

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any, Final, cast
 
-from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.clean.leases import Lease
+from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable

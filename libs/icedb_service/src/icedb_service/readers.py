@@ -21,14 +21,15 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from cachetools import LRUCache
-from icedb_log.clean.leases import FETCH_THREADS, LeaseReader
-from icedb_log.clean.pins import PinReader
+from icedb_log.clean.holds import HoldReader
+from icedb_log.clean.leases import LeaseReader
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, Overloaded, Unavailable
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, TableCache, TableState
+from icedb_log.store.known_objects import FETCH_THREADS
 from icedb_log.store.store_clock import SteadyTime
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
@@ -44,8 +45,7 @@ MAX_TABLES: Final = 256
 class _Kept:
     max_refresh_ms: int
     reader: LogReader
-    pins: PinReader
-    leases: LeaseReader
+    holds: HoldReader
 
 
 class LogReaders:
@@ -86,7 +86,7 @@ class LogReaders:
             kept = self._kept.get(table.paths.prefix)
             if kept is None or kept.max_refresh_ms != max_refresh_ms:
                 reader = LogReader(table, clock=self._clock, max_refresh_ms=max_refresh_ms)
-                kept = _Kept(max_refresh_ms, reader, PinReader(), _new_lease_reader())
+                kept = _Kept(max_refresh_ms, reader, _new_hold_reader())
                 self._kept[table.paths.prefix] = kept
             return kept.reader
 
@@ -95,21 +95,15 @@ class LogReaders:
         with self._lock:
             return self._steady.setdefault(paths.prefix, SteadyTime(1))
 
-    def pins_of(self, paths: TablePaths) -> PinReader:
-        """Return what is kept of the table's pins with its reader."""
+    def holds_of(self, paths: TablePaths) -> HoldReader:
+        """Return what is kept of the table's leases and pins with its reader."""
         with self._lock:
             kept = self._kept.get(paths.prefix)
-            return PinReader() if kept is None else kept.pins
-
-    def leases_of(self, paths: TablePaths) -> LeaseReader:
-        """Return what is kept of the table's leases with its reader."""
-        with self._lock:
-            kept = self._kept.get(paths.prefix)
-            return _new_lease_reader() if kept is None else kept.leases
+            return _new_hold_reader() if kept is None else kept.holds
 
 
-def _new_lease_reader() -> LeaseReader:
-    return LeaseReader(fetch_threads=FETCH_THREADS)
+def _new_hold_reader() -> HoldReader:
+    return HoldReader(leases=LeaseReader(fetch_threads=FETCH_THREADS))
 
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 from icedb_engine.sql.checks import check_reader_condition
-from icedb_log.clean.lease_holding import acquire_lease
+from icedb_log.clean.leases import acquire_lease
 from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest

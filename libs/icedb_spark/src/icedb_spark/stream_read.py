@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import structlog
-from icedb_log.clean.lease_holding import release_lease
+from icedb_log.clean.leases import release_lease
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
 from icedb_log.feed.budget import NO_BUDGET, Budget

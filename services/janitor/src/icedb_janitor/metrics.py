@@ -8,9 +8,8 @@ from icedb_log.clean.audit import AuditStep
 from icedb_log.clean.deletion import Kind
 from icedb_log.clean.guards import Guard
 from icedb_log.clean.leftovers import LeftoverResult
-from icedb_log.clean.orphan_plan import OrphanGuard
-from icedb_log.clean.orphans import OrphanResult
-from icedb_log.clean.purge_run import PurgeResult
+from icedb_log.clean.orphans import OrphanGuard, OrphanResult
+from icedb_log.clean.purge import PurgeResult
 from icedb_log.clean.vacuum import VacuumResult
 from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
@@ -144,16 +143,16 @@ class JanitorMetrics(WorkerMetrics):
         self.record_deletes("orphan", deleted_count=len(result.deleted), failed=result.failed)
         held = Tally(item.guard for item in result.waiting)
         counts: dict[OrphanGuard, int] = {
-            "age": result.young_count,
+            "age": result.walk.young_tally.count,
             "sighting": held["sighting"],
-            "share": result.held_count,
+            "share": result.held.count,
             "lost": held["lost"],
         }
         for guard, count in counts.items():
             self.waiting_orphans.labels(paths.name, guard).set(count)
         self.orphan_share.labels(paths.name).set(result.share)
         self.lost_commits.labels(paths.name).set(len(result.lost))
-        self.unknown.labels(paths.name).set(result.unknown_count)
+        self.unknown.labels(paths.name).set(result.walk.unknown_count)
 
     def record_purge(self, paths: TablePaths, result: PurgeResult, *, now_ms: int) -> None:
         """Count one run of a purge; arguments as :meth:`record_vacuum`."""

@@ -6,18 +6,14 @@ from typing import Any
 
 from icedb_log.clean.audit import AuditLog, sweep_audit
 from icedb_log.clean.leftovers import LeftoverResult, sweep_leftovers, sweep_probes
-from icedb_log.clean.orphan_plan import OrphanPolicy
-from icedb_log.clean.orphans import OrphanResult, sweep_orphans
+from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, sweep_orphans
 from icedb_log.errors import IceDBError
-from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table import Table
 from icedb_service.logs import get_logger
-from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import TableLock
-from icedb_service.runs import Work
+from icedb_service.runs import Intervals, Work
 from icedb_service.worker import WorkerContext
 
 from icedb_janitor.metrics import JanitorMetrics
@@ -25,16 +21,16 @@ from icedb_janitor.settings import JanitorSettings
 
 
 @dataclass(frozen=True, slots=True)
-class RunTools:
-    """What each run of the janitor that deletes has.
+class JanitorRun:
+    """One run of the janitor over a table, under its lock.
 
     Attributes:
+        table: The table; asks whether the lock is kept, and whether the run takes too long.
         audit: Where it is written down what is deleted.
-        check_alive: Raises when the lock is lost or the run takes too long.
     """
 
+    table: Table
     audit: AuditLog
-    check_alive: Callable[[], None]
 
 
 class JanitorOrphans:
@@ -44,8 +40,7 @@ class JanitorOrphans:
         context: Warehouse, locks.
         settings: Of the service.
         metrics: Of the service.
-        readers: Of the process.
-        begin_run: Makes the tools of a run under a table's lock.
+        begin_run: Begins a run under a table's lock.
         note_deletions: Told what was deleted.
     """
 
@@ -55,19 +50,17 @@ class JanitorOrphans:
         *,
         settings: JanitorSettings,
         metrics: JanitorMetrics,
-        readers: LogReaders,
-        begin_run: Callable[[TablePaths, TableLock], RunTools],
-        note_deletions: Callable[[TablePaths, Sequence[str]], None],
+        begin_run: Callable[[str, TableLock], JanitorRun],
+        note_deletions: Callable[[TableStore, Sequence[str]], None],
     ) -> None:
         self._context = context
         self._settings = settings
         self._metrics = metrics
-        self._readers = readers
         self._begin_run = begin_run
         self._note_deletions = note_deletions
-        self._swept_ms: dict[str, int] = {}
-        """When each table's orphans were looked for, monotonic; written under the table's lock."""
-        self._probes_swept_ms: int | None = None
+        self._sweeps = Intervals(context.clock, settings.orphan_sweep_interval_ms)
+        """When each table's orphans were looked for; written under the table's lock."""
+        self._probe_sweeps = Intervals(context.clock, settings.orphan_sweep_interval_ms)
 
     def sweep(
         self, table: str, *, older_than_ms: int | None = None, max_share: float | None = None, force: bool = False
@@ -77,63 +70,50 @@ class JanitorOrphans:
         Delivery: sent by ``icedb orphans --delete``. Any number of times: what was deleted is gone, and of two sweeps
         at once one writes the record and deletes (J5). A lost one is asked for again.
         """
-        context = self._context
-        paths = context.warehouse.table(table).paths
-        config = read_table_config(TableStore(context.warehouse.store, paths))
-        share = self._settings.janitor_orphan_share if max_share is None else max_share
-        age_ms = self._age_ms(config) if older_than_ms is None else older_than_ms
-        with context.lock(table) as held:
-            details = self._sweep(
-                paths, config, policy=OrphanPolicy(age_ms, share, force), tools=self._begin_run(paths, held)
-            )
+        with self._context.lock(table) as held:
+            run = self._begin_run(table, held)
+            share = self._settings.janitor_orphan_share if max_share is None else max_share
+            age_ms = self._age_ms(run) if older_than_ms is None else older_than_ms
+            details = self._sweep(run, OrphanPolicy(age_ms, share, force))
+            self._sweeps.note(table)
         return Work(is_idle=not (details["deleted_orphans"] or details["deleted_leftovers"]), details=details)
 
-    def sweep_if_due(self, paths: TablePaths, tools: RunTools) -> dict[str, Any]:
+    def sweep_if_due(self, run: JanitorRun) -> dict[str, Any]:
         """Do the same if the last time is long enough ago. The table's lock is held.
 
         A sweep that failed is the next interval's, too: it lists all that a table has, and vacuums come often.
         """
-        now_ms = self._context.clock.monotonic_ms()
-        swept_ms = self._swept_ms.get(paths.name)
-        if swept_ms is not None and now_ms - swept_ms < self._settings.orphan_sweep_interval_ms:
+        if not self._sweeps.is_due(run.table.name):
             return {}
-        config = read_table_config(TableStore(self._context.warehouse.store, paths))
-        policy = OrphanPolicy(self._age_ms(config), self._settings.janitor_orphan_share)
-        self._swept_ms[paths.name] = now_ms
-        return self._sweep(paths, config, policy=policy, tools=tools)
+        run = replace(run, table=run.table.renewed())
+        # Also when there are more orphans than one sweep takes: these have to be seen twice, too.
+        self._sweeps.note(run.table.name)
+        return self._sweep(run, OrphanPolicy(self._age_ms(run), self._settings.janitor_orphan_share))
 
-    def _age_ms(self, config: TableConfig) -> int:
-        return max(self._settings.janitor_orphan_age_ms, config.orphan_age_ms)
+    def _age_ms(self, run: JanitorRun) -> int:
+        return max(self._settings.janitor_orphan_age_ms, run.table.config.orphan_age_ms)
 
-    def _sweep(
-        self, paths: TablePaths, config: TableConfig, *, policy: OrphanPolicy, tools: RunTools
-    ) -> dict[str, Any]:
-        store, clock = self._context.warehouse.store, self._context.clock
-        began_ms = clock.monotonic_ms()
-        table = self._readers.open(TableStore(store, paths), check_alive=tools.check_alive)
-        result = sweep_orphans(table, policy=policy, audit=tools.audit)
-        self._note_deletions(paths, result.deleted)
-        self._metrics.record_orphans(paths, result)
+    def _sweep(self, run: JanitorRun, policy: OrphanPolicy) -> dict[str, Any]:
+        table, clock = run.table, self._context.clock
+        result = sweep_orphans(table, policy=policy, audit=run.audit)
+        self._note_deletions(table, result.deleted)
+        self._metrics.record_orphans(table.paths, result)
         _warn_of_orphans(result)
-        leftovers = sweep_leftovers(replace(table, config=config), result.leftovers, audit=tools.audit)
+        leftovers = sweep_leftovers(table, result.walk, audit=run.audit)
         old_audit = sweep_audit(
-            TableStore(store, paths), retention_ms=config.audit_retention_ms, clock=clock, check_alive=tools.check_alive
+            table, retention_ms=table.config.audit_retention_ms, clock=clock, check_alive=table.check_alive
         )
-        self._metrics.record_leftovers(paths, leftovers)
+        self._metrics.record_leftovers(table.paths, leftovers)
         self._metrics.record_deletes("audit", deleted_count=len(old_audit.keys), failed=old_audit.failed)
         _warn_of_leftovers(leftovers)
         self._sweep_probes()
-        # Also when there are more than one sweep takes: these have to be seen twice, too.
-        self._swept_ms[paths.name] = began_ms
         return _describe(result, leftovers) | {"deleted_audit": len(old_audit.keys)}
 
     def _sweep_probes(self) -> None:
         """Take away what probes of the store left: once an interval, whatever the table is. Never fails."""
-        now_ms = self._context.clock.monotonic_ms()
-        swept_ms = self._probes_swept_ms
-        if swept_ms is not None and now_ms - swept_ms < self._settings.orphan_sweep_interval_ms:
+        if not self._probe_sweeps.is_due(""):
             return
-        self._probes_swept_ms = now_ms
+        self._probe_sweeps.note("")
         root = self._context.warehouse.root
         try:
             done = sweep_probes(self._context.warehouse.store, prefix=f"{root}/" if root else "")
@@ -144,71 +124,61 @@ class JanitorOrphans:
 
 
 def _describe(result: OrphanResult, leftovers: LeftoverResult) -> dict[str, Any]:
+    walk = result.walk
     return {
         "deleted_orphans": len(result.deleted),
         "failed_orphans": len(result.failed),
-        "waiting_orphans": result.orphan_count - len(result.deleted) - len(result.failed),
-        "held_orphans": result.held_count,
+        "waiting_orphans": walk.old_tally.count - len(result.deleted) - len(result.failed),
+        "held_orphans": result.held.count,
         "lost_commits": len(result.lost),
-        "young_orphans": result.young_count,
+        "young_orphans": walk.young_tally.count,
         "orphan_share": round(result.share, 4),
         "contended": result.is_contended,
-        "unknown_objects": result.unknown_count,
+        "unknown_objects": walk.unknown_count,
         "deleted_leftovers": sum(leftovers.deleted.values()),
         "failed_leftovers": len(leftovers.failed),
     }
 
 
-def warn_of_failures(event: str, failed: Sequence[FailedDelete]) -> None:
+def warn_of_failures(event: str, failed: Sequence[FailedDelete], *, mitigation: str = "next run") -> None:
     """Log deletes that failed: how many, and one of them."""
     if failed:
         first = failed[0]
         get_logger().warning(
-            event,
-            count=len(failed),
-            key=first.key,
-            kind=first.kind,
-            reason=first.reason,
-            mitigation="next run",
+            event, count=len(failed), key=first.key, kind=first.kind, reason=first.reason, mitigation=mitigation
         )
 
 
 def _warn_of_orphans(result: OrphanResult) -> None:
+    warn, walk = get_logger().warning, result.walk
     warn_of_failures("orphans_not_deleted", result.failed)
-    if result.unknown:
-        get_logger().warning(
-            "unknown_objects_kept",
-            count=result.unknown_count,
-            key=result.unknown[0],
-            mitigation="kept; look at them",
-        )
-    if result.future:
-        get_logger().warning(
+    if walk.unknown:
+        warn("unknown_objects_kept", count=walk.unknown_count, key=walk.unknown[0], mitigation="kept; look at them")
+    if walk.future:
+        warn(
             "orphans_from_the_future",
-            count=len(result.future),
-            key=result.future[0],
+            count=len(walk.future),
+            key=walk.future[0],
             mitigation="kept; the clock of the store, or of who wrote them, was wrong",
         )
-    if result.held_count:
-        get_logger().warning(
+    if result.held.count:
+        warn(
             "orphans_held",
-            count=result.held_count,
-            size_bytes=result.held_bytes,
+            count=result.held.count,
+            size_bytes=result.held.size_bytes,
             share=result.share,
             max_share=result.max_share,
             mitigation="kept until a person has looked whether the log is whole",
         )
     if result.lost:
-        get_logger().warning(
+        warn(
             "commits_lost",
             count=len(result.lost),
             name=result.lost[0],
             mitigation="orphans are kept until a person has decided",
         )
     if result.record_problem:
-        get_logger().warning(
-            "orphan_record_unusable", problem=result.record_problem, mitigation="orphans wait a grace period longer"
-        )
+        warn("orphan_record_unusable", problem=result.record_problem, mitigation="orphans wait a grace period longer")
 
 
 def _warn_of_leftovers(result: LeftoverResult) -> None:

@@ -4,18 +4,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from icedb_log.clean.audit import AuditLog
-from icedb_log.clean.purge import purge_table
-from icedb_log.clean.purge_run import PurgeLimits
+from icedb_log.clean.purge import PurgeLimits, purge_table
 from icedb_log.clean.trash_list import AUDIT_LOOK_MS, has_work, read_now_ms
-from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_PURGE
 from icedb_log.store.table_store import TableStore
 from icedb_log.warehouse import DroppedTable
-from icedb_service.logs import get_logger
-from icedb_service.runs import Work, backoff_key
+from icedb_service.runs import Intervals, Work, backoff_key
 from icedb_service.worker import WorkerContext
 
 from icedb_janitor.metrics import JanitorMetrics
+from icedb_janitor.orphans import warn_of_failures
 from icedb_janitor.settings import JanitorSettings
 
 RUNS_PER_TIME_LIMIT: Final = 3
@@ -38,13 +36,13 @@ class JanitorPurges:
         *,
         settings: JanitorSettings,
         metrics: JanitorMetrics,
-        open_audit: Callable[[TablePaths], AuditLog],
+        open_audit: Callable[[TableStore], AuditLog],
     ) -> None:
         self._context = context
         self._metrics = metrics
         self._open_audit = open_audit
         self._limits = PurgeLimits(run_ms=min(PurgeLimits().run_ms, settings.task_time_limit_ms // RUNS_PER_TIME_LIMIT))
-        self._audit_looked_ms: dict[str, int] = {}
+        self._audit_looks = Intervals(context.clock, AUDIT_LOOK_MS)
 
     def purge(self, table: str) -> Work:
         """Purge a dropped table whose time in the trash is over, or go on with its purge.
@@ -53,35 +51,26 @@ class JanitorPurges:
         is not dropped is left alone. A run that is killed is gone on with by the next; two at once are harmless, and
         the lock saves the work.
         """
-        warehouse, clock = self._context.warehouse, self._context.clock
-        paths = warehouse.table(table).paths
+        place, clock = self._context.warehouse.table(table), self._context.clock
         with self._context.lock(table) as held:
             result = purge_table(
-                TableStore(warehouse.store, paths),
+                place,
                 clock=clock,
                 owner=self._context.owner,
-                audit=self._open_audit(paths),
+                audit=self._open_audit(place),
                 check_alive=held.check_alive,
                 limits=self._limits,
             )
-        self._metrics.record_purge(paths, result, now_ms=clock.now_ms())
-        if result.failed:
-            first = result.failed[0]
-            get_logger().warning(
-                "purge_deletes_failed",
-                count=len(result.failed),
-                key=first.key,
-                reason=first.reason,
-                mitigation="the next sweep goes on",
-            )
-        elif result.state == "purging":
+        self._metrics.record_purge(place.paths, result, now_ms=clock.now_ms())
+        warn_of_failures("purge_deletes_failed", result.failed, mitigation="the next sweep goes on")
+        if not result.failed and result.state == "purging":
             self._context.wakeups.try_wake(JANITOR_PURGE, table)
         details: dict[str, Any] = {
             "state": result.state,
             "deleted": result.deleted_count,
             "deleted_bytes": result.deleted_bytes,
             "failed": len(result.failed),
-            "waits_for": [f"{claim.kind} {claim.name}" for claim in result.waits_for],
+            "waits_for": [f"{claim.kind} {claim.held_by}" for claim in result.waits_for],
         }
         return Work(is_idle=not result.deleted_count, details=details)
 
@@ -107,11 +96,5 @@ class JanitorPurges:
         return woken_count, unfinished
 
     def _is_audit_due(self, table: DroppedTable) -> bool:
-        if not table.mark.is_final or table.mark.state != "purged":
-            return False
-        now_ms = self._context.clock.monotonic_ms()
-        looked_ms = self._audit_looked_ms.get(table.name)
-        if looked_ms is not None and now_ms - looked_ms < AUDIT_LOOK_MS:
-            return False
-        self._audit_looked_ms[table.name] = now_ms
-        return True
+        is_over = table.mark.is_final and table.mark.state == "purged"
+        return is_over and self._audit_looks.look(table.name, lambda: True)

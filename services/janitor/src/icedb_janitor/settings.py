@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from icedb_log.clean.orphan_plan import DEFAULT_MAX_SHARE
+from icedb_log.clean.orphans import DEFAULT_MAX_SHARE
 from icedb_service.settings import ServiceSettings
 from pydantic import Field
 

@@ -14,21 +14,19 @@ from icedb_log.clean.deletion import group_failures
 from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
 from icedb_service.logs import get_logger
-from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import TableLock
 from icedb_service.runs import Work
 from icedb_service.tasks import define_task
 from icedb_service.worker import WorkerContext, sweep_tables
 
 from icedb_janitor.metrics import JanitorMetrics
-from icedb_janitor.orphans import JanitorOrphans, RunTools, warn_of_failures
+from icedb_janitor.orphans import JanitorOrphans, JanitorRun, warn_of_failures
 from icedb_janitor.purges import JanitorPurges
 from icedb_janitor.settings import JanitorSettings
 
@@ -46,12 +44,10 @@ class JanitorTasks:
         self._context = context
         self._settings = settings
         self._metrics = metrics
-        self._readers = LogReaders(context.clock)
         self.orphans = JanitorOrphans(
             context,
             settings=settings,
             metrics=metrics,
-            readers=self._readers,
             begin_run=self._begin_run,
             note_deletions=self._note_deletions,
         )
@@ -63,29 +59,27 @@ class JanitorTasks:
         Delivery: woken by the sweep, by the CLI and by itself, any number of times. A run that is lost or cut short is
         gone on with by the next; two at once delete the same objects, which is harmless, and the lock saves the work.
         """
-        store = self._context.warehouse.store
-        paths = self._context.warehouse.table(table).paths
         with self._context.lock(table) as held:
-            tools = self._begin_run(paths, held)
+            run = self._begin_run(table, held)
+            paths = run.table.paths
             result = vacuum_table(
-                self._readers.open(TableStore(store, paths), check_alive=tools.check_alive),
+                run.table,
                 caches=VacuumCaches(
-                    pins=self._readers.pins_of(paths),
-                    leases=self._readers.leases_of(paths),
-                    steady=self._readers.steady_of(paths),
-                    read_view=lambda view: self._readers.of_table(TableStore(store, view)),
+                    holds=self._context.readers.holds_of(paths),
+                    steady=self._context.readers.steady_of(paths),
+                    read_view=lambda view: self._context.readers.of_table(TableStore(run.table.store, view)),
                 ),
                 bounds=VacuumBounds(max_objects=self._settings.janitor_objects_per_run),
-                audit=tools.audit,
+                audit=run.audit,
             )
             self._metrics.record_vacuum(paths, result, now_ms=self._context.clock.now_ms())
             _warn_of_clock(result)
             warn_of_failures("deletes_failed", result.failed)
-            self._note_deletions(paths, result.deleted_data)
+            self._note_deletions(run.table, result.deleted_data)
             details = _describe_vacuum(result)
             # Not before the dead objects are done with: a walk through the whole table can wait.
             if not result.has_more:
-                details |= self.orphans.sweep_if_due(paths, tools)
+                details |= self.orphans.sweep_if_due(run)
         if result.has_more:
             self._context.wakeups.try_wake(JANITOR_VACUUM, table)
         did = result.deleted_logs or result.deleted_data or result.stripped_count
@@ -100,8 +94,9 @@ class JanitorTasks:
         work = sweep_tables(self._context, task=JANITOR_VACUUM, also=purging)
         return Work(is_idle=work.is_idle and not purge_count, details={**work.details, "purges": purge_count})
 
-    def _begin_run(self, paths: TablePaths, held: TableLock) -> RunTools:
-        return RunTools(self._open_audit(paths), self._bound_run(held, paths.name))
+    def _begin_run(self, table: str, held: TableLock) -> JanitorRun:
+        opened = self._context.open(table, check_alive=self._bound_run(held, table))
+        return JanitorRun(opened, self._open_audit(opened))
 
     def _bound_run(self, held: TableLock, table: str) -> Callable[[], None]:
         """Return what is asked between chunks: whether the lock is kept, and whether the run takes too long."""
@@ -118,7 +113,7 @@ class JanitorTasks:
 
         return check_alive
 
-    def _open_audit(self, paths: TablePaths) -> AuditLog:
+    def _open_audit(self, table: TableStore) -> AuditLog:
         def count(step: AuditStep, error: IceDBError) -> None:
             self._metrics.audit_failures.labels(step).inc()
             get_logger().warning(
@@ -128,22 +123,19 @@ class JanitorTasks:
                 mitigation="nothing more is deleted" if step == "announce" else "the announcement says what it was",
             )
 
-        context = self._context
-        return AuditLog(
-            TableStore(context.warehouse.store, paths), clock=context.clock, owner=context.owner, on_problem=count
-        )
+        return AuditLog(table, clock=self._context.clock, owner=self._context.owner, on_problem=count)
 
-    def _note_deletions(self, paths: TablePaths, keys: Sequence[str]) -> None:
+    def _note_deletions(self, table: TableStore, keys: Sequence[str]) -> None:
         """Tell open erasures what was deleted, and wake who carries them on. Never fails: who looks sees it, too."""
         try:
-            noted_count = note_deletions(TableStore(self._context.warehouse.store, paths), keys)
+            noted_count = note_deletions(table, keys)
         except IceDBError as error:
             get_logger().warning(
                 "deletions_not_noted", error=type(error).__name__, mitigation="open erasures look for themselves"
             )
             return
         if noted_count:
-            self._context.wakeups.try_wake(MERGE_ERASE, paths.name)
+            self._context.wakeups.try_wake(MERGE_ERASE, table.name)
 
 
 def _warn_of_clock(result: VacuumResult) -> None:

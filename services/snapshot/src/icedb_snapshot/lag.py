@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from icedb_log.clean.leases import FETCH_THREADS, LeaseReader
+from icedb_log.clean.leases import LeaseReader
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, IceDBError, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import Folded
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import TableCache
+from icedb_log.store.known_objects import FETCH_THREADS
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.status import read_status
 from icedb_log.table.table import Table

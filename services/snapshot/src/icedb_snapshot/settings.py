@@ -3,8 +3,7 @@
 import re
 from typing import Annotated, Final, Self
 
-from icedb_log.clean.lease_holding import MAX_LEASES
-from icedb_log.clean.leases import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS
+from icedb_log.clean.leases import MAX_LEASE_TTL_MS, MAX_LEASES, MIN_LEASE_TTL_MS
 from icedb_log.units import KIB, MIB
 from icedb_service.settings import MAX_PORT, ServiceSettings
 from pydantic import Field, field_validator, model_validator

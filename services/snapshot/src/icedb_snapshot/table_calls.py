@@ -4,7 +4,7 @@ GetChanges names the data files that came and went between two times. Both state
 so that what lies between them is exact. Pages are made as the caller takes them: a slow one holds two compact lists of
 the files that differ, and one page. The cost goes with what changed.
 
-Leases hold a table at a time (rule J4). They are all that this service writes: :mod:`icedb_log.clean.lease_holding`.
+Leases hold a table at a time (rule J4). They are all that this service writes: :mod:`icedb_log.clean.leases`.
 """
 
 import base64
@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import grpc
 from cachetools import LRUCache
-from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.clean.leases import FETCH_THREADS, MAX_HOLDER_CHARS, Lease, LeaseReader
+from icedb_log.clean.leases import MAX_HOLDER_CHARS, Lease, LeaseReader, acquire_lease, release_lease, renew_lease
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TABLE_NAME, check_table_name
 from icedb_log.model import FileMarker
 from icedb_log.serving.changes import SnapshotChanges, compare_snapshots
 from icedb_log.serving.table_cache import TableState
+from icedb_log.store.known_objects import FETCH_THREADS
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_filter import read_partition_values

@@ -14,6 +14,7 @@ from icedb_log.errors import IceDBError
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import ROLES
 from icedb_log.log.fence import read_landed, settle_fence
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 from icedb_sim.rules.mutations import (
     Other,
@@ -34,14 +35,19 @@ from icedb_sim.rules.mutations import (
 
 _VACUUM: Final = "clean.vacuum:vacuum_table"
 _SWEEP: Final = "clean.orphans:sweep_orphans"
-_RUN: Final = "clean.vacuum_run:VacuumRun."
+_RUN: Final = "clean.vacuum:VacuumRun."
 _READ_LOG: Final = "log.reader:LogReader.read"
 _READ_HOLDS: Final = "clean.holds:read_holds"
 
 
-def _holds_without(**nothing: object) -> Switch:
+def _holds_without(kind: str) -> Switch:
     """Let a plan not know of something that holds dead objects."""
-    return around(_READ_HOLDS, lambda original, *args, **kwargs: replace(original(*args, **kwargs), **nothing))
+
+    def read(original: Any, *args: Any, **kwargs: Any) -> Any:
+        holds = original(*args, **kwargs)
+        return replace(holds, found=tuple(hold for hold in holds.found if hold.kind != kind))
+
+    return around(_READ_HOLDS, read)
 
 
 # Vacuums
@@ -84,7 +90,11 @@ def _delete_then_announce(deleter: Any, chunk: Sequence[Any]) -> Any:
     return done
 
 
-_IGNORES_LEASES: Final = _holds_without(leases=())
+def _leased_ms(hold: Any) -> Any:
+    return hold.since_ms + MAX_STORE_GAP_MS
+
+
+_IGNORES_LEASES: Final = _holds_without("lease")
 _DELETES_WHAT_IS_LIVE: Final = instead(_RUN + "_find_deletable", lambda run: set(run._plan.data_paths))
 
 _VACUUM_RULES: Final = (
@@ -105,7 +115,7 @@ _VACUUM_RULES: Final = (
     breaks(
         "J2",
         "staged copies are not deleted before the log files that know them",
-        instead(_RUN + "_delete_copies", lambda _, staged: set()),
+        instead(_RUN + "_delete_copies", lambda _, copies: set(copies)),
     ),
     breaks(
         "J2",
@@ -171,7 +181,7 @@ _VACUUM_RULES: Final = (
     breaks(
         "J4",
         "a lease believes the time that a committer gave its tombstones",
-        instead("clean.guards:_was_seen_at", lambda lease, death: lease.at_ms < death.tombstoned_ms),
+        instead("clean.guards:_was_seen_at", lambda hold, death: _leased_ms(hold) < death.tombstoned_ms),
         profile="skews",
         by="tests/simulation/test_found_by_simulation.py::test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back",
     ),
@@ -208,7 +218,7 @@ def _is_counted_for_any_etag(original: Any, info: Any, sighting: Any, **kwargs: 
     return bool(sighting.etag) and original(info, replace(sighting, etag=info.etag), **kwargs)
 
 
-_ONE_SIGHTING: Final = answers("clean.orphan_plan:is_ripe", True)
+_ONE_SIGHTING: Final = answers("clean.orphans:is_ripe", True)
 _LOG_BEFORE_LISTING: Final = repeats(_SWEEP, _READ_LOG)
 _UNSETTLED: Final = answers("clean.orphans:settle_fence", None)
 
@@ -217,7 +227,7 @@ _ORPHAN_RULES: Final = (
         "J5",
         "all data files look old, and one sighting is enough",
         answers("clean.table_walk:_is_old", True),
-        instead("clean.orphan_plan:_still_counts", _is_counted_at_any_age),
+        instead("clean.orphans:_still_counts", _is_counted_at_any_age),
         _ONE_SIGHTING,
     ),
     keeps("J5", "one sighting is enough", _ONE_SIGHTING),
@@ -257,7 +267,7 @@ _ORPHAN_RULES: Final = (
     keeps(
         "J5",
         "a sighting counts for another ETag",
-        around("clean.orphan_plan:_still_counts", _is_counted_for_any_etag),
+        around("clean.orphans:_still_counts", _is_counted_for_any_etag),
     ),
 )
 
@@ -312,7 +322,7 @@ _LOST_RULES: Final = (
         ),
         by="test_fsck_lost_commits.py::test_a_rebuild_that_is_cut_off_is_ended_by_the_next_and_forgets_nothing_before",
     ),
-    breaks("J5", "what may be of a lost commit is swept", answers("clean.orphan_plan:_may_be_lost", False)),
+    breaks("J5", "what may be of a lost commit is swept", answers("clean.orphans:_may_be_lost", False)),
     breaks(
         "B1",
         "a rebuild does not believe what a fence says of a lost commit",
@@ -336,7 +346,7 @@ _LOST_RULES: Final = (
 
 # Pins, versions, commits under way
 
-_CREATE_PIN: Final = "clean.pin_creation:create_pin"
+_CREATE_PIN: Final = "clean.pins:create_pin"
 
 
 def _hold_nothing_while_pending(original: Any, stored: Any) -> Any:
@@ -345,7 +355,7 @@ def _hold_nothing_while_pending(original: Any, stored: Any) -> Any:
 
 
 _PIN_RULES: Final = (
-    breaks("J7", "pins are ignored", _holds_without(pins=())),
+    breaks("J7", "pins are ignored", _holds_without("pin")),
     breaks(
         "J7",
         "pins are read before the log",
@@ -359,7 +369,7 @@ _PIN_RULES: Final = (
     breaks(
         "J7",
         "a pin is not proven",
-        answers("clean.pin_creation:_require_certain", None),
+        answers("clean.pins:_require_certain", None),
         by="test_pins.py::test_j7_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_can",
     ),
     breaks(
@@ -372,23 +382,23 @@ _PIN_RULES: Final = (
     breaks(
         "J7",
         "a pending pin holds nothing",
-        around("clean.pin_object:decode_pinned_files", _hold_nothing_while_pending),
+        around("clean.pins:decode_pinned_files", _hold_nothing_while_pending),
         by="test_pin_faults.py::test_j7_a_pending_pin_holds_everything_cannot_be_read_and_runs_out",
     ),
     breaks(
         "J7",
         "files go as soon as their pin has ended",
-        instead("clean.pin_object:Pin.held_until_ms", lambda pin, data_grace_ms: pin.ends_ms),
+        instead("clean.pins:Pin.held_until_ms", lambda pin, data_grace_ms: pin.ends_ms),
     ),
     breaks(
         "J7",
         "the name is looked at before the pin is there only",
         around(
-            "clean.pin_creation:_require_free",
+            "clean.pins:_require_free",
             lambda original, *args, mine="": None if mine else original(*args),
         ),
     ),
-    breaks("J8", "versions are ignored", _holds_without(versions=None)),
+    breaks("J8", "versions are ignored", _holds_without("versions")),
     breaks("J8", "with fewer commits than versions nothing is kept", is_now("clean.guards:EVERY_STATE_MS", 1 << 62)),
     breaks(
         "J8",
@@ -399,29 +409,29 @@ _PIN_RULES: Final = (
         ),
         by="test_guards.py::test_j8_versions_count_appends_and_merges_and_no_seals",
     ),
-    keeps("J9", "log files go although a fence names them", _holds_without(commits=())),
+    keeps("J9", "log files go although a fence names them", _holds_without("commit")),
 )
 
 
 # Leases as readers take and renew them
 
-_PROVEN: Final = "clean.lease_holding:_require_certain"
+_PROVEN: Final = "clean.leases:_require_certain"
 
 _LEASE_RULES: Final = (
     breaks("J4", "leases are ignored while they are taken", _IGNORES_LEASES),
-    breaks("J4", "a lease is not proven", answers("clean.lease_holding:find_oldest_certain_ms", None)),
+    breaks("J4", "a lease is not proven", answers("clean.leases:find_oldest_certain_ms", None)),
     breaks("J4", "a lease is not proven, not even by the horizon", answers(_PROVEN, None)),
     breaks(
         "J4",
         "a lease is proven by a log that was read before it was there",
-        early("clean.lease_holding:acquire_lease", _READ_LOG, lambda table: table.read_log()),
+        early("clean.leases:acquire_lease", _READ_LOG, lambda table: table.read_log()),
     ),
-    breaks("J4", "a renewal that landed after the end counts", answers("clean.lease_holding:_came_too_late", False)),
+    breaks("J4", "a renewal that landed after the end counts", answers("clean.leases:_came_too_late", False)),
     breaks(
         "J4",
         "a lease that was renewed after its end is alive again",
         answers("clean.leases:StoredLease.has_lapsed", False),
-        answers("clean.lease_holding:_take_back", None),
+        answers("clean.leases:_take_back", None),
         by="test_lease_faults.py::test_j4_a_lease_whose_renewal_failed_and_that_has_ended_is_not_alive_again",
     ),
     breaks(
@@ -433,7 +443,7 @@ _LEASE_RULES: Final = (
     breaks(
         "J4",
         "a lease holds what died after it was written, not what died after its time",
-        instead("clean.guards:_was_seen_at", lambda lease, death: lease.at_ms + 30_000 < death.seen_dead_ms),
+        instead("clean.guards:_was_seen_at", lambda hold, death: _leased_ms(hold) + 30_000 < death.seen_dead_ms),
         by="test_guards.py::test_j4_a_lease_holds_what_died_after_its_time_as_readers_saw_it",
     ),
 )

@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from icedb_log.erasure.erasure_scan import read_objects
-from icedb_log.store.table_store import TableStore
 
 from icedb_sim.rules.mutations import UNASKED, answers, around, breaks, early, inside, instead, keeps, seen_with
 
@@ -15,7 +14,7 @@ _NO_UNNAMED: Final = answers("erasure.erasure_scan:DataObjects.unnamed", ())
 def _look_before_deletion(self: Any, erasure: Any) -> Any:
     if erasure.state != "requested":
         return UNASKED
-    return read_objects(TableStore(self._store, self._paths), reader=self._reader)
+    return read_objects(self._table)
 
 
 def _landed_if_written_down(original: Any, run: Any, *args: Any, **kwargs: Any) -> Any:
@@ -39,7 +38,7 @@ ERASE_RULES: Final = seen_with(
     breaks(
         "E3",
         "a deletion that was written down is taken for one that landed",
-        around("erasure.erasure_deletion:_with_fate", _landed_if_written_down),
+        around("erasure.erasure_run:_with_fate", _landed_if_written_down),
     ),
     breaks("E4", "dead data files are not searched", answers("erasure.erasure_scan:DataObjects.dead", ())),
     breaks(

@@ -5,7 +5,7 @@ A place is a function, a method, a property or a constant that says the rule, ``
 runs, so that a place that is gone, or that takes something else by now, is an error and no proof. The invariants that a
 commit checks are switched off where they would notice first; the tests check, too, that they do notice.
 
-A module that only imports a name is a place, too: ``clean.pin_creation:_require_free`` is replaced wherever it was
+A module that only imports a name is a place, too: ``clean.pins:_require_free`` is replaced wherever it was
 imported to, ``clean.vacuum:check_store_clock`` for vacuums alone, since it is not theirs.
 """
 
@@ -171,7 +171,7 @@ class Other:
 
 
 def with_store(place: str, change: Callable[[Any], object]) -> Switch:
-    """Let a function, or a method of what has a ``_store``, work with another store.
+    """Let a function, or a method of what has a ``_table`` or a ``_store``, work with another store.
 
     Args:
         place: The function; its first argument is the store, a table, or has one.
@@ -181,19 +181,24 @@ def with_store(place: str, change: Callable[[Any], object]) -> Switch:
     def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> object:
         first, rest = args[0], args[1:]
         if isinstance(first, TableStore):
-            other = copy(first)
-            object.__setattr__(other, "store", change(first.store))
-            return original(other, *rest, **kwargs)
-        store = getattr(first, "_store", None)
-        if store is None:
+            return original(_with_other_store(first, change), *rest, **kwargs)
+        name = next((name for name in ("_table", "_store") if hasattr(first, name)), None)
+        if name is None:
             return original(change(first), *rest, **kwargs)
-        first._store = change(store)
+        held = getattr(first, name)
+        setattr(first, name, _with_other_store(held, change) if name == "_table" else change(held))
         try:
             return original(*args, **kwargs)
         finally:
-            first._store = store
+            setattr(first, name, held)
 
     return around(place, call)
+
+
+def _with_other_store(table: TableStore, change: Callable[[Any], object]) -> TableStore:
+    other = copy(table)
+    object.__setattr__(other, "store", change(table.store))
+    return other
 
 
 def careless(store: Any) -> object:

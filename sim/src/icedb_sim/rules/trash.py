@@ -2,12 +2,12 @@
 
 from typing import Any, Final
 
-from icedb_log.clean.purge_run import PurgeResult
+from icedb_log.clean.purge import PurgeResult
 from icedb_log.table.stored_config import read_table_config
 
 from icedb_sim.rules.mutations import Switch, answers, around, breaks, is_now, seen_with, with_arguments
 
-_RUN: Final = "clean.purge_run:PurgeRun."
+_RUN: Final = "clean.purge:PurgeRun."
 _REQUIRE_PURGED: Final = "table.drop_mark:require_purged"
 
 
@@ -65,7 +65,7 @@ TRASH_RULES: Final = seen_with(
         answers("serving.table_cache:_is_left_by_purge", False),
         by="services/snapshot/tests/test_snapshot_table_cache.py::test_t5_a_purged_table_is_not_an_empty_one_to_who_knows_it_as_empty",
     ),
-    breaks("T4", "the fences are not taken", is_now("clean.purge_run:ROLES", ())),
+    breaks("T4", "the fences are not taken", is_now("clean.purge:ROLES", ())),
     breaks(
         "T4",
         "the janitor goes by the configuration that it read first",

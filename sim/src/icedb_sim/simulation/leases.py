@@ -6,8 +6,7 @@ They are the scenario ``lessees``.
 from dataclasses import replace
 from typing import Final
 
-from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.clean.leases import Lease
+from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.errors import (
     BelowHorizon,
     CommitConflict,

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pin_object import Pin, decode_pin
-from icedb_log.clean.pins import find_ended_pins, read_pinned, unpin
+from icedb_log.clean.pins import Pin, create_pin, decode_pin, find_ended_pins, read_pinned, unpin
 from icedb_log.errors import BelowHorizon, IceDBError, InvalidRequest, NotFound
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold

@@ -7,7 +7,7 @@ fault only, some have all of them.
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
 from dataclasses import dataclass
 
-from icedb_log.clean.orphan_plan import OrphanPolicy
+from icedb_log.clean.orphans import OrphanPolicy
 from icedb_log.keys import TablePaths
 from icedb_log.table.stored_config import decode_table_config, encode_table_config
 from icedb_log.table.table_config import TableConfig

@@ -11,8 +11,7 @@ from typing import Final
 
 from icedb_log.clean.audit import AuditLog, sweep_audit
 from icedb_log.clean.leftovers import sweep_leftovers
-from icedb_log.clean.orphan_plan import OrphanPolicy
-from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.orphans import OrphanPolicy, sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
 from icedb_log.log.reader import LogReader
@@ -119,4 +118,4 @@ def _sweep(sim: Simulation, clock: SimClock, reader: LogReader, audit: AuditLog)
     policy = sim.world.rng.choice((OrphanPolicy(), ANY_SHARE))
     table = Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader)
     swept = sweep_orphans(table.renewed(), policy=policy, audit=audit)
-    sweep_leftovers(table, swept.leftovers, audit=audit)
+    sweep_leftovers(table, swept.walk, audit=audit)

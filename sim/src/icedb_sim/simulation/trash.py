@@ -11,8 +11,7 @@ from typing import Final
 
 from icedb_log.clean.deletion import CHUNK_KEYS
 from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
-from icedb_log.clean.purge import purge_table
-from icedb_log.clean.purge_run import PurgeLimits
+from icedb_log.clean.purge import PurgeLimits, purge_table
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.codec import decode_log_file

@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from icedb_log.clean.orphan_plan import OrphanPolicy
-from icedb_log.clean.orphans import OrphanResult, sweep_orphans
+from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, sweep_orphans
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.clock import Clock, new_batch_id
 from icedb_log.errors import IceDBError

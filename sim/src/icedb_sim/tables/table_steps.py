@@ -4,11 +4,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from icedb_log.clean.drop import DropRequest, drop_table
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pin_object import Pin, PinStatus
-from icedb_log.clean.pins import find_pin, read_pinned
-from icedb_log.clean.purge import purge_table
-from icedb_log.clean.purge_run import PurgeLimits, PurgeResult
+from icedb_log.clean.pins import Pin, PinStatus, create_pin, find_pin, read_pinned
+from icedb_log.clean.purge import PurgeLimits, PurgeResult, purge_table
 from icedb_log.clean.vacuum import VacuumResult
 from icedb_log.ingest.idempotency import bind_key
 from icedb_log.ingest.staging import list_staged
@@ -120,7 +117,7 @@ def make_table() -> SmallTable:
 
 
 def pin(table: SmallTable, name: str = NAME, **options: Any) -> Pin:
-    """Pin a table; options as of :func:`~icedb_log.clean.pin_creation.create_pin`."""
+    """Pin a table; options as of :func:`~icedb_log.clean.pins.create_pin`."""
     return create_pin(Table.open(table, clock=table.clock, reader=table.reader()), name, **options)
 
 

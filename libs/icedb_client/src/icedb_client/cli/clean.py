@@ -14,8 +14,14 @@ import orjson
 import typer
 from icedb_log.clean.audit import AuditEntry, AuditPart, DamagedPart, find_deletions, read_audit
 from icedb_log.clean.guards import Waiting
-from icedb_log.clean.orphan_plan import DEFAULT_MAX_SHARE, OrphanGuard, OrphanPolicy, WaitingOrphan
-from icedb_log.clean.orphans import OrphanResult, sweep_orphans
+from icedb_log.clean.orphans import (
+    DEFAULT_MAX_SHARE,
+    OrphanGuard,
+    OrphanPolicy,
+    OrphanResult,
+    WaitingOrphan,
+    sweep_orphans,
+)
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, NotFound
@@ -304,32 +310,35 @@ def _explain_held(table: str, *, count: int, share: float) -> str:
 
 
 def _orphans_to_json(table: str, result: OrphanResult) -> dict[str, Any]:
+    walk = result.walk
     waiting = [pick(item, "guard", "until_ms", path="key", bytes="size_bytes") for item in result.waiting]
     return {
         "table": table,
         "dry_run": True,
         "waiting": waiting,
-        "orphans": pick(result, files="orphan_count", bytes="orphan_bytes"),
-        "young": pick(result, files="young_count", bytes="young_bytes"),
-        "held": pick(result, files="held_count", bytes="held_bytes"),
-        "staged_for_over_a_day": result.leftovers.late_staged_count,
-        **pick(result, "data_bytes", "share", "max_share", "unknown", "unknown_count", "has_more", "record_problem"),
-        **pick(result, would_delete="deleted", from_the_future="future", lost_commits="lost"),
+        "orphans": pick(walk.old_tally, files="count", bytes="size_bytes"),
+        "young": pick(walk.young_tally, files="count", bytes="size_bytes"),
+        "held": pick(result.held, files="count", bytes="size_bytes"),
+        "staged_for_over_a_day": walk.late_staged_count,
+        "data_bytes": walk.data.size_bytes,
+        **pick(walk, "unknown", "unknown_count", "has_more", from_the_future="future"),
+        **pick(result, "share", "max_share", "record_problem", would_delete="deleted", lost_commits="lost"),
     }
 
 
 def _show_orphans(table: str, result: OrphanResult) -> None:
+    walk, old = result.walk, result.walk.old_tally
     out.print(
-        f"would delete {format_count(len(result.deleted))} orphans now; {format_count(result.orphan_count)} data files "
-        f"({format_bytes(result.orphan_bytes)}, {result.share:.1%} of the table) are old and named by no log file, "
-        f"{format_count(result.young_count)} are young"
+        f"would delete {format_count(len(result.deleted))} orphans now; {format_count(old.count)} data files "
+        f"({format_bytes(old.size_bytes)}, {result.share:.1%} of the table) are old and named by no log file, "
+        f"{format_count(walk.young_tally.count)} are young"
     )
     if result.waiting:
         _show_waiting_orphans(result.waiting)
     for what, keys, count in (
         ("would go", result.deleted, len(result.deleted)),
-        ("kept, of no kind that this release knows", result.unknown, result.unknown_count),
-        ("kept, from the store's future: somebody's clock is wrong", result.future, len(result.future)),
+        ("kept, of no kind that this release knows", walk.unknown, walk.unknown_count),
+        ("kept, from the store's future: somebody's clock is wrong", walk.future, len(walk.future)),
     ):
         if keys:
             out.print(f"{what}: {format_count(count)}")
@@ -337,17 +346,17 @@ def _show_orphans(table: str, result: OrphanResult) -> None:
                 out.print(f"  {escape(key)}")
             if count > SHOWN_ORPHANS:
                 out.print("  … (--json lists more)")
-    if result.leftovers.late_staged_count:
+    if walk.late_staged_count:
         out.print(
-            f"{format_count(result.leftovers.late_staged_count)} batches have been staged for over a day: does an "
+            f"{format_count(walk.late_staged_count)} batches have been staged for over a day: does an "
             f"ingest worker run? (`icedb status {escape(table)}`)"
         )
     if result.record_problem:
         out.print(escape(result.record_problem))
     if result.lost:
         out.print(_explain_lost(escape(table), len(result.lost)))
-    if result.held_count:
-        out.print(_explain_held(escape(table), count=result.held_count, share=result.share))
+    if result.held.count:
+        out.print(_explain_held(escape(table), count=result.held.count, share=result.share))
 
 
 def _show_waiting_orphans(waiting: tuple[WaitingOrphan, ...]) -> None:

@@ -5,12 +5,10 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
-from icedb_log.clean.pins import is_lasting, list_pins
+from icedb_log.clean.pins import list_pins
 from icedb_log.clock import SystemClock
-from icedb_log.erasure.erasure_certificate import certificate
-from icedb_log.erasure.erasure_holds import find_pin_holds
-from icedb_log.erasure.erasure_record import Erasure, NamedObjects
-from icedb_log.erasure.erasure_scan import count_staged_until
+from icedb_log.erasure.erasure_record import Erasure, NamedObjects, certificate
+from icedb_log.erasure.erasure_scan import count_staged_until, find_pin_holds
 from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure, renew_condition
 from icedb_log.errors import Unavailable
 from icedb_log.names import MERGE_ERASE
@@ -252,20 +250,19 @@ def _waits_for(client: Client, erasure: Erasure) -> str:
 
 
 def _describe_pins(client: Client, erasure: Erasure, config: TableConfig) -> str:
-    store, paths = client.warehouse.store, client.warehouse.table(erasure.table).paths
-    holds = find_pin_holds(TableStore(store, paths), [target.key for target in erasure.open_targets], config=config)
+    keys = [target.key for target in erasure.open_targets]
     return "".join(
-        f"; pin {hold.name} holds {format_count(hold.object_count)} of them"
-        + (f" until {format_time(hold.until_ms)}" if hold.until_ms else "")
-        + f": icedb unpin {erasure.table} {hold.name}"
-        for hold in holds
+        f"; pin {pin.name} holds {format_count(count)} of them"
+        + (f" until {format_time(pin.until_ms)}" if pin.until_ms else "")
+        + f": icedb unpin {erasure.table} {pin.name}"
+        for pin, count in find_pin_holds(client.warehouse.table(erasure.table), keys, config=config)
     )
 
 
 def _warn_of_pins(client: Client, table: str) -> None:
     """Say before anything is asked for that pins keep erased rows readable."""
     listed = list_pins(client.warehouse.table(table))
-    names = sorted({pin.name for pin in listed.pins if is_lasting(pin.status(listed.store_now_ms))})
+    names = sorted({pin.name for pin in listed.lasting})
     if names:
         err.print(
             f"[yellow]warning:[/] table {escape(table)} has pins ({escape(', '.join(names))}): what they pinned stays "

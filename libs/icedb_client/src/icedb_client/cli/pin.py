@@ -5,9 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.clean.drop import read_kept_config
-from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.pin_object import Pin, PinStatus
-from icedb_log.clean.pins import is_lasting, list_pins
+from icedb_log.clean.pins import Pin, PinStatus, create_pin, is_lasting, list_pins
 from icedb_log.clean.pins import unpin as end_pin
 from icedb_log.clock import SystemClock
 from icedb_log.keys import pin_name_of

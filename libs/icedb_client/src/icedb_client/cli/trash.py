@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.clean.claims import Claim
 from icedb_log.clean.drop import DropRequest, DropResult, drop_table, undrop_table
-from icedb_log.clean.purge_progress import PurgeProgress, read_progress
+from icedb_log.clean.guards import Hold
+from icedb_log.clean.purge import PurgeProgress, read_progress
 from icedb_log.clean.trash_list import TrashEntry, read_trash
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
@@ -216,9 +216,9 @@ def _describe_progress(progress: PurgeProgress | None) -> str:
     return text
 
 
-def _describe_claim(claim: Claim) -> str:
+def _describe_claim(claim: Hold) -> str:
     until = "" if claim.until_ms is None else f" until {format_time(claim.until_ms)}"
-    return f"{claim.kind} {claim.name}{until}"
+    return f"{claim.kind} {claim.held_by}{until}"
 
 
 def _drop_to_json(name: str, result: DropResult, progress: PurgeProgress | None) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _entry_to_json(entry: TrashEntry) -> dict[str, Any]:
     return {
         **pick(entry, "state", "dropped_ms", "dropped_by", "note", "is_due", table="name"),
         "purge_at_ms": None if entry.is_forced else entry.due_ms,
-        "waits_for": [pick(claim, "kind", "name", "until_ms") for claim in entry.waits_for],
+        "waits_for": [pick(claim, "kind", "until_ms", name="held_by") for claim in entry.waits_for],
         "problem": entry.problem or None,
         "progress": _progress_to_json(entry.progress),
     }

@@ -21,13 +21,15 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clean.deletion import CHUNK_KEYS, Deleted, Deleter, Doomed
-from icedb_log.clean.guards import Holds
+from icedb_log.clean.guards import HoldKind, Holds
 from icedb_log.clock import Clock, uuid7_hex_ms
 from icedb_log.errors import IceDBError, NotFound
+from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import MAX_MS, TablePaths, parse_audit_key
-from icedb_log.store.object_store import FailedDelete, ObjectInfo, ObjectStore
+from icedb_log.store.object_store import FailedDelete, ObjectStore
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.table import Table
 
 RunKind = Literal["vacuum", "orphans", "leftovers", "purge"]
 """What the run was."""
@@ -50,6 +52,14 @@ UUID_HEX_CHARS: Final = 32
 FETCH_THREADS: Final = 16
 """Parts that are fetched at once, and held in memory."""
 
+_FOUND: Final[tuple[tuple[HoldKind, str], ...]] = (
+    ("lease", "leases"),
+    ("pin", "pins"),
+    ("versions", "versions"),
+    ("commit", "intents"),
+    ("view", "wanted_logs"),
+)
+
 
 @cache
 def _release() -> str:
@@ -65,8 +75,7 @@ class RunFacts:
         kind: What the run is.
         store_now_ms: The store's clock that ages were measured against, unix ms.
         policy: Grace periods and other bounds, by the names of the configuration's fields, e.g. ``data_grace_ms``.
-        found: What was there that can hold objects: ids or names by kind (``leases``, ``pins``, ``versions``,
-            ``intents``, ``wanted_logs``). Never anything personal.
+        found: What was there that can hold objects: ids or names by kind. Never anything personal.
     """
 
     kind: RunKind
@@ -75,16 +84,21 @@ class RunFacts:
     found: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
+def found_holds(holds: Holds) -> dict[str, list[str]]:
+    """Return what was found that can hold objects, as a run's first line has it."""
+    found = {
+        name: [
+            each for hold in holds.of(kind) for each in (sorted(hold.files or ()) if kind == "view" else [hold.name])
+        ]
+        for kind, name in _FOUND
+    }
+    return {name: each for name, each in found.items() if each}
+
+
 class AuditEntry(BaseModel):
-    """What the audit says of one object.
+    """What the audit says of one object: as :class:`~icedb_log.clean.deletion.Doomed`, and what became of it.
 
     Attributes:
-        key: Its key.
-        kind: What it was.
-        why: Why it was deleted.
-        died_ms: When it died, unix ms, if that has a meaning.
-        size_bytes: Its size, if known.
-        passed: Guards that had let it go.
         outcome: See :data:`Outcome`.
         reason: Why it would not go.
     """
@@ -135,35 +149,17 @@ class AuditPart(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class DamagedPart:
-    """An object of the audit that cannot be understood.
-
-    Attributes:
-        audit_key: Its key.
-        problem: What is wrong.
-    """
+    """An object of the audit that cannot be understood, and what is wrong."""
 
     audit_key: str
     problem: str
-
-
-def found_holds(holds: Holds) -> dict[str, tuple[str, ...]]:
-    """Return what was found that can hold objects, as a run's first line has it."""
-    found = {
-        "leases": tuple(lease.lease_id for lease in holds.leases),
-        "pins": tuple(pin.name for pin in holds.pins),
-        "versions": () if holds.versions is None else (str(holds.versions.count),),
-        "intents": tuple(commit.path for commit in holds.commits),
-        "wanted_logs": tuple(sorted(holds.wanted_logs)),
-    }
-    return {kind: names for kind, names in found.items() if names}
 
 
 class AuditLog:
     """Where runs of one table are written down, and by whom. ``begin`` one :class:`RunAudit` for each run.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         clock: Makes the ids of runs.
         owner: Who deletes, e.g. ``janitor@host:123``.
         on_problem: Told when something could not be written: an announcement, and the run stops; or outcomes, and it
@@ -176,21 +172,19 @@ class AuditLog:
         *,
         clock: Clock,
         owner: str,
-        on_problem: Callable[[AuditStep, IceDBError], None] | None = None,
+        on_problem: Callable[[AuditStep, IceDBError], None] = lambda *_: None,
     ) -> None:
-        self._store = table.store
-        self._paths = table.paths
+        self._table = table
         self._clock = clock
         self._owner = owner
         self._on_problem = on_problem
 
     def begin(self, facts: RunFacts) -> "RunAudit":
         """Return the audit of one run; nothing is written before its first object is to be deleted."""
-        run_id = self._clock.new_id()
         head = {
-            "run": run_id,
+            "run": self._clock.new_id(),
             "kind": facts.kind,
-            "table": self._paths.name,
+            "table": self._table.name,
             "owner": self._owner,
             "release": _release(),
             "store_now_ms": facts.store_now_ms,
@@ -199,28 +193,22 @@ class AuditLog:
                 kind: {"count": len(names), "names": list(names[:MAX_FOUND])} for kind, names in facts.found.items()
             },
         }
-        return RunAudit(TableStore(self._store, self._paths), head=head, on_problem=self._on_problem)
+        return RunAudit(self._table, head, self._on_problem)
 
 
 class RunAudit:
     """The audit of one run; an :class:`icedb_log.clean.deletion.Audit`. For one thread.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         head: The first line of each part.
-        on_problem: Told when something could not be written.
+        on_problem: As of :class:`AuditLog`.
     """
 
     def __init__(
-        self,
-        table: TableStore,
-        *,
-        head: Mapping[str, Any],
-        on_problem: Callable[[AuditStep, IceDBError], None] | None,
+        self, table: TableStore, head: Mapping[str, Any], on_problem: Callable[[AuditStep, IceDBError], None]
     ) -> None:
-        self._store = table.store
-        self._paths = table.paths
+        self._table = table
         self._head = head
         self._on_problem = on_problem
         self._part_count = 0
@@ -238,7 +226,7 @@ class RunAudit:
         try:
             self._write({})
         except IceDBError as error:
-            self._tell("announce", error)
+            self._on_problem("announce", error)
             raise
 
     def conclude(self, failed: Sequence[FailedDelete]) -> None:
@@ -248,16 +236,12 @@ class RunAudit:
         try:
             self._write({each.key: each.reason for each in failed}, is_concluded=True)
         except IceDBError as error:
-            self._tell("conclude", error)
+            self._on_problem("conclude", error)
         self._chunk = ()
-
-    def _tell(self, step: AuditStep, error: IceDBError) -> None:
-        if self._on_problem is not None:
-            self._on_problem(step, error)
 
     def _write(self, reasons: Mapping[str, str], *, is_concluded: bool = False) -> None:
         part = self._part_count - 1
-        key = self._paths.audit_key(time_ms=self._head["store_now_ms"], run_id=self._head["run"], part=part)
+        key = self._table.paths.audit_key(time_ms=self._head["store_now_ms"], run_id=self._head["run"], part=part)
         lines = [orjson.dumps({**self._head, "part": part})]
         for each in self._chunk:
             reason = reasons.get(each.key)
@@ -272,17 +256,16 @@ class RunAudit:
                 "outcome": outcome,
             }
             lines.append(orjson.dumps(entry if reason is None else {**entry, "reason": reason[:MAX_REASON_CHARS]}))
-        self._store.put(key, b"\n".join(lines) + b"\n")
+        self._table.store.put(key, b"\n".join(lines) + b"\n")
 
 
-def sweep_audit(
-    table: TableStore,
-    *,
-    retention_ms: int,
-    clock: Clock,
-    check_alive: Callable[[], None] | None = None,
-    chunk_keys: int = CHUNK_KEYS,
-) -> Deleted:
+def open_deleter(table: Table, audit: AuditLog | None, facts: RunFacts, *, chunk_keys: int = CHUNK_KEYS) -> Deleter:
+    """Return what deletes for one run over a table, asks its ``check_alive``, and writes down what and why (J10)."""
+    run_audit = None if audit is None else audit.begin(facts)
+    return Deleter(table.store, audit=run_audit, check_alive=table.check_alive, chunk_keys=chunk_keys)
+
+
+def sweep_audit(table: TableStore, *, retention_ms: int, clock: Clock, check_alive: CheckAlive = never_stop) -> Deleted:
     """Delete what the audit has kept for longer than its retention, by the store's clock. Idempotent. Nothing else.
 
     Only the janitor calls it (J6); it is not written down. Costs one listing of the old ones and of one page more: keys
@@ -292,7 +275,7 @@ def sweep_audit(
         UnsupportedFormat: No age can be told by this store (J1); nothing was deleted.
         Unavailable: The store's clock jumped, and nothing was deleted; or the store did not answer.
     """
-    deleter = Deleter(table.store, check_alive=check_alive, chunk_keys=chunk_keys)
+    deleter = Deleter(table.store, check_alive=check_alive)
     keys: set[str] = set()
     failed: list[FailedDelete] = []
     token: str | None = None
@@ -302,18 +285,13 @@ def sweep_audit(
         old = [info for info in found if info.modified_ms + retention_ms <= page.store_now_ms]
         if old and not keys:
             check_store_clock(table.store, table.paths.clock_key, clock=clock)
-        done = deleter.delete(_doom(info) for info in old)
+        why, passed = "older than the audit's retention", ("audit_retention",)
+        done = deleter.delete(Doomed(info.key, "audit", why, passed, size_bytes=info.size_bytes) for info in old)
         keys |= done.keys
         failed += done.failed
         token = page.next_token
         if token is None or len(old) < len(found):
             return Deleted(frozenset(keys), tuple(failed))
-
-
-def _doom(info: ObjectInfo) -> Doomed:
-    return Doomed(
-        info.key, "audit", "older than the audit's retention", ("audit_retention",), size_bytes=info.size_bytes
-    )
 
 
 def read_audit(table: TableStore, *, since_ms: int = 0, until_ms: int = MAX_MS) -> Iterator[AuditPart | DamagedPart]:

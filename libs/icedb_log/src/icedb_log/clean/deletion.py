@@ -5,12 +5,13 @@ was deleted by then is known, what was not is found again by the next run.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal, Protocol
 
 from icedb_log.errors import Unavailable
+from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.store.object_store import DeleteFailure, FailedDelete, ObjectStore
 
 Kind = Literal[
@@ -74,8 +75,8 @@ class Deleted:
         failed: The others, and why. The next run tries again.
     """
 
-    keys: frozenset[str]
-    failed: tuple[FailedDelete, ...]
+    keys: frozenset[str] = frozenset()
+    failed: tuple[FailedDelete, ...] = ()
 
 
 class Deleter:
@@ -93,7 +94,7 @@ class Deleter:
         store: ObjectStore,
         *,
         audit: Audit | None = None,
-        check_alive: Callable[[], None] | None = None,
+        check_alive: CheckAlive = never_stop,
         chunk_keys: int = CHUNK_KEYS,
     ) -> None:
         self._store = store
@@ -119,9 +120,9 @@ class Deleter:
 
         For who has to know that when the run is stopped.
         """
-        for chunk in _chunks(doomed, self._chunk_keys):
-            if self._check_alive is not None:
-                self._check_alive()
+        pending = iter(doomed)
+        while chunk := list(islice(pending, self._chunk_keys)):
+            self._check_alive()
             done = self._delete_announced(chunk)
             if self._audit is not None:
                 self._audit.conclude(done.failed)
@@ -138,26 +139,13 @@ class Deleter:
             report = self._store.delete([each.key for each in chunk])
         except Unavailable as error:
             # J6: counted and left to the next run; keys that will not go must not keep the other kinds from going.
-            return Deleted(frozenset(), tuple(FailedDelete(each.key, str(error), "unanswered") for each in chunk))
+            return Deleted(failed=tuple(FailedDelete(each.key, str(error), "unanswered") for each in chunk))
         return Deleted(frozenset(report.deleted), report.failed)
-
-
-def _chunks(doomed: Iterable[Doomed], size: int) -> Iterator[list[Doomed]]:
-    pending = iter(doomed)
-    while chunk := list(islice(pending, size)):
-        yield chunk
 
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Deletes that failed alike.
-
-    Attributes:
-        kind: How they failed.
-        count: How many.
-        key: One of them.
-        reason: The store's words about that one.
-    """
+    """Deletes that failed alike: how, how many, one of them, and the store's words about that one."""
 
     kind: DeleteFailure
     count: int

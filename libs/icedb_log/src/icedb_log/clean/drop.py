@@ -8,7 +8,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.clean.claims import find_claims, find_lasting_pins
+from icedb_log.clean.holds import find_claims
+from icedb_log.clean.pins import list_pins
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.feed.views import detach_view, source_of
@@ -221,7 +222,7 @@ def _require_free(table: TableStore, config: TableConfig, request: DropRequest) 
             f"(`icedb erasure show {name} {erasures[0]}`), then drop the table"
         )
     if request.is_forced:
-        pins = find_lasting_pins(table)
+        pins = list_pins(table).lasting
         if pins:
             raise InvalidRequest(
                 f"table {name!r} is pinned ({', '.join(pin.name for pin in pins)}): `icedb unpin {name} {pins[0].name}`"

@@ -1,4 +1,4 @@
-"""What keeps a dead object for now: its age, and everything else that a plan has to ask. Pure.
+"""What keeps a dead object for now: its age, and whatever somebody holds of its table. Pure.
 
 A dead object goes when no guard holds it. Each guard has a name, which is what ``icedb vacuum --dry-run``, the audit
 and the metrics say (docs/guards.md):
@@ -14,18 +14,21 @@ and the metrics say (docs/guards.md):
 | ``view`` | an append that a view has not taken (V4) | the view is fed |
 | ``live`` | a dead log file that alone names a live data file: another writer's removal dropped it (J2) | a merge |
 
-An object that several of them hold is told with the one that ends last.
+Leases, pins, versions, commits under way and views are one thing here, a :class:`Hold`; they differ in how they are
+made and ended. An object that several of them hold is told with the one that ends last.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from icedb_log.clean.leases import Lease
-from icedb_log.keys import Role, parse_log_key
-from icedb_log.model import LogView
+from icedb_log.keys import parse_log_key
+from icedb_log.model import FileMarker, LogTombstone, LogView
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 Guard = Literal["grace", "lease", "pin", "versions", "commit", "refusal", "view", "live"]
+HoldKind = Literal["lease", "pin", "versions", "commit", "view", "erasure"]
+"""``erasure`` keeps no object: it keeps a table from being dropped, as a view does (T2)."""
 
 LOG_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "commit", "refusal", "view", "live")
 """What a dead log file is asked about before it goes."""
@@ -61,12 +64,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """When an object died.
-
-    Attributes:
-        tombstoned_ms: The time that its committer gave the tombstone.
-        landed_ms: The store's proof of when the tombstone had landed (J1).
-    """
+    """When an object died: the time that its committer gave the tombstone, and the store's proof of landing (J1)."""
 
     tombstoned_ms: int
     landed_ms: int
@@ -82,53 +80,88 @@ class Death:
         return max(self.tombstoned_ms, self.landed_ms + STORE_RESOLUTION_MS)
 
 
+def find_deaths(
+    told: Iterable[tuple[Iterable[FileMarker] | Iterable[LogTombstone], int]],
+) -> dict[str, Death]:
+    """Return when each tombstoned object died: the earliest time and the earliest proof that any log file gives (J1).
+
+    Args:
+        told: What each log file says, and its LastModified.
+    """
+    deaths: dict[str, Death] = {}
+    shared: dict[tuple[int, int], Death] = {}  # whatever one commit has killed died together
+    for tombstones, modified_ms in told:
+        for tombstone in tombstones:
+            tombstoned_ms = tombstone.tombstoned_ms
+            if tombstoned_ms is None:
+                continue
+            landed_ms = tombstone.landed_ms
+            if landed_ms is None or landed_ms > modified_ms:
+                landed_ms = modified_ms
+            known = deaths.get(tombstone.path)
+            if known is not None:
+                tombstoned_ms = min(tombstoned_ms, known.tombstoned_ms)
+                landed_ms = min(landed_ms, known.landed_ms)
+            death = shared.get((tombstoned_ms, landed_ms))
+            if death is None:
+                death = shared[tombstoned_ms, landed_ms] = Death(tombstoned_ms, landed_ms)
+            deaths[tombstone.path] = death
+    return deaths
+
+
+def find_log_deaths(view: LogView) -> dict[str, Death]:
+    """Return when each dead log file died."""
+    return find_deaths((file.log.log_tombstones, file.modified_ms) for file in view.files)
+
+
+def find_data_deaths(view: LogView) -> dict[str, Death]:
+    """Return when each dead data file died."""
+    return find_deaths((file.log.markers, file.modified_ms) for file in view.files)
+
+
+def may_be_going(death: Death, *, written_ms: int, grace_ms: int) -> bool:
+    """Whether a janitor that does not know a hold may be about to delete what it is to keep, or has (J4, J7).
+
+    It read what holds before this one was written, and the store's clock before that. So it deletes only what had died
+    a grace period before, or as much later as two answers of the store about one moment may lie apart.
+
+    Args:
+        death: Of the object.
+        written_ms: LastModified of the hold.
+        grace_ms: Of objects of this kind.
+    """
+    return death.died_ms < written_ms + MAX_STORE_GAP_MS - grace_ms
+
+
 @dataclass(frozen=True, slots=True)
-class PinnedFiles:
-    """The data files that a pin holds.
+class Hold:
+    """What somebody needs of a table: its states since a time, or certain objects.
 
     Attributes:
-        name: Name of the pin.
-        paths: Their keys; ``None``: nobody can say which, so that it holds all.
-        until_ms: Until when, by the store's clock; ``None``: until somebody ends the pin.
+        kind: Who.
+        name: Id of the lease or the erasure, name of the pin or the view, how many versions are kept, key of the log
+            file under way. Never anything personal.
+        until_ms: Until when, by the store's clock, as far as is known today; ``None``: until somebody acts.
+        since_ms: What died later is held; ``None``: this goes by ``files``.
+        files: Keys; ``None``: nobody can say which, so that it holds all.
+        told: What people are told instead of the name.
     """
 
-    name: str
-    paths: Collection[str] | None
-    until_ms: int | None
+    kind: HoldKind
+    name: str = ""
+    until_ms: int | None = None
+    since_ms: int | None = None
+    files: Collection[str] | None = frozenset()
+    told: str | None = None
 
-    def holds(self, path: str) -> bool:
-        """Whether a data file is one of them."""
-        return self.paths is None or path in self.paths
+    @property
+    def held_by(self) -> str:
+        """Who or what it is, for people."""
+        return self.name if self.told is None else self.told
 
-
-@dataclass(frozen=True, slots=True)
-class KeptVersions:
-    """The newest states of a table that stay readable (J8).
-
-    Attributes:
-        count: How many.
-        since_ms: The time of the oldest of them; :data:`EVERY_STATE_MS` while there are fewer commits than that.
-    """
-
-    count: int
-    since_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenCommit:
-    """A log file that a fence names: its committer may not know yet that it landed (J9).
-
-    Attributes:
-        path: Key of the log file.
-        role: Of the fence.
-        owner: Of the fence.
-        until_ms: From then on nobody commits any more what was begun before (W3), by the store's clock.
-    """
-
-    path: str
-    role: Role
-    owner: str
-    until_ms: int
+    def names(self, path: str) -> bool:
+        """Whether an object is one of those that it needs by their keys."""
+        return self.files is None or path in self.files
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,78 +169,68 @@ class Holds:
     """Everything but age that keeps dead objects of a table, read *after* its log (J4, J7, J9, V4).
 
     Attributes:
-        leases: Leases that have not expired.
-        pins: Pins that hold data files.
-        versions: The newest states that are kept; ``None``: the table keeps none beyond its grace periods.
-        commits: Log files that fences name.
-        wanted_logs: Log files that views of this table have still to take.
+        found: What holds.
         landed: Names of log files of commits that landed, as fences say (F5). They hold nothing.
     """
 
-    leases: tuple[Lease, ...] = ()
-    pins: tuple[PinnedFiles, ...] = ()
-    versions: KeptVersions | None = None
-    commits: tuple[OpenCommit, ...] = ()
-    wanted_logs: Collection[str] = frozenset()
+    found: tuple[Hold, ...] = ()
     landed: tuple[str, ...] = ()
+    _timed: tuple[Hold, ...] = field(init=False, default=())
     _since_ms: int = field(init=False, default=_NEVER_MS)
     """The oldest time that a lease or a version asks for: what was dead by then needs no closer look."""
 
     def __post_init__(self) -> None:
-        """Note the oldest time that is asked for."""
-        times = [lease.held_from_ms for lease in self.leases]
-        if self.versions is not None:
-            times.append(self.versions.since_ms)
+        """Note what goes by time, and the oldest time that is asked for."""
+        object.__setattr__(self, "_timed", tuple(hold for hold in self.found if hold.since_ms is not None))
+        times = [hold.since_ms for hold in self._timed if hold.since_ms is not None]
         object.__setattr__(self, "_since_ms", min(times, default=_NEVER_MS))
 
-    def guard_log(self, path: str, death: Death, *, grace_ms: int, now_ms: int) -> Waiting | None:
-        """Return what keeps a dead log file; ``None``: it may go."""
-        expires_ms = death.died_ms + grace_ms
-        if expires_ms > now_ms:
-            return Waiting(path, "grace", expires_ms)
-        guards = self._guards_of_times(path, death) if self._since_ms < death.seen_dead_ms else []
-        for commit in self.commits:
-            if commit.path == path:  # J9
-                guards.append(Waiting(path, "commit", commit.until_ms, f"{commit.role} {commit.owner}"))
-        if path in self.wanted_logs:
-            guards.append(Waiting(path, "view", None))
-        return _last(guards)
+    def of(self, *kinds: HoldKind) -> tuple[Hold, ...]:
+        """Return those of some kinds."""
+        return tuple(hold for hold in self.found if hold.kind in kinds)
 
-    def guard_data(self, path: str, death: Death, *, grace_ms: int, now_ms: int) -> Waiting | None:
-        """Return what keeps a dead data file; ``None``: it may go, as far as the log files that name it allow (J2)."""
-        expires_ms = death.died_ms + grace_ms
-        if expires_ms > now_ms:
-            return Waiting(path, "grace", expires_ms)
-        guards = self._guards_of_times(path, death) if self._since_ms < death.seen_dead_ms else []
-        for pin in self.pins:
-            if pin.holds(path):  # J7
-                guards.append(Waiting(path, "pin", pin.until_ms, pin.name))
-        return _last(guards)
+    def plus(self, hold: Hold) -> "Holds":
+        """Return these and one more."""
+        return Holds((*self.found, hold), self.landed)
 
-    def _guards_of_times(self, path: str, death: Death) -> list[Waiting]:
-        guards = [
-            Waiting(path, "lease", lease.held_until_ms, str(lease))
-            for lease in self.leases
-            if _was_seen_at(lease, death)
-        ]
-        # J8: by the times of commits alone: that is what time travel goes by (R3).
-        if self.versions is not None and self.versions.since_ms < death.tombstoned_ms:
-            guards.append(Waiting(path, "versions", None, f"the newest {self.versions.count}"))
-        return guards
+    def guard_logs(self, deaths: Iterable[tuple[str, Death]], *, grace_ms: int, now_ms: int) -> dict[str, Waiting]:
+        """Return what keeps dead log files, of those that are kept."""
+        return self._guard(deaths, self.of("commit", "view"), grace_ms=grace_ms, now_ms=now_ms)  # J9, V4
 
+    def guard_data(self, deaths: Iterable[tuple[str, Death]], *, grace_ms: int, now_ms: int) -> dict[str, Waiting]:
+        """Return what keeps dead data files, of those that are kept, as far as log files that name them allow (J2)."""
+        return self._guard(deaths, self.of("pin"), grace_ms=grace_ms, now_ms=now_ms)  # J7
 
-def _was_seen_at(lease: Lease, death: Death) -> bool:
-    """Whether what died was live at a leased time, or for those who read then (J4)."""
-    return lease.held_from_ms < death.seen_dead_ms
+    def _guard(
+        self, deaths: Iterable[tuple[str, Death]], named: tuple[Hold, ...], *, grace_ms: int, now_ms: int
+    ) -> dict[str, Waiting]:
+        kept: dict[str, Waiting] = {}
+        for path, death in deaths:
+            expires_ms = death.died_ms + grace_ms
+            if expires_ms > now_ms:  # J1
+                kept[path] = Waiting(path, "grace", expires_ms)
+                continue
+            holds = (
+                [hold for hold in self._timed if _was_seen_at(hold, death)]
+                if self._since_ms < death.seen_dead_ms
+                else []
+            )
+            holds += [hold for hold in named if hold.names(path)]
+            last = max(holds, key=lambda hold: _NEVER_MS if hold.until_ms is None else hold.until_ms, default=None)
+            if last is not None and last.kind != "erasure":
+                kept[path] = Waiting(path, last.kind, last.until_ms, last.held_by)
+        return kept
 
 
-def _last(guards: list[Waiting]) -> Waiting | None:
-    """Return the guard that ends last."""
-    return max(guards, key=lambda guard: _NEVER_MS if guard.until_ms is None else guard.until_ms, default=None)
+def _was_seen_at(hold: Hold, death: Death) -> bool:
+    """Whether what died was live at a held time, or for those who read then."""
+    # J8: versions go by the times of commits alone: that is what time travel goes by (R3). J4: a lease does not.
+    dead_ms = death.tombstoned_ms if hold.kind == "versions" else death.seen_dead_ms
+    return hold.since_ms is not None and hold.since_ms < dead_ms
 
 
-def find_kept_versions(view: LogView, count: int) -> KeptVersions | None:
-    """Return since when states are kept, if the states after the newest ``count`` commits are (J8).
+def find_kept_versions(view: LogView, count: int) -> Hold | None:
+    """Return what keeps the states after the newest ``count`` commits (J8); ``None``: the table keeps none.
 
     Every log file counts that is no seal: appends and merges, live and dead. The newest of them are kept by what this
     returns, so that it never goes back.
@@ -215,7 +238,8 @@ def find_kept_versions(view: LogView, count: int) -> KeptVersions | None:
     if not count:
         return None
     times = sorted((parse_log_key(file.key).time_ms for file in view.files if not file.log.is_seal), reverse=True)
-    return KeptVersions(count, times[count - 1] if len(times) >= count else EVERY_STATE_MS)
+    since_ms = times[count - 1] if len(times) >= count else EVERY_STATE_MS
+    return Hold("versions", str(count), since_ms=since_ms, told=f"the newest {count}")
 
 
 NO_HOLDS: Final = Holds()

@@ -1,38 +1,45 @@
-"""Reading everything but age that keeps dead objects of a table: leases, pins, versions, commits under way.
+"""Reading what holds objects of a table, or the table itself: leases, pins, versions, commits under way, views.
 
-Must be read *after* the log that the plan is made from (J4, J7, J9). What views have still to take is read only when it
-matters (:func:`icedb_log.feed.views.find_wanted`).
+What holds objects is read *after* the log that a plan is made from (J4, J7, J9). What views have still to take is read
+only when it matters (:func:`icedb_log.feed.views.find_wanted`).
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from icedb_log.clean.guards import Holds, OpenCommit, find_kept_versions
+from icedb_log.clean.guards import Hold, Holds, find_kept_versions
 from icedb_log.clean.leases import LeaseReader
-from icedb_log.clean.pins import PinReader
-from icedb_log.keys import ROLES, Role
-from icedb_log.log.fence import FenceState, read_fence_object
+from icedb_log.clean.pins import PinReader, list_pins
+from icedb_log.erasure.erasures import list_open_ids
+from icedb_log.feed.views import is_view_there, list_registrations
+from icedb_log.keys import ROLES
+from icedb_log.log.fence import read_fence_object
 from icedb_log.model import LogView
-from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 
 
-def read_holds(
-    table: TableStore,
-    *,
-    view: LogView,
-    config: TableConfig,
-    pins: PinReader | None = None,
-    leases: LeaseReader | None = None,
-) -> Holds:
+@dataclass(frozen=True, slots=True)
+class HoldReader:
+    """Reads the leases and pins of one table; keeps what it read. Thread-safe."""
+
+    leases: LeaseReader = field(default_factory=LeaseReader)
+    pins: PinReader = field(default_factory=PinReader)
+
+    def read(self, table: TableStore, config: TableConfig, *, latest_ms: int | None = None) -> tuple[Hold, ...]:
+        """Return what leases and pins hold (J4, J7). Arguments and errors as of :meth:`PinReader.read`."""
+        leases = self.leases.read(table, latest_ms=latest_ms).leases
+        pins = self.pins.read(table, data_grace_ms=config.data_grace_ms, latest_ms=latest_ms)
+        return (*(lease.hold for lease in leases), *pins)
+
+
+def read_holds(table: TableStore, *, view: LogView, config: TableConfig, reader: HoldReader | None = None) -> Holds:
     """Read what keeps dead objects of a table.
 
     Args:
         table: Its store and keys.
         view: The log that the plan is made from, read before this is called.
         config: Grace periods, how many versions are kept, and how long a commit may take.
-        pins: A reader of this table's pins to reuse, with its cache.
-        leases: The same for its leases.
+        reader: Of this table's leases and pins, to reuse, with its cache.
 
     Raises:
         CorruptLog: A fence cannot be understood: a person must restore it.
@@ -40,45 +47,55 @@ def read_holds(
     """
     # J1: a time that the log was judged by holds for leases and pins, too: to both, earlier is only longer.
     now_ms = view.store_now_ms
-    read_leases = (leases or LeaseReader()).read(table, latest_ms=now_ms).leases
-    read_pins = (pins or PinReader()).read(table, data_grace_ms=config.data_grace_ms, latest_ms=now_ms)
-    fences = _read_fences(table)
-    return Holds(
-        leases=read_leases,
-        pins=read_pins,
-        versions=find_kept_versions(view, config.keep_versions),
-        commits=_find_open_commits(fences, config=config, now_ms=now_ms),
-        landed=tuple(name for state, _ in fences.values() for name in state.landed),
-    )
+    found = (reader or HoldReader()).read(table, config, latest_ms=now_ms)
+    commits, landed = _read_fences(table, config, now_ms=now_ms)
+    versions = find_kept_versions(view, config.keep_versions)
+    return Holds((*found, *((versions,) if versions else ()), *commits), landed)
 
 
-def read_open_commits(table: TableStore, *, config: TableConfig, now_ms: int) -> tuple[OpenCommit, ...]:
-    """Return the log files that fences name and whose committers may still be at work (J9).
+def _read_fences(table: TableStore, config: TableConfig, *, now_ms: int) -> tuple[list[Hold], tuple[str, ...]]:
+    """Return the log files that fences name and whose committers may still be at work (J9), and what has landed (F5).
 
     A fence that nobody wrote for half the orphan age holds nothing: no commit takes longer (W3). Owners that died leave
     their last commit in it for ever.
-
-    Args:
-        table: Its store and keys.
-        config: Its orphan age.
-        now_ms: The store's clock.
     """
-    return _find_open_commits(_read_fences(table), config=config, now_ms=now_ms)
-
-
-def _read_fences(table: TableStore) -> dict[Role, tuple[FenceState, ObjectInfo]]:
-    found = ((role, *read_fence_object(table.store, table.paths.fence_key(role))) for role in ROLES)
-    return {role: (state, info) for role, state, info in found if state is not None and info is not None}
-
-
-def _find_open_commits(
-    fences: Mapping[Role, tuple[FenceState, ObjectInfo]], *, config: TableConfig, now_ms: int
-) -> tuple[OpenCommit, ...]:
-    found: list[OpenCommit] = []
-    for role, (state, info) in fences.items():
-        if state.commit is None:
+    commits: list[Hold] = []
+    landed: list[str] = []
+    for role in ROLES:
+        state, info = read_fence_object(table.store, table.paths.fence_key(role))
+        if state is None or info is None:
             continue
+        landed += state.landed
         until_ms = info.modified_ms + config.orphan_age_ms // 2
-        if until_ms > now_ms:
-            found.append(OpenCommit(state.commit, role, state.owner, until_ms))
-    return tuple(found)
+        if state.commit is not None and until_ms > now_ms:
+            told = f"{role} {state.owner}"
+            commits.append(Hold("commit", state.commit, until_ms, files=(state.commit,), told=told))
+    return commits, tuple(landed)
+
+
+def find_claims(table: TableStore) -> tuple[Hold, ...]:
+    """Find who needs a table to be there (T2): views that it feeds, erasures that have not ended.
+
+    Costs two listings, and two GETs for each view.
+
+    Raises:
+        CorruptLog: A registration of a view cannot be read.
+        Unavailable: The store did not answer.
+    """
+    views = [
+        Hold("view", each.view)
+        for each in list_registrations(table.store, table.paths)
+        if each.state != "detached" and is_view_there(table.store, table.paths, each.view)
+    ]
+    return (*views, *(Hold("erasure", erasure_id) for erasure_id in list_open_ids(table)))
+
+
+def find_claims_on_data(table: TableStore, config: TableConfig) -> tuple[Hold, ...]:
+    """Find who needs its data files, too (T3): pins (J7), leases (J4). Raises Unavailable."""
+    found = HoldReader().read(table, config)
+    return tuple(sorted(found, key=lambda hold: hold.kind, reverse=True))
+
+
+def find_lasting_pins(table: TableStore) -> tuple[Hold, ...]:
+    """Find the pins that nobody has ended and whose time is not over. Raises Unavailable."""
+    return tuple(Hold("pin", pin.name, pin.ends_ms) for pin in list_pins(table).lasting)

@@ -1,20 +1,20 @@
 """What ended and that nobody took away: leases, pins, quarantine, producers' keys, scratch objects, uploads (rule J11).
 
-Each kind has a rule of its own, one small function each. They work from what the orphan sweep's walk found, ages go by
-the store's clock, and everything goes through a :class:`~icedb_log.clean.deletion.Deleter`. A kind that fails keeps
-no other from going. Staged batches are only counted: nobody but ingest takes them (I2). Seals are the vacuum's (F4),
-intents of dead committers are settled by the orphan sweep (J5), fences stay for ever.
+Each kind has a rule of its own. They work from what the orphan sweep's walk found, ages go by the store's clock, and
+everything goes through a :class:`~icedb_log.clean.deletion.Deleter`. A kind that fails keeps no other from going.
+Staged batches are only counted: nobody but ingest takes them (I2). Seals are the vacuum's (F4), intents of dead
+committers are settled by the orphan sweep (J5), fences stay for ever.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.clean.audit import AuditLog, RunFacts
+from icedb_log.clean.audit import AuditLog, RunFacts, open_deleter
 from icedb_log.clean.deletion import Deleted, Deleter, Doomed, Kind
 from icedb_log.clean.leases import MAX_LEASE_TTL_MS
-from icedb_log.clean.pin_object import PENDING_TTL_MS
-from icedb_log.clean.pins import find_ended_pins
+from icedb_log.clean.pins import PENDING_TTL_MS, find_ended_pins
+from icedb_log.clean.table_walk import TableWalk
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.quarantine import (
@@ -30,7 +30,6 @@ from icedb_log.ingest.staging import find_staged
 from icedb_log.object_kinds import ObjectKind
 from icedb_log.store.object_store import PROBE_FOLDER, FailedDelete, ObjectInfo, ObjectStore, list_all
 from icedb_log.store.store_clock import check_store_clock
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -39,22 +38,13 @@ from icedb_log.units import DAY_MS
 MAX_DROPS: Final = 1000
 """Entries of quarantine that one sweep drops: each costs a GET and a PUT. One that stays costs a GET."""
 
-
-@dataclass(frozen=True, slots=True)
-class Leftovers:
-    """What a walk through a table found that may have ended.
-
-    Attributes:
-        store_now_ms: The time that ages were measured against.
-        found: Objects by kind, old enough by :func:`find_leftover_ages`.
-        late_staged_count: Batches that have been staged for longer than a day.
-        oldest_staged_ms: LastModified of the one that has been staged for longest; ``None``: nothing is staged.
-    """
-
-    store_now_ms: int
-    found: Mapping[ObjectKind, Sequence[ObjectInfo]] = field(default_factory=dict)
-    late_staged_count: int = 0
-    oldest_staged_ms: int | None = None
+_BY_AGE: Final[Mapping[ObjectKind, tuple[Kind, str]]] = {
+    "lease": ("lease", "it ended more than a day ago"),  # J4: nobody may renew one that has ended
+    "idempotency_key": ("idempotency_key", "a producer's key is remembered for a day"),  # I7
+    # Said by a worker that is gone: it has no part in correctness.
+    "pressure": ("leftover", "what it says about back-pressure ran out long ago"),
+}
+"""What goes by its age alone: what it is called in results, and why it goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +82,13 @@ def find_leftover_ages(config: TableConfig) -> dict[ObjectKind, int]:
     return ages
 
 
-def sweep_leftovers(table: Table, leftovers: Leftovers, *, audit: AuditLog | None = None) -> LeftoverResult:
+def sweep_leftovers(table: Table, walk: TableWalk, *, audit: AuditLog | None = None) -> LeftoverResult:
     """Delete what has ended. Idempotent. Only the janitor calls it (J6).
 
     Args:
         table: The table; its configuration need not be that of the walk. Its ``check_alive`` is called before each
             chunk is deleted; raises to stop the run.
-        leftovers: What the orphan sweep's walk found.
+        walk: What the orphan sweep found.
         audit: Where it is written down what is deleted, and why.
 
     Raises:
@@ -108,111 +98,48 @@ def sweep_leftovers(table: Table, leftovers: Leftovers, *, audit: AuditLog | Non
         Unavailable: The store's clock jumped, or the store did not answer at all; nothing was deleted.
         IceDBError: What ``check_alive`` or the audit raised.
     """
-    store, paths, config, clock = table.store, table.paths, table.config, table.clock
-    require_same_table(TableStore(store, paths), config)  # T4: after the listing
-    if any(leftovers.found.values()):
-        check_store_clock(store, paths.clock_key, clock=clock)
-    facts = RunFacts("leftovers", leftovers.store_now_ms, {"quarantine_retention_ms": config.quarantine_retention_ms})
-    deleter = Deleter(store, audit=audit.begin(facts) if audit else None, check_alive=table.check_alive)
-    done: list[tuple[Kind, Deleted]] = [
-        ("lease", deleter.delete(find_ended_leases(leftovers))),
-        ("idempotency_key", deleter.delete(find_old_keys(leftovers))),
-        ("leftover", deleter.delete(find_old_pressure(leftovers))),
-    ]
+    require_same_table(table, table.config)  # T4: after the listing
+    if any(walk.leftovers.values()):
+        check_store_clock(table.store, table.paths.clock_key, clock=table.clock)
+    policy = {"quarantine_retention_ms": table.config.quarantine_retention_ms}
+    deleter = open_deleter(table, audit, RunFacts("leftovers", walk.store_now_ms, policy))
+    deleted: dict[Kind, int] = {}
+    failed: list[FailedDelete] = []
     problems: dict[str, str] = {}
+
+    def note(kind: Kind, done: Deleted) -> None:
+        deleted[kind] = len(done.keys)
+        failed.extend(done.failed)
+
+    for kind, (called, why) in _BY_AGE.items():
+        infos = walk.leftovers.get(kind, ())
+        note(
+            called,
+            deleter.delete(Doomed(i.key, called, why, ("age",), i.modified_ms, i.size_bytes) for i in infos),
+        )
+    others: tuple[tuple[Kind, Callable[[Table, TableWalk, Deleter], Deleted]], ...] = (
+        ("pin", _delete_ended_pins),
+        ("quarantine", _drop_old_quarantine),
+    )
+    for called, sweep in others:
+        try:
+            note(called, sweep(table, walk, deleter))
+        except Unavailable as error:
+            problems[called] = str(error)
+    aborted_uploads = 0
     try:
-        done.append(("pin", delete_ended_pins(TableStore(store, paths), leftovers, config=config, deleter=deleter)))
-    except Unavailable as error:
-        problems["pin"] = str(error)
-    try:
-        done.append(("quarantine", drop_old_quarantine(TableStore(store, paths), leftovers, deleter=deleter)))
-    except Unavailable as error:
-        problems["quarantine"] = str(error)
-    aborted = 0
-    try:
-        aborted = abort_old_uploads(TableStore(store, paths), config=config, store_now_ms=leftovers.store_now_ms)
+        aborted_uploads = _abort_old_uploads(table, walk)
     except Unavailable as error:
         problems["uploads"] = str(error)
-    oldest_ms = leftovers.oldest_staged_ms
+    oldest_ms = walk.store_now_ms if walk.oldest_staged_ms is None else walk.oldest_staged_ms
     return LeftoverResult(
-        deleted={kind: len(each.keys) for kind, each in done},
-        failed=tuple(failed for _, each in done for failed in each.failed),
-        aborted_uploads=aborted,
+        deleted=deleted,
+        failed=tuple(failed),
+        aborted_uploads=aborted_uploads,
         problems=problems,
-        late_staged_count=leftovers.late_staged_count,
-        oldest_staged_age_ms=0 if oldest_ms is None else max(0, leftovers.store_now_ms - oldest_ms),
+        late_staged_count=walk.late_staged_count,
+        oldest_staged_age_ms=max(0, walk.store_now_ms - oldest_ms),
     )
-
-
-def find_ended_leases(leftovers: Leftovers) -> Iterable[Doomed]:
-    """Return the leases that ended a day ago or longer (J4): nobody may renew one that has ended."""
-    return _doom(leftovers, "lease", "lease", "it ended more than a day ago")
-
-
-def delete_ended_pins(table: TableStore, leftovers: Leftovers, *, config: TableConfig, deleter: Deleter) -> Deleted:
-    """Delete the pins that hold nothing any more (J7): their keys are never used again. Raises Unavailable."""
-    if not leftovers.found.get("pin"):
-        return Deleted(frozenset(), ())
-    ended = find_ended_pins(table, data_grace_ms=config.data_grace_ms)
-    return deleter.delete(
-        Doomed(key, "pin", "it ended a grace period ago, and holds nothing any more") for key in ended
-    )
-
-
-def find_old_keys(leftovers: Leftovers) -> Iterable[Doomed]:
-    """Return the producers' keys that are forgotten (I7)."""
-    return _doom(leftovers, "idempotency_key", "idempotency_key", "a producer's key is remembered for a day")
-
-
-def find_old_pressure(leftovers: Leftovers) -> Iterable[Doomed]:
-    """Return what was said about back-pressure by a worker that is gone: it has no part in correctness."""
-    return _doom(leftovers, "pressure", "leftover", "what it says about back-pressure ran out long ago")
-
-
-def drop_old_quarantine(table: TableStore, leftovers: Leftovers, *, deleter: Deleter) -> Deleted:
-    """Drop what waited in quarantine for longer than the table's retention, as ``icedb quarantine drop`` does.
-
-    Entries whose retry has begun stay: whether it went through is not for a clock to say. So does what belongs to a
-    batch that is staged: a flush is about to write it anew.
-
-    Raises:
-        Unavailable: The store did not answer; what was dropped by then is dropped whole, or at the next sweep.
-    """
-    infos = leftovers.found.get("quarantine", ())
-    listed = {entry_of_object(info.key) for info in infos}
-    # WARN: before reasons are read. Between the two a flush would set the batch aside, with a reason of its own, and
-    # take it out of staging. What is not staged now cannot be any more: its id is too old (I3).
-    staged = find_staged(table, {batch_id_of_object(name) for name in listed})
-    free = {name for name in listed if batch_id_of_object(name) not in staged}
-    reasons = {entry_of_object(info.key): info.etag for info in infos if is_reason(info.key)}
-    claimed: dict[str, tuple[str, ...]] = {}
-    for batch_id in sorted(free & reasons.keys()):
-        # J6: counted when it is taken. An entry whose retry has begun is looked at and takes no place: a thousand of
-        # them, the oldest, would otherwise keep all the others for ever.
-        if len(claimed) >= MAX_DROPS:
-            break
-        payloads = begin_drop(table, batch_id, etag=reasons[batch_id])
-        if payloads is not None:
-            claimed[batch_id] = payloads
-    claimed |= _find_lone_payloads(table, infos, batch_ids=listed - claimed.keys(), free=free - reasons.keys())
-    first = deleter.delete(_drop(key) for keys in claimed.values() for key in keys)
-    kept = {each.key for each in first.failed}
-    # The payload first: a payload without a reason nobody would find.
-    gone = [batch_id for batch_id, keys in claimed.items() if not kept.intersection(keys)]
-    second = deleter.delete(_drop(reason_key(table.paths, batch_id)) for batch_id in gone)
-    return Deleted(first.keys | second.keys, (*first.failed, *second.failed))
-
-
-def abort_old_uploads(table: TableStore, *, config: TableConfig, store_now_ms: int) -> int:
-    """End the uploads below the table's prefix that began an orphan age ago, at least a day, and were never finished.
-
-    A directory store cannot tell whose they are, so no table's short orphan age ends another one's upload.
-
-    Raises:
-        Unavailable: The store did not answer, or refused.
-    """
-    before_ms = store_now_ms - max(config.orphan_age_ms, DAY_MS)
-    return table.store.abort_stale_uploads(f"{table.paths.prefix}/", before_ms=before_ms)
 
 
 def sweep_probes(store: ObjectStore, *, prefix: str = "") -> Deleted:
@@ -233,11 +160,55 @@ def sweep_probes(store: ObjectStore, *, prefix: str = "") -> Deleted:
     )
 
 
-def _doom(leftovers: Leftovers, kind: ObjectKind, doomed_kind: Kind, why: str) -> Iterable[Doomed]:
-    return (
-        Doomed(info.key, doomed_kind, why, ("age",), info.modified_ms, info.size_bytes)
-        for info in leftovers.found.get(kind, ())
+def _delete_ended_pins(table: Table, walk: TableWalk, deleter: Deleter) -> Deleted:
+    """Delete the pins that hold nothing any more (J7): their keys are never used again. Raises Unavailable."""
+    if not walk.leftovers.get("pin"):
+        return Deleted()
+    ended = find_ended_pins(table, data_grace_ms=table.config.data_grace_ms)
+    return deleter.delete(
+        Doomed(key, "pin", "it ended a grace period ago, and holds nothing any more") for key in ended
     )
+
+
+def _abort_old_uploads(table: Table, walk: TableWalk) -> int:
+    """End the uploads below the table's prefix that began an orphan age ago, at least a day, and were never finished.
+
+    A directory store cannot tell whose they are, so no table's short orphan age ends another one's upload.
+    """
+    before_ms = walk.store_now_ms - max(table.config.orphan_age_ms, DAY_MS)
+    return table.store.abort_stale_uploads(f"{table.paths.prefix}/", before_ms=before_ms)
+
+
+def _drop_old_quarantine(table: Table, walk: TableWalk, deleter: Deleter) -> Deleted:
+    """Drop what waited in quarantine for longer than the table's retention, as ``icedb quarantine drop`` does.
+
+    Entries whose retry has begun stay: whether it went through is not for a clock to say. So does what belongs to a
+    batch that is staged: a flush is about to write it anew. If the store does not answer, what was dropped by then is
+    dropped whole, or at the next sweep.
+    """
+    infos = walk.leftovers.get("quarantine", ())
+    listed = {entry_of_object(info.key) for info in infos}
+    # WARN: before reasons are read. Between the two a flush would set the batch aside, with a reason of its own, and
+    # take it out of staging. What is not staged now cannot be any more: its id is too old (I3).
+    staged = find_staged(table, {batch_id_of_object(name) for name in listed})
+    free = {name for name in listed if batch_id_of_object(name) not in staged}
+    reasons = {entry_of_object(info.key): info.etag for info in infos if is_reason(info.key)}
+    claimed: dict[str, tuple[str, ...]] = {}
+    for entry in sorted(free & reasons.keys()):
+        # J6: counted when it is taken. An entry whose retry has begun is looked at and takes no place: a thousand of
+        # them, the oldest, would otherwise keep all the others for ever.
+        if len(claimed) >= MAX_DROPS:
+            break
+        payloads = begin_drop(table, entry, etag=reasons[entry])
+        if payloads is not None:
+            claimed[entry] = payloads
+    claimed |= _find_lone_payloads(table, infos, entries=listed - claimed.keys(), free=free - reasons.keys())
+    first = deleter.delete(_drop(key) for keys in claimed.values() for key in keys)
+    kept = {each.key for each in first.failed}
+    # The payload first: a payload without a reason nobody would find.
+    gone = [entry for entry, keys in claimed.items() if not kept.intersection(keys)]
+    second = deleter.delete(_drop(reason_key(table.paths, entry)) for entry in gone)
+    return Deleted(first.keys | second.keys, (*first.failed, *second.failed))
 
 
 def _drop(key: str) -> Doomed:
@@ -245,11 +216,7 @@ def _drop(key: str) -> Doomed:
 
 
 def _find_lone_payloads(
-    table: TableStore,
-    infos: Sequence[ObjectInfo],
-    *,
-    batch_ids: Collection[str],
-    free: Collection[str],
+    table: Table, infos: Sequence[ObjectInfo], *, entries: Collection[str], free: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return old payloads without a reason, and those of which an earlier drop was cut off.
 
@@ -258,16 +225,16 @@ def _find_lone_payloads(
     """
     payloads: dict[str, list[str]] = {}
     for info in infos:
-        batch_id = entry_of_object(info.key)
-        if batch_id in batch_ids:
-            keys = payloads.setdefault(batch_id, [])
+        entry = entry_of_object(info.key)
+        if entry in entries:
+            keys = payloads.setdefault(entry, [])
             if not is_reason(info.key):
                 keys.append(info.key)
     found: dict[str, tuple[str, ...]] = {}
-    for batch_id, keys in payloads.items():
+    for entry, keys in payloads.items():
         if len(found) >= MAX_DROPS:
             break
-        reason = find_reason(table, batch_id)
-        if (reason is None and batch_id in free) or (reason is not None and is_being_dropped(reason)):
-            found[batch_id] = tuple(keys)
+        reason = find_reason(table, entry)
+        if (reason is None and entry in free) or (reason is not None and is_being_dropped(reason)):
+            found[entry] = tuple(keys)
     return found

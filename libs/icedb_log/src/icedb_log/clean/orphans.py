@@ -6,31 +6,119 @@ made live after the listing is named by the log that is read after it; a worker 
 deleted, its commit was settled before. What may go was an orphan in an earlier sweep, too, a grace period ago, is not
 too much of the table, and cannot be of a commit that was lost.
 
+| guard | keeps | until |
+| --- | --- | --- |
+| ``age`` | what is younger than the orphan age, by LastModified or by its name | it is old enough |
+| ``sighting`` | what was not an orphan a grace period ago, as far as a sweep has written down | it was |
+| ``share`` | everything, while too much of the table is unnamed; what was too much once, for good | a person looks |
+| ``lost`` | what there was when a commit was found lost: a log file names files of any age (F5) | a person decides |
+
 Only data files below ``_data/`` that end in ``.parquet`` are ever deleted here. What is of no known kind is reported
 and kept, wherever it lies.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final, Literal
 
-from icedb_log.clean.audit import AuditLog, RunFacts
-from icedb_log.clean.deletion import Deleted, Deleter, Doomed
-from icedb_log.clean.leftovers import Leftovers, find_leftover_ages
-from icedb_log.clean.orphan_plan import OrphanPlan, OrphanPolicy, WaitingOrphan, is_ripe, plan_orphans
-from icedb_log.clean.orphan_record import OrphanRecord, read_orphan_record, write_orphan_record
+from icedb_log.clean.audit import AuditLog, RunFacts, open_deleter
+from icedb_log.clean.deletion import Deleted, Doomed
+from icedb_log.clean.leftovers import find_leftover_ages
+from icedb_log.clean.orphan_record import OrphanRecord, Sighting, read_orphan_record, write_orphan_record
 from icedb_log.clean.pins import PinReader
-from icedb_log.clean.table_walk import TableWalk, walk_table
-from icedb_log.keys import ROLES
+from icedb_log.clean.table_walk import TableWalk, Tally, born_ms, walk_table
+from icedb_log.errors import InvalidRequest
+from icedb_log.keys import ROLES, file_time_ms
 from icedb_log.log.fence import read_landed, settle_fence
 from icedb_log.log.lost_commits import find_lost
 from icedb_log.model import LogView
 from icedb_log.repair.rebuild_record import read_held
 from icedb_log.store.object_store import FailedDelete, ObjectInfo
-from icedb_log.store.store_clock import check_store_clock
-from icedb_log.store.table_store import TableStore
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS, check_store_clock
 from icedb_log.table.stored_config import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
+
+OrphanGuard = Literal["age", "sighting", "share", "lost"]
+
+DEFAULT_MAX_SHARE: Final = 0.25
+"""So much of the bytes of a table may be orphans before a person has to look: its log may be what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanPolicy:
+    """What one sweep is told.
+
+    Attributes:
+        older_than_ms: The age from which on an unnamed data file is an orphan; ``None``: the table's ``orphan_age_ms``.
+            Never lower than that: W3 is built on it.
+        max_share: Part of the bytes of all data files that may be orphans, 0 to 1. 1: the share is not looked at.
+        is_forced: Delete whatever the share is, also what was refused before, and what may be of a lost commit.
+            Nothing else is overruled.
+    """
+
+    older_than_ms: int | None = None
+    max_share: float = DEFAULT_MAX_SHARE
+    is_forced: bool = False
+
+    def age_ms(self, config: TableConfig) -> int:
+        """Return the age that counts.
+
+        Raises:
+            InvalidRequest: An age below the table's, or a share that is none.
+        """
+        if not 0 <= self.max_share <= 1:
+            raise InvalidRequest(f"table {config.name}: a share lies between 0 and 1, {self.max_share:g} does not")
+        if self.older_than_ms is None:
+            return config.orphan_age_ms
+        if self.older_than_ms < config.orphan_age_ms:
+            raise InvalidRequest(
+                f"table {config.name}: data files that are {self.older_than_ms} ms old may still be committed, its "
+                f"orphan age is {config.orphan_age_ms} ms: give that or more (`icedb table show {config.name}`)"
+            )
+        return self.older_than_ms
+
+    @property
+    def is_without_share(self) -> bool:
+        """Whether the share is not looked at."""
+        return self.is_forced or self.max_share >= 1
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingOrphan:
+    """An unnamed data file that is kept for now.
+
+    Attributes:
+        key: Its key.
+        guard: What keeps it.
+        until_ms: When the guard ends, by the store's clock, if the next sweeps find the same; ``None``: when a person
+            acts, or the share gets smaller.
+        size_bytes: Its size.
+    """
+
+    key: str
+    guard: OrphanGuard
+    until_ms: int | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanPlan:
+    """What may go, and what the record says from now on.
+
+    Attributes:
+        doomed: Orphans that may go now.
+        waiting: The others, and young ones as far as the walk holds them.
+        sightings: What the record says from now on, by key.
+        held: Of what is old, what the share guard keeps until somebody forces it.
+        share: Part of the bytes of all data files that are old and unnamed, 0 to 1.
+    """
+
+    doomed: tuple[ObjectInfo, ...]
+    waiting: tuple[WaitingOrphan, ...]
+    sightings: Mapping[str, Sighting]
+    held: Tally
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,72 +127,32 @@ class OrphanResult:
 
     Attributes:
         is_dry_run: Whether nothing was touched.
+        walk: What lies below the table's prefix; of data files, those that nothing names.
         deleted: Orphans deleted.
         failed: Orphans that could not be deleted; the next sweep tries again.
         waiting: Unnamed data files that are kept for now, and why; at most 210,000 of them, the oldest first.
-        orphan_count: Unnamed data files that are old enough, with those that were deleted.
-        orphan_bytes: Their size.
-        young_count: Unnamed data files that are not old enough; many of them are about to be committed.
-        young_bytes: Their size.
-        data_bytes: Size of all data files.
-        share: Part of it that orphans are, 0 to 1.
+        share: Part of the bytes of all data files that orphans are, 0 to 1.
         max_share: More than this is not deleted.
-        held_count: Orphans that the share guard has refused to delete: somebody has to look whether the log is whole
+        held: Orphans that the share guard has refused to delete: somebody has to look whether the log is whole
             (``icedb fsck``), and to force the deletion if it is.
-        held_bytes: Their size.
-        future: Unnamed data files whose LastModified or name lies in the store's future; kept.
-        unknown: Objects of no known kind anywhere in the table; kept. At most 1,000 of them.
-        unknown_count: All of these.
         is_contended: Another sweep wrote the record meanwhile, or nobody knows: nothing was deleted, the next sweep
             goes on.
-        has_more: There are more orphans than one sweep takes; the next sweeps take the others.
         record_problem: Why the record of earlier sweeps could not be used; empty if it could.
         lost: Commits that landed and whose log files are not there (F5), by name: nothing is deleted until a person has
             decided (``icedb rebuild``, or force).
-        store_now_ms: The time that ages were measured against.
-        leftovers: What else the walk found that may have ended, for ``sweep_leftovers``.
     """
 
     is_dry_run: bool
+    walk: TableWalk
     deleted: tuple[str, ...]
     failed: tuple[FailedDelete, ...]
     waiting: tuple[WaitingOrphan, ...]
-    orphan_count: int
-    orphan_bytes: int
-    young_count: int
-    young_bytes: int
-    data_bytes: int
     share: float
     max_share: float
-    held_count: int
-    held_bytes: int
-    future: tuple[str, ...]
-    unknown: tuple[str, ...]
-    unknown_count: int
+    held: Tally
     is_contended: bool
-    has_more: bool
     record_problem: str
     lost: tuple[str, ...]
-    store_now_ms: int
-    leftovers: Leftovers
-
-
-@dataclass(frozen=True, slots=True)
-class _Sweep:
-    """What one sweep works with."""
-
-    table: Table
-    policy: OrphanPolicy
-    audit: AuditLog | None
-
-    def open_deleter(self, store_now_ms: int) -> Deleter:
-        """Return what deletes for this sweep."""
-        bounds = {
-            "orphan_age_ms": self.policy.age_ms(self.table.config),
-            "data_grace_ms": self.table.config.data_grace_ms,
-        }
-        audit = self.audit.begin(RunFacts("orphans", store_now_ms, bounds)) if self.audit else None
-        return Deleter(self.table.store, audit=audit, check_alive=self.table.check_alive)
 
 
 def sweep_orphans(
@@ -126,48 +174,54 @@ def sweep_orphans(
         Unavailable: The store did not answer, or its clock jumped.
         CommitOutcomeUnknown: The same, about a commit under way; nothing was deleted.
     """
-    store, paths, config = table.store, table.paths, table.config
+    config = table.config
     policy = policy or OrphanPolicy()
     age_ms = policy.age_ms(config)
-    sweep = _Sweep(table, policy, audit)
-    record = read_orphan_record(TableStore(store, paths))
+    record = read_orphan_record(table)
     walk = walk_table(
-        TableStore(store, paths),
+        table,
         named=_named(table.read_log()),  # decides nothing: J5 asks the log again after the listing
         age_ms=age_ms,
         leftover_ages_ms=find_leftover_ages(config),
     )
-    require_same_table(TableStore(store, paths), config)  # T4: after the listing
+    require_same_table(table, config)  # T4: after the listing
     ripe = any(is_ripe(i, record.sightings.get(i.key), config=config, now_ms=walk.store_now_ms) for i in walk.old)
     if ripe and not dry_run:
         # WARN: a worker that stalls between its last look at the time (W3) and its PUT would name what is deleted
         # here. Its intent is in the fence by then: its commit is settled, and only a log read after that counts.
         for role in ROLES:
-            settle_fence(TableStore(store, paths), role)
+            settle_fence(table, role)
     landed, view = _read_fences_and_log(table)  # J5: after the listing
-    walk.keep_unnamed(
-        _named(view) | read_held(TableStore(store, paths)) | _pinned(TableStore(store, paths), config)
-    )  # B5, J7
+    walk.keep_unnamed(_named(view) | read_held(table) | _pinned(table))  # B5, J7
     lost = record.with_lost(find_lost(landed, view), view)
     if lost != record.lost:
-        require_same_table(TableStore(store, paths), config)  # T4: a purge empties the log
+        require_same_table(table, config)  # T4: a purge empties the log
     if policy.is_forced:
         lost = {name: replace(each, is_given_up=True) for name, each in lost.items()}
     found = replace(record, lost=lost)
     plan = plan_orphans(
-        walk,
-        record.sightings,
-        config=config,
-        policy=policy,
-        log_read_ms=view.store_now_ms,
-        lost_ms=found.lost_ms,
+        walk, record.sightings, config=config, policy=policy, log_read_ms=view.store_now_ms, lost_ms=found.lost_ms
     )
-    is_written, deleted = True, Deleted(frozenset(), ())
+    is_written, deleted = True, Deleted()
     if dry_run:
-        deleted = Deleted(frozenset(info.key for info in plan.doomed), ())
+        deleted = Deleted(frozenset(info.key for info in plan.doomed))
     elif plan.doomed or plan.sightings != record.sightings or lost or record.lost:
-        is_written, deleted = _delete(sweep, plan, found, walk)
-    return _result(plan, walk, policy, found, deleted, is_dry_run=dry_run, is_contended=not is_written)
+        is_written = _write_down(table, plan, found)
+        if is_written and plan.doomed:
+            deleted = _delete(table, plan, policy, audit, store_now_ms=walk.store_now_ms)
+    return OrphanResult(
+        is_dry_run=dry_run,
+        walk=walk,
+        deleted=tuple(sorted(deleted.keys)),
+        failed=deleted.failed,
+        waiting=plan.waiting,
+        share=plan.share,
+        max_share=policy.max_share,
+        held=plan.held,
+        is_contended=not is_written,
+        record_problem=record.problem,
+        lost=found.open_lost,
+    )
 
 
 def _read_fences_and_log(table: Table) -> tuple[tuple[str, ...], LogView]:
@@ -176,67 +230,128 @@ def _read_fences_and_log(table: Table) -> tuple[tuple[str, ...], LogView]:
     return landed, table.read_log()
 
 
-def _delete(sweep: _Sweep, plan: OrphanPlan, record: OrphanRecord, walk: TableWalk) -> tuple[bool, Deleted]:
-    """Write the record, then delete; return whether the record is written, and what is gone."""
-    nothing, table = Deleted(frozenset(), ()), sweep.table
+def _write_down(table: Table, plan: OrphanPlan, record: OrphanRecord) -> bool:
+    """Write the record; return whether it is written.
+
+    WARN: before the deletion, and nothing is deleted without it: of two sweeps that run at once, one does it. Another
+    one may have found this object named meanwhile, and taken its sighting away.
+    """
     if plan.sightings or record.lost:
         # Before anything is written down by this clock, and before anything goes by it.
         check_store_clock(table.store, table.paths.clock_key, clock=table.clock)
-    # WARN: before the deletion, and nothing is deleted without it: of two sweeps that run at once, one does it. Another
-    # one may have found this object named meanwhile, and taken its sighting away.
-    is_written = write_orphan_record(table, plan.sightings, replaces=record.etag, clock=table.clock, lost=record.lost)
-    if not (is_written and plan.doomed):
-        return is_written, nothing
-    return True, sweep.open_deleter(walk.store_now_ms).delete(_doom(plan.doomed, sweep.policy))
+    return write_orphan_record(table, plan.sightings, replaces=record.etag, clock=table.clock, lost=record.lost)
 
 
-def _doom(infos: Iterable[ObjectInfo], policy: OrphanPolicy) -> Iterable[Doomed]:
+def _delete(
+    table: Table, plan: OrphanPlan, policy: OrphanPolicy, audit: AuditLog | None, *, store_now_ms: int
+) -> Deleted:
+    bounds = {"orphan_age_ms": policy.age_ms(table.config), "data_grace_ms": table.config.data_grace_ms}
     passed = ("age", "sighting") if policy.is_without_share else ("age", "sighting", "share")
     why = "no log file names it, in two sweeps a grace period apart"
-    return (Doomed(info.key, "orphan", why, passed, info.modified_ms, info.size_bytes) for info in infos)
+    return open_deleter(table, audit, RunFacts("orphans", store_now_ms, bounds)).delete(
+        Doomed(info.key, "orphan", why, passed, info.modified_ms, info.size_bytes) for info in plan.doomed
+    )
 
 
 def _named(view: LogView) -> set[str]:
     return {marker.path for file in view.files for marker in file.log.markers}
 
 
-def _pinned(table: TableStore, config: TableConfig) -> set[str]:
+def _pinned(table: Table) -> set[str]:
     """Return what pins name: a log that was rebuilt may not name it any more."""
-    pins = PinReader().read(table, data_grace_ms=config.data_grace_ms)
-    return {path for pin in pins for path in pin.paths or ()}
+    pins = PinReader().read(table, data_grace_ms=table.config.data_grace_ms)
+    return {path for pin in pins for path in pin.files or ()}
 
 
-def _result(
-    plan: OrphanPlan,
-    walk: TableWalk,
-    policy: OrphanPolicy,
-    record: OrphanRecord,
-    deleted: Deleted,
-    *,
-    is_dry_run: bool,
-    is_contended: bool,
-) -> OrphanResult:
-    return OrphanResult(
-        is_dry_run=is_dry_run,
-        deleted=tuple(sorted(deleted.keys)),
-        failed=deleted.failed,
-        waiting=plan.waiting,
-        orphan_count=walk.old_tally.count,
-        orphan_bytes=walk.old_tally.size_bytes,
-        young_count=walk.young_tally.count,
-        young_bytes=walk.young_tally.size_bytes,
-        data_bytes=walk.data.size_bytes,
-        share=plan.share,
-        max_share=policy.max_share,
-        held_count=len(plan.held),
-        held_bytes=sum(info.size_bytes for info in plan.held),
-        future=tuple(walk.future),
-        unknown=tuple(walk.unknown),
-        unknown_count=walk.unknown_count,
-        is_contended=is_contended,
-        has_more=walk.has_more,
-        record_problem=record.problem,
-        lost=record.open_lost,
-        store_now_ms=walk.store_now_ms,
-        leftovers=Leftovers(walk.store_now_ms, walk.leftovers, walk.late_staged_count, walk.oldest_staged_ms),
+# The plan: pure.
+
+
+def is_ripe(info: ObjectInfo, sighting: Sighting | None, *, config: TableConfig, now_ms: int) -> bool:
+    """Return whether an old unnamed data file was one a grace period ago already."""
+    return (
+        sighting is not None
+        and _still_counts(info, sighting, config=config, now_ms=now_ms)
+        and sighting.first_seen_ms + config.data_grace_ms <= now_ms
     )
+
+
+def plan_orphans(
+    walk: TableWalk,
+    seen: Mapping[str, Sighting],
+    *,
+    config: TableConfig,
+    policy: OrphanPolicy,
+    log_read_ms: int,
+    lost_ms: int = 0,
+) -> OrphanPlan:
+    """Plan one sweep.
+
+    Args:
+        walk: What lies there and is unnamed, by a log that was read after it.
+        seen: What earlier sweeps saw.
+        config: Grace period and orphan age.
+        policy: Of this sweep.
+        log_read_ms: The store's clock when that log was listed: from then on a new orphan counts as seen.
+        lost_ms: The store's clock when the last of the commits was found lost of which nobody has decided anything
+            (F5); 0: there is none.
+    """
+    now_ms = walk.store_now_ms
+    sightings: dict[str, Sighting] = {}
+    for info in walk.old:
+        known = seen.get(info.key)
+        still_counts = known is not None and _still_counts(info, known, config=config, now_ms=now_ms)
+        sightings[info.key] = known if known and still_counts else Sighting(info.etag, log_read_ms)
+    share = _share(walk.old_tally.size_bytes, walk)
+    # WARN: young ones count, too. The log is lost when most files are young: a few are old, and few bytes. They would
+    # be deleted, part by part, as they get old. A large merge looks the same; it is committed soon.
+    is_unclear = _share(walk.old_tally.size_bytes + walk.young_tally.size_bytes, walk) > policy.max_share
+    if share > policy.max_share and not policy.is_without_share:
+        # WARN: remembered, for good. Otherwise the table whose log is gone grows by new commits, unnoticed, until what
+        # it had before is a small share of it.
+        sightings = {key: replace(each, is_held=True) for key, each in sightings.items()}
+    doomed: list[ObjectInfo] = []
+    waiting: list[WaitingOrphan] = []
+    held = Tally()
+    for info in walk.old:
+        sighting, until_ms = sightings[info.key], None
+        guard: OrphanGuard | None = None
+        if sighting.is_held and not policy.is_without_share:
+            held.add(info)
+            guard = "share"
+        elif not is_ripe(info, seen.get(info.key), config=config, now_ms=now_ms):
+            guard, until_ms = "sighting", sighting.first_seen_ms + config.data_grace_ms
+        elif _may_be_lost(info, lost_ms) and not policy.is_forced:
+            guard = "lost"
+        elif is_unclear and not policy.is_without_share:
+            guard = "share"
+        if guard is None:
+            doomed.append(info)
+        else:
+            waiting.append(WaitingOrphan(info.key, guard, until_ms, info.size_bytes))
+    age_ms = policy.age_ms(config)
+    waiting += (WaitingOrphan(info.key, "age", born_ms(info) + age_ms, info.size_bytes) for info in walk.young)
+    return OrphanPlan(tuple(doomed), tuple(waiting), sightings, held, share)
+
+
+def _may_be_lost(info: ObjectInfo, lost_ms: int) -> bool:
+    """Return whether an unnamed data file may be of a commit that was found lost at that time (F5).
+
+    WARN: however old it is. The log file of a merge that was lost carried what older commits had made live.
+    """
+    first_ms = min(info.modified_ms, file_time_ms(info.key) or info.modified_ms)
+    return lost_ms > 0 and first_ms <= lost_ms + MAX_STORE_GAP_MS
+
+
+def _still_counts(info: ObjectInfo, sighting: Sighting, *, config: TableConfig, now_ms: int) -> bool:
+    """Return whether what was seen is this very object, and was old enough by what is known of it today.
+
+    A key never comes back, but an object can: out of a backup, as the record can. Its LastModified says so then. And a
+    time in the store's future was not told by the clock that goes now.
+    """
+    return sighting.etag == info.etag and born_ms(info) + config.orphan_age_ms <= sighting.first_seen_ms <= now_ms
+
+
+def _share(size_bytes: int, walk: TableWalk) -> float:
+    if walk.data.size_bytes <= 0:
+        return 1.0 if walk.old_tally.count else 0.0
+    return size_bytes / walk.data.size_bytes

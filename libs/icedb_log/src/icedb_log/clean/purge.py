@@ -8,22 +8,116 @@ Fences and seals stay: a worker that slept through all of it finds that another 
 sealed. So do registrations of views (a compare-and-set that sleeps must not find them absent again), certificates of
 erasures, the audit, and ``table.json``: S3 has no delete on condition, and who deletes it last could delete the
 configuration of a table that has just been created.
+
+WARN: data files before log files. Readers of v3 do not know ``table.json``: of half a log they would read rows twice (a
+tombstone is gone, what it killed is not) or not at all, and not notice. Of a log without its data files they read
+nothing and fail; the log itself goes when all that it names is gone.
 """
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import Any, Final, Literal
 
-from icedb_log.clean.audit import AuditLog, sweep_audit
-from icedb_log.clean.claims import find_claims, find_holds
+import orjson
+
+from icedb_log.clean.audit import AuditLog, RunFacts, open_deleter, sweep_audit
+from icedb_log.clean.deletion import CHUNK_KEYS, Deleter, Doomed
 from icedb_log.clean.drop import replace_config
-from icedb_log.clean.purge_run import PurgeLimits, PurgeResult, PurgeRun
+from icedb_log.clean.guards import Hold
+from icedb_log.clean.holds import find_claims, find_claims_on_data
 from icedb_log.clock import Clock
-from icedb_log.store.object_store import ObjectInfo
+from icedb_log.errors import CorruptLog, Fenced, IceDBError, NotFound, Unavailable, UnsupportedFormat
+from icedb_log.jobs import CheckAlive, never_stop
+from icedb_log.keys import ROLES, TablePaths, file_time_ms
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.fence import acquire_fence
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.stored_config import load_any_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MINUTE_MS
+
+PurgeState = Literal["kept", "waiting", "purging", "purged"]
+"""``kept``: not dropped, or its time is not over; ``waiting``: it is over, and somebody needs the table; ``purging``:
+the run ended before the purge did; ``purged``: all is gone."""
+
+MAX_SEAL_BYTES: Final = 128
+"""No seal is larger, and hardly another log file as small: only these are looked at for being one."""
+_NO_ANSWER: Final[tuple[DeleteFailure, ...]] = ("unanswered", "other")
+_MAX_ATTEMPTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeLimits:
+    """Bounds of one run.
+
+    Attributes:
+        run_ms: After this no new chunk is begun; the next run goes on.
+        chunk_keys: Objects deleted between two looks at the lock, and held in memory.
+        page_keys: Keys of one page of a listing.
+    """
+
+    run_ms: int = 5 * MINUTE_MS
+    chunk_keys: int = CHUNK_KEYS
+    page_keys: int = MAX_KEYS_PER_PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeResult:
+    """What one run did.
+
+    Attributes:
+        state: How the table stands now.
+        deleted_count: Objects deleted by this run.
+        deleted_bytes: Of them.
+        failed: What could not be deleted; the next run tries again.
+        waits_for: Who needs the table.
+    """
+
+    state: PurgeState
+    deleted_count: int = 0
+    deleted_bytes: int = 0
+    failed: tuple[FailedDelete, ...] = ()
+    waits_for: tuple[Hold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeProgress:
+    """What the runs of one purge have done so far: ``_icedb/purge.json``, for people. Nothing is decided by it.
+
+    Attributes:
+        drop_id: Of the drop that it is the purge of.
+        started_ms: When its first run began, unix ms by the store's clock.
+        updated_ms: When this was written, unix ms by the store's clock.
+        deleted_count: Objects deleted; a run that was killed may have deleted some more.
+        deleted_bytes: Of them.
+        failed_count: Objects that the last run could not delete.
+        problem: The store's words about the first of them.
+    """
+
+    drop_id: str
+    started_ms: int
+    updated_ms: int = 0
+    deleted_count: int = 0
+    deleted_bytes: int = 0
+    failed_count: int = 0
+    problem: str = ""
+
+
+def read_progress(table: TableStore, *, drop_id: str) -> PurgeProgress | None:
+    """Return what the runs of one purge have done; ``None`` if nothing is known. Raises Unavailable."""
+    try:
+        stored = table.store.get(table.paths.purge_key)
+        value: dict[str, Any] = orjson.loads(stored.body)
+        found = PurgeProgress(**{**value, "updated_ms": stored.info.modified_ms})
+    except (NotFound, ValueError, TypeError):
+        return None
+    return found if found.drop_id == drop_id else None
 
 
 def purge_table(
@@ -32,7 +126,7 @@ def purge_table(
     clock: Clock,
     owner: str,
     audit: AuditLog | None = None,
-    check_alive: Callable[[], None] | None = None,
+    check_alive: CheckAlive = never_stop,
     limits: PurgeLimits | None = None,
 ) -> PurgeResult:
     """Purge a table whose time in the trash is over, or go on with a purge that has begun. Idempotent.
@@ -62,9 +156,11 @@ def purge_table(
         change = look(table, config, mark, info=info, clock=clock)
         if isinstance(change, PurgeResult):
             return change
-        if not _begin(table, config, mark, change=change, etag=info.etag, clock=clock):
+        if not _begin(
+            table, config, mark.model_copy(update={"state": "purging", **change}), etag=info.etag, clock=clock
+        ):
             return PurgeResult("kept")
-    run = PurgeRun(table, config, mark.drop_id, clock=clock, owner=owner, limits=limits or PurgeLimits())
+    run = PurgeRun(Table.of(config, table, clock=clock, owner=owner), mark.drop_id, limits=limits or PurgeLimits())
     return run.purge(audit=audit, check_alive=check_alive)
 
 
@@ -73,9 +169,9 @@ def _look_at_trash(
 ) -> PurgeResult | dict[str, Any]:
     """Return what becomes of the mark of a table in the trash, or why its time has not come (T3)."""
     del clock  # it is asked when the purge begins
-    if info.modified_ms + mark.keep_ms > table.store.list_page(table.paths.config_key, limit=1).store_now_ms:  # T1
+    if info.modified_ms + mark.keep_ms > table.read_store_clock():  # T1
         return PurgeResult("kept")
-    claims = (*find_claims(table), *find_holds(table, config))
+    claims = (*find_claims(table), *find_claims_on_data(table, config))
     return PurgeResult("waiting", waits_for=claims) if claims else {"dropped_ms": info.modified_ms}
 
 
@@ -87,23 +183,228 @@ def _look_at_purged(
         # Names of the audit never come again: this may meet a new table.
         done = sweep_audit(table, retention_ms=config.audit_retention_ms, clock=clock)
         return PurgeResult("purged", len(done.keys), failed=done.failed)
-    if info.modified_ms + config.seal_age_ms > table.store.list_page(table.paths.config_key, limit=1).store_now_ms:
+    if info.modified_ms + config.seal_age_ms > table.read_store_clock():
         return PurgeResult("purged")
     return {"is_final": True, "purgers": ()}  # F4: nobody of them sleeps any more
 
 
-def _begin(
-    table: TableStore,
-    config: TableConfig,
-    mark: Dropped,
-    *,
-    change: dict[str, Any],
-    etag: str,
-    clock: Clock,
-) -> bool:
+def _begin(table: TableStore, config: TableConfig, begun: Dropped, *, etag: str, clock: Clock) -> bool:
     """Say in ``table.json`` that the purge begins; return whether it has: somebody may have been faster."""
     check_store_clock(table.store, table.paths.clock_key, clock=clock)
-    begun = mark.model_copy(update={"state": "purging", **change})
     replace_config(table, config.model_copy(update={"dropped": begun}), etag=etag)
     found = load_any_config(table)[0].dropped
-    return found is not None and found.drop_id == mark.drop_id and found.state == "purging"
+    return found is not None and found.drop_id == begun.drop_id and found.state == "purging"
+
+
+class PurgeRun:
+    """One run of one purge. For one thread, once.
+
+    Args:
+        table: The table, with its configuration as it was.
+        drop_id: Of the drop.
+        limits: Bounds of the run.
+    """
+
+    def __init__(self, table: Table, drop_id: str, *, limits: PurgeLimits) -> None:
+        self._table = table
+        self._drop_id = drop_id
+        self._me = f"{table.owner}/{table.clock.new_id()}"
+        self._limits = limits
+        self._ends_ms = table.clock.monotonic_ms() + limits.run_ms
+        self._count = self._size_bytes = 0
+        self._failed: list[FailedDelete] = []
+        self._seals: set[str] = set()
+        self._has_joined = False
+        self._is_unanswered = False
+        self._before = PurgeProgress(drop_id, 0)
+
+    def purge(self, *, audit: AuditLog | None, check_alive: CheckAlive) -> PurgeResult:
+        """Take the fences, delete what goes, and say so in the mark. Raises as ``purge_table``."""
+        table = self._table
+        for role in ROLES:
+            # T4: from here on nobody commits who knew the table: what was under way has landed or is sealed, and who
+            # comes later has another incarnation in mind.
+            acquire_fence(replace(table, owner=f"purge {table.owner}"), role, becomes=self._drop_id)
+        now_ms = table.read_store_clock()
+        self._before = read_progress(table, drop_id=self._drop_id) or PurgeProgress(self._drop_id, now_ms)
+        mark = table.config.dropped
+        deleter = open_deleter(
+            table.watched_by(lambda: self._check_alive(check_alive)),
+            audit,
+            RunFacts("purge", now_ms, {"keep_ms": mark.keep_ms if mark else None}),
+            chunk_keys=self._limits.chunk_keys,
+        )
+        is_empty = self._delete_all(deleter)
+        self._write_progress()
+        self._leave(is_empty=is_empty)
+        return PurgeResult("purged" if is_empty else "purging", self._count, self._size_bytes, tuple(self._failed))
+
+    def _delete_all(self, deleter: Deleter) -> bool:
+        """Delete everything that goes; return whether a listing has found nothing any more."""
+        paths = self._table.paths
+        for prefix in (paths.data_prefix, f"{paths.prefix}/_log", f"{paths.prefix}/"):
+            while self._delete_below(deleter, prefix):
+                if self._failed or self._is_over():
+                    return False
+        return True
+
+    def _delete_below(self, deleter: Deleter, prefix: str) -> bool:
+        """Go once through what lies below a prefix; return whether there was anything to delete.
+
+        What may be deleted late goes first: only for the rest the run has to be registered (T5).
+        """
+        has_found = False
+        for may_be_late in (True, False):
+            found = (info for info in self._list(prefix) if _may_be_late(self._table.paths, info.key) is may_be_late)
+            while chunk := list(islice(found, self._limits.chunk_keys)):
+                has_found = True
+                self._delete(deleter, chunk, may_be_late=may_be_late)
+                if self._is_over():
+                    return True
+        return has_found
+
+    def _delete(self, deleter: Deleter, chunk: list[ObjectInfo], *, may_be_late: bool) -> None:
+        # WARN: T5: after the listing. A run sleeps before it lists, another one ends the purge, the table is created
+        # anew: what this run lists is the new table. While the mark is there, there was none when it was listed.
+        self._require_purging()
+        if not may_be_late:
+            self._join()
+        sizes = {info.key: info.size_bytes for info in chunk}
+        done = deleter.delete(
+            Doomed(info.key, "dropped_table", "its table was dropped", ("trash",), size_bytes=info.size_bytes)
+            for info in chunk
+        )
+        self._count += len(done.keys)
+        self._size_bytes += sum(sizes[key] for key in done.keys)
+        self._failed += done.failed
+        if not may_be_late:
+            self._is_unanswered |= any(each.kind in _NO_ANSWER for each in done.failed)
+        self._write_progress()
+
+    def _check_alive(self, check_alive: CheckAlive) -> None:
+        """Ask whether the run goes on; one that is stopped here has nothing under way, and takes itself out (T5)."""
+        try:
+            check_alive()
+        except IceDBError:
+            with contextlib.suppress(IceDBError):
+                self._leave(is_empty=False)
+            raise
+
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield what lies below a prefix and goes, page by page: a table may have millions of objects."""
+        paths, token = self._table.paths, None
+        keys = (paths.config_key, paths.purge_key)
+        prefixes = (paths.fences_prefix, paths.closed_erasures_prefix, paths.audit_prefix, paths.views_prefix)
+        while True:
+            page = self._table.store.list_page(prefix, token=token, limit=self._limits.page_keys)
+            for info in page.objects:
+                stays = info.key in keys or info.key.startswith(prefixes)
+                if not (stays or self._is_young_seal(info, now_ms=page.store_now_ms)):
+                    yield info
+            token = page.next_token
+            if token is None:
+                return
+
+    def _is_young_seal(self, info: ObjectInfo, *, now_ms: int) -> bool:
+        """Whether a log file is a seal whose time is not over (F4)."""
+        if not info.key.startswith(self._table.paths.log_prefix) or info.size_bytes > MAX_SEAL_BYTES:
+            return False
+        if info.modified_ms + self._table.config.seal_age_ms <= now_ms:
+            return False
+        if info.key not in self._seals and self._is_seal(info.key):
+            self._seals.add(info.key)
+        return info.key in self._seals
+
+    def _is_seal(self, key: str) -> bool:
+        try:
+            return decode_log_file(key, self._table.store.get(key).body).is_seal
+        except (NotFound, CorruptLog, UnsupportedFormat):
+            return False  # nobody writes a seal that cannot be read
+
+    def _is_over(self) -> bool:
+        return self._table.clock.monotonic_ms() >= self._ends_ms
+
+    # The mark.
+
+    def _require_purging(self) -> None:
+        """Look whether the purge still goes on: no table has been created in the place of this one, then."""
+        self._require_mine(load_any_config(self._table)[0].dropped)
+
+    def _require_mine(self, mark: Dropped | None) -> Dropped:
+        if mark is None or mark.drop_id != self._drop_id or mark.state != "purging":
+            raise Fenced(f"table {self._table.name}: another run has ended this purge; this one stops")
+        return mark
+
+    def _join(self) -> None:
+        """Say in ``table.json`` that this run deletes names that can come again (T5).
+
+        WARN: before the first such delete, and by compare-and-set: a run lists a staged batch and sleeps; another one
+        deletes it and ends the purge, the table is created anew, the producer sends the batch again, with the same id,
+        and the first run wakes up and deletes what was accepted. A new table waits for runs that did not end (T6).
+        """
+        if not self._has_joined:
+            self._change_mark(lambda mark: _with_purgers(mark, {*mark.purgers, self._me}))
+            self._has_joined = True
+
+    def _leave(self, *, is_empty: bool) -> None:
+        """Say that this run has ended, and, if all is gone, that the table is purged.
+
+        A run that the store did not answer stays registered: its deletes may still be under way.
+        """
+        if self._is_unanswered or not (self._has_joined or is_empty):
+            return
+        change = {"state": "purged"} if is_empty else {}
+        self._change_mark(lambda mark: _with_purgers(mark, {*mark.purgers} - {self._me}).model_copy(update=change))
+
+    def _change_mark(self, change: Callable[[Dropped], Dropped]) -> None:
+        table = self._table
+        wanted: Dropped | None = None
+        for _ in range(_MAX_ATTEMPTS):
+            config, info = load_any_config(table)
+            mark = config.dropped
+            if mark is not None and mark == wanted:
+                return  # W2: what was written landed
+            wanted = change(self._require_mine(mark))
+            if wanted == mark:
+                return
+            replace_config(table, config.model_copy(update={"dropped": wanted}), etag=info.etag)
+        raise Unavailable(
+            f"table {table.name}: others changed {table.paths.config_key} {_MAX_ATTEMPTS} times; the next run goes on"
+        )
+
+    def _write_progress(self) -> None:
+        """Write it down, whatever is there. Never fails: a purge does not stop for it."""
+        before = self._before
+        progress = replace(
+            before,
+            deleted_count=before.deleted_count + self._count,
+            deleted_bytes=before.deleted_bytes + self._size_bytes,
+            failed_count=len(self._failed),
+            problem=self._failed[0].reason if self._failed else "",
+        )
+        value = asdict(progress)
+        del value["updated_ms"]
+        with contextlib.suppress(IceDBError):
+            self._table.store.put(self._table.paths.purge_key, orjson.dumps(value))
+
+
+def _with_purgers(mark: Dropped, purgers: set[str]) -> Dropped:
+    return mark.model_copy(update={"purgers": tuple(sorted(purgers))})
+
+
+def _may_be_late(paths: TablePaths, key: str) -> bool:
+    """Whether it does no harm to delete this name at any time, also below a new table.
+
+    Names of ids that are made afresh never come again. Not so those that a producer or an operator chooses: batches
+    (staged, in quarantine), producers' keys, files that are imported in place; nor those that we do not know.
+    """
+    if key.startswith(paths.data_prefix):
+        return file_time_ms(key) is not None
+    never_again = (
+        paths.log_prefix,
+        paths.leases_prefix,
+        paths.pins_prefix,
+        paths.imports_prefix,
+        paths.erasures_prefix,
+    )
+    return key.startswith(never_again) or key in (paths.clock_key, paths.pressure_key, paths.orphan_record_key)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.clean.claims import Claim, find_claims, find_holds
-from icedb_log.clean.purge_progress import PurgeProgress, read_progress
+from icedb_log.clean.guards import Hold
+from icedb_log.clean.holds import find_claims, find_claims_on_data
+from icedb_log.clean.purge import PurgeProgress, read_progress
 from icedb_log.errors import HaltError
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import DropState
 from icedb_log.units import DAY_MS
 from icedb_log.warehouse import DroppedTable, Warehouse
@@ -41,7 +41,7 @@ class TrashEntry:
     is_forced: bool
     due_ms: int
     is_due: bool
-    waits_for: tuple[Claim, ...] = ()
+    waits_for: tuple[Hold, ...] = ()
     progress: PurgeProgress | None = None
     problem: str = ""
 
@@ -78,12 +78,12 @@ def has_work(table: DroppedTable, *, now_ms: int) -> bool:
 
 
 def _read_entry(warehouse: Warehouse, table: DroppedTable, *, now_ms: int) -> TrashEntry:
-    store, paths, mark = warehouse.store, warehouse.table(table.name).paths, table.mark
-    waits_for: tuple[Claim, ...] = ()
+    place, mark = warehouse.table(table.name), table.mark
+    waits_for: tuple[Hold, ...] = ()
     problem = ""
     if mark.state == "trash":
         try:
-            waits_for = (*find_claims(TableStore(store, paths)), *find_holds(TableStore(store, paths), table.config))
+            waits_for = (*find_claims(place), *find_claims_on_data(place, table.config))
         except HaltError as error:
             problem = str(error)
     return TrashEntry(
@@ -96,6 +96,6 @@ def _read_entry(warehouse: Warehouse, table: DroppedTable, *, now_ms: int) -> Tr
         due_ms=table.due_ms,
         is_due=table.due_ms <= now_ms,
         waits_for=waits_for,
-        progress=None if mark.state == "trash" else read_progress(TableStore(store, paths), drop_id=mark.drop_id),
+        progress=None if mark.state == "trash" else read_progress(place, drop_id=mark.drop_id),
         problem=problem,
     )

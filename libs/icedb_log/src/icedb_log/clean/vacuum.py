@@ -1,34 +1,37 @@
-"""A vacuum: deletes what is tombstoned and past its grace period (rules J2, J4, J6, V4).
+"""A vacuum: deletes what is tombstoned and past its grace period, in the one safe order (rules J2, J3, J4, J6, V4).
 
-Order: the log, what holds, the plan, staging, the store's clock; then :mod:`icedb_log.clean.vacuum_run` deletes.
-Nothing is listed below ``_data``: the log says what is dead.
+Order: the log, what holds, the plan, staging, the store's clock. Then staged copies of the batches that expired log
+files made live, expired log files, and part by part: expired data files that no remaining log file lists as live, and
+the strip of the log files that name them. Each step works only on what the step before has certainly done. A crash
+anywhere leaves a table that the next run cleans; what was stripped by then is not looked at again. Any number of runs
+may overlap. Nothing is listed below ``_data``: the log says what is dead.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from icedb_log.clean.audit import AuditLog, RunFacts, found_holds
-from icedb_log.clean.deletion import CHUNK_KEYS, Deleter
-from icedb_log.clean.guards import Guard, Holds, Waiting
-from icedb_log.clean.holds import read_holds
-from icedb_log.clean.leases import LeaseReader
+from icedb_log.clean.audit import AuditLog, RunFacts, found_holds, open_deleter
+from icedb_log.clean.deletion import CHUNK_KEYS, Deleted, Deleter, Doomed
+from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS, Death, Guard, Hold, Waiting
+from icedb_log.clean.holds import HoldReader, read_holds
 from icedb_log.clean.orphan_record import note_lost
-from icedb_log.clean.pins import PinReader
-from icedb_log.clean.vacuum_plan import VacuumPlan, live_paths, plan_vacuum
-from icedb_log.clean.vacuum_run import VacuumRun
+from icedb_log.clean.vacuum_plan import Portion, VacuumPlan, cut_parts, live_paths, plan_vacuum, strip_log_file
+from icedb_log.clock import format_ms
+from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed, Unavailable
 from icedb_log.feed.views import find_wanted
+from icedb_log.ingest.refusals import settle_copy
 from icedb_log.ingest.staging import find_staged
-from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.keys import TablePaths, log_name, parse_log_key
+from icedb_log.log.codec import encode_log_file
+from icedb_log.log.invariants import require_same_live, require_strip
 from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.reader import LogReader
-from icedb_log.model import LogView
+from icedb_log.model import ListedLogFile, LogView
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import SteadyTime, check_store_clock
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import require_same_table
 from icedb_log.table.table import Table
-from icedb_log.table.table_config import TableConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class VacuumResult:
         deleted_data: Data files deleted.
         failed: Keys that could not be deleted, and why; the next run tries again.
         waiting: Dead objects that are kept for now, and which guard keeps them.
-        stripped_count: Log files replaced by a shorter version.
+        stripped_count: Log files replaced by a shorter version, each as often as it was.
         contended_count: Log files that changed under the strip; the next run does them.
         store_now_ms: The time that ages were measured against.
         deleted_copies: Staged copies of batches deleted.
@@ -55,11 +58,11 @@ class VacuumResult:
     is_dry_run: bool
     deleted_logs: tuple[str, ...]
     deleted_data: tuple[str, ...]
-    failed: tuple[FailedDelete, ...]
     waiting: tuple[Waiting, ...]
-    stripped_count: int
-    contended_count: int
     store_now_ms: int
+    failed: tuple[FailedDelete, ...] = ()
+    stripped_count: int = 0
+    contended_count: int = 0
     deleted_copies: tuple[str, ...] = ()
     conflict_count: int = 0
     has_more: bool = False
@@ -76,14 +79,12 @@ class VacuumCaches:
     """What a process keeps from one vacuum of a table to the next.
 
     Attributes:
-        pins: Reads the table's pins.
-        leases: Reads its leases.
+        holds: Reads the table's leases and pins.
         steady: What was heard of the store's time; ``None``: its word is taken.
         read_view: Returns a reader of a view of the table; ``None``: a fresh one each time.
     """
 
-    pins: PinReader | None = None
-    leases: LeaseReader | None = None
+    holds: HoldReader | None = None
     steady: SteadyTime | None = None
     read_view: Callable[[TablePaths], LogReader] | None = None
 
@@ -126,7 +127,7 @@ def vacuum_table(
         Unavailable: The store did not answer, or its clock jumped or is far from this host's; nothing was deleted.
         IceDBError: What ``check_alive`` or the audit raised.
     """
-    store, paths, clock, config = table.store, table.paths, table.clock, table.config
+    paths, clock, config = table.paths, table.clock, table.config
     caches, bounds = caches or VacuumCaches(), bounds or VacuumBounds()
     asked_ms = clock.monotonic_ms()
     view = table.read_log()
@@ -135,17 +136,18 @@ def vacuum_table(
         window_ms = max(config.data_grace_ms, config.log_grace_ms)
         now_ms = caches.steady.hold_back(heard_ms, asked_ms=asked_ms, window_ms=window_ms)
         view = replace(view, store_now_ms=now_ms)
-    require_same_table(TableStore(store, paths), config)  # T4: after the log
+    require_same_table(table, config)  # T4: after the log
     # WARN: J4, J7, J9: after the log. The other way round: a lease is written while the janitor stalls between the two
     # reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
-    holds = read_holds(TableStore(store, paths), view=view, config=config, pins=caches.pins, leases=caches.leases)
+    holds = read_holds(table, view=view, config=config, reader=caches.holds)
     plan = plan_vacuum(view, config=config, holds=holds)
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
         # between the two reads, is merged and gets old, and the plan knows the commit but not the view.
-        wanted = find_wanted(store, view, paths, read_view=caches.read_view or table.reader.of_table)
+        wanted = find_wanted(table.store, view, paths, read_view=caches.read_view or table.reader.of_table)
         if not wanted.isdisjoint(plan.log_keys):
-            plan = plan_vacuum(view, config=config, holds=replace(holds, wanted_logs=wanted))
+            holds = holds.plus(Hold("view", files=wanted))
+            plan = plan_vacuum(view, config=config, holds=holds)
     for path in plan.data_paths:
         if not path.startswith(paths.data_prefix):
             paths.partition_of(path)  # J6: raises: a damaged log must not make us delete another table's files
@@ -154,48 +156,27 @@ def vacuum_table(
     # its commit. So whatever is staged after the log was read is staged later than its id's time plus G - S: too late
     # for rule I3, it is refused without a look at any log. All that could pass was staged before, and is listed here.
     decided = {i for ids in (*plan.batch_ids.values(), *plan.refused_ids.values()) for i in ids}
-    staged = find_staged(TableStore(store, paths), decided)
+    staged = find_staged(table, decided)
     plan = _hold_refusals(plan, view, staged)
+    planned = VacuumResult(True, plan.log_keys, plan.data_paths, plan.waiting, plan.store_now_ms)
     if dry_run:
-        return _dry_result(plan)
+        return planned
     if not plan.is_empty:
-        check_store_clock(store, paths.clock_key, clock=clock)  # J1: before anything goes by its age
+        check_store_clock(table.store, paths.clock_key, clock=clock)  # J1: before anything goes by its age
     # WARN: F5: before any log file goes. The horizon moves with it, and behind the horizon nobody can tell a commit
     # that was lost from one that was merged and deleted: the orphan sweep would take its files.
     lost: tuple[str, ...] = ()
     if find_lost(holds.landed, view):  # or it landed after the log was read, and the fence said so by then
         again = table.read_log()
-        require_same_table(TableStore(store, paths), config)  # T4: a purge empties the log
-        lost = note_lost(TableStore(store, paths), landed=holds.landed, view=again, clock=clock)
-    run_audit = None if audit is None else audit.begin(_facts(plan, config, holds))
-    deleter = Deleter(store, audit=run_audit, check_alive=table.check_alive, chunk_keys=bounds.chunk_keys)
-    run = VacuumRun(table, view=view, plan=plan, deleter=deleter, part_files=bounds.chunk_keys)
-    done = run.delete_all(staged, max_objects=bounds.max_objects)
-    return VacuumResult(
-        is_dry_run=False,
-        deleted_logs=done.log_keys,
-        deleted_data=done.data_paths,
-        failed=done.failed,
-        waiting=plan.waiting,
-        stripped_count=done.stripped_count,
-        contended_count=done.contended_count,
-        store_now_ms=plan.store_now_ms,
-        deleted_copies=done.copies,
-        conflict_count=done.conflict_count,
-        has_more=done.has_more,
-        lost=lost,
-        held_back_ms=max(0, heard_ms - plan.store_now_ms - took_ms),
-    )
-
-
-def _facts(plan: VacuumPlan, config: TableConfig, holds: Holds) -> RunFacts:
-    policy = {
-        "data_grace_ms": config.data_grace_ms,
-        "log_grace_ms": config.log_grace_ms,
-        "seal_age_ms": config.seal_age_ms,
-        "keep_versions": config.keep_versions,
-    }
-    return RunFacts("vacuum", plan.store_now_ms, policy, found_holds(holds))
+        require_same_table(table, config)  # T4: a purge empties the log
+        lost = note_lost(table, landed=holds.landed, view=again, clock=clock)
+    fields = ("data_grace_ms", "log_grace_ms", "seal_age_ms", "keep_versions")
+    policy = {name: getattr(config, name) for name in fields}
+    facts = RunFacts("vacuum", plan.store_now_ms, policy, found_holds(holds))
+    deleter = open_deleter(table, audit, facts, chunk_keys=bounds.chunk_keys)
+    run = VacuumRun(table, view, plan, deleter=deleter, bounds=bounds)
+    held_back_ms = max(0, heard_ms - plan.store_now_ms - took_ms)
+    return run.delete_all(staged, replace(planned, is_dry_run=False, lost=lost, held_back_ms=held_back_ms))
 
 
 def _hold_refusals(plan: VacuumPlan, view: LogView, staged: Mapping[str, tuple[str, ...]]) -> VacuumPlan:
@@ -218,14 +199,186 @@ def _hold_refusals(plan: VacuumPlan, view: LogView, staged: Mapping[str, tuple[s
     )
 
 
-def _dry_result(plan: VacuumPlan) -> VacuumResult:
-    return VacuumResult(
-        is_dry_run=True,
-        deleted_logs=plan.log_keys,
-        deleted_data=plan.data_paths,
-        failed=(),
-        waiting=plan.waiting,
-        stripped_count=0,
-        contended_count=0,
-        store_now_ms=plan.store_now_ms,
-    )
+class VacuumRun:
+    """Carries one plan out. For one thread, once.
+
+    Args:
+        table: The table.
+        view: The log that the plan was made from.
+        plan: What may be deleted.
+        deleter: Deletes, and writes down what.
+        bounds: How much at once, and at most.
+    """
+
+    def __init__(
+        self, table: Table, view: LogView, plan: VacuumPlan, *, deleter: Deleter, bounds: VacuumBounds
+    ) -> None:
+        self._table = table
+        self._view = view
+        self._plan = plan
+        self._deleter = deleter
+        self._bounds = bounds
+        self._log_sizes = {file.key: file.size_bytes for file in view.files}
+        self._failed: list[FailedDelete] = []
+        self._conflicts: set[str] = set()
+        self._gone_logs: set[str] = set()
+        self._gone_data: set[str] = set()
+        self._stripped_count = 0
+        self._contended: set[str] = set()
+        self._contents = {
+            i: known for f in view.files if f.key in plan.batch_ids for i, known in f.log.contents.items()
+        }
+        self._live: set[str] = set()
+        self._current: dict[str, ListedLogFile] = {}
+
+    def delete_all(self, staged: Mapping[str, tuple[str, ...]], planned: VacuumResult) -> VacuumResult:
+        """Delete what the plan says, in its order, and return the result with what has been done.
+
+        Args:
+            staged: Copies of batches that are staged, by id, listed after the log was read (J2).
+            planned: The result as it was planned.
+
+        Raises:
+            InvariantViolated: The plan, or a strip, would change what is live: nothing of it was done.
+            IceDBError: What the deleter was told to raise.
+        """
+        require_same_live(self._table.paths, self._view, self._without(set(self._plan.log_keys)))
+        copies = {
+            copy: (batch_id, key)
+            for key, batch_ids in self._plan.batch_ids.items()
+            for batch_id in batch_ids
+            for copy in staged.get(batch_id, ())
+        }
+        gone_copies = self._delete_copies(copies)
+        self._delete_log_files(stuck={batch_id for copy, (batch_id, _) in copies.items() if copy not in gone_copies})
+        has_more = self._delete_data_files()
+        return replace(
+            planned,
+            deleted_copies=tuple(sorted(gone_copies)),
+            deleted_logs=tuple(key for key in self._plan.log_keys if key in self._gone_logs),
+            deleted_data=tuple(sorted(self._gone_data)),
+            failed=tuple(self._failed),
+            stripped_count=self._stripped_count,
+            contended_count=len(self._contended),
+            has_more=has_more,
+            conflict_count=len(gone_copies & self._conflicts),
+        )
+
+    def _delete_copies(self, copies: Mapping[str, tuple[str, str]]) -> set[str]:
+        """Delete the staged copies of the batches that expired log files made live; return those that are gone."""
+        # WARN: I8: not by the id alone. What a producer staged under it since may be other content, and nowhere else.
+        settled = [copy for copy, (batch_id, _) in copies.items() if self._settle(copy, batch_id)]
+        return self._note(self._deleter.delete(self._doom_copy(copy, copies[copy][1]) for copy in settled))
+
+    def _settle(self, copy: str, batch_id: str) -> bool:
+        """Return whether a staged copy may go: it is what was committed, or other content and in quarantine now."""
+        known = self._contents.get(batch_id, "")
+        try:
+            settled = settle_copy(self._table, copy, known=known, clock=self._table.clock)
+        except (Unavailable, CommitOutcomeUnknown) as error:
+            self._failed.append(FailedDelete(copy, str(error)))
+            return False
+        if settled == "conflict":
+            self._conflicts.add(copy)
+        return settled != "left"
+
+    def _doom_copy(self, copy: str, log_key: str) -> Doomed:
+        why = f"its batch was committed by {log_name(log_key)}, which goes as well"
+        if copy in self._conflicts:
+            why += "; it is not certainly the same content, and is in quarantine as an entry of its own"
+        return Doomed(copy, "staged_batch", why, LOG_GUARDS)
+
+    def _delete_log_files(self, *, stuck: set[str]) -> None:
+        # WARN: a log file is what keeps a retried batch from being committed again (I3). Its staged objects go first:
+        # a copy that a producer staged again and that no flush has seen yet would otherwise be new to the log.
+        kept = {key for key, batch_ids in self._plan.batch_ids.items() if not stuck.isdisjoint(batch_ids)}
+        self._gone_logs = self._note(
+            self._deleter.delete(self._doom_log(key) for key in self._plan.log_keys if key not in kept)
+        )
+        # Log files that an earlier run deleted without getting to the strip.
+        present = {file.key for file in self._view.files}
+        self._gone_logs |= {t.path for f in self._view.files for t in f.log.log_tombstones if t.path not in present}
+
+    def _delete_data_files(self) -> bool:
+        """Delete data files part by part, and strip after each part; return whether some are left."""
+        remaining = self._without(self._gone_logs)
+        require_same_live(self._table.paths, self._view, remaining)
+        self._live = live_paths(remaining)
+        dead = {tombstone.path for file in self._view.files for tombstone in file.log.log_tombstones}
+        self._current = {file.key: file for file in remaining if file.key not in dead}
+        max_objects, part_files = self._bounds.max_objects, self._bounds.chunk_keys
+        if max_objects is not None:
+            part_files = max(1, min(part_files, max_objects))
+        done_count = 0
+        for part in cut_parts(tuple(self._current.values()), self._find_deletable(), part_files=part_files):
+            portions = [portion for portion in part if portion.log_key not in self._contended]
+            doomed = [marker for portion in portions for marker in portion.markers]
+            if doomed and max_objects is not None and done_count >= max_objects:
+                return True
+            try:
+                for done in self._deleter.delete_chunks(self._doom_data(portions)):
+                    self._gone_data |= self._note(done)
+            except IceDBError:
+                # Stopped between two chunks, by whoever waits or for want of time. A part may take longer than a run
+                # may: unless what is gone of it is stripped now, no run ever gets further.
+                self._strip_part(portions)
+                raise
+            self._strip_part(portions)
+            # WARN: without those whose log file could not be stripped. They stand in the log as before, and would fill
+            # each run to its bound, at once again and for ever, with deletes of what is gone; the others never go.
+            kept = (portion for portion in portions if portion.log_key not in self._contended)
+            done_count += sum(marker.path in self._gone_data for portion in kept for marker in portion.markers)
+        return False
+
+    def _find_deletable(self) -> set[str]:
+        """Return the expired data files that no log file lists as live: one that stayed still does (J2)."""
+        return set(self._plan.data_paths) - self._live
+
+    def _strip_part(self, portions: Iterable[Portion]) -> None:
+        # WARN: only after the deletes, and only of what is certainly gone: a marker that is stripped before its data
+        # file is deleted leaves an orphan behind when the run dies in between, or when the delete fails.
+        for portion in portions:
+            self._strip(portion.log_key)
+
+    def _strip(self, key: str) -> None:
+        file = self._current[key]
+        log = strip_log_file(file, self._view, gone_logs=self._gone_logs, gone_data=self._gone_data)
+        if log is None:
+            return
+        require_strip(self._table.paths, file, log, live=self._live)
+        body = encode_log_file(log)
+        try:
+            etag = self._table.store.put_if_match(file.key, body, etag=file.etag)  # J3
+        except (PreconditionFailed, CommitOutcomeUnknown):
+            self._contended.add(key)  # another janitor is at it, or nobody knows: the next run reads it again
+            return
+        self._stripped_count += 1
+        # modified_ms stays the older one: that is the proof of landing of what the strip before has carried (J1).
+        self._current[key] = replace(file, etag=etag, size_bytes=len(body), log=log)
+
+    def _without(self, keys: set[str]) -> tuple[ListedLogFile, ...]:
+        return tuple(file for file in self._view.files if file.key not in keys)
+
+    def _note(self, done: Deleted) -> set[str]:
+        self._failed.extend(done.failed)
+        return set(done.keys)
+
+    def _doom_log(self, key: str) -> Doomed:
+        death, size_bytes = self._plan.died.get(key), self._log_sizes[key]
+        if death is None:
+            return Doomed(key, "log_file", "a seal whose age has passed", ("seal_age",), size_bytes=size_bytes)
+        killer = log_name(self._plan.merged_into[key])
+        why = f"merged away at {format_ms(death.tombstoned_ms)} by {killer}, landed by {format_ms(death.landed_ms)}"
+        return Doomed(key, "log_file", why, LOG_GUARDS, died_ms=death.died_ms, size_bytes=size_bytes)
+
+    def _doom_data(self, portions: Iterable[Portion]) -> Iterator[Doomed]:
+        reasons: dict[Death, str] = {}
+        for marker in (marker for portion in portions for marker in portion.markers):
+            death = self._plan.died[marker.path]
+            why = reasons.get(death)
+            if why is None:
+                tombstoned, landed = format_ms(death.tombstoned_ms), format_ms(death.landed_ms)
+                why = reasons[death] = f"tombstoned at {tombstoned}, landed by {landed}"
+            yield Doomed(
+                marker.path, "data_file", why, DATA_GUARDS, died_ms=death.died_ms, size_bytes=marker.size_bytes
+            )

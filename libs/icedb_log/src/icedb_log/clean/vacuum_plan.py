@@ -2,7 +2,7 @@
 
 A tombstone is expired when its time *and* the store's proof that it landed are older than the grace period
 (J1), and nothing else holds it (:mod:`icedb_log.clean.guards`). The order of deletion (J2) is
-:mod:`icedb_log.clean.vacuum_run`'s.
+:mod:`icedb_log.clean.vacuum`'s.
 
 A plan of 1,000,000 dead data files takes one look at each marker for each question: keys, times and deaths are shared
 with the markers and with each other, never copied.
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from icedb_log.clean.guards import NO_HOLDS, Death, Holds, Waiting
+from icedb_log.clean.guards import NO_HOLDS, Death, Holds, Waiting, find_data_deaths, find_log_deaths
 from icedb_log.log.fold import read_horizon_ms, union_schema
 from icedb_log.merge.log_folding import FREE_LOG_BYTES, LOG_REST_MS
 from icedb_log.merge.merge_log import earliest_landing
@@ -83,21 +83,14 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
     """
     union_schema(view.table, view.files)
     now_ms = view.store_now_ms
-    log_deaths = find_deaths((file.log.log_tombstones, file.modified_ms) for file in view.files)
-    died: dict[str, Death] = {}
-    log_keys: list[str] = []
-    waiting: list[Waiting] = []
-    for file in view.files:
-        # WARN: F4: a seal goes by its own age, also where a log file was that is dead. A commit landed, was merged and
-        # vacuumed, and its key was sealed since (F1): the same request may be under way a second time.
-        death = None if file.log.is_seal else log_deaths.get(file.key)
-        if death is not None:
-            guard = holds.guard_log(file.key, death, grace_ms=config.log_grace_ms, now_ms=now_ms)
-            if guard:
-                waiting.append(guard)
-            else:
-                log_keys.append(file.key)
-                died[file.key] = death
+    log_deaths = find_log_deaths(view)
+    # WARN: F4: a seal goes by its own age, also where a log file was that is dead. A commit landed, was merged and
+    # vacuumed, and its key was sealed since (F1): the same request may be under way a second time.
+    dead = [f.key for f in view.files if f.key in log_deaths and not f.log.is_seal]
+    kept_logs = holds.guard_logs(((k, log_deaths[k]) for k in dead), grace_ms=config.log_grace_ms, now_ms=now_ms)
+    waiting = list(kept_logs.values())
+    log_keys = [key for key in dead if key not in kept_logs]
+    died = {key: log_deaths[key] for key in log_keys}
     sole = _find_sole_namers(view, frozenset(log_keys))
     waiting += (Waiting(key, "live", None) for key in log_keys if key in sole)
     log_keys = [key for key in log_keys if key not in sole]
@@ -214,22 +207,14 @@ def _find_expired_data(
     view: LogView, active: Iterable[ListedLogFile], *, config: TableConfig, holds: Holds, still_live: Collection[str]
 ) -> tuple[dict[str, Death], list[Waiting], set[str]]:
     """Return the data files that may go, with their deaths; what keeps others; those that wait for a log file."""
-    now_ms = view.store_now_ms
-    deaths = find_deaths((file.log.markers, file.modified_ms) for file in view.files)
+    deaths = find_data_deaths(view)
     named = {m.path for file in active for m in file.log.markers if m.tombstoned_ms is not None}
-    waiting: list[Waiting] = []
-    stuck: set[str] = set()
-    for path, death in deaths.items():
-        guard = holds.guard_data(path, death, grace_ms=config.data_grace_ms, now_ms=now_ms)
-        if guard:
-            waiting.append(guard)
-        elif path not in named or path in still_live:
-            stuck.add(path)  # J2: a log file that lists it as live is still there; it goes when that one has gone.
-    for each in waiting:
-        del deaths[each.path]
-    for path in stuck:
+    kept = holds.guard_data(deaths.items(), grace_ms=config.data_grace_ms, now_ms=view.store_now_ms)
+    # J2: a log file that lists it as live is still there; it goes when that one has gone.
+    stuck = {path for path in deaths if path not in kept and (path not in named or path in still_live)}
+    for path in (*kept, *stuck):
         del deaths[path]
-    return deaths, waiting, stuck
+    return deaths, list(kept.values()), stuck
 
 
 def _wait_for_logs(view: LogView, stuck: set[str], waiting: Iterable[Waiting], *, config: TableConfig) -> list[Waiting]:
@@ -246,35 +231,6 @@ def _wait_for_logs(view: LogView, stuck: set[str], waiting: Iterable[Waiting], *
                 if marker.path in stuck:
                     found[marker.path] = replace(guard, path=marker.path)
     return list(found.values())
-
-
-def find_deaths(
-    told: Iterable[tuple[Iterable[FileMarker] | Iterable[LogTombstone], int]],
-) -> dict[str, Death]:
-    """Return when each tombstoned object died: the earliest time and the earliest proof that any log file gives (J1).
-
-    Args:
-        told: What each log file says, and its LastModified.
-    """
-    deaths: dict[str, Death] = {}
-    shared: dict[tuple[int, int], Death] = {}  # whatever one commit has killed died together
-    for tombstones, modified_ms in told:
-        for tombstone in tombstones:
-            tombstoned_ms = tombstone.tombstoned_ms
-            if tombstoned_ms is None:
-                continue
-            landed_ms = tombstone.landed_ms
-            if landed_ms is None or landed_ms > modified_ms:
-                landed_ms = modified_ms
-            known = deaths.get(tombstone.path)
-            if known is not None:
-                tombstoned_ms = min(tombstoned_ms, known.tombstoned_ms)
-                landed_ms = min(landed_ms, known.landed_ms)
-            death = shared.get((tombstoned_ms, landed_ms))
-            if death is None:
-                death = shared[tombstoned_ms, landed_ms] = Death(tombstoned_ms, landed_ms)
-            deaths[tombstone.path] = death
-    return deaths
 
 
 def _count_entries(file: ListedLogFile) -> int:

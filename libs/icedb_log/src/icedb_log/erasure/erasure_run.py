@@ -5,16 +5,18 @@ live, in one commit under the fence of ``merge``; then, and never before, the de
 looked through. From there on only the janitor deletes, in its own time. It is complete when every object is proved
 absent, no log file names one (its statistics are gone, too), and a last look at all data objects finds nothing new.
 
-Each step may be repeated, cut short anywhere, and run by any number of workers at once.
+A deletion is written down before it is committed, and what became of it is found out later: a crash behind a commit
+would otherwise lose how many rows it removed, and which files held them (E3). Each step may be repeated, cut short
+anywhere, and run by any number of workers at once.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
-from icedb_log.erasure.erasure_deletion import MAX_RUNS, RunRecorder, with_fates, with_run
-from icedb_log.erasure.erasure_record import DeletionRun, Erasure, ErasureTarget, NamedObjects, mark_gone
+from icedb_log.erasure.erasure_record import DeletedFile, DeletionRun, Erasure, ErasureTarget, NamedObjects, mark_gone
 from icedb_log.erasure.erasure_scan import (
     DataObjects,
     count_covered,
@@ -24,15 +26,24 @@ from icedb_log.erasure.erasure_scan import (
 )
 from icedb_log.erasure.erasures import change_erasure, close_erasure, find_closed, read_erasure, require_dialect
 from icedb_log.errors import Fenced, InvalidRequest, NotFound
-from icedb_log.jobs import RowChanger
+from icedb_log.jobs import CountJob, MergedGroup, MergeJob, RowChange, RowChanger
+from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fence import acquire_fence
-from icedb_log.model import FileMarker
-from icedb_log.store.table_store import TableStore
+from icedb_log.log.fold import read_horizon_ms
+from icedb_log.model import FileMarker, LogView
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.table import Table
+from icedb_log.table.table_config import DIALECT, TableConfig
 
 MAX_PROBES: Final = 16
 """Targets that are looked for one by one before all data objects are listed."""
+
+MAX_FILES_TO_REWRITE: Final = 20_000
+"""Data files that one erasure may rewrite: all of them stand in its record, of which each step reads the whole. With so
+many it has 6 MB and takes a second to parse."""
+
+MAX_RUNS: Final = 5
+"""So many deletions may fail before one that takes too long (W3) is not tried again."""
 
 WaitsFor = Literal["nothing", "flush", "janitor"]
 
@@ -72,13 +83,11 @@ def advance_erasure(table: Table, changer: RowChanger, erasure_id: str) -> Erasu
         HaltError: The table needs a person.
         Unavailable: A server did not answer.
     """
-    store, paths = table.store, table.paths
-    before = read_erasure(TableStore(store, paths), erasure_id)
-    run = _ErasureRun(table, changer)
+    before = read_erasure(table, erasure_id)
     try:
-        erasure, waits_for, count = run.advance(before)
+        erasure, waits_for, count = _ErasureRun(table, changer).advance(before)
     except NotFound:
-        ended = read_erasure(TableStore(store, paths), erasure_id)
+        ended = read_erasure(table, erasure_id)
         if not ended.is_closed:
             raise
         erasure, waits_for, count = ended, "nothing", 0  # another worker has just closed it
@@ -90,21 +99,17 @@ class _ErasureRun:
 
     def __init__(self, table: Table, changer: RowChanger) -> None:
         self._table: Final = table
-        self._store: Final = table.store
-        self._paths: Final = table.paths
-        self._config: Final = table.config
-        self._reader: Final = table.reader
         self._changer: Final = changer
 
     def advance(self, erasure: Erasure) -> tuple[Erasure, WaitsFor, int]:
+        table = self._table
         if erasure.state == "requested":
-            ended = find_closed(TableStore(self._store, self._paths), erasure.erasure_id)
+            ended = find_closed(table, erasure.erasure_id)
             if ended is not None:
                 # W2: the request's own PUT landed once more, after all was over.
-                return close_erasure(TableStore(self._store, self._paths), ended), "nothing", 0
+                return close_erasure(table, ended), "nothing", 0
             # E2: S3 tells LastModified in whole seconds, as it tells its clock: one more is waited for.
-            until_ms = erasure.requested_ms + STORE_RESOLUTION_MS
-            staged_count = count_staged_until(TableStore(self._store, self._paths), until_ms)
+            staged_count = count_staged_until(table, erasure.requested_ms + STORE_RESOLUTION_MS)
             if staged_count:
                 return erasure, "flush", staged_count
             erasure = self._delete(erasure)
@@ -114,13 +119,16 @@ class _ErasureRun:
         if erasure.state == "deleted":
             erasure, waiting_count = self._look(erasure)
         if erasure.is_closed:
-            return close_erasure(TableStore(self._store, self._paths), erasure), "nothing", 0
+            return close_erasure(table, erasure), "nothing", 0
         return erasure, "janitor", waiting_count
 
     def _change(self, erasure: Erasure, change: Callable[[Erasure], Erasure]) -> Erasure:
-        return change_erasure(TableStore(self._store, self._paths), erasure.erasure_id, change)
+        return change_erasure(self._table, erasure.erasure_id, change)
 
-    # ── delete ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _read_again(self, erasure: Erasure) -> Erasure:
+        return self._change(erasure, lambda now: now)
+
+    # Delete.
 
     def _delete(self, erasure: Erasure) -> Erasure:
         """Delete the rows from everything that is live (E3); refuse the erasure if that cannot be done."""
@@ -133,39 +141,39 @@ class _ErasureRun:
             delete_rows(self._table, recorder, erasure.condition)
         except InvalidRequest as error:
             reason = str(error)
-            erasure = self._settle_runs(self._change(erasure, lambda now: now))
+            erasure = self._settle_runs(self._read_again(erasure))
             is_final = recorder.is_refusal(error) or len(erasure.runs) >= MAX_RUNS
             if not is_final or any(run.has_landed is None for run in erasure.runs):
                 raise
             if any(run.has_landed for run in erasure.runs):
                 return erasure
-            now_ms = self._store.list_page(self._paths.open_erasures_prefix, limit=1).store_now_ms
+            now_ms = self._table.store.list_page(self._table.paths.open_erasures_prefix, limit=1).store_now_ms
             return self._change(erasure, lambda now: _refused(now, erasure, reason=reason, now_ms=now_ms))
-        return self._settle_runs(self._change(erasure, lambda now: now))
+        return self._settle_runs(self._read_again(erasure))
 
     def _note_run(self, erasure: Erasure, run: DeletionRun) -> None:
         """Write a run down before its commit. Raises Fenced if another worker has gone on, or ended it."""
         try:
-            self._change(erasure, lambda now: with_run(now, run))
+            self._change(erasure, lambda now: _with_run(now, run))
         except NotFound as error:  # to be told from a data file that is missing
             raise Fenced(
-                f"table {self._paths.name}: erasure {erasure.erasure_id} has ended by another worker's doing"
+                f"table {self._table.name}: erasure {erasure.erasure_id} has ended by another worker's doing"
             ) from error
 
     def _settle_runs(self, erasure: Erasure) -> Erasure:
         """Find out which of the deletions in a record landed. None of them is under way behind this (F1)."""
         if all(run.has_landed is not None for run in erasure.runs):
             return erasure
-        view = self._reader.read()
-        erasure = self._change(erasure, lambda now: with_fates(now, view))
+        view = self._table.read_log()
+        erasure = self._change(erasure, lambda now: _with_fates(now, view))
         open_ids = {run.commit_id for run in erasure.runs if run.has_landed is None}
         if not open_ids:
             return erasure
         acquire_fence(self._table, "merge").release()
-        view = self._reader.read()
-        return self._change(erasure, lambda now: with_fates(now, view, over=open_ids))
+        view = self._table.read_log()
+        return self._change(erasure, lambda now: _with_fates(now, view, over=open_ids))
 
-    # ── find ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # Find.
 
     def _find_targets(self, erasure: Erasure) -> Erasure:
         """Find every object that is not live and holds such rows.
@@ -173,9 +181,9 @@ class _ErasureRun:
         WARN: E4: after the deletion. Before it: a merge takes a file that is live to this look, which passes it over,
         and writes its rows elsewhere; the deletion finds only what the merge wrote, and the input, dead now, is missed.
         """
-        objects = read_objects(TableStore(self._store, self._paths), reader=self._reader)
+        objects = read_objects(self._table)
+        due_ms = objects.due_ms(self._table.config)
         live = {marker.path for marker in objects.snapshot.live}
-        sizes, due_ms = objects.sizes(), objects.due_ms(self._config)
         rewritten = {
             file.key: file
             for run in erasure.runs
@@ -183,9 +191,6 @@ class _ErasureRun:
             for file in run.files
             if file.key not in live
         }
-        unnamed = objects.unnamed()
-        unnamed_keys = {marker.path for marker in unnamed}
-        others = [marker for marker in (*objects.dead(), *unnamed) if marker.path not in rewritten]
         targets = [
             ErasureTarget(
                 key=file.key,
@@ -196,19 +201,9 @@ class _ErasureRun:
             )
             for file in rewritten.values()
         ]
-        targets += [
-            ErasureTarget(
-                key=key,
-                size_bytes=sizes.get(key),
-                row_count=row_count,
-                reason="orphan" if key in unnamed_keys else "tombstoned",
-                due_ms=due_ms.get(key),
-            )
-            for key, row_count in self._count(erasure, others, objects).items()
-        ]
-        not_covered = find_not_covered(
-            TableStore(self._store, self._paths), config=self._config, listing=objects.listing
-        )
+        others = [marker for marker in (*objects.dead(), *objects.unnamed()) if marker.path not in rewritten]
+        targets += self._find_covered(erasure, others, objects, due_ms=due_ms)
+        not_covered = find_not_covered(self._table, objects.listing)
         quarantined = erasure.not_covered.quarantine.plus(not_covered.quarantine)
         update = {
             "state": "deleted",
@@ -218,33 +213,47 @@ class _ErasureRun:
         }
         return self._change(erasure, lambda now: now.model_copy(update=update) if now.state == "requested" else now)
 
-    def _count(self, erasure: Erasure, markers: Sequence[FileMarker], objects: DataObjects) -> Mapping[str, int | None]:
-        if markers:
-            require_dialect(erasure)
-        return count_covered(
-            self._paths,
-            markers,
-            present=objects.sizes(),
-            changer=self._changer,
-            condition=erasure.condition,
-            config=self._config,
-            schema=objects.snapshot.schema,
-            check_alive=self._table.check_alive,
-        )
+    def _find_covered(
+        self,
+        erasure: Erasure,
+        markers: Sequence[FileMarker],
+        objects: DataObjects,
+        *,
+        due_ms: Mapping[str, int] | None = None,
+    ) -> list[ErasureTarget]:
+        """Return those of some data files that are not live which hold such rows, or may."""
+        if not markers:
+            return []
+        require_dialect(erasure)
+        found = count_covered(self._table, self._changer, erasure.condition, markers, objects)
+        if not found:
+            return []
+        sizes, unnamed = objects.sizes(), {marker.path for marker in objects.unnamed()}
+        due_ms = objects.due_ms(self._table.config) if due_ms is None else due_ms
+        return [
+            ErasureTarget(
+                key=key,
+                size_bytes=sizes.get(key),
+                row_count=row_count,
+                reason="orphan" if key in unnamed else "tombstoned",
+                due_ms=due_ms.get(key),
+            )
+            for key, row_count in sorted(found.items())
+        ]
 
-    # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # Look.
 
     def _look(self, erasure: Erasure) -> tuple[Erasure, int]:
         """Look whether what has to be gone is gone; return the record and how many objects are not."""
         if any(target.reason == "orphan" for target in erasure.open_targets):
-            named = {marker.path for file in self._reader.read().files for marker in file.log.markers}
+            named = {marker.path for file in self._table.read_log().files for marker in file.log.markers}
             erasure = self._change(erasure, lambda now: _without_late(now, named))
         if self._is_there(erasure):
             return erasure, len(erasure.open_targets)
         # WARN: E5: of the listing that follows only these are told to be gone. What another worker adds to the record
         # meanwhile may have been uploaded after this listing, which does not have it for that reason.
         known = {target.key for target in erasure.targets}
-        objects = read_objects(TableStore(self._store, self._paths), reader=self._reader)
+        objects = read_objects(self._table)
         named, present = objects.named(), objects.sizes()
         now_ms = objects.listing.store_now_ms
 
@@ -262,7 +271,7 @@ class _ErasureRun:
     def _is_there(self, erasure: Erasure) -> bool:
         """Whether one of the first few targets certainly exists: then there is no use in listing all objects."""
         return any(
-            any(info.key == target.key for info in self._store.list_page(target.key, limit=1).objects)
+            any(info.key == target.key for info in self._table.store.list_page(target.key, limit=1).objects)
             for target in erasure.open_targets[:MAX_PROBES]
         )
 
@@ -277,27 +286,134 @@ class _ErasureRun:
         if _found_nothing(erasure):
             checked_ms = erasure.checked_ms or now_ms
             return self._change(erasure, lambda now: _completed(now, erasure, now_ms, checked_ms)), 0
-        suspects = self._count(erasure, objects.unnamed(), objects)
-        if not suspects:
+        found = self._find_covered(erasure, objects.unnamed(), objects)
+        if not found:
             return self._change(erasure, lambda now: _completed(now, erasure, now_ms, now_ms)), 0
-        sizes, due_ms = objects.sizes(), objects.due_ms(self._config)
-        found = tuple(
-            ErasureTarget(key=key, size_bytes=sizes.get(key), row_count=count, reason="orphan", due_ms=due_ms.get(key))
-            for key, count in sorted(suspects.items())
+        update = {
+            "targets": (*erasure.targets, *found),
+            "suspects": tuple(target.key for target in found),
+            "checked_ms": now_ms,
+        }
+        changed = self._change(erasure, lambda now: now.model_copy(update=update) if now == erasure else now)
+        return changed, len(found)
+
+
+# Deletions that are written down first.
+
+
+class RunRecorder:
+    """A changer that hands what it deletes to a note before anybody can commit it.
+
+    Args:
+        changer: Does the work.
+        note: Writes a run down; may be called again for a run, with more files. When it raises, nothing is committed.
+    """
+
+    def __init__(self, changer: RowChanger, note: Callable[[DeletionRun], object]) -> None:
+        self._changer: Final = changer
+        self._note: Final = note
+        self._counts: Final[dict[str, int]] = {}
+        self._run: DeletionRun | None = None
+        self._refusal: InvalidRequest | None = None
+
+    def is_refusal(self, error: InvalidRequest) -> bool:
+        """Whether an error says that the condition cannot be used: it comes from the changer itself.
+
+        Others, such as that it takes too long (W3), may be the worker's fault: it slept.
+        """
+        return error is self._refusal
+
+    @contextmanager
+    def _watch(self) -> Iterator[None]:
+        try:
+            yield
+        except InvalidRequest as error:
+            self._refusal = error
+            raise
+
+    def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
+        """Check as the changer does."""
+        with self._watch():
+            self._changer.check_change(config, schema, change)
+
+    def select_files(
+        self, paths: TablePaths, config: TableConfig, change: RowChange, files: Sequence[FileMarker]
+    ) -> tuple[FileMarker, ...]:
+        """Select as the changer does."""
+        with self._watch():
+            return self._changer.select_files(paths, config, change, files)
+
+    def count_rows(self, job: CountJob) -> tuple[int, ...]:
+        """Count as the changer does, and keep the figures."""
+        with self._watch():
+            counts = self._changer.count_rows(job)
+        self._counts.update((marker.path, count) for marker, count in zip(job.files, counts, strict=False))
+        return counts
+
+    def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
+        """Rewrite as the changer does, and write down what.
+
+        Raises:
+            InvalidRequest: More files than one erasure may rewrite.
+            IceDBError: What the changer and the note raise.
+        """
+        run = self._run
+        if run is None or run.commit_id != job.commit_id:
+            run = DeletionRun(commit_id=job.commit_id, begun_ms=job.time_ms, row_count=0, files=(), dialect=DIALECT)
+        inputs = [marker for group in job.groups for marker in group.inputs]
+        with self._watch():
+            if len(inputs) + len(run.files) > MAX_FILES_TO_REWRITE:
+                raise InvalidRequest(
+                    f"table {job.paths.name}: more than {MAX_FILES_TO_REWRITE} data files hold such rows; erase in "
+                    "several steps, each with a condition on the partition columns, or merge the table first"
+                )
+            merged = self._changer.merge_groups(job)
+        files = (DeletedFile(key=m.path, size_bytes=m.size_bytes, row_count=self._counts.get(m.path)) for m in inputs)
+        row_count = run.row_count + sum(group.rows_removed or 0 for group in merged)
+        self._run = run.model_copy(update={"row_count": row_count, "files": (*run.files, *files)})
+        self._note(self._run)
+        return merged
+
+
+def _with_run(erasure: Erasure, run: DeletionRun) -> Erasure:
+    """Return a record with a run in it. Raises Fenced if another worker has gone on with the erasure meanwhile."""
+    if erasure.state != "requested":
+        raise Fenced(
+            f"table {erasure.table}: erasure {erasure.erasure_id} is {erasure.state} by another worker's doing"
         )
+    others = tuple(known for known in erasure.runs if known.commit_id != run.commit_id)
+    return erasure.model_copy(update={"runs": (*others, run)})
 
-        def change(now: Erasure) -> Erasure:
-            if now != erasure:
-                return now
-            return now.model_copy(
-                update={
-                    "targets": (*now.targets, *found),
-                    "suspects": tuple(target.key for target in found),
-                    "checked_ms": now_ms,
-                }
-            )
 
-        return self._change(erasure, change), len(found)
+def _with_fates(erasure: Erasure, view: LogView, *, over: Collection[str] = ()) -> Erasure:
+    """Return a record that says of its runs what the log tells.
+
+    Args:
+        erasure: The record.
+        view: The log, read after whatever keeps runs from landing.
+        over: Commit ids of the runs that have landed or never will (F1).
+    """
+    if erasure.state != "requested":
+        return erasure
+    runs = tuple(_with_fate(run, view, is_over=run.commit_id in over) for run in erasure.runs)
+    return erasure.model_copy(update={"runs": runs})
+
+
+def _with_fate(run: DeletionRun, view: LogView, *, is_over: bool) -> DeletionRun:
+    if run.has_landed is not None:
+        return run
+    # A seal stands where a commit did not land, and is never merged away (F1, F4): a log tombstone means a landed one.
+    named = [file.key for file in view.files if not file.log.is_seal]
+    named += [tombstone.path for file in view.files for tombstone in file.log.log_tombstones]
+    key = next((key for key in named if parse_log_key(key).commit_id == run.commit_id), None)
+    if key is not None:
+        return run.model_copy(update={"has_landed": True, "log_key": key})
+    # R3: a log file that landed and was deleted since was tombstoned later than the run began.
+    was_forgotten = read_horizon_ms(view) > run.begun_ms
+    return run.model_copy(update={"has_landed": False}) if is_over and not was_forgotten else run
+
+
+# Changes of a record.
 
 
 def _without_late(erasure: Erasure, named: Collection[str]) -> Erasure:

@@ -1,27 +1,29 @@
 """What an erasure has to look at besides live data files: dead ones, unnamed ones, and what it does not cover (E4).
 
-Reads only. An object that cannot be read is taken for one that holds such rows: it has to go as well.
+Reads only, and decides nothing. An object that cannot be read is taken for one that holds such rows: it has to go, too.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from icedb_log.clean.guards import Hold
+from icedb_log.clean.pins import PinReader
 from icedb_log.clean.vacuum_plan import plan_vacuum
 from icedb_log.erasure.erasure_record import NamedObjects, NotCovered
 from icedb_log.errors import CorruptLog, HaltError, InvalidRequest, NotFound
 from icedb_log.feed.views import list_view_names
 from icedb_log.ingest.import_records import read_records
-from icedb_log.jobs import CheckAlive, CountJob, RowChange, RowChanger, never_stop
-from icedb_log.keys import TablePaths, parse_staged_key
+from icedb_log.jobs import CountJob, RowChange, RowChanger
+from icedb_log.keys import parse_staged_key
 from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker, LogView, Snapshot
 from icedb_log.store.object_store import Listing, list_all
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.row_changes import MAX_FILES_PER_COUNT
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
-MAX_FILES_PER_COUNT: Final = 512
 DATA_SUFFIX: Final = ".parquet"
 
 _UNREADABLE: Final = (NotFound, InvalidRequest, HaltError)
@@ -73,23 +75,15 @@ class DataObjects:
         return due | {marker.path: marker.created_ms + wait_ms for marker in self.unnamed()}
 
 
-def read_objects(table: TableStore, *, reader: LogReader) -> DataObjects:
+def read_objects(table: Table) -> DataObjects:
     """List a table's data objects, then read its log."""
     listing = list_all(table.store, table.paths.data_prefix)
-    view = reader.read()
+    view = table.read_log()
     return DataObjects(listing, view, fold(view))
 
 
 def count_covered(
-    paths: TablePaths,
-    markers: Sequence[FileMarker],
-    *,
-    present: Collection[str],
-    changer: RowChanger,
-    condition: str,
-    config: TableConfig,
-    schema: Mapping[str, str],
-    check_alive: CheckAlive = never_stop,
+    table: Table, changer: RowChanger, condition: str, markers: Sequence[FileMarker], objects: DataObjects
 ) -> dict[str, int | None]:
     """Return the data files that hold rows which a condition covers, with their number.
 
@@ -97,32 +91,33 @@ def count_covered(
     statistics or its rows prove that it holds no such row.
 
     Args:
-        paths: Keys of the table.
-        markers: The files.
-        present: Those that were there when somebody looked; the others are not opened.
+        table: The table. Its ``check_alive`` is asked between jobs.
         changer: Selects and counts.
         condition: SQL.
-        config: Configuration of the table.
-        schema: Column to SQL type of the whole table.
-        check_alive: Raises if the run should stop.
+        markers: The files.
+        objects: Those that were there when somebody looked; others are not opened.
 
     Raises:
         Unavailable: The store or the engine did not answer.
     """
     change = RowChange("delete", condition)
+    present = objects.sizes()
 
     def select(files: Sequence[FileMarker]) -> dict[str, int | None]:
-        return {marker.path: None for marker in changer.select_files(paths, config, change, files)}
+        return {marker.path: None for marker in changer.select_files(table.paths, table.config, change, files)}
 
     def count(files: Sequence[FileMarker]) -> dict[str, int | None]:
-        counts = changer.count_rows(CountJob(paths, config, schema, change, tuple(files), check_alive))
+        schema = objects.snapshot.schema
+        counts = changer.count_rows(
+            CountJob(table.paths, table.config, schema, change, tuple(files), table.check_alive)
+        )
         return {marker.path: found for marker, found in zip(files, counts, strict=True) if found}
 
     selected = _on_halves(select, markers)
     candidates = [marker for marker in markers if marker.path in selected and marker.path in present]
     found: dict[str, int | None] = {path: None for path in selected if path not in present}
     for start in range(0, len(candidates), MAX_FILES_PER_COUNT):
-        check_alive()
+        table.check_alive()
         found |= _on_halves(count, candidates[start : start + MAX_FILES_PER_COUNT])
     return found
 
@@ -142,24 +137,21 @@ def _on_halves(
     return _on_halves(work, files[:half]) | _on_halves(work, files[half:])
 
 
-def find_not_covered(table: TableStore, *, config: TableConfig, listing: Listing) -> NotCovered:
+def find_not_covered(table: Table, listing: Listing) -> NotCovered:
     """Return what may hold such rows and is none of the erasure's business: a person has to look at it.
 
     Args:
-        table: Its store and keys.
-        config: Its configuration.
+        table: The table.
         listing: Every object below ``_data``.
     """
     staged = [info.key for info in list_all(table.store, table.paths.staging_prefix).objects]
     return NotCovered(
         quarantine=find_quarantined(table),
         unknown_staged=NamedObjects.of([key for key in staged if not _is_batch(key)]),
-        unknown_data=NamedObjects.of(
-            [info.key for info in listing.objects if not info.key.endswith(DATA_SUFFIX)],
-        ),
+        unknown_data=NamedObjects.of([info.key for info in listing.objects if not info.key.endswith(DATA_SUFFIX)]),
         import_sources=NamedObjects.of(_import_sources(table)),
         views=NamedObjects.of(list_view_names(table.store, table.paths)),
-        view_of=config.view_of,
+        view_of=table.config.view_of,
     )
 
 
@@ -171,11 +163,26 @@ def find_quarantined(table: TableStore) -> NamedObjects:
 
 def count_staged_until(table: TableStore, until_ms: int) -> int:
     """Count the batches in staging that were accepted by a time of the store's clock."""
-    return sum(
-        1
-        for info in list_all(table.store, table.paths.staging_prefix).objects
-        if info.modified_ms <= until_ms and _is_batch(info.key)
-    )
+    staged = list_all(table.store, table.paths.staging_prefix).objects
+    return sum(1 for info in staged if info.modified_ms <= until_ms and _is_batch(info.key))
+
+
+def find_pin_holds(table: TableStore, keys: Collection[str], *, config: TableConfig) -> list[tuple[Hold, int]]:
+    """Return the pins that keep objects of an erasure (J7), and how many; those that keep most of them first.
+
+    For people who wait: an erasure is complete when its objects are gone (E5).
+
+    Args:
+        table: Its store and keys.
+        keys: Keys of data files.
+        config: Of the table.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    pins = PinReader().read(table, data_grace_ms=config.data_grace_ms)
+    found = [(pin, sum(pin.names(key) for key in keys)) for pin in pins]
+    return sorted((each for each in found if each[1]), key=lambda each: -each[1])
 
 
 def _is_batch(key: str) -> bool:

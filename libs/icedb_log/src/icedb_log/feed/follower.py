@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.clean.leases import Lease
+from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.clock import Clock, format_ms
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
 from icedb_log.feed.budget import NO_BUDGET, Budget, Spent

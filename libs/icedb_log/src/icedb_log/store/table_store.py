@@ -20,3 +20,7 @@ class TableStore:
     def name(self) -> str:
         """Name of the table."""
         return self.paths.name
+
+    def read_store_clock(self) -> int:
+        """Return the store's time now, unix ms: one request. Raises Unavailable."""
+        return self.store.list_page(self.paths.config_key, limit=1).store_now_ms

@@ -95,7 +95,3 @@ class Table(TableStore):
     def read_heads(self) -> LogHeads:
         """Read the heads of the log: ids and schema, without a look at any data file."""
         return self.reader.heads.read()
-
-    def read_store_clock(self) -> int:
-        """Return the store's time now, unix ms: one request. Raises Unavailable."""
-        return self.store.list_page(self.paths.config_key, limit=1).store_now_ms
