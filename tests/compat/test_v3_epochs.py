@@ -14,7 +14,7 @@ from icedb_log.log.fold import fold
 from icedb_log.repair.rebuild import rebuild_table
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partition_removal import remove_partitions
-from icedb_log.table.retain import retain_table
+from icedb_log.table.retention import retain_table
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.rigs.native_jobs import NativeImporter

@@ -18,7 +18,7 @@ from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.rebuild import RebuildOptions, rebuild_table
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_filter import PartitionMatcher
+from icedb_log.table.partitions import PartitionMatcher
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table import Table

@@ -18,11 +18,17 @@ from icedb_engine.writing.part_files import StatsCollector
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.table.condition_check import check_condition
+from icedb_log.table.conditions import check_condition
 from icedb_log.table.file_pruning import FilePruner
-from icedb_log.table.partition_filter import PartitionFilter, PartitionMatcher, parse_partition_filters
-from icedb_log.table.partition_glob import select_partitions
-from icedb_log.table.partition_path import decode_partition_value, encode_partition_value, parse_partition_path
+from icedb_log.table.partitions import (
+    PartitionFilter,
+    PartitionMatcher,
+    decode_partition_value,
+    encode_partition_value,
+    parse_partition_filters,
+    parse_partition_path,
+    select_partitions,
+)
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.table.transforms import find_type_problem, transform_sql, transform_value
 from icedb_sim.tables.profiles import fuzz_examples

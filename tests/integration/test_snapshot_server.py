@@ -14,7 +14,7 @@ from icedb_log.clean.drop import drop_table
 from icedb_log.clock import SystemClock, format_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.store.local_store import LocalObjectStore
-from icedb_log.table.partition_filter import PartitionFilter, parse_partition_filters
+from icedb_log.table.partitions import PartitionFilter, parse_partition_filters
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc

@@ -18,7 +18,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table

@@ -16,9 +16,8 @@ from icedb_log.erasure.erasures import create_erasure, note_deletions
 from icedb_log.errors import InvalidRequest
 from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_glob import select_partitions
-from icedb_log.table.partition_path import encode_partition_value
 from icedb_log.table.partition_removal import remove_partitions
+from icedb_log.table.partitions import encode_partition_value, select_partitions
 from icedb_log.table.table import Table
 from icedb_sim.rigs.native_jobs import NativeChanger, NativeImporter
 from icedb_sim.tables.row_imports import describe_source

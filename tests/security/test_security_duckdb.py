@@ -7,7 +7,7 @@ from icedb_engine.limits import EngineLimits
 from icedb_engine.sql import CLOSED, quote_name, quote_text
 from icedb_engine.sql.checks import check_reader_condition
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.condition_check import check_condition
+from icedb_log.table.conditions import check_condition
 from icedb_log.units import MIB
 
 SCHEMA = {"a": "VARCHAR", "n": "BIGINT"}

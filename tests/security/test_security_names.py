@@ -10,7 +10,7 @@ from icedb_log.erasure.erasures import check_erasure_id
 from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest
 from icedb_log.keys import TablePaths, check_pin_name, check_table_name, parse_log_key, parse_staged_key
 from icedb_log.store.local_store import LocalObjectStore
-from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.partitions import encode_partition_value
 
 PATHS = TablePaths("events", "wh/events")
 WAYS_OUT = [

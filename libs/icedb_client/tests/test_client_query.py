@@ -11,7 +11,7 @@ from icedb_client.settings import ClientSettings
 from icedb_client.snapshots import to_filters
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.store.local_store import LocalObjectStore
-from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.table.partitions import PartitionFilter
 from icedb_log.texts import quote_name, quote_text
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse

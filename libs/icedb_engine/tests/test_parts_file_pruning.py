@@ -12,9 +12,9 @@ from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.sql import quote_text
 from icedb_engine.writing.part_files import StatsCollector
 from icedb_log.model import FileMarker
-from icedb_log.table.condition_check import check_condition
+from icedb_log.table.conditions import check_condition
 from icedb_log.table.file_pruning import FilePruner
-from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.partitions import encode_partition_value
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.table.transforms import transform_value
 

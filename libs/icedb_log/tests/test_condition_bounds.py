@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.model import FileMarker
-from icedb_log.table.condition_check import check_condition
+from icedb_log.table.conditions import check_condition
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.table_config import PartitionField, TableConfig
 

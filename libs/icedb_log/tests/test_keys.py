@@ -13,7 +13,7 @@ from icedb_log.keys import (
     parse_log_key,
     parse_staged_key,
 )
-from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.partitions import encode_partition_value
 
 PATHS = TablePaths("t", "wh/t")
 BATCH = "01889a1b-3f75-7000-8000-00000000000a"

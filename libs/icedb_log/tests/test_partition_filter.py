@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.partition_filter import (
+from icedb_log.table.partitions import (
     PartitionFilter,
     PartitionMatcher,
     parse_partition_filters,

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.partition_glob import MAX_GLOBS, PartitionGlob, decode_partition, select_partitions
-from icedb_log.table.partition_path import HIVE_NULL, encode_partition_value
+from icedb_log.table.partitions import (
+    HIVE_NULL,
+    MAX_GLOBS,
+    PartitionGlob,
+    decode_partition,
+    encode_partition_value,
+    select_partitions,
+)
 
 VALUES = st.text(alphabet=st.sampled_from("ab0_-/ *?[]!é"), max_size=6)
 PATTERNS = st.text(alphabet=st.sampled_from("ab0_-*?[]!é"), max_size=5)

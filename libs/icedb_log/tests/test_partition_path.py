@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.partition_path import (
+from icedb_log.table.partitions import (
     HIVE_NULL,
     PartitionValue,
     decode_partition_value,

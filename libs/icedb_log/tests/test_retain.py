@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.retain import retain_table
+from icedb_log.table.retention import retain_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField

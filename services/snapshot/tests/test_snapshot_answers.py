@@ -6,7 +6,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.serving import selection
 from icedb_log.serving.selection import FileSelector
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_filter import parse_partition_filters
+from icedb_log.table.partitions import parse_partition_filters
 from icedb_proto import snapshot_pb2
 from icedb_snapshot import answers
 from icedb_snapshot.answers import Answer, AnswerCache, AnswerTooLarge, all_files, build_answer

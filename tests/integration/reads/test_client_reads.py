@@ -9,7 +9,7 @@ from icedb_client import Client
 from icedb_client.settings import ClientSettings
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
-from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.table.partitions import PartitionFilter
 
 CLOCK = SystemClock()
 CONDITIONS = [

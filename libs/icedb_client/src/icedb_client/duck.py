@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import duckdb
 from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.store.stores import S3Options
-from icedb_log.table.partition_path import HIVE_NULL, decode_partition_value
+from icedb_log.table.partitions import HIVE_NULL, decode_partition_value
 from icedb_log.texts import is_text, quote_name, quote_text
 
 from icedb_client.reads import ReadLease, hold_while_reading, release_hold, take_hold

@@ -13,7 +13,7 @@ from typing import Any, overload
 
 from icedb_log.log.live_files import LiveFiles, sum_rows
 from icedb_log.model import FileMarker
-from icedb_log.table.partition_filter import read_partition_values
+from icedb_log.table.partitions import read_partition_values
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.store.stores import S3Options
-from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.table.partitions import PartitionFilter
 from icedb_log.table.table_config import PartitionField
 from icedb_proto import snapshot_pb2 as pb
 

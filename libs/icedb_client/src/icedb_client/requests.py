@@ -7,7 +7,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import MAX_MS
-from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.table.partitions import PartitionFilter
 from icedb_log.table.table_config import PartitionField
 
 from icedb_client.file_list import FileList

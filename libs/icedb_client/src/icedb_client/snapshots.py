@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.table.partitions import PartitionFilter
 
 from icedb_client.file_list import DataFile, FileList
 from icedb_client.requests import Answerer, LeaseInfo, Partitions, Request, TableRequest, to_filters

@@ -14,7 +14,7 @@ from icedb_client.requests import to_filters, to_ms
 from icedb_client.settings import load_client_settings
 from icedb_engine.limits import EngineLimits
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.table.partitions import PartitionFilter
 from icedb_log.units import MIB
 
 from icedb_spark.values import Place, WriteOptions

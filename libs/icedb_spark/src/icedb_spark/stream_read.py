@@ -19,7 +19,7 @@ from icedb_log.feed.follower import Follower
 from icedb_log.feed.position import read_position
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.file_pruning import FilePruner
-from icedb_log.table.partition_filter import PartitionMatcher, read_partition_values
+from icedb_log.table.partitions import PartitionMatcher, read_partition_values
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 

@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.model import LogView
-from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
-from icedb_log.table.partition_glob import select_partitions
 from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, remove_partitions
-from icedb_log.table.retain import retain_table
-from icedb_log.table.retention import count_kept
+from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters, select_partitions
+from icedb_log.table.retention import count_kept, retain_table
 from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import Intervals, Work

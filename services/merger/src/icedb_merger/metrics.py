@@ -14,8 +14,7 @@ from icedb_log.names import (
     MERGE_SWEEP,
 )
 from icedb_log.table.partition_removal import RemovalResult
-from icedb_log.table.retain import RetentionResult
-from icedb_log.table.retention import count_kept
+from icedb_log.table.retention import RetentionResult, count_kept
 from icedb_log.table.row_changes import ChangeResult
 from icedb_service.metrics import OPEN, SparkWorkerMetrics
 from prometheus_client import CollectorRegistry

@@ -20,7 +20,7 @@ from icedb_log.model import FileMarker, Snapshot
 from icedb_log.serving.selection import ChunkSelection
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_filter import read_partition_values
+from icedb_log.table.partitions import read_partition_values
 from icedb_proto import snapshot_pb2
 
 PAGE_BYTES: Final = 1024 * 1024

@@ -9,7 +9,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.keys import MAX_MS, check_table_name
 from icedb_log.serving.batch_commits import check_batch_id
 from icedb_log.store.object_store import MAX_PRESIGN_MS, MIN_PRESIGN_MS
-from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.table.partitions import PartitionFilter
 from icedb_proto import snapshot_pb2
 
 from icedb_snapshot.settings import MAX_STALENESS_MS

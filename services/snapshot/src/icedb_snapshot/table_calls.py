@@ -24,7 +24,7 @@ from icedb_log.serving.table_cache import TableState
 from icedb_log.store.known_objects import FETCH_THREADS
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_filter import read_partition_values
+from icedb_log.table.partitions import read_partition_values
 from icedb_log.table.retention import find_time_field
 from icedb_log.table.table import Table
 from icedb_log.units import MIB

@@ -466,7 +466,7 @@ RETENTION_RULES: Final = seen_with(
     breaks(
         "M5",
         "the policy is read before the fence is taken",
-        repeats("table.retain:retain_table", "table.table:Table.renewed"),
+        repeats("table.retention:retain_table", "table.table:Table.renewed"),
         by="test_retain.py::test_a_retention_that_is_made_longer_while_the_run_waits_for_the_fence_counts",
     ),
 )

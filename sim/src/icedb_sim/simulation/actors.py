@@ -24,8 +24,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.merge.merge_plan import MergeIndex, MergeLimits
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_filter import PartitionFilter, PartitionMatcher
 from icedb_log.table.partition_removal import remove_partitions
+from icedb_log.table.partitions import PartitionFilter, PartitionMatcher
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config

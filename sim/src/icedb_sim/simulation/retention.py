@@ -18,8 +18,7 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.retain import retain_table
-from icedb_log.table.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE
+from icedb_log.table.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE, retain_table
 from icedb_log.table.stored_config import decode_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config

@@ -20,7 +20,7 @@ from icedb_log.serving.commit_wait import await_commit
 from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import CachedTable, TableState
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.table.partitions import PartitionFilter
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation

@@ -12,7 +12,7 @@ from typing import Any
 from icedb_log.clock import Clock
 from icedb_log.feed.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.partitions import encode_partition_value
 
 from icedb_sim.tables.row_files import Row, read_rows, write_partitions
 

@@ -40,8 +40,7 @@ from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_filter import read_partition_values
-from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.partitions import encode_partition_value, read_partition_values
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 _TERM: Final = re.compile(

@@ -18,9 +18,8 @@ from icedb_log.model import LogView, Snapshot
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
-from icedb_log.table.partition_glob import select_partitions
 from icedb_log.table.partition_removal import RemovalResult, remove_partitions
+from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters, select_partitions
 from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.table.status import TableStatus, read_status
 from icedb_log.table.stored_config import create_table

@@ -7,7 +7,7 @@ import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import MERGE_CHANGE
-from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters
 
 from icedb_client.cli.output import format_bytes, format_count, make_table, out, print_note, print_pairs
 from icedb_client.cli.parsing import parse_duration

@@ -9,10 +9,9 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
-from icedb_log.table.partition_glob import decode_partition, select_partitions
 from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
-from icedb_log.table.retain import RetentionResult, retain_table
-from icedb_log.table.retention import KeptReason, count_kept
+from icedb_log.table.partitions import decode_partition, select_partitions
+from icedb_log.table.retention import KeptReason, RetentionResult, count_kept, retain_table
 from icedb_log.table.table import Table
 from rich.markup import escape
 from typer.core import TyperGroup

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import orjson
 import typer
 from icedb_log.clock import parse_uuid7_ms
-from icedb_log.table.partition_filter import parse_partition_filters
+from icedb_log.table.partitions import parse_partition_filters
 from rich.markup import escape
 
 from icedb_client.cli.output import (

@@ -14,7 +14,7 @@ from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.model import ColumnStats
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.column_bounds import encode_bounds
-from icedb_log.table.partition_path import decode_partition_value, encode_partition_value
+from icedb_log.table.partitions import decode_partition_value, encode_partition_value
 from icedb_log.table.table_config import PartitionField
 from icedb_log.table.time_columns import show_time
 from icedb_log.table.transforms import find_type_problem, transform_value

@@ -14,7 +14,7 @@ from typing import Final
 
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import MAX_KEY_BYTES
-from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.partitions import encode_partition_value
 from icedb_log.table.table_config import PartitionField, TableConfig, check_column_name
 from icedb_log.table.time_columns import DEFAULT_UNIT, TIME_WORDS, TimeColumn
 from icedb_log.table.transforms import bad_time_sql, find_type_problem

@@ -28,7 +28,7 @@ from icedb_log.parquet.footer import TAIL_BYTES
 from icedb_log.parquet.pages import check_file_sums
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.partition_path import decode_partition_value
+from icedb_log.table.partitions import decode_partition_value
 from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import ARROW_TYPES

@@ -5,7 +5,7 @@ from typing import Final
 
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import ChangeKind, RowChange
-from icedb_log.table.condition_check import check_condition
+from icedb_log.table.conditions import check_condition
 from icedb_log.table.table_config import DIALECT, QUERIES, SQL_TYPES, TableConfig
 
 from icedb_engine.limits import FlushUnitLimits

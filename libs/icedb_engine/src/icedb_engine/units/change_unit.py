@@ -20,7 +20,7 @@ from icedb_log.jobs import MergeGroup, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.partition_filter import read_partition_values
+from icedb_log.table.partitions import read_partition_values
 from icedb_log.table.table_config import TableConfig
 from icedb_log.table.transforms import transform_sql
 

@@ -19,7 +19,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import MAX_KEY_BYTES, ObjectStore
-from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.partitions import encode_partition_value
 from icedb_log.table.table_config import TableConfig
 from icedb_log.table.time_columns import show_time
 from icedb_log.table.transforms import bad_time_sql, transform_sql

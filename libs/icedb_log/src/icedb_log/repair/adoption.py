@@ -19,7 +19,7 @@ from icedb_log.repair.fsck_data import find_partition_problem
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.column_bounds import Scalar
-from icedb_log.table.partition_filter import read_partition_values
+from icedb_log.table.partitions import read_partition_values
 from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
 from icedb_log.table.time_columns import TIME_UNITS, TimeUnit
 from icedb_log.table.transforms import find_type_problem, transform_bound

@@ -29,7 +29,7 @@ from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_path import parse_partition_path
+from icedb_log.table.partitions import parse_partition_path
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 MAX_UNNAMED: Final = 100_000

@@ -11,9 +11,9 @@ from typing import Final
 from icedb_log.keys import TablePaths
 from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
 from icedb_log.model import FileMarker, Snapshot
-from icedb_log.table.condition_check import check_condition
+from icedb_log.table.conditions import check_condition
 from icedb_log.table.file_pruning import FilePruner
-from icedb_log.table.partition_filter import PartitionFilter, PartitionMatcher, read_partition_values
+from icedb_log.table.partitions import PartitionFilter, PartitionMatcher, read_partition_values
 from icedb_log.table.table_config import TableConfig, unite_columns
 
 MAX_TESTS: Final = 10_000_000

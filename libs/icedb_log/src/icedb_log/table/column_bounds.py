@@ -41,9 +41,12 @@ def encode_time(value: date) -> str:
 
 def round_text_up(text: str) -> str | None:
     """Return a text of at most 64 characters that does not sort before ``text``; None if there is none."""
-    if len(text) <= MAX_BOUND_CHARS:
-        return text
-    cut = text[:MAX_BOUND_CHARS].rstrip(chr(_LAST_CODE_POINT))
+    return text if len(text) <= MAX_BOUND_CHARS else find_text_after(text[:MAX_BOUND_CHARS])
+
+
+def find_text_after(prefix: str) -> str | None:
+    """Return the least text that sorts after all that begin with ``prefix``, no longer; None if there is none."""
+    cut = prefix.rstrip(chr(_LAST_CODE_POINT))
     if not cut:
         return None
     following = ord(cut[-1]) + 1

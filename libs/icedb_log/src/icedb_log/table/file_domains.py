@@ -8,27 +8,21 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
 from icedb_log.model import ColumnStats, FileMarker
-from icedb_log.table.partition_filter import read_partition_values
-from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.column_bounds import find_text_after
+from icedb_log.table.partitions import read_partition_values
+from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
 from icedb_log.table.time_columns import count_ticks
+from icedb_log.table.transforms import read_time_span
 
 EXACT_DOUBLE_MAX: Final = 2**53
-_LAST_CODE_POINT: Final = chr(0x10FFFF)
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 _INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
-_TIME_SHAPES: Final = {
-    "year": re.compile(r"(?P<year>[0-9]{4})"),
-    "month": re.compile(r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})"),
-    "day": re.compile(r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"),
-    "hour": re.compile(r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})-(?P<hour>[0-9]{2})"),
-}
-_MONTHS: Final = 12
 _TICK: Final = timedelta(microseconds=1)
 
 
@@ -173,7 +167,7 @@ def _narrow(domain: Domain, field: PartitionField, text: str) -> Domain:
 @lru_cache(maxsize=4096)
 def _find_bounds(field: PartitionField, text: str, sql_type: str) -> tuple[Any, Any] | None:
     """Return the least and the greatest value of a partition; None if its text is not understood."""
-    if field.transform in _TIME_SHAPES:
+    if field.transform in TIME_TRANSFORMS:
         return _find_time_bounds(field, text, sql_type)
     if field.transform == "truncate":
         return _find_truncate_bounds(text, sql_type, field.width or 1)
@@ -198,45 +192,20 @@ def _find_truncate_bounds(text: str, sql_type: str, width: int) -> tuple[Any, An
         return None
     if len(text) < width:
         return text, text
-    following = _round_up(text)
+    following = find_text_after(text)
     return None if following is None else (text, following)
 
 
-def _round_up(prefix: str) -> str | None:
-    """Return a text that sorts after all that begin with ``prefix``."""
-    cut = prefix.rstrip(_LAST_CODE_POINT)
-    if not cut:
-        return None
-    following = ord(cut[-1]) + 1
-    return cut[:-1] + (chr(0xE000) if 0xD800 <= following <= 0xDFFF else chr(following))  # noqa: PLR2004 - surrogates
-
-
 def _find_time_bounds(field: PartitionField, text: str, sql_type: str) -> tuple[Any, Any] | None:
-    match = _TIME_SHAPES[field.transform].fullmatch(text)
-    if match is None:
+    span = read_time_span(field.transform, text)
+    if span is None:
         return None
-    parts = {name: int(value) for name, value in match.groupdict().items()}
-    try:
-        day = date(parts["year"], parts.get("month", 1), parts.get("day", 1))
-        start = datetime.combine(day, time(parts.get("hour", 0)))
-        last = _find_end(field.transform, start) - _TICK
-    except (ValueError, OverflowError):
-        return None
+    start, last = span[0], span[0] + (span[1] - _TICK)
     if sql_type == "TIMESTAMP":
         return start, last
     if sql_type == "BIGINT" and field.unit is not None:
         return count_ticks(start, field.unit), count_ticks(last, field.unit)
     return (start.date(), last.date()) if sql_type == "DATE" else None
-
-
-def _find_end(transform: str, start: datetime) -> datetime:
-    if transform == "hour":
-        return start + timedelta(hours=1)
-    if transform == "day":
-        return start + timedelta(days=1)
-    if transform == "year" or start.month == _MONTHS:
-        return start.replace(year=start.year + 1, month=1)
-    return start.replace(month=start.month + 1)
 
 
 def may_hold(domain: Domain, values: Sequence[Any], buckets: Mapping[int, frozenset[str]]) -> bool:

@@ -17,11 +17,12 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from icedb_log.model import FileMarker
-from icedb_log.table.bounded_parser import TooMuchWork, parse_condition
-from icedb_log.table.condition_terms import (
+from icedb_log.table.conditions import (
     ColumnTerm,
     DomainsOfFile,
     LiteralTerm,
+    TooMuchWork,
+    parse_condition,
     read_column,
     read_literal,
     read_literals,

@@ -1,4 +1,4 @@
-"""Retention: which time partitions have outlived their time (a TTL for each table; M5). Pure.
+"""Retention: which time partitions have outlived their time (a TTL for each table; M5), and their removal.
 
 A partition expires when the end of its time range lies longer ago than the table's ``retention_ms``: with 90 days and
 partitions by day, 2023-06-07 goes when 2023-06-08T00:00Z is 90 days past. Values of time partitions are UTC.
@@ -16,18 +16,20 @@ Nothing brings a removed row back, so everything that could be a mistake keeps t
   allows it once.
 """
 
-import re
-from calendar import isleap, monthrange
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.table.partition_filter import read_partition_values
-from icedb_log.table.partition_removal import PartitionInfo
+from icedb_log.model import LogView
+from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, remove_partitions
+from icedb_log.table.partitions import read_partition_values
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
-from icedb_log.units import DAY_MS, HOUR_MS, SECOND_MS
+from icedb_log.table.time_columns import count_ticks
+from icedb_log.table.transforms import read_time_span
+from icedb_log.units import HOUR_MS, SECOND_MS
 
 MAX_CLOCK_DIFFERENCE_MS: Final = HOUR_MS
 MAX_SHARE: Final = 0.5
@@ -38,15 +40,6 @@ KeptReason = Literal["young", "late", "future", "null", "unparsable"]
 range has not begun; ``null``: its rows have no time; ``unparsable``: its value is no time of the partition's form."""
 
 KEPT_REASONS: Final[tuple[KeptReason, ...]] = ("young", "late", "future", "null", "unparsable")
-
-_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
-    "year": re.compile(r"([0-9]{4})"),
-    "month": re.compile(r"([0-9]{4})-([0-9]{2})"),
-    "day": re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})"),
-    "hour": re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})-([0-9]{2})"),
-}
-_LEAST_PARTS: Final = (1, 1, 1, 0)
-"""Month, day and hour where a form does not say them; the year is always said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +95,47 @@ class RetentionPlan:
     refusal: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RetentionResult:
+    """What a retention run did, or would do.
+
+    Attributes:
+        plan: What was to be removed, and why the rest stays; the plan that counted, made under the fence.
+        removal: What was removed, or would be.
+    """
+
+    plan: RetentionPlan
+    removal: RemovalResult
+
+
+def retain_table(table: Table, *, force: bool = False, dry_run: bool = False) -> RetentionResult:
+    """Remove the partitions of a table whose retention has passed (M5). Idempotent in effect.
+
+    Args:
+        table: The table. The store's clock decides, and this host's has to agree with it.
+        force: Remove also what only a person may allow (``RetentionPlan.refusal``).
+        dry_run: Say what would be removed: no fence, nothing written, no refusal raised.
+
+    Raises:
+        InvalidRequest: The plan has to be allowed by a person; nothing was removed.
+        Unavailable: The clocks disagree, or the store did not answer.
+        IceDBError: As :func:`~icedb_log.table.partition_removal.remove_partitions`.
+    """
+    plans: list[RetentionPlan] = []
+
+    def choose(view: LogView, infos: tuple[PartitionInfo, ...]) -> Collection[str]:
+        # Read each time: a retention that was made longer while this run waited for the fence counts.
+        config = table.renewed().config
+        plan = plan_retention(infos, config, store_now_ms=view.store_now_ms, host_now_ms=table.clock.now_ms())
+        if not (force or dry_run):
+            require_allowed(plan)
+        plans.append(plan)
+        return [one.info.path for one in plan.expired]
+
+    removal = remove_partitions(table, choose, dry_run=dry_run)
+    return RetentionResult(plans[-1], removal)
+
+
 def plan_retention(
     infos: Sequence[PartitionInfo], config: TableConfig, *, store_now_ms: int, host_now_ms: int
 ) -> RetentionPlan:
@@ -153,23 +187,11 @@ def require_allowed(plan: RetentionPlan) -> None:
 
 def parse_time_range(value: str, field: PartitionField) -> TimeRange | None:
     """Return the time range that a decoded value of a time partition stands for; ``None`` if it is not one."""
-    match = _FORMS[field.transform].fullmatch(value)
-    if match is None:
+    span = read_time_span(field.transform, value)
+    if span is None:
         return None
-    parts = [int(part) for part in match.groups()]
-    year, month, day, hour = (*parts, *_LEAST_PARTS[len(parts) :])
-    try:
-        start = datetime(year, month, day, hour, tzinfo=UTC)
-    except ValueError:
-        return None
-    start_ms = int(start.timestamp()) * SECOND_MS
-    length_ms = {
-        "year": (366 if isleap(year) else 365) * DAY_MS,
-        "month": monthrange(year, month)[1] * DAY_MS,
-        "day": DAY_MS,
-        "hour": HOUR_MS,
-    }[field.transform]
-    return TimeRange(start_ms, start_ms + length_ms)
+    start_ms = count_ticks(span[0], "epoch_ms")
+    return TimeRange(start_ms, start_ms + span[1] // timedelta(milliseconds=1))
 
 
 def find_time_field(config: TableConfig) -> PartitionField | None:

@@ -20,7 +20,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
 from icedb_log.merge.exchange import ExchangeCommit
 from icedb_log.model import FileMarker, Snapshot
-from icedb_log.table.partition_filter import PartitionMatcher, read_partition_values
+from icedb_log.table.partitions import PartitionMatcher, read_partition_values
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 

@@ -2,7 +2,7 @@
 
 Each transform exists twice: as DuckDB SQL, which does the work, and in plain Python, which says what the SQL
 must mean and lets readers compute a partition from a value. A property test compares the two. The text is not
-encoded for a key yet: that is :func:`icedb_log.table.partition_path.encode_partition_value`.
+encoded for a key yet: that is :func:`icedb_log.table.partitions.encode_partition_value`.
 
 =============== =========================================== ==========================================
 transform       of                                          text
@@ -26,7 +26,9 @@ the same on every machine and in every release, because it is part of the names 
 """
 
 import hashlib
-from datetime import date, datetime
+import re
+from calendar import isleap, monthrange
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 from icedb_log.table.column_bounds import Scalar
@@ -48,6 +50,14 @@ _PYTHON_TIME_FORMATS: Final = {
     "day": "{0.year:04d}-{0.month:02d}-{0.day:02d}",
     "hour": "{0.year:04d}-{0.month:02d}-{0.day:02d}-{hour:02d}",
 }
+_TIME_SHAPES: Final = {
+    "year": re.compile(r"([0-9]{4})"),
+    "month": re.compile(r"([0-9]{4})-([0-9]{2})"),
+    "day": re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})"),
+    "hour": re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})-([0-9]{2})"),
+}
+_LEAST_PARTS: Final = (1, 1, 1, 0)
+"""Month, day and hour where a text does not say them; the year is always said."""
 TIMESTAMP_TEXT_FORMAT: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 HASH_HEX_DIGITS: Final = 8
 _USABLE_TYPES: Final = {
@@ -184,3 +194,20 @@ def transform_bound(field: PartitionField, bound: Scalar, sql_type: str) -> str 
         return transform_value(field, value)
     except ValueError as error:
         return str(error)
+
+
+def read_time_span(transform: str, text: str) -> tuple[datetime, timedelta] | None:
+    """Return when the time of a time partition begins, as naive UTC, and how long it is; ``None``: no such text."""
+    match = _TIME_SHAPES[transform].fullmatch(text)
+    if match is None:
+        return None
+    parts = [int(part) for part in match.groups()]
+    year, month, day, hour = (*parts, *_LEAST_PARTS[len(parts) :])
+    try:
+        start = datetime(year, month, day, hour)  # noqa: DTZ001 - values of this project are naive UTC
+    except ValueError:
+        return None
+    if transform == "hour":
+        return start, timedelta(hours=1)
+    days = {"year": 366 if isleap(year) else 365, "month": monthrange(year, month)[1], "day": 1}[transform]
+    return start, timedelta(days=days)

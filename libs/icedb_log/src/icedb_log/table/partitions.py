@@ -1,24 +1,47 @@
-"""Conditions on partition values: which partitions of a table a reader wants. Pure.
+"""Partitions: how their values stand in a key, and which of them somebody means. Pure.
 
-Owns the meaning of a filter and its text form; the snapshot service and the client both prune with it, so
-that an answer over the wire and one read straight from the log are the same. A filter that cannot be
-understood is refused: to ignore it would return the wrong files.
+**Values.** The wire allows only ``A-Z a-z 0-9 - _ .`` in a partition value, without ``%``, ``+`` or space (existing
+readers split and compare the text as it is). So each other character becomes ``_`` and two lower-case hex digits for
+each of its UTF-8 bytes: ``São`` is ``S_c3_a3o``. Two texts never share one form:
+
+* a literal ``_`` stays, unless two lower-case hex digits follow it: then it becomes ``_5f``;
+* the empty text is ``_``, and the text ``_`` is ``_5f``;
+* ``__HIVE_DEFAULT_PARTITION__``, which Hive readers take for null, gets its first ``_`` escaped.
+
+**Filters** are conditions on values, for who reads. Here is their meaning and their text form; the snapshot service and
+the client both prune with them, so that an answer over the wire and one read straight from the log are the same. A
+filter that cannot be understood is refused: to ignore it would return the wrong files.
+
+**Globs** are held against paths, for who removes or rewrites. A glob has one part for each level of the path, split at
+``/``: ``d=2023-06-*`` or ``d=2023-06-01/u=*``. It is held against the path as it stands in the keys and with its values
+decoded, level by level, so that both ``c=S_c3_a3o`` and ``c=São`` are found. One with fewer levels than the path means
+everything below. In a part, ``*`` is any text, ``?`` any character, ``[ab]`` and ``[!ab]`` one of these and none of
+these; ``*`` never reaches beyond its level. Whoever names partitions in order to remove them must not be understood
+half: a glob that finds nothing is an error, and so is one that finds everything, unless that was asked for.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
+from os.path import commonprefix
 from typing import Final, Self
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.partition_path import HIVE_NULL, decode_partition_value
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.texts import is_text
+
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_EMPTY: Final = "_"
+_ESCAPED_UNDERSCORE: Final = "_5f"
+_TO_ESCAPE: Final = re.compile(r"_(?=[0-9a-f]{2})|[^A-Za-z0-9._-]")
+_ESCAPES: Final = re.compile(rb"_([0-9a-f]{2})")
 
 MAX_FILTERS: Final = 64
 MAX_VALUES_PER_FILTER: Final = 10_000
 MAX_VALUE_BYTES: Final = 1024
+MAX_GLOBS: Final = 1000
+MAX_GLOB_BYTES: Final = 4096
 
 _TEXT: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_]{1,64})\s*(?P<op>>=|<=|=|>|<|~)(?P<value>.*)", re.DOTALL)
 _NULL_TEXT: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_]{1,64})\s+is\s+(?P<negated>not\s+)?null\s*", re.IGNORECASE)
@@ -33,6 +56,96 @@ _SHAPES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "day": (re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), "a day such as 2026-01-31"),
     "bucket": (re.compile(r"[0-9]{1,7}"), "a bucket number such as 7"),
 }
+_WILDCARD: Final = re.compile(r"[*?\[]")
+_NEAREST: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionValue:
+    """One level of a partition path.
+
+    Attributes:
+        name: Name of the partition field.
+        value: Its value, decoded.
+    """
+
+    name: str
+    value: str
+
+
+def encode_partition_value(value: str) -> str:
+    """Return the form of a partition value that a key may hold. Injective; never empty.
+
+    Args:
+        value: Any text that has a UTF-8 form (no lone surrogates).
+    """
+    if value in ("", "_"):
+        return _ESCAPED_UNDERSCORE if value else _EMPTY
+    encoded = _TO_ESCAPE.sub(_escape, value)
+    return _ESCAPED_UNDERSCORE + encoded[1:] if encoded == HIVE_NULL else encoded
+
+
+def decode_partition_value(encoded: str) -> str:
+    """Return the value behind an encoded form.
+
+    A form that :func:`encode_partition_value` does not produce (a table written by another v3 writer) stands for
+    itself, so that every key can be read.
+    """
+    if encoded == _EMPTY:
+        return ""
+    try:
+        value = _ESCAPES.sub(lambda match: bytes.fromhex(match[1].decode()), encoded.encode()).decode()
+    except UnicodeDecodeError:
+        return encoded
+    return value if encode_partition_value(value) == encoded else encoded
+
+
+def parse_partition_path(path: str) -> tuple[PartitionValue, ...]:
+    """Split a Hive partition path such as ``d=2023-06-07/u=a`` into its decoded values; empty for ``""``.
+
+    Raises:
+        InvalidRequest: A component is not ``name=value``; the message names path and component.
+    """
+    values = []
+    for component, name, encoded in _split(path):
+        if not name:
+            raise InvalidRequest(
+                f"partition path {path[:120]!r}: {component[:80]!r} is not name=value; "
+                "data files must lie in Hive partitions"
+            )
+        values.append(PartitionValue(name, decode_partition_value(encoded)))
+    return tuple(values)
+
+
+def read_partition_values(path: str) -> dict[str, str | None]:
+    """Return the decoded values of a Hive partition path by field name, ``None`` for null; empty for ``""``.
+
+    Components that are not ``name=value`` (other writers of the log format) are left out: what a path does not
+    say, no filter holds against it.
+    """
+    return {
+        name: None if encoded == HIVE_NULL else decode_partition_value(encoded)
+        for _, name, encoded in _split(path)
+        if name
+    }
+
+
+def decode_partition(path: str) -> str:
+    """Return a partition path for people: its values decoded. Not to be parsed."""
+    return "/".join(
+        f"{name}={decode_partition_value(encoded)}" if name else part for part, name, encoded in _split(path)
+    )
+
+
+def _split(path: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each component with the name and the encoded value in it; no name: it is not ``name=value``."""
+    for component in path.split("/") if path else ():
+        name, separator, encoded = component.partition("=")
+        yield component, name if separator else "", encoded
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"_{byte:02x}" for byte in match[0].encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +217,6 @@ def parse_partition_filters(texts: Iterable[str]) -> tuple[PartitionFilter, ...]
         else:
             values.setdefault(parsed.field, set()).update(parsed.any_of)
     return (*(PartitionFilter(field, any_of=frozenset(some)) for field, some in values.items()), *filters)
-
-
-def read_partition_values(path: str) -> dict[str, str | None]:
-    """Return the decoded values of a Hive partition path by field name, ``None`` for null; empty for ``""``.
-
-    Components that are not ``name=value`` (other writers of the log format) are left out: what a path does not
-    say, no filter holds against it.
-    """
-    values: dict[str, str | None] = {}
-    for component in path.split("/") if path else ():
-        name, separator, encoded = component.partition("=")
-        if name and separator:
-            values[name] = None if encoded == HIVE_NULL else decode_partition_value(encoded)
-    return values
 
 
 class PartitionMatcher:
@@ -226,3 +325,86 @@ def _is_numeric(field: PartitionField, config: TableConfig) -> bool:
     if field.transform in ("bucket", "year"):
         return True
     return field.transform in ("identity", "truncate") and config.declared.get(field.column) == "BIGINT"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionGlob:
+    """One glob.
+
+    Attributes:
+        text: As it was written.
+        levels: One expression for each level.
+    """
+
+    text: str
+    levels: tuple[re.Pattern[str], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a glob.
+
+        Raises:
+            InvalidRequest: A level is neither ``name=value`` nor ``*``, or the glob is too long.
+        """
+        if len(text.encode(errors="replace")) > MAX_GLOB_BYTES:
+            raise InvalidRequest(f"partition glob of {len(text)} characters: at most {MAX_GLOB_BYTES} bytes")
+        parts = text.split("/")
+        for part in parts:
+            name, separator, _ = part.partition("=")
+            if part != "*" and not (name and separator):
+                raise InvalidRequest(
+                    f"partition glob {text[:120]!r}: {part[:80]!r} is not name=value; write for example "
+                    "'d=2023-06-*' or 'd=2023-06-01/u=a*'"
+                )
+        return cls(text, tuple(re.compile(translate(part)) for part in parts))
+
+    def matches(self, path: str) -> bool:
+        """Say whether an encoded partition path, or its beginning, fits."""
+        components = path.split("/") if path else []
+        return len(components) >= len(self.levels) and all(
+            level.match(component) or level.match(decode_partition(component))
+            for level, component in zip(self.levels, components, strict=False)
+        )
+
+
+def select_partitions(
+    table: str, globs: Sequence[str], partitions: Collection[str], *, may_match_all: bool = False
+) -> frozenset[str]:
+    """Return the partitions that at least one of some globs means.
+
+    Args:
+        table: Name of the table, for messages.
+        globs: At least one.
+        partitions: Encoded paths of all partitions with live data files.
+        may_match_all: Whether everything may be meant.
+
+    Raises:
+        InvalidRequest: A glob is wrong, finds nothing, or all together find everything.
+    """
+    if not globs or len(globs) > MAX_GLOBS:
+        raise InvalidRequest(f"table {table}: give 1 to {MAX_GLOBS} partition globs, not {len(globs)}")
+    if set(partitions) == {""}:
+        raise InvalidRequest(f"table {table} is not partitioned; delete rows with `icedb delete {table} --where ...`")
+    selected: set[str] = set()
+    for text in globs:
+        glob = PartitionGlob.parse(text)
+        found = [path for path in partitions if glob.matches(path)]
+        if not found:
+            raise InvalidRequest(
+                f"table {table}: no partition fits {text[:120]!r}; {_describe_nearest(glob, partitions)}"
+            )
+        selected.update(found)
+    if not may_match_all and len(selected) == len(partitions):
+        raise InvalidRequest(
+            f"table {table}: {', '.join(globs)[:120]} means all {len(partitions)} partitions of the table; say so with "
+            "--all if that is what you want"
+        )
+    return frozenset(selected)
+
+
+def _describe_nearest(glob: PartitionGlob, partitions: Iterable[str]) -> str:
+    literal = _WILDCARD.split(glob.text, maxsplit=1)[0]
+    paths = [decode_partition(path) for path in partitions]
+    # Of characters, not of components: what was misspelt begins like the right one.
+    near = sorted(paths, key=lambda path: (-len(commonprefix([path, literal])), path))[:_NEAREST]  # noqa: RUF071
+    return f"the nearest are {', '.join(near)}" if near else "the table has no live data files"

@@ -1,8 +1,14 @@
-"""The terms of a condition that pruning understands: columns, and literals as DuckDB sees them. Pure.
+"""Conditions in SQL that users give: parsed with a bound on the work, checked, and read as columns and literals. Pure.
 
-A literal is understood only if there is no doubt what it means. DuckDB reads a
-``TIMESTAMPTZ`` in the session's time zone, ``TRY_CAST`` gives NULL for what does not fit, and a list in which a number
-is a double makes doubles of all of them.
+The parser guesses and goes back where a text can mean several things, which doubles the work at each level of
+``array[array[…]]``, and it calls itself for each level of nesting. What users send must end in time, either way.
+
+Pruning itself keeps all files where it does not understand a condition. That is right for safety and wrong for people:
+a misspelt column would read the whole table. So what users give is checked first, and refused with what is known.
+
+A literal is understood only if there is no doubt what it means. DuckDB reads a ``TIMESTAMPTZ`` in the session's time
+zone, ``TRY_CAST`` gives NULL for what does not fit, and a list in which a number is a double makes doubles of all of
+them.
 """
 
 import re
@@ -12,13 +18,36 @@ from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+import sqlglot
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import TokenType
 
+from icedb_log.errors import InvalidRequest
 from icedb_log.table.file_domains import EXACT_DOUBLE_MAX, UNKNOWN, Domain, parse_date
+from icedb_log.texts import is_text
 
-DomainsOfFile = Callable[[str], Domain]
-"""Gives the domain of a column, named in lower case, in one file."""
+MAX_CONDITION_CHARS: Final = 64 * 1024
+_MAX_STEPS_PER_TOKEN: Final = 50
+"""Steps of the parser. It takes 1 to 5 for what people write, and 2^levels where it guesses and goes back."""
+_MIN_STEPS: Final = 1000
+_MAX_STEPS: Final = 200_000
+_MAX_NAMED_COLUMNS: Final = 50
+_SHOWN_CHARS: Final = 120
+_EXAMPLE: Final = "for example event = 'signup' and amount >= 10"
 
+_REFUSED: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
+    ((exp.Query, exp.Subquery, exp.Exists, exp.Table, exp.From), "a subquery"),
+    ((exp.AggFunc,), "an aggregate"),
+    ((exp.Window,), "a window function"),
+    ((exp.Placeholder, exp.Parameter), "a parameter"),
+    ((exp.Star,), "a star"),
+    ((exp.DDL, exp.DML, exp.Command), "a statement"),
+)
+_OF_THE_ENGINE: Final = frozenset(
+    {"current_setting", "getvariable", "getenv", "nextval", "currval", "current_database", "current_schemas", "version"}
+)
+"""Functions that say nothing of a row, but of the engine and the machine that evaluate the condition."""
 _MAX_EXACT_DIGITS: Final = 15
 _MAX_WHOLE_DIGITS: Final = 38
 """Of a whole number. DuckDB makes a double of a longer one, and of every number that is compared together with it."""
@@ -26,6 +55,133 @@ _TIMESTAMP: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{
 _TIMESTAMP_TYPES: Final = ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ")
 _DUCKDB_CASTS: Final = ("BIGINT", "DATE", "TIMESTAMP", "TIMESTAMPNTZ")
 _WHOLE_TYPES: Final = ("BIGINT", "INT", "SMALLINT", "TINYINT")
+
+DomainsOfFile = Callable[[str], Domain]
+"""Gives the domain of a column, named in lower case, in one file."""
+
+
+class TooMuchWork(Exception):
+    """The parser goes back and forth, or too deep: it would not end in time."""
+
+
+_BASE: Final[Any] = sqlglot.Dialect.get_or_raise("duckdb").parser_class
+
+
+class BoundedParser(_BASE):  # type: ignore[misc]  # a class that is looked up
+    """A parser of DuckDB's SQL that gives up; wants :meth:`bound` to be called before a text."""
+
+    _steps_left = 0
+
+    def bound(self, token_count: int) -> None:
+        """Say how long a text is that comes next."""
+        self._steps_left = min(_MAX_STEPS, _MIN_STEPS + _MAX_STEPS_PER_TOKEN * token_count)
+
+    def _advance(self, times: int = 1) -> None:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise TooMuchWork
+        super()._advance(times)
+
+
+def parse_condition(condition: str) -> list[Any]:
+    """Return the conditions of a text: one, if it is one; none where it has a semicolon.
+
+    Args:
+        condition: At most :data:`MAX_CONDITION_CHARS` characters.
+
+    Raises:
+        SqlglotError: It is no condition.
+        TooMuchWork: It is too long or nested too deeply to be read in time.
+    """
+    if len(condition) > MAX_CONDITION_CHARS:
+        raise TooMuchWork
+    parser = BoundedParser(dialect="duckdb")
+    tokens = parser.dialect.tokenize(condition)
+    if any(token.token_type is TokenType.SEMICOLON for token in tokens):
+        return []
+    parser.bound(len(tokens))
+    try:
+        return list(parser.parse_into(exp.Condition, tokens, condition))
+    except RecursionError:
+        raise TooMuchWork from None
+
+
+# --- the check ---
+
+
+def check_condition(condition: str, schema: Mapping[str, str], *, table: str) -> None:
+    """Return if a text is one condition over columns that are there.
+
+    Args:
+        condition: SQL in DuckDB's dialect, without ``WHERE``.
+        schema: The table's columns. Names compare without regard to case, as in DuckDB.
+        table: Its name, for messages.
+
+    Raises:
+        InvalidRequest: It is not: names what, where, and the columns that are known.
+    """
+    where = f"table {table}: where={condition[:_SHOWN_CHARS]!r}"
+    if not condition.strip():
+        raise InvalidRequest(f"{where} is empty: leave it out, or give a condition, {_EXAMPLE}")
+    if not is_text(condition):
+        raise InvalidRequest(f"{where} has a character that is half of one (a lone surrogate): send text in UTF-8")
+    if len(condition) > MAX_CONDITION_CHARS:
+        raise InvalidRequest(f"{where}… has {len(condition)} characters; at most {MAX_CONDITION_CHARS}")
+    tree = _parse(condition, where)
+    for node in tree.walk():
+        for kinds, what in _REFUSED:
+            if isinstance(node, kinds):
+                raise InvalidRequest(
+                    f"{where} has {what} in it ({_show(node)}): give one condition over the columns of the table, "
+                    f"{_EXAMPLE}"
+                )
+        if isinstance(node, exp.Anonymous) and node.name.lower() in _OF_THE_ENGINE:
+            raise InvalidRequest(f"{where} asks the engine ({_show(node)}), not the row: write the value itself")
+    _check_columns(tree, schema, where)
+
+
+def _parse(condition: str, where: str) -> Any:
+    several = f"{where} has a semicolon, or more than one statement: give one condition, {_EXAMPLE}"
+    try:
+        parts = parse_condition(condition)
+    except SqlglotError as error:
+        raise InvalidRequest(f"{where} is not understood{_place(error)}: give one SQL condition, {_EXAMPLE}") from error
+    except TooMuchWork:
+        raise InvalidRequest(f"{where} is nested too deeply; write it flatter, e.g. with IN") from None
+    if len(parts) != 1 or parts[0] is None:
+        raise InvalidRequest(several)
+    return parts[0]
+
+
+def _check_columns(tree: Any, schema: Mapping[str, str], where: str) -> None:
+    known = {column.lower() for column in schema}
+    for column in tree.find_all(exp.Column):
+        if column.table:
+            raise InvalidRequest(f"{where}: write {column.name!r} without {column.table!r} before it")
+        if column.name.lower() not in known:
+            names = sorted(schema)
+            shown = ", ".join(names[:_MAX_NAMED_COLUMNS]) or "none yet: nothing was committed, and none is declared"
+            more = f" and {len(names) - _MAX_NAMED_COLUMNS} more" if len(names) > _MAX_NAMED_COLUMNS else ""
+            raise InvalidRequest(
+                f"{where}: no column {column.name[:80]!r}; the columns are {shown}{more}. Text stands in single quotes"
+            )
+
+
+def _place(error: SqlglotError) -> str:
+    details: list[dict[str, Any]] = getattr(error, "errors", None) or []
+    if not details:
+        return ""
+    first = details[0]
+    near = first.get("highlight")
+    place = f" at line {first.get('line')}, character {first.get('col')}" if first.get("line") else ""
+    return f"{place}, near {str(near)[:40]!r}" if near else place
+
+
+def _show(node: Any) -> str:
+    return str(node.sql(dialect="duckdb"))[:_SHOWN_CHARS]
+
+
+# --- terms ---
 
 
 @dataclass(frozen=True, slots=True)
