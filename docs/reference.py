@@ -20,7 +20,7 @@ from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_service.beat import BeatMetrics
 from icedb_service.settings import ServiceSettings, SparkServiceSettings, env_name
-from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
+from icedb_snapshot.metrics import SnapshotMetrics, TableMetrics
 from icedb_snapshot.settings import SnapshotSettings
 from prometheus_client import CollectorRegistry
 from pydantic_core import PydanticUndefined
@@ -53,8 +53,6 @@ target size, partitions) lie with the table: `icedb table show`.
 
 def render_metrics_page() -> str:
     """Return docs/metrics.md."""
-    snapshot = SnapshotMetrics().registry
-    ExporterMetrics(snapshot)
     tables = CollectorRegistry()
     TableMetrics(tables)
     sections = {
@@ -69,7 +67,7 @@ def render_metrics_page() -> str:
         ),
         "Merge": ("Served by the merger.", MergeMetrics().registry),
         "Janitor": ("Served by the janitor.", JanitorMetrics().registry),
-        "Snapshot": ("Served by the snapshot service.", snapshot),
+        "Snapshot": ("Served by the snapshot service.", SnapshotMetrics().registry),
         "S3 gateway": ("Served by the S3 gateway.", GatewayMetrics().registry),
         "Beat": ("Served by beat where `ICEDB_METRICS_PORT` is set for it.", BeatMetrics().registry),
     }

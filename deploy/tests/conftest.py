@@ -13,7 +13,7 @@ from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.metrics import IngestMetrics
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_merger.metrics import MergeMetrics
-from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
+from icedb_snapshot.metrics import SnapshotMetrics, TableMetrics
 from prometheus_client import CollectorRegistry
 
 DEPLOY = Path(__file__).resolve().parents[1]
@@ -59,7 +59,7 @@ def scrape_jobs() -> dict[str, dict]:
 def metric_names() -> frozenset[str]:
     """Every series name that some service exposes, taken from their registries."""
     snapshot = CollectorRegistry()
-    for kind in (SnapshotMetrics, TableMetrics, ExporterMetrics):
+    for kind in (SnapshotMetrics, TableMetrics):
         kind(snapshot)
     workers = (FrontendMetrics, GatewayMetrics, IngestMetrics, MergeMetrics, JanitorMetrics)
     registries = [snapshot, *(kind().registry for kind in workers)]

@@ -18,7 +18,7 @@ from icedb_log.clean.drop import undrop_table
 from icedb_log.clean.orphans import OrphanPolicy, sweep_orphans
 from icedb_log.clean.pins import create_pin, read_pinned, unpin
 from icedb_log.clean.vacuum import vacuum_table
-from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import note_deletions, renew_condition
 from icedb_log.errors import InvalidRequest, SchemaConflict
@@ -48,8 +48,7 @@ from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.mirrored_store import MirroredStore
 from icedb_sim.rigs.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 
 GOLDEN = Path(__file__).with_name("golden")
 REVISIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
@@ -216,15 +215,12 @@ def client(request, golden):
         with Client(store=f"file://{golden.store.root}") as client:
             yield client
         return
-    settings = SnapshotSettings(
-        store="file:///unused", snapshot_address="127.0.0.1:0", snapshot_lag_interval_ms=600_000, s3_endpoint=None
-    )
-    service = start_service(golden.warehouse, settings=settings, clock=SystemClock())
+    rig = start_snapshot(golden.warehouse)
     try:
-        with Client(snapshot_address=f"127.0.0.1:{service.server.port}") as client:
+        with Client(snapshot_address=rig.address) as client:
             yield client
     finally:
-        service.stop()
+        rig.stop()
 
 
 def test_clients_read_it(golden, client, request):

@@ -14,10 +14,9 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.warehouse import Warehouse
 from icedb_proto import ingest_pb2, snapshot_pb2
 from icedb_sim.rigs.frontend_rig import start_rig
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 from icedb_sim.tables.profiles import fuzz_examples
 from icedb_sim.tables.small_table import SmallTable
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
 
 DEADLINE_S = 30
 STREAM_S = 0.3
@@ -40,16 +39,9 @@ def ports(tmp_path_factory):
     table = SmallTable(name="events")
     for number in range(3):
         table.append(number, p="ab"[number % 2])
-    settings = SnapshotSettings(
-        store="file:///unused",
-        snapshot_address="127.0.0.1:0",
-        snapshot_lag_interval_ms=600_000,
-        snapshot_watch_interval_ms=20,
-        snapshot_max_staleness_ms=0,
-    )
-    service = start_service(Warehouse(table.store, "wh"), settings=settings, clock=SystemClock())
-    yield {"IngestService": rig.frontend.grpc_port, "SnapshotService": service.server.port}
-    service.stop()
+    snapshot = start_snapshot(Warehouse(table.store, "wh"), snapshot_watch_interval_ms=20, snapshot_max_staleness_ms=0)
+    yield {"IngestService": rig.frontend.grpc_port, "SnapshotService": snapshot.port}
+    snapshot.stop()
     rig.frontend.stop()
 
 

@@ -15,8 +15,7 @@ from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
 from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 
 TOKEN = "icedbt_reader-0123456789abcdef"
 CODE = grpc.StatusCode
@@ -256,13 +255,10 @@ def services(folder, authority, warehouse):
         "tls": tls,
         "mtls": {**tls, "tls_client_ca_file": str(authority.write(folder / "ca.pem"))},
     }.items():
-        settings = SnapshotSettings(
-            store="file:///unused", snapshot_address="127.0.0.1:0", snapshot_lag_interval_ms=600_000, **fields
-        )
-        running[name] = start_service(warehouse, settings=settings, clock=SystemClock())
-    yield {name: f"127.0.0.1:{service.server.port}" for name, service in running.items()}
-    for service in running.values():
-        service.stop()
+        running[name] = start_snapshot(warehouse, **fields)
+    yield {name: rig.address for name, rig in running.items()}
+    for rig in running.values():
+        rig.stop()
 
 
 def test_a_real_answer_that_is_too_large_is_streamed(services, connect):

@@ -19,11 +19,9 @@ from google.protobuf import descriptor_pool, json_format, message_factory
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from icedb_client.cli.app import run
 from icedb_client.duck import load_httpfs
-from icedb_log.clock import SystemClock
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 COLUMNS = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "BIGINT"}
@@ -84,10 +82,9 @@ def served(request, tmp_path_factory, quiet_services):
         url = f"file://{tmp_path_factory.mktemp('recipes')}"
         warehouse = open_warehouse(url)
     fill(warehouse)
-    settings = SnapshotSettings(store=url, snapshot_address="127.0.0.1:0", metrics_port=0)
-    service = start_service(warehouse, settings=settings, clock=SystemClock())
-    yield Served(url, endpoint_url, f"127.0.0.1:{service.server.port}")
-    service.stop()
+    rig = start_snapshot(warehouse, store=url)
+    yield Served(url, endpoint_url, rig.address)
+    rig.stop()
 
 
 @pytest.fixture

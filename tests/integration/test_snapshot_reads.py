@@ -1,7 +1,6 @@
 """GetSnapshot and StreamSnapshot over real gRPC: conditions, batches to wait for, pages, URLs, and a store that hangs."""
 
 import threading
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import parse_qsl, urlsplit
@@ -27,11 +26,9 @@ from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
-from icedb_proto import snapshot_pb2_grpc
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
-from icedb_snapshot.snapshot_calls import SnapshotCalls
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 from structlog.testing import capture_logs
+from waiting import wait_until
 
 DEADLINE_S = 30
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE"}
@@ -60,14 +57,8 @@ class Rig:
     def __init__(self, warehouse, **fields):
         self.warehouse = warehouse
         self.clock = SystemClock()
-        settings = SnapshotSettings(
-            store="file:///unused", snapshot_address="127.0.0.1:0", snapshot_lag_interval_ms=600_000, **fields
-        )
-        self.service = start_service(warehouse, settings=settings, clock=self.clock)
-        # Without the probe a client takes 64 KiB ahead of its reader; with it sometimes so much that nobody ever waits.
-        options = [("grpc.max_receive_message_length", 64 * MIB), ("grpc.http2.bdp_probe", 0)]
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.service.server.port}", options=options)
-        self.stub = snapshot_pb2_grpc.SnapshotServiceStub(self.channel)
+        self.running = start_snapshot(warehouse, clock=self.clock, **fields)
+        self.service, self.stub = self.running.service, self.running.stub
 
     def create(self, name):
         spec = (PartitionField.parse("d=day(ts)"),)
@@ -99,10 +90,6 @@ class Rig:
     def pages(self, table="events", **fields):
         return list(self.stub.StreamSnapshot(pb.GetSnapshotRequest(table=table, **fields), timeout=DEADLINE_S))
 
-    def stop(self):
-        self.channel.close()
-        self.service.stop()
-
 
 @pytest.fixture
 def store(tmp_path):
@@ -124,7 +111,7 @@ def start(store):
     for gate in store.gates.values():
         gate.set()
     for rig in rigs:
-        rig.stop()
+        rig.running.stop()
 
 
 @pytest.fixture
@@ -136,13 +123,6 @@ def refused(call, *args, **kwargs):
     with pytest.raises(grpc.RpcError) as caught:
         call(*args, **kwargs)
     return caught.value.code(), caught.value.details()
-
-
-def await_true(check):
-    deadline = time.monotonic() + DEADLINE_S
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_pages_joined_are_the_answer_and_one_message_may_be_too_small_for_it(start):
@@ -215,7 +195,7 @@ def test_a_bad_condition_is_refused_with_what_and_where(rig, where, words):
 
 def test_answers_to_large_requests_are_not_kept_by_what_they_asked(rig):
     rig.commit()
-    kept = next(each for each in rig.service.server.calls if isinstance(each, SnapshotCalls))._answers._answers
+    kept = rig.service.calls.answers
     many = pb.PartitionFilter(
         field="d", any_of=pb.ValueList(values=[f"20{n // 28:02d}-01-{n % 28 + 1:02d}" for n in range(2000)])
     )
@@ -297,18 +277,18 @@ def test_a_table_whose_store_hangs_costs_one_thread_and_nobody_else(start, store
     rig.commit()
     assert rig.get(max_staleness_ms=60_000).file_count == 1
     store.gates = {name: threading.Event() for name in names[:3]}
-    work = rig.service.server.parts.reads.work
+    work = rig.service.parts.reads.work
     threads = threading.active_count()
     with ThreadPoolExecutor(40) as pool:
         short = [pool.submit(refused, rig.get, "slow", timeout=0.5) for _ in range(40)]
-        await_true(lambda: store.listings)
+        wait_until(lambda: store.listings)
         assert rig.get(max_staleness_ms=60_000).file_count == 1
         assert {each.result(DEADLINE_S)[0] for each in short} == {grpc.StatusCode.DEADLINE_EXCEEDED}
     assert (work.job_count, store.listings) == (1, 1)
     assert threading.active_count() - threads <= 4
     with ThreadPoolExecutor(2) as pool:
         others = [pool.submit(rig.get, name) for name in names[1:3]]
-        await_true(lambda: work.job_count == 3)
+        wait_until(lambda: work.job_count == 3)
         with pytest.raises(grpc.RpcError) as caught:
             rig.get("last")
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -319,7 +299,7 @@ def test_a_table_whose_store_hangs_costs_one_thread_and_nobody_else(start, store
         for gate in store.gates.values():
             gate.set()
         assert [other.result(DEADLINE_S).file_count for other in others] == [0, 0]
-    await_true(lambda: work.job_count == 0)
+    wait_until(lambda: work.job_count == 0)
     assert rig.get("last").file_count == 0
 
 
@@ -329,7 +309,7 @@ def test_a_reader_that_does_not_read_holds_no_answer_and_is_told_so(start):
     with capture_logs() as logs:
         stream = rig.stub.StreamSnapshot(pb.GetSnapshotRequest(table="events", max_staleness_ms=0), timeout=DEADLINE_S)
         assert next(stream).file_count == 42_000
-        await_true(lambda: any(entry["event"] == "reader_too_slow" for entry in logs))
+        wait_until(lambda: any(entry["event"] == "reader_too_slow" for entry in logs))
     code, details = refused(list, stream)
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "took no message for 200 ms" in details

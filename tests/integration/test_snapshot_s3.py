@@ -10,8 +10,7 @@ from icedb_log.store.stores import open_warehouse
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 
 pytestmark = pytest.mark.s3
 
@@ -40,16 +39,12 @@ def client(request, settings, parquet):
         with Client(settings=settings) as client:
             yield client
         return
-    service = start_service(
-        parquet.warehouse,
-        settings=SnapshotSettings(store=settings.store, snapshot_address="127.0.0.1:0"),
-        clock=SystemClock(),
-    )
+    rig = start_snapshot(parquet.warehouse, store=settings.store)
     # No store: the service knows where the files are, the endpoint says how to reach them.
-    without_store = settings.model_copy(update={"store": None, "snapshot_address": f"127.0.0.1:{service.server.port}"})
+    without_store = settings.model_copy(update={"store": None, "snapshot_address": rig.address})
     with Client(settings=without_store) as client:
         yield client
-    service.stop()
+    rig.stop()
 
 
 def rows(client, sql, **options):

@@ -1,7 +1,6 @@
 """The snapshot server in this process: real gRPC on loopback, health, reflection, every status code, shared reads."""
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -17,10 +16,9 @@ from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.table.partitions import PartitionFilter, parse_partition_filters
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
-from icedb_proto import snapshot_pb2_grpc
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from icedb_sim.rigs.snapshot_rig import start_snapshot
+from waiting import wait_until
 
 SERVICE = "icedb.v1.SnapshotService"
 DEADLINE_S = 30
@@ -67,40 +65,18 @@ def serve(store):
     running = []
 
     def serve(**fields):
-        # A long interval: the exporter's own listings must not be counted below.
-        settings = SnapshotSettings(
-            store="file:///unused",
-            snapshot_address="127.0.0.1:0",
-            snapshot_lag_interval_ms=fields.pop("snapshot_lag_interval_ms", 600_000),
-            **fields,
-        )
-        service = start_service(Warehouse(store), settings=settings, clock=SystemClock())
-        running.append(service)
-        await_serving(service.server.port)
-        return service.server.port
+        running.append(start_snapshot(Warehouse(store), **fields))
+        await_serving(running[-1])
+        return running[-1]
 
     yield serve
-    for service in running:
-        service.stop()
+    for rig in running:
+        rig.stop()
 
 
 @pytest.fixture
-def connect(serve):
-    channels = []
-
-    def connect(**fields):
-        channel = grpc.insecure_channel(f"127.0.0.1:{serve(**fields)}")
-        channels.append(channel)
-        return channel
-
-    yield connect
-    for channel in channels:
-        channel.close()
-
-
-@pytest.fixture
-def call(connect):
-    stub = snapshot_pb2_grpc.SnapshotServiceStub(connect())
+def call(serve):
+    stub = serve().stub
 
     def call(table="events", **fields):
         return stub.GetSnapshot(pb.GetSnapshotRequest(table=table, **fields), timeout=DEADLINE_S)
@@ -108,16 +84,9 @@ def call(connect):
     return call
 
 
-def await_serving(port, status=health_pb2.HealthCheckResponse.SERVING):
-    deadline = time.monotonic() + DEADLINE_S
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        while True:
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=DEADLINE_S, wait_for_ready=True)
-            if answer.status == status:
-                return
-            assert time.monotonic() < deadline, f"health stays {answer.status}"
-            time.sleep(0.01)
+def await_serving(rig, status=health_pb2.HealthCheckResponse.SERVING):
+    stub, asked = health_pb2_grpc.HealthStub(rig.channel), health_pb2.HealthCheckRequest(service=SERVICE)
+    wait_until(lambda: stub.Check(asked, timeout=DEADLINE_S, wait_for_ready=True).status == status)
 
 
 def refused(call, *args, **kwargs):
@@ -228,17 +197,17 @@ def test_an_unreachable_store(call, store, parquet, serve):
 
 
 def test_health_follows_the_store(store, parquet, serve):
-    port = serve(snapshot_lag_interval_ms=200)
+    rig = serve(snapshot_lag_interval_ms=200)
     store.is_down = True
-    await_serving(port, health_pb2.HealthCheckResponse.NOT_SERVING)
+    await_serving(rig, health_pb2.HealthCheckResponse.NOT_SERVING)
     store.is_down = False
-    await_serving(port)
+    await_serving(rig)
 
 
-def test_too_large_an_answer(connect, parquet):
+def test_too_large_an_answer(serve, parquet):
     for _ in range(20):
         parquet.commit("events", "select 1 as amount", partition="d=2026-01-02/u=1")
-    stub = snapshot_pb2_grpc.SnapshotServiceStub(connect(snapshot_max_message_bytes=4096))
+    stub = serve(snapshot_max_message_bytes=4096).stub
     code, details, _ = refused(stub.GetSnapshot, pb.GetSnapshotRequest(table="events"))
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "4096 bytes" in details
@@ -251,10 +220,7 @@ def test_many_callers_share_one_read(call, store, parquet):
     store.listings, store.gate = 0, threading.Event()
     with ThreadPoolExecutor(24) as pool:
         answers = [pool.submit(call, max_staleness_ms=0) for _ in range(24)]
-        deadline = time.monotonic() + DEADLINE_S
-        while store.listings == 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(lambda: store.listings)
         parquet.commit("events", "select 1 as amount", partition="d=2026-01-02/u=1")
         store.gate.set()
         counts = [answer.result(DEADLINE_S).file_count for answer in answers]
@@ -273,8 +239,8 @@ def test_answers_within_the_staleness_cost_no_listing(call, store, parquet):
     assert store.listings == 0
 
 
-def test_reflection_names_the_protocol(connect, parquet):
-    stub = reflection_pb2_grpc.ServerReflectionStub(connect())
+def test_reflection_names_the_protocol(serve, parquet):
+    stub = reflection_pb2_grpc.ServerReflectionStub(serve().channel)
     asked = iter(
         [
             reflection_pb2.ServerReflectionRequest(list_services=""),
@@ -287,23 +253,19 @@ def test_reflection_names_the_protocol(connect, parquet):
     assert b"icedb/v1/snapshot.proto" in file.file_descriptor_response.file_descriptor_proto[0]
 
 
-def test_an_unknown_method(connect, parquet):
-    method = connect().unary_unary(f"/{SERVICE}/Nope")
+def test_an_unknown_method(serve, parquet):
+    method = serve().channel.unary_unary(f"/{SERVICE}/Nope")
     assert refused(method, b"")[0] == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_two_servers_do_not_share_a_port(serve, store, parquet):
-    port = serve()
-    settings = SnapshotSettings(store="file:///unused", snapshot_address=f"127.0.0.1:{port}")
     with pytest.raises(Unavailable, match="ICEDB_SNAPSHOT_ADDRESS"):
-        start_service(Warehouse(store), settings=settings, clock=SystemClock())
+        start_snapshot(Warehouse(store), snapshot_address=serve().address)
 
 
 @pytest.fixture
 def client(serve, parquet):
-    with Client(
-        settings=ClientSettings(snapshot_address=f"127.0.0.1:{serve()}"), warehouse=parquet.warehouse
-    ) as client:
+    with Client(settings=ClientSettings(snapshot_address=serve().address), warehouse=parquet.warehouse) as client:
         yield client
 
 

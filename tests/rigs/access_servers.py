@@ -9,8 +9,7 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, start_rig
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 
 CODE = grpc.StatusCode
 TABLE = "events"
@@ -39,15 +38,12 @@ class Servers:
     """Both services."""
 
     def __init__(self, store, folder, name, **fields):
-        settings = SnapshotSettings(
-            store="file:///unused", snapshot_address="127.0.0.1:0", snapshot_lag_interval_ms=600_000, **fields
-        )
-        self.snapshot = start_service(Warehouse(store), settings=settings, clock=CLOCK)
-        self.settings = settings
+        self.snapshot = start_snapshot(Warehouse(store), clock=CLOCK, **fields)
+        self.settings = self.snapshot.service.parts.settings
         self.rig = start_rig(folder / name, **fields)
         own = self.rig.warehouse
         create_table(own.table(SECRET_TABLE), TableConfig.create(name=SECRET_TABLE))
-        self.ports = {"SnapshotService": self.snapshot.server.port, "IngestService": self.rig.frontend.grpc_port}
+        self.ports = {"SnapshotService": self.snapshot.port, "IngestService": self.rig.frontend.grpc_port}
 
     def stop(self):
         self.rig.frontend.stop()

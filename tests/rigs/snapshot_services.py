@@ -2,9 +2,7 @@
 
 from contextlib import contextmanager
 
-from icedb_log.clock import SystemClock
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 
 
 @contextmanager
@@ -13,16 +11,9 @@ def serving(warehouse):
     running = []
 
     def serve(**fields):
-        settings = SnapshotSettings(
-            store="file:///unused",
-            snapshot_address="127.0.0.1:0",
-            metrics_port=0,
-            snapshot_watch_interval_ms=50,
-            **fields,
-        )
-        running.append(start_service(warehouse, settings=settings, clock=SystemClock()))
-        return running[-1].server.port
+        running.append(start_snapshot(warehouse, snapshot_watch_interval_ms=50, **fields))
+        return running[-1].port
 
     yield serve
-    for service in running:
-        service.stop()
+    for rig in running:
+        rig.stop()

@@ -8,7 +8,6 @@ from icedb_log.serving.selection import FileSelector
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import parse_partition_filters
 from icedb_proto import snapshot_pb2
-from icedb_snapshot import answers
 from icedb_snapshot.answers import Answer, AnswerCache, AnswerTooLarge, all_files, build_answer
 
 
@@ -102,12 +101,9 @@ def test_too_large_an_answer_names_limit_and_remedy(tables, ask):
     assert ask(config, "d=2026-01-03", limit=4096).file_count == 0
 
 
-def test_a_file_is_serialized_once_while_its_chunk_stays(tables, ask, monkeypatch):
-    made = []
-    serialize = answers._serialize_file
-    monkeypatch.setattr(
-        answers, "_serialize_file", lambda *args: (made.append(args[1].path(args[2])), serialize(*args))[1]
-    )
+def test_a_file_is_serialized_once_while_its_chunk_stays(tables, ask, store, monkeypatch):
+    made, uri = [], store.uri
+    monkeypatch.setattr(store, "uri", lambda key: (made.append(key), uri(key))[1])
     config = tables.create()
     tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-03", 1)])
     ask(config)
@@ -192,7 +188,7 @@ def test_answers_of_versions_that_are_gone_count_with_all_that_they_hold(tables,
         cache.keep((version,), answer)
         held.append(answer)
     kept = [answer for version, answer in enumerate(held) if cache.get((version,)) is not None]
-    assert sum(sum(map(len, answer.pieces)) for answer in kept) <= 20_000
+    assert sum(len(piece.wire) for answer in kept for piece in answer.pieces) <= 20_000
     assert 0 < len(kept) < 20
 
 
@@ -201,4 +197,4 @@ def test_an_answer_of_one_message_is_in_memory_once(tables, build):
     tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-03", 1)])
     answer = build(config)
     assert answer.joined is not None
-    assert all(isinstance(piece, memoryview) and piece.obj is answer.joined for piece in answer.pieces)
+    assert all(piece.wire.obj is answer.joined for piece in answer.pieces)

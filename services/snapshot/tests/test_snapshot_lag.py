@@ -1,5 +1,7 @@
 """Figures of every table, whatever is wrong with one of them."""
 
+from types import SimpleNamespace
+
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
@@ -18,7 +20,9 @@ from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_snapshot.lag import LagExporter
-from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
+from icedb_snapshot.metrics import SnapshotMetrics
+from icedb_snapshot.requests import ServiceParts
+from icedb_snapshot.settings import SnapshotSettings
 from prometheus_client import CollectorRegistry
 
 
@@ -30,15 +34,9 @@ def registry():
 @pytest.fixture
 def exporter(warehouse, clock, registry):
     tables = TableCache(warehouse, clock=clock, max_tables=9, wait_ms=1000, on_refresh=lambda _: None)
-    return LagExporter(
-        warehouse,
-        tables=tables,
-        table_metrics=TableMetrics(registry),
-        metrics=ExporterMetrics(registry),
-        clock=clock,
-        interval_ms=1000,
-        on_reachable=lambda _: None,
-    )
+    settings, reads = SnapshotSettings(store="file:///unused"), SimpleNamespace(tables=tables)
+    parts = ServiceParts(warehouse, settings, SnapshotMetrics(registry), clock, reads, names=None, access=None)
+    return LagExporter(parts, on_reachable=lambda _: None)
 
 
 def test_figures_of_a_table(tables, exporter, registry, clock):
@@ -47,7 +45,7 @@ def test_figures_of_a_table(tables, exporter, registry, clock):
     for _ in range(4):
         tables.commit(files=[("d=2026-01-02", 10)])
     clock.ms = first + 5000
-    assert exporter.export_once().shown == ("events",)
+    assert exporter.export_once() == {"events": "shown"}
 
     def value(what):
         return registry.get_sample_value(f"icedb_table_{what}", {"table": "events"})
@@ -153,8 +151,7 @@ def test_a_halted_table_does_not_hide_the_others(tables, exporter, registry, sto
     broken = f"{warehouse.table('bad').paths.log_prefix}1767312000000_ab.jsonl"
     store.put(broken, b"{")
     tables.commit("good", files=[("d=2026-01-02", 1)])
-    found = exporter.export_once()
-    assert (found.shown, found.halted) == (("good",), ("bad",))
+    assert exporter.export_once() == {"good": "shown", "bad": "halted"}
     assert registry.get_sample_value("icedb_table_halted", {"table": "bad"}) == 1
     assert registry.get_sample_value("icedb_table_halted", {"table": "good"}) == 0
     assert registry.get_sample_value("icedb_table_data_files", {"table": "good"}) == 2
@@ -181,7 +178,7 @@ def test_an_unreachable_store_is_counted_and_the_last_figures_stay(tables, expor
     clock.ms += 5000
     store.failure = Unavailable("no answer")
     store.list_folders = _raise(store.failure)
-    assert not exporter.export_once().is_listed
+    assert exporter.export_once() is None
     assert registry.get_sample_value("icedb_snapshot_exporter_failures_total", {"what": "list"}) == 1
     assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == last
     assert registry.get_sample_value("icedb_table_data_files", {"table": "events"}) == 0
@@ -203,7 +200,7 @@ def test_a_view_shows_how_far_it_is_behind_and_a_table_shows_nothing_of_it(
     tables.commit(files=[("d=2026-01-02", 10)])
     clock.ms += 30_000
     tables.commit(files=[("d=2026-01-02", 10)])
-    assert exporter.export_once().shown == ("events", "hourly")
+    assert exporter.export_once() == {"events": "shown", "hourly": "shown"}
 
     def value(what, table="hourly"):
         return registry.get_sample_value(f"icedb_table_view_{what}", {"table": table})
@@ -215,7 +212,7 @@ def test_a_view_shows_how_far_it_is_behind_and_a_table_shows_nothing_of_it(
     exporter.export_once()
     assert value("lag_seconds") == value("waiting_commits") == 0
     warehouse.store.delete([warehouse.table("events").paths.config_key])
-    assert "hourly" in exporter.export_once().shown
+    assert exporter.export_once()["hourly"] == "shown"
 
 
 def test_the_backlog_of_a_compact_log_is_that_of_a_whole_one(tables, warehouse, clock, monkeypatch):

@@ -3,20 +3,25 @@
 import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_proto import snapshot_pb2 as pb
-from icedb_snapshot.requests import parse_request
+from icedb_snapshot.requests import ServiceParts, parse_request
 from icedb_snapshot.settings import SnapshotSettings
 from pydantic import ValidationError
 
 
 def parse(**fields):
-    return parse_request(pb.GetSnapshotRequest(**fields), default_max_staleness_ms=1000)
+    return parse_request(pb.GetSnapshotRequest(**fields))
+
+
+def age(**fields):
+    parts = ServiceParts(None, SnapshotSettings(store="file:///tmp/x"), None, None, None, None, None)
+    return parts.max_staleness_ms(pb.GetSnapshotRequest(table="t", **fields))
 
 
 def test_absent_fields_take_defaults_and_zero_is_not_absent():
     query = parse(table="events")
-    assert (query.as_of_ms, query.max_staleness_ms, query.filters) == (None, 1000, ())
-    query = parse(table="events", as_of_ms=0, max_staleness_ms=0)
-    assert (query.as_of_ms, query.max_staleness_ms) == (0, 0)
+    assert (query.as_of_ms, age(), query.filters) == (None, 1000, ())
+    query = parse(table="events", as_of_ms=0)
+    assert (query.as_of_ms, age(max_staleness_ms=0)) == (0, 0)
 
 
 def test_every_condition_is_understood():
@@ -48,7 +53,6 @@ def test_every_condition_is_understood():
         ({"table": "x" * 10_000}, "a-z"),
         ({"table": "t", "as_of_ms": -1}, "unix milliseconds"),
         ({"table": "t", "as_of_ms": 1 << 60}, "unix milliseconds"),
-        ({"table": "t", "max_staleness_ms": -1}, "0 \\(read now\\)"),
         ({"table": "t", "partition_filters": [pb.PartitionFilter(field="d")]}, "no condition"),
         ({"table": "t", "min_commit": "nope"}, "no batch id"),
         ({"table": "t", "min_commit": ""}, "no batch id"),
@@ -61,6 +65,11 @@ def test_wrong_requests(fields, words):
     with pytest.raises(InvalidRequest, match=words) as caught:
         parse(**fields)
     assert len(str(caught.value)) < 400
+
+
+def test_a_staleness_out_of_bounds():
+    with pytest.raises(InvalidRequest, match=r"0 \(read now\)"):
+        age(max_staleness_ms=-1)
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "127.0.0.1:99999", "http://a:1", "a b:1"])

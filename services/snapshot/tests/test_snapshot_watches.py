@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_log.errors import CorruptLog, NotFound, Overloaded, Unavailable
-from icedb_proto import snapshot_pb2 as pb
-from icedb_snapshot.watches import PATIENT_POLLS, Watcher, Watches
+from icedb_snapshot.watches import PATIENT_POLLS, WatchCalls, Watcher
 
 DEADLINE_S = 30
 MAX_AGE_MS = 500
@@ -15,22 +14,22 @@ MAX_AGE_MS = 500
 class Rig:
     """Tables whose states are set by hand; each read waits until it is let through."""
 
-    def __init__(self, **options):
+    def __init__(self, *, max_polls=8, max_watchers=10):
         self.states = {"a": "a1", "b": "b1"}
         self.names = ["a", "b"]
         self.reads = []
         self.ages_ms = []
         self.gate = asyncio.Semaphore(0)
         self.idle = asyncio.Event()
-        self.watches = Watches(
-            read_table=self.read_table,
-            read_names=self.read_names,
-            interval_ms=0,
-            max_polls=options.pop("max_polls", 8),
-            max_watchers=options.pop("max_watchers", 10),
-            describe=self.describe,
-            on_change=self.show,
+        self.parts = SimpleNamespace(
+            settings=SimpleNamespace(
+                snapshot_watch_interval_ms=0, snapshot_threads=2 * max_polls, snapshot_max_watchers=max_watchers
+            ),
+            reads=SimpleNamespace(read=self.read_table, work=SimpleNamespace(run_compute=self.compute)),
+            names=SimpleNamespace(read=self.read_names),
+            metrics=SimpleNamespace(show_watchers=self.show),
         )
+        self.watches = WatchCalls(self.parts)
         self.watches._max_age_ms = MAX_AGE_MS
 
     def show(self, *, watchers, tables):
@@ -39,17 +38,18 @@ class Rig:
     async def read_names(self):
         return tuple(self.names)
 
-    async def read_table(self, table, max_age_ms):
-        self.ages_ms.append(max_age_ms)
+    async def read_table(self, table, *, max_staleness_ms):
+        self.ages_ms.append(max_staleness_ms)
         await self.gate.acquire()
         self.reads.append(table)
         state = self.states[table]
         if isinstance(state, Exception):
             raise state
-        return SimpleNamespace(snapshot=SimpleNamespace(snapshot_id=state), table=table)
+        snapshot = SimpleNamespace(snapshot_id=state, live=(), size_bytes=0, row_count=0, last_commit_ms=0)
+        return SimpleNamespace(snapshot=snapshot)
 
-    async def describe(self, state):
-        return pb.SnapshotEvent(table=state.table, snapshot_id=state.snapshot.snapshot_id)
+    async def compute(self, function):
+        return function()
 
     async def poll(self, count=1):
         """Let so many reads through, and wait until what they found is noted."""
@@ -104,11 +104,10 @@ def test_without_watchers_nothing_is_read():
     async def test(rig):
         first, second = rig.watch("a"), rig.watch("a", "b")
         rig.watches.remove(first)
-        assert rig.watches.table_count == 2
         assert rig.shown == (1, 2)
         rig.watches.remove(second)
         rig.watches.remove(second)
-        assert (rig.watches.table_count, rig.watches.watcher_count) == rig.shown == (0, 0)
+        assert rig.shown == (0, 0)
         await rig.poll(3)
         assert rig.reads == []
 
@@ -174,14 +173,12 @@ def test_a_store_that_does_not_answer_from_the_beginning_is_told_at_once():
 
 def test_a_read_that_hangs_leaves_the_others_their_turn():
     async def test(rig):
-        inner = rig.watches._read_table
-
-        async def hang(table, max_age_ms):
+        async def hang(table, *, max_staleness_ms):
             if table == "a":
                 await asyncio.Event().wait()
-            return await inner(table, max_age_ms)
+            return await rig.read_table(table, max_staleness_ms=max_staleness_ms)
 
-        rig.watches._read_table = hang
+        rig.parts.reads.read = hang
         watcher = rig.watch("a", "b")
         await rig.poll(2)
         assert await taken(watcher) == [("b", "b1")]
@@ -195,7 +192,7 @@ def test_who_watches_all_is_told_of_those_it_may_see_as_long_as_it_may():
         watcher = rig.watch(may_see=seen.__contains__)
         await rig.poll(3)
         assert await taken(watcher) == [("a", "a1")]
-        assert rig.watches.table_count == 1  # nobody may see the other one: it is not read
+        assert rig.shown == (1, 1)  # nobody may see the other one: it is not read
         seen.add("b")
         await rig.poll(8)
         assert await taken(watcher) == [("b", "b1")]
@@ -233,7 +230,7 @@ def test_who_watches_all_forgets_a_table_that_goes_and_who_named_it_waits_for_it
         rig.states["a"] = NotFound("gone")
         await rig.poll(8)
         assert await taken(everything) == [("a", "")]
-        assert rig.watches.table_count == 1
+        assert rig.shown == (1, 1)
 
     run(test)
 

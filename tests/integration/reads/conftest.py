@@ -7,12 +7,10 @@ from contextlib import contextmanager
 import pytest
 from icedb_client import AsyncClient, AsyncSnapshot, Client
 from icedb_client.settings import ClientSettings
-from icedb_log.clock import SystemClock
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 
 FIRST_MS = 1_767_312_000_000  # 2026-01-02T00:00:00Z
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "n": "BIGINT", "ok": "BOOLEAN", "day": "DATE"}
@@ -111,18 +109,15 @@ def parquet(folder):
 
 @pytest.fixture(scope="module")
 def service(parquet):
-    settings = SnapshotSettings(
-        store="file:///unused", snapshot_address="127.0.0.1:0", snapshot_lag_interval_ms=600_000, s3_endpoint=None
-    )
-    service = start_service(parquet.warehouse, settings=settings, clock=SystemClock())
-    yield service
-    service.stop()
+    rig = start_snapshot(parquet.warehouse)
+    yield rig
+    rig.stop()
 
 
 @pytest.fixture(scope="module")
 def open_way(parquet, service):
     """Opens a client: ``store`` or ``grpc``, ``async`` before it or not."""
-    over_grpc = ClientSettings(snapshot_address=f"127.0.0.1:{service.server.port}")
+    over_grpc = ClientSettings(snapshot_address=service.address)
 
     @contextmanager
     def open_way(way):

@@ -50,7 +50,7 @@ def test_a_lease_that_has_ended_says_what_to_do(table, stub):
 
 
 def test_leases_that_cannot_be_given(table, serve):
-    _, stub = serve(snapshot_max_leases=2, snapshot_max_lease_ttl_ms=LEASE_MS)
+    stub = serve(snapshot_max_leases=2, snapshot_max_lease_ttl_ms=LEASE_MS).stub
     now_ms = table.clock.now_ms()
     for fields, word in (
         ({"ttl_ms": LEASE_MS + 1}, "ICEDB_SNAPSHOT_MAX_LEASE_TTL_MS"),

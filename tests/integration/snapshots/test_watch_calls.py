@@ -1,15 +1,12 @@
 """WatchSnapshots over real gRPC on loopback: what is waited for is a message, never a time."""
 
-import asyncio
-
 import grpc
 from icedb_log.clean.drop import drop_table
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from snapshot_stub import DEADLINE_S, LEASE_MS, other, refused
-
-ROUNDS = 20_000
+from waiting import wait_until
 
 
 def watch(stub, *tables):
@@ -37,20 +34,15 @@ def test_a_watcher_is_told_the_state_at_once_and_then_each_change(table, stub):
 
 
 def test_watchers_that_go_leave_nothing_behind(table, serve):
-    service, stub = serve()
+    rig = serve()
     table.append(1)
-    streams = [watch(stub, "events") for _ in range(8)]
+    streams = [watch(rig.stub, "events") for _ in range(8)]
     assert [next(events).row_count for events in streams] == [1] * 8
-    watches = service.server.calls[1].watches
-    assert (watches.watcher_count, watches.table_count) == (8, 1)
+    watched = ("icedb_snapshot_watchers", "icedb_snapshot_watched_tables")
+    assert list(map(rig.metric, watched)) == [8, 1]
     for events in streams:
         events.cancel()
-
-    for _ in range(ROUNDS):
-        if not watches.watcher_count:
-            break
-        service.server.loop.run(asyncio.sleep(0.001))  # the server hears of it a moment later
-    assert watches.table_count == 0
+    wait_until(lambda: not any(map(rig.metric, watched)))  # the server hears of it a moment later
 
 
 def test_who_watches_all_tables_hears_of_new_ones_and_of_those_that_go(table, stub, clock):
@@ -98,16 +90,16 @@ def test_a_watcher_of_a_table_that_is_not_there_is_refused(stub):
 
 
 def test_a_server_that_stops_ends_its_watchers_with_unavailable(serve):
-    service, stub = serve()
-    events = watch(stub, "events")
+    rig = serve()
+    events = watch(rig.stub, "events")
     next(events)
-    service.server.stop(grace_ms=DEADLINE_S * 1000)
+    rig.service.end_calls(grace_ms=DEADLINE_S * 1000)
     with refused(grpc.StatusCode.UNAVAILABLE, "another replica"):
         next(events)
 
 
 def test_no_more_watch_than_are_allowed(serve):
-    _, stub = serve(snapshot_max_watchers=1)
+    stub = serve(snapshot_max_watchers=1).stub
     events = watch(stub, "events")
     next(events)
     with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "ICEDB_SNAPSHOT_MAX_WATCHERS"):
@@ -127,7 +119,7 @@ def test_nobody_is_told_of_tables_that_it_may_not_read(table, serve, tmp_path):
             ],
         },
     )
-    _, stub = serve(access_file=str(access_file))
+    stub = serve(access_file=str(access_file)).stub
     ann, app = ([("authorization", f"Bearer {token}")] for token in (reads, writes))
     events = stub.WatchSnapshots(pb.WatchSnapshotsRequest(), timeout=DEADLINE_S, metadata=ann)
     silent = stub.WatchSnapshots(pb.WatchSnapshotsRequest(), timeout=DEADLINE_S, metadata=app)

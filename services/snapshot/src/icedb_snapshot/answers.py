@@ -6,9 +6,8 @@ as long as it lives, an answer is a head and the bytes of the chunks that a quer
 because its partition cannot be told.
 """
 
-import threading
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Final
@@ -21,7 +20,7 @@ from icedb_log.serving.selection import ChunkSelection
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import read_partition_values
-from icedb_proto import snapshot_pb2
+from icedb_proto import snapshot_pb2 as pb
 
 PAGE_BYTES: Final = 1024 * 1024
 """Largest page of a stream. One file's entry takes at most some kilobytes."""
@@ -33,18 +32,26 @@ class AnswerTooLarge(InvalidRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkWire:
-    """The files of one chunk, ready for the wire.
+class Entries:
+    """Some files, ready for the wire.
 
     Attributes:
-        wire: As serialized ``files`` entries of a response.
+        wire: As serialized ``files`` entries of a response, one after the other.
         ends: Where the entry of each file ends.
     """
 
-    wire: bytes
+    wire: bytes | memoryview
     ends: "array[int]"
 
-    def entry(self, index: int) -> bytes:
+    @classmethod
+    def join(cls, entries: Sequence[bytes | memoryview]) -> "Entries":
+        """Return entries as one."""
+        return cls(b"".join(entries), array("I", accumulate(map(len, entries))))
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        return map(self.entry, range(len(self.ends)))
+
+    def entry(self, index: int) -> bytes | memoryview:
         """Return the entry of one file."""
         return self.wire[self.ends[index - 1] if index else 0 : self.ends[index]]
 
@@ -56,7 +63,7 @@ class Answer:
     Attributes:
         table: Name of the table.
         head_wire: Everything but the files and the age of the knowledge, as serialized fields of a response.
-        pieces: The files as serialized ``files`` entries, ascending by path.
+        pieces: The files, ascending by path.
         file_count: Number of files.
         files_bytes: Bytes of the pieces.
         joined: All pieces in one, where they may be one message; the pieces are views of it then.
@@ -64,7 +71,7 @@ class Answer:
 
     table: str
     head_wire: bytes
-    pieces: Sequence[bytes | memoryview]
+    pieces: Sequence[Entries]
     file_count: int
     files_bytes: int
     joined: bytes | None = field(default=None, repr=False)
@@ -92,14 +99,14 @@ class Answer:
                 f"than one message may have, {max_message_bytes} bytes (ICEDB_SNAPSHOT_MAX_MESSAGE_BYTES): call "
                 "StreamSnapshot, which answers in pages, or narrow it with partition filters or where"
             )
-        return head + (b"".join(self.pieces) if self.joined is None else self.joined)
+        return head + (b"".join(piece.wire for piece in self.pieces) if self.joined is None else self.joined)
 
     def pages(self, *, staleness_ms: int, page_bytes: int = PAGE_BYTES) -> Iterator[bytes]:
         """Yield serialized responses: the first with everything but the rest of the files, made one after another."""
         page: list[bytes | memoryview] = [self._head(staleness_ms)]
         size_bytes = len(page[0])
         for piece in self.pieces:
-            for part in (piece,) if size_bytes + len(piece) <= page_bytes else split_entries(piece):
+            for part in (piece.wire,) if size_bytes + len(piece.wire) <= page_bytes else piece:
                 if size_bytes + len(part) > page_bytes:
                     yield b"".join(page)
                     page, size_bytes = [], 0
@@ -108,16 +115,15 @@ class Answer:
         yield b"".join(page)
 
     def _head(self, staleness_ms: int) -> bytes:
-        age = snapshot_pb2.GetSnapshotResponse(staleness_ms=staleness_ms)
-        return self.head_wire + bytes(age.SerializeToString())
+        return self.head_wire + bytes(pb.GetSnapshotResponse(staleness_ms=staleness_ms).SerializeToString())
 
 
 AnswerKey = tuple[object, ...]
 """What an answer follows from: table, snapshot and conditions."""
 
 
-class AnswerCache:
-    """The last answers, bounded by number and bytes. Thread-safe.
+class AnswerCache(LRUCache[AnswerKey, Answer]):
+    """The last answers, bounded by number and bytes. Use it from one event loop.
 
     Args:
         max_answers: How many are kept.
@@ -125,24 +131,16 @@ class AnswerCache:
     """
 
     def __init__(self, *, max_answers: int, max_bytes: int) -> None:
+        super().__init__(max_bytes, getsizeof=lambda answer: answer.held_bytes)
         self._max_answers = max_answers
-        self._max_bytes = max_bytes
-        self._answers: LRUCache[AnswerKey, Answer] = LRUCache(max_bytes, getsizeof=lambda answer: answer.held_bytes)
-        self._lock = threading.Lock()
-
-    def get(self, key: AnswerKey) -> Answer | None:
-        """Return an answer; ``None`` if it has to be built."""
-        with self._lock:
-            return self._answers.get(key)
 
     def keep(self, key: AnswerKey, answer: Answer) -> None:
         """Keep an answer, and let the least recently used go. One that would push out most others is not kept."""
-        if 2 * answer.held_bytes > self._max_bytes:
+        if 2 * answer.held_bytes > self.maxsize:
             return
-        with self._lock:
-            self._answers[key] = answer
-            while len(self._answers) > self._max_answers:
-                self._answers.popitem()
+        self[key] = answer
+        while len(self) > self._max_answers:
+            self.popitem()
 
 
 def build_answer(
@@ -166,40 +164,26 @@ def build_answer(
         CorruptLog: A data file lies outside the table.
         InvalidRequest: The store has no such URLs.
     """
-    pieces: list[bytes | memoryview] = []
+    pieces: list[Entries] = []
     for selection in selections:
-        wire = serialize_chunk(table, selection.chunk)
+        piece = serialize_chunk(table, selection.chunk)
+        if selection.indexes is not None:
+            piece = Entries.join([piece.entry(index) for index in selection.indexes])
         if presign_ms is not None:
-            pieces.append(_presign(table.store, selection, wire, presign_ms))
-        elif selection.indexes is None:
-            pieces.append(wire.wire)
-        else:
-            pieces.append(b"".join(wire.entry(index) for index in selection.indexes))
-    files_bytes = sum(map(len, pieces))
+            piece = Entries.join(_presign(table.store, piece, presign_ms))
+        pieces.append(piece)
+    files_bytes = sum(len(piece.wire) for piece in pieces)
     joined = None
     if files_bytes <= max_joined:
-        joined = b"".join(pieces)
-        view, ends = memoryview(joined), [0, *accumulate(map(len, pieces))]
-        pieces = [view[start:end] for start, end in pairwise(ends)]
-    return Answer(
-        table=snapshot.table,
-        head_wire=_serialize_head(snapshot, selections),
-        pieces=pieces,
-        file_count=sum(selection.file_count for selection in selections),
-        files_bytes=files_bytes,
-        joined=joined,
-    )
-
-
-def _serialize_head(snapshot: Snapshot, selections: Sequence[ChunkSelection]) -> bytes:
-    head = snapshot_pb2.GetSnapshotResponse(
+        joined = b"".join(piece.wire for piece in pieces)
+        view, ends = memoryview(joined), [0, *accumulate(len(piece.wire) for piece in pieces)]
+        pieces = [Entries(view[a:b], piece.ends) for piece, (a, b) in zip(pieces, pairwise(ends), strict=True)]
+    file_count = sum(selection.file_count for selection in selections)
+    head = pb.GetSnapshotResponse(
         table=snapshot.table,
         snapshot_id=snapshot.snapshot_id,
-        schema=[
-            snapshot_pb2.Column(name=name, type=sql_type, narrow_type=snapshot.narrow_types.get(name))
-            for name, sql_type in snapshot.schema.items()
-        ],
-        file_count=sum(selection.file_count for selection in selections),
+        schema=describe_columns(snapshot, snapshot.schema),
+        file_count=file_count,
         size_bytes=sum(selection.size_bytes for selection in selections),
         row_count=sum_rows(selection.row_count for selection in selections),
         total_file_count=len(snapshot.live),
@@ -208,7 +192,19 @@ def _serialize_head(snapshot: Snapshot, selections: Sequence[ChunkSelection]) ->
         last_commit_ms=snapshot.last_commit_ms or None,
         horizon_ms=snapshot.horizon_ms or None,
     )
-    return bytes(head.SerializeToString())
+    return Answer(snapshot.table, head.SerializeToString(), pieces, file_count, files_bytes, joined)
+
+
+def describe_columns(snapshot: Snapshot, columns: Mapping[str, str]) -> list[pb.Column]:
+    """Return columns of a snapshot as the wire has them: their types, and what they were before they became wider."""
+    narrow_types = snapshot.narrow_types
+    return [pb.Column(name=name, type=kind, narrow_type=narrow_types.get(name)) for name, kind in columns.items()]
+
+
+def describe_values(table: TableStore, path: str) -> list[pb.PartitionValue]:
+    """Return the partition values of a data file as the wire has them. Raises CorruptLog: it is outside the table."""
+    values = read_partition_values(table.paths.partition_of(path))
+    return [pb.PartitionValue(name=name, value=value) for name, value in values.items()]
 
 
 def all_files(live: Sequence[FileMarker]) -> LiveFiles:
@@ -220,78 +216,36 @@ def all_files(live: Sequence[FileMarker]) -> LiveFiles:
     return LiveFiles()
 
 
-def serialize_chunk(table: TableStore, chunk: LiveChunk) -> ChunkWire:
+def serialize_chunk(table: TableStore, chunk: LiveChunk) -> Entries:
     """Return the bytes of a chunk's files, made at the first call. Raises CorruptLog for a file outside the table."""
-    known: ChunkWire | None = chunk.made.get(_WIRE)
+    known: Entries | None = chunk.made.get(_WIRE)
     if known is not None:
         return known
-    values = read_partition_values(table.paths.partition_of(chunk.first.decode()))
-    shared = serialize_values(values)
-    entries = [_serialize_file(table.store, chunk, index, shared) for index in range(len(chunk))]
-    wire = ChunkWire(b"".join(entries), array("I", accumulate(map(len, entries))))
-    chunk.made[_WIRE] = wire
+    # One message for all of them: to make one for each takes twice as long.
+    response = pb.GetSnapshotResponse(
+        files=(pb.DataFile(partition_values=describe_values(table, chunk.first.decode())),)
+    )
+    file, entries = response.files[0], []
+    for index in range(len(chunk)):
+        file.path = chunk.path(index).decode()
+        file.uri = table.store.uri(file.path)
+        file.size_bytes = chunk.file_size_bytes(index)
+        file.created_ms = chunk.file_created_ms(index)
+        row_count = chunk.file_row_count(index)
+        if row_count is None:
+            file.ClearField("row_count")
+        else:
+            file.row_count = row_count
+        entries.append(response.SerializeToString())
+    wire = chunk.made[_WIRE] = Entries.join(entries)
     return wire
 
 
-def _presign(store: ObjectStore, selection: ChunkSelection, wire: ChunkWire, presign_ms: int) -> bytes:
-    entries: list[bytes] = []
-    for index in selection.indexes if selection.indexes is not None else range(len(selection.chunk)):
-        url = store.presign(selection.chunk.path(index).decode(), expires_ms=presign_ms)
-        signed = snapshot_pb2.DataFile(presigned_url=url).SerializeToString()
-        entries.append(_entry(_body(wire.entry(index)) + signed))
-    return b"".join(entries)
-
-
-def serialize_values(values: Mapping[str, str | None]) -> bytes:
-    """Return partition values as serialized entries of a DataFile."""
-    entries = [snapshot_pb2.PartitionValue(name=name, value=value) for name, value in values.items()]
-    return bytes(snapshot_pb2.DataFile(partition_values=entries).SerializeToString())
-
-
-def split_entries(piece: bytes | memoryview) -> Iterator[bytes | memoryview]:
-    """Yield the serialized ``files`` entries that are joined in a piece: a tag of one byte, a length, and the file."""
-    start = 0
-    while start < len(piece):
-        _, end = _find_body(piece, start)
-        yield piece[start:end]
-        start = end
-
-
-def _find_body(piece: bytes | memoryview, start: int) -> tuple[int, int]:
-    """Return where the body of the entry at ``start`` begins and ends."""
-    length, shift, at = 0, 0, start + 1
-    while True:
-        byte = piece[at]
-        length |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:  # noqa: PLR2004 - the last byte of a varint
-            return at, at + length
-
-
-def _body(entry: bytes) -> bytes:
-    return entry[_find_body(entry, 0)[0] :]
-
-
-def _entry(body: bytes) -> bytes:
-    length = bytearray()
-    value = len(body)
-    while value > 0x7F:  # noqa: PLR2004 - seven bits in each byte of a varint
-        length.append(value & 0x7F | 0x80)
-        value >>= 7
-    length.append(value)
-    return _FILES_TAG + bytes(length) + body
-
-
-def _serialize_file(store: ObjectStore, chunk: LiveChunk, index: int, shared: bytes) -> bytes:
-    path = chunk.path(index).decode()
-    file = snapshot_pb2.DataFile(
-        path=path,
-        uri=store.uri(path),
-        size_bytes=chunk.file_size_bytes(index),
-        row_count=chunk.file_row_count(index),
-        created_ms=chunk.file_created_ms(index),
-    )
-    return _entry(file.SerializeToString() + shared)
-
-
-_FILES_TAG: Final = bytes(((snapshot_pb2.GetSnapshotResponse.FILES_FIELD_NUMBER << 3) | 2,))
+def _presign(store: ObjectStore, entries: Iterable[bytes | memoryview], presign_ms: int) -> list[bytes]:
+    signed: list[bytes] = []
+    for entry in entries:
+        response = pb.GetSnapshotResponse.FromString(bytes(entry))
+        file = response.files[0]
+        file.presigned_url = store.presign(file.path, expires_ms=presign_ms)
+        signed.append(response.SerializeToString())
+    return signed

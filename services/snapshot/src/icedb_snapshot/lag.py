@@ -5,75 +5,43 @@ Owns one thread. A table that cannot be read does not keep the others from being
 """
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from icedb_log.clean.leases import LeaseReader
-from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, IceDBError, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import Folded
 from icedb_log.log.reader import LogReader
-from icedb_log.serving.table_cache import TableCache
 from icedb_log.store.known_objects import FETCH_THREADS
-from icedb_log.store.table_store import TableStore
-from icedb_log.table.status import read_status
+from icedb_log.table.status import TableStatus, read_status
 from icedb_log.table.table import Table
-from icedb_log.warehouse import Warehouse
+from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
 
-from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
+from icedb_snapshot.metrics import TableMetrics
+from icedb_snapshot.requests import ServiceParts
 
 _log = get_logger()
 
-
-@dataclass(frozen=True, slots=True)
-class ExportRound:
-    """What one round over all tables found.
-
-    Attributes:
-        shown: Tables whose figures are fresh.
-        halted: Tables that are halted.
-        failed: Tables that could not be read this time.
-        is_listed: Whether the tables could be listed at all.
-    """
-
-    shown: tuple[str, ...]
-    halted: tuple[str, ...]
-    failed: tuple[str, ...]
-    is_listed: bool
+Outcome = Literal["shown", "halted", "failed"]
+"""What became of a table in a round: its figures are fresh, it is halted, or it could not be read this time."""
 
 
 class LagExporter:
     """Publishes the figures of every table.
 
     Args:
-        warehouse: Where the tables lie.
-        tables: Shares its log readers, so that each log file is fetched once.
-        table_metrics: Where figures go.
-        metrics: How the exporter itself is doing.
-        clock: For times.
-        interval_ms: Time between the starts of two rounds.
+        parts: What handlers share, with its log readers, so that each log file is fetched once.
         on_reachable: Called after each round with whether the store answered.
     """
 
-    def __init__(
-        self,
-        warehouse: Warehouse,
-        *,
-        tables: TableCache,
-        table_metrics: TableMetrics,
-        metrics: ExporterMetrics,
-        clock: Clock,
-        interval_ms: int,
-        on_reachable: Callable[[bool], None],
-    ) -> None:
-        self._warehouse = warehouse
-        self._tables = tables
-        self._table_metrics = table_metrics
-        self._metrics = metrics
-        self._clock = clock
-        self._interval_ms = interval_ms
+    def __init__(self, parts: ServiceParts, *, on_reachable: Callable[[bool], None]) -> None:
+        self._parts = parts
+        self._clock = parts.clock
+        self._tables = parts.reads.tables
+        self._metrics = parts.metrics
+        self._figures = TableMetrics(parts.metrics.registry)
         self._on_reachable = on_reachable
         self._known: set[str] = set()
         self._leases: dict[str, LeaseReader] = {}
@@ -87,60 +55,50 @@ class LagExporter:
     def stop(self, *, timeout_ms: int) -> None:
         """End after the running round, waiting for it at most ``timeout_ms``."""
         self._stopped.set()
-        self._thread.join(timeout_ms / 1000)
+        self._thread.join(timeout_ms / SECOND_MS)
 
-    def export_once(self) -> ExportRound:
-        """Read every table and publish its figures. Never raises for a table or for the store."""
+    def export_once(self) -> Mapping[str, Outcome] | None:
+        """Read every table and publish its figures. Never raises for a table or for the store.
+
+        Returns:
+            What became of each table; ``None``: they could not be listed.
+        """
         started_ms = self._clock.monotonic_ms()
         try:
-            names = self._warehouse.list_tables()
+            names = self._parts.warehouse.list_tables()
         except IceDBError as error:
             _log.warning(
                 "tables_not_listed", error=type(error).__name__, reason=str(error), mitigation="the last figures stay"
             )
-            self._metrics.observe_failure("list")
-            return ExportRound((), (), (), is_listed=False)
-        outcomes: dict[str, list[str]] = {"shown": [], "halted": [], "failed": [], "gone": []}
-        for name in names:
-            outcomes[self._export_table(name)].append(name)
-        present = set(names) - set(outcomes["gone"])
-        for name in self._known - present:
-            self._table_metrics.drop(name)
+            self._metrics.observe_exporter_failure("list")
+            return None
+        outcomes = {name: outcome for name in names if (outcome := self._export_table(name)) is not None}
+        for name in self._known - outcomes.keys():
+            self._figures.drop(name)
             self._tables.drop(name)
             self._leases.pop(name, None)
             _log.info("table_gone", table=name)
-        self._known = present
-        self._metrics.observe_round(
-            table_count=len(present),
+        self._known = set(outcomes)
+        self._metrics.observe_exporter_round(
+            table_count=len(outcomes),
             duration_ms=self._clock.monotonic_ms() - started_ms,
-            success_ms=None if outcomes["failed"] else self._clock.now_ms(),
+            success_ms=None if "failed" in outcomes.values() else self._clock.now_ms(),
         )
-        return ExportRound(
-            tuple(outcomes["shown"]), tuple(outcomes["halted"]), tuple(outcomes["failed"]), is_listed=True
-        )
+        return outcomes
 
-    def _export_table(self, name: str) -> str:
-        paths = self._warehouse.table(name).paths
+    def _export_table(self, name: str) -> Outcome | None:
+        """Publish the figures of a table; ``None``: it is gone."""
         try:
-            table = self._tables.table(name)
-            state = table.read(max_staleness_ms=0)
-            status = read_status(
-                Table.open(
-                    TableStore(self._warehouse.store, paths), clock=self._clock, reader=table.read_source().reader
-                ),
-                read_source=self._read_source,
-                leases=self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS)),
-                folded=Folded(state.view, state.snapshot),
-            )
+            status = self._read_status(name)
         except NotFound:
-            return "gone"
+            return None
         except HaltError as error:
-            self._table_metrics.show_halted(name)
-            self._metrics.observe_failure("halted")
+            self._figures.show_halted(name)
+            self._metrics.observe_exporter_failure("halted")
             _log.error("table_halted", table=name, error=type(error).__name__, reason=str(error))
             return "halted"
         except IceDBError as error:
-            self._metrics.observe_failure("table")
+            self._metrics.observe_exporter_failure("table")
             _log.warning(
                 "table_not_read",
                 table=name,
@@ -149,8 +107,18 @@ class LagExporter:
                 mitigation="the last figures stay",
             )
             return "failed"
-        self._table_metrics.show(name, status, now_ms=self._clock.now_ms())
+        self._figures.show(name, status, now_ms=self._clock.now_ms())
         return "shown"
+
+    def _read_status(self, name: str) -> TableStatus:
+        cached = self._tables.table(name)
+        state = cached.read(max_staleness_ms=0)
+        return read_status(
+            Table.open(self._parts.warehouse.table(name), clock=self._clock, reader=cached.read_source().reader),
+            read_source=self._read_source,
+            leases=self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS)),
+            folded=Folded(state.view, state.snapshot),
+        )
 
     def _read_source(self, paths: TablePaths) -> LogReader:
         return self._tables.table(paths.name).read_source().reader
@@ -159,9 +127,9 @@ class LagExporter:
         while not self._stopped.is_set():
             started_ms = self._clock.monotonic_ms()
             try:
-                self._on_reachable(self.export_once().is_listed)
+                self._on_reachable(self.export_once() is not None)
             except Exception:  # noqa: BLE001 - operators see through it: it outlives what nobody thought of
-                self._metrics.observe_failure("other")
+                self._metrics.observe_exporter_failure("other")
                 _log.exception("export_round_failed")
             elapsed_ms = self._clock.monotonic_ms() - started_ms
-            self._stopped.wait(max(0, self._interval_ms - elapsed_ms) / 1000)
+            self._stopped.wait(max(0, self._parts.settings.snapshot_lag_interval_ms - elapsed_ms) / SECOND_MS)

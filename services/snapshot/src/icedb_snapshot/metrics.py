@@ -5,7 +5,6 @@ warehouse; a table that is gone loses its series.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.ingest.pressure import LEVELS
@@ -77,6 +76,21 @@ class SnapshotMetrics(ProcessMetrics):
         self._events = make.counter("icedb_snapshot_events_total", "Messages sent to watchers, all watchers together.")
         self._from_memory = self._answers.labels("memory")
         self._from_log = self._answers.labels("log")
+        self._exporter_success = make.gauge(
+            "icedb_snapshot_exporter_last_success_timestamp_seconds",
+            "When the exporter last read every table that is not halted; 0 before the first time.",
+        )
+        self._exporter_rounds = make.histogram(
+            "icedb_snapshot_exporter_round_duration_seconds",
+            "Time of one round over all tables.",
+            buckets=CALL_BUCKETS_S,
+        )
+        self._exporter_failures = make.counter(
+            "icedb_snapshot_exporter_failures_total",
+            "Failures by what could not be read: the list of tables (list), a table (table), or it is halted (halted).",
+            what=("list", "table", "halted", "other"),
+        )
+        self._exporter_tables = make.gauge("icedb_snapshot_exporter_tables", "Tables found in the last round.")
 
     def observe_call(self, method: str, code: str, duration_ms: int) -> None:
         """Count one call. Methods that are not ours count as ``other``."""
@@ -102,123 +116,108 @@ class SnapshotMetrics(ProcessMetrics):
         self._answer_bytes.inc(size_bytes)
         (self._from_memory if is_from_memory else self._from_log).inc()
 
+    def observe_exporter_failure(self, what: str) -> None:
+        """Count a failure of the exporter; ``what`` is ``list``, ``table``, ``halted`` or ``other``."""
+        self._exporter_failures.labels(what).inc()
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure of a table, computed from its log.
-
-    Attributes:
-        name: Of the metric, without ``icedb_table_``.
-        meaning: For operators.
-        value: From what was read; ``None``: the table has no such figure now.
-    """
-
-    name: str
-    meaning: str
-    value: Callable[[TableStatus], float | None]
+    def observe_exporter_round(self, *, table_count: int, duration_ms: int, success_ms: int | None) -> None:
+        """Publish the outcome of a round; ``success_ms`` is its time, or ``None`` when something was not read."""
+        self._exporter_tables.set(table_count)
+        self._exporter_rounds.observe(duration_ms / SECOND_MS)
+        if success_ms is not None:
+            self._exporter_success.set(success_ms / SECOND_MS)
 
 
-FIGURES: Final = (
-    Figure(
+FIGURES: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]], ...]] = (
+    (
         "merge_lag_seconds",
         "Age of the oldest data file that the merge policy would merge now; 0: none.",
         lambda status: status.merge_lag_ms / SECOND_MS,
     ),
-    Figure(
-        "merge_lag_files", "Data files that the merge policy would merge now.", lambda status: status.merge_lag_files
-    ),
-    Figure("merge_lag_bytes", "Bytes of the data files it would merge now.", lambda status: status.merge_lag_bytes),
-    Figure("data_files", "Live data files.", lambda status: status.live_files),
-    Figure("log_files", "Objects below _log; the format allows less than 1,000.", lambda status: status.log_files),
-    Figure("live_bytes", "Bytes of live data files.", lambda status: status.live_bytes),
-    Figure(
-        "live_rows", "Rows of live data files; absent when some file does not say.", lambda status: status.live_rows
-    ),
-    Figure("staged_batches", "Accepted batches that wait for a flush.", lambda status: status.staged_batches),
-    Figure(
-        "staged_bytes",
-        "Bytes of accepted batches that wait for a flush, as staged.",
-        lambda status: status.staged_bytes,
-    ),
-    Figure(
+    ("merge_lag_files", "Data files that the merge policy would merge now.", lambda status: status.merge_lag_files),
+    ("merge_lag_bytes", "Bytes of the data files it would merge now.", lambda status: status.merge_lag_bytes),
+    ("data_files", "Live data files.", lambda status: status.live_files),
+    ("log_files", "Objects below _log; the format allows less than 1,000.", lambda status: status.log_files),
+    ("live_bytes", "Bytes of live data files.", lambda status: status.live_bytes),
+    ("live_rows", "Rows of live data files; absent when some file does not say.", lambda status: status.live_rows),
+    ("staged_batches", "Accepted batches that wait for a flush.", lambda status: status.staged_batches),
+    ("staged_bytes", "Bytes of accepted batches that wait for a flush, as staged.", lambda status: status.staged_bytes),
+    (
         "staged_lag_seconds",
         "How long the oldest accepted batch has waited for a flush; 0: none waits.",
         lambda status: status.staged_lag_ms / SECOND_MS,
     ),
-    Figure(
+    (
         "pressure_level",
         "Back-pressure; 0: none, 1: flushes come less often, 2: front ends refuse batches, too.",
         lambda status: LEVELS.index(status.pressure.level),
     ),
-    Figure(
+    (
         "pressure_stretch",
         "Factor by which back-pressure stretches flush intervals.",
         lambda status: status.pressure.stretch,
     ),
-    Figure(
+    (
         "quarantined_batches",
         "Batches that wait for a person, whole or with some of their rows.",
         lambda status: status.quarantined_batches,
     ),
-    Figure(
-        "bad_row_batches",
-        "Batches of which only bad rows wait for a person.",
-        lambda status: status.bad_row_batches,
-    ),
-    Figure("tombstoned_files", "Dead data files that the log still names.", lambda status: status.tombstoned_files),
-    Figure("open_erasures", "Erasures that have not ended.", lambda status: status.open_erasures),
-    Figure(
+    ("bad_row_batches", "Batches of which only bad rows wait for a person.", lambda status: status.bad_row_batches),
+    ("tombstoned_files", "Dead data files that the log still names.", lambda status: status.tombstoned_files),
+    ("open_erasures", "Erasures that have not ended.", lambda status: status.open_erasures),
+    (
         "oldest_erasure_seconds",
         "How long ago the oldest open erasure was asked for; 0: none is open.",
         lambda status: status.oldest_erasure_ms / SECOND_MS,
     ),
-    Figure(
+    (
         "lost_commits",
         "Commits that landed and whose log files are gone: their rows are missing.",
         lambda status: len(status.lost_commits),
     ),
-    Figure("leases", "Leases of readers that last.", lambda status: len(status.leases)),
-    Figure(
+    ("leases", "Leases of readers that last.", lambda status: len(status.leases)),
+    (
         "oldest_lease_seconds",
         "How far back the oldest leased time lies: what died since cannot be deleted; 0: no lease lasts.",
         lambda status: status.oldest_lease_ms / SECOND_MS,
     ),
-    Figure(
+    (
         "data_grace_seconds",
         "How long a tombstoned data file stays.",
         lambda status: status.config.data_grace_ms / SECOND_MS,
     ),
-    Figure(
+    (
         "orphan_age_seconds",
         "How long a data file stays that no log file names.",
         lambda status: status.config.orphan_age_ms / SECOND_MS,
     ),
-    Figure(
+    (
         "log_grace_seconds",
         "How long a tombstoned log file stays.",
         lambda status: status.config.log_grace_ms / SECOND_MS,
     ),
-    Figure(
+    (
         "view_lag_seconds",
         "Of a view: how long the oldest commit that it has to take has waited; 0: none waits. Absent for tables.",
         lambda status: None if status.view is None else status.view.lag_ms / SECOND_MS,
     ),
-    Figure(
+    (
         "view_waiting_commits",
         "Of a view: commits of its source that it has still to take. Absent for tables.",
         lambda status: None if status.view is None else status.view.waiting_commits,
     ),
-    Figure(
+    (
         "view_refused_commits",
         "Of a view: commits of its source that its query could not take, since ever. Absent for tables.",
         lambda status: None if status.view is None else status.view.refused_commits,
     ),
-    Figure(
+    (
         "last_commit_timestamp_seconds",
         "Time of the newest commit; absent before the first one.",
         lambda status: status.last_commit_ms / SECOND_MS if status.last_commit_ms else None,
     ),
 )
+"""What a table's log says: the metric's name without ``icedb_table_``, its meaning, its value; ``None``: none now."""
 
 
 class TableMetrics:
@@ -231,7 +230,7 @@ class TableMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         make = MetricMaker(registry)
         self._figures = [
-            (make.gauge(f"icedb_table_{figure.name}", figure.meaning, table=OPEN), figure.value) for figure in FIGURES
+            (make.gauge(f"icedb_table_{name}", meaning, table=OPEN), value_of) for name, meaning, value_of in FIGURES
         ]
         self._halted = make.gauge(
             "icedb_table_halted", "1 while the table's log cannot be trusted, or its flushes halt.", table=OPEN
@@ -259,40 +258,3 @@ class TableMetrics:
         """Remove every series of a table that is gone."""
         for gauge in (*(gauge for gauge, _ in self._figures), self._halted, self._read):
             gauge.remove_by_labels({"table": table})
-
-
-class ExporterMetrics:
-    """Whether the exporter of table figures itself is well.
-
-    Args:
-        registry: Where they are registered.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        make = MetricMaker(registry)
-        self._last_success = make.gauge(
-            "icedb_snapshot_exporter_last_success_timestamp_seconds",
-            "When the exporter last read every table that is not halted; 0 before the first time.",
-        )
-        self._rounds = make.histogram(
-            "icedb_snapshot_exporter_round_duration_seconds",
-            "Time of one round over all tables.",
-            buckets=CALL_BUCKETS_S,
-        )
-        self._failures = make.counter(
-            "icedb_snapshot_exporter_failures_total",
-            "Failures by what could not be read: the list of tables (list), a table (table), or it is halted (halted).",
-            what=("list", "table", "halted", "other"),
-        )
-        self._tables = make.gauge("icedb_snapshot_exporter_tables", "Tables found in the last round.")
-
-    def observe_failure(self, what: str) -> None:
-        """Count a failure; ``what`` is ``list``, ``table``, ``halted`` or ``other``."""
-        self._failures.labels(what).inc()
-
-    def observe_round(self, *, table_count: int, duration_ms: int, success_ms: int | None) -> None:
-        """Publish the outcome of a round; ``success_ms`` is its time, or ``None`` when something was not read."""
-        self._tables.set(table_count)
-        self._rounds.observe(duration_ms / SECOND_MS)
-        if success_ms is not None:
-            self._last_success.set(success_ms / SECOND_MS)

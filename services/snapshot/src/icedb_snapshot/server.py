@@ -1,22 +1,28 @@
-"""The gRPC server: methods of all handler classes, health and reflection, on one event loop in a thread of its own.
+"""A whole snapshot service: the gRPC server on one event loop in a thread of its own, the exporter, the metrics.
 
-Its interceptor is the one place where errors of calls become statuses (:mod:`icedb_service.grpc_server`), and where
-calls are counted. Unknown errors are logged with their traceback and answered as INTERNAL without it.
+The methods of the service are the functions of their names in :data:`icedb_proto`'s description, in snake case, of the
+classes of calls. The interceptor is the one place where errors of calls become statuses
+(:mod:`icedb_service.grpc_server`), and where calls are counted. Unknown errors are logged with their traceback and
+answered as INTERNAL without it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Self
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, Overloaded
+from icedb_log.errors import IceDBError, Overloaded, Unavailable
+from icedb_log.serving.table_cache import TableCache
 from icedb_log.units import MIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2
 from icedb_service.access.credentials import GrpcAccess
+from icedb_service.access.guard import open_guard
 from icedb_service.grpc_server import (
     KEEPALIVE_MS,
     GrpcServer,
@@ -25,55 +31,27 @@ from icedb_service.grpc_server import (
     require_readable,
     tolerant,
 )
-from icedb_service.http_server import ServerThread
+from icedb_service.http_server import HealthChecks, ServerThread, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.readers import TableReads
+from icedb_service.main import watch_clock
+from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.tls import server_credentials
 
 from icedb_snapshot.answers import AnswerTooLarge
+from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import METHODS, SnapshotMetrics
+from icedb_snapshot.requests import ServiceParts
 from icedb_snapshot.settings import SnapshotSettings
+from icedb_snapshot.snapshot_calls import SnapshotCalls
+from icedb_snapshot.table_calls import TableCalls
+from icedb_snapshot.watches import WatchCalls
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceParts:
-    """What handlers share.
-
-    Attributes:
-        warehouse: Where the tables lie.
-        settings: Limits and defaults.
-        metrics: Where calls and answers are counted.
-        clock: For ages.
-        reads: The state of tables, and threads for work that blocks (``reads.work``).
-        access: Asked first by every handler.
-    """
-
-    warehouse: Warehouse
-    settings: SnapshotSettings
-    metrics: SnapshotMetrics
-    clock: Clock
-    reads: TableReads
-    access: GrpcAccess
-
-
-class Calls(Protocol):
-    """Some methods of the service."""
-
-    def methods(self) -> Mapping[str, Any]:
-        """Return the handlers by the name of their method: what ``grpc.unary_unary_rpc_method_handler`` returns."""
-        ...
-
-
-@runtime_checkable
-class EndlessCalls(Protocol):
-    """Methods with streams that do not end by themselves."""
-
-    def end(self) -> None:
-        """End them all, for good: the server stops. Called on the event loop."""
-        ...
-
+SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"]
+MAX_REQUEST_BYTES: Final = 4 * MIB
+CONNECTION_GRACE_MS: Final = 5 * 60 * 1000
+"""How long calls of an old connection may go on."""
+STOP_LIMIT_S: Final = 5
+EXPORTER_STOP_MS: Final = 5_000
 
 _log = get_logger()
 
@@ -161,7 +139,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
             _log.info("call_refused", method=method, code=code.name, error=type(error).__name__, reason=str(error))
             await context.abort(code, status.details, status.trailing_metadata)
         except grpc.aio.AbortError:
-            code = _code_of(context) or grpc.StatusCode.UNKNOWN
+            code = _code_of(context)
             raise
         except (asyncio.CancelledError, GeneratorExit):
             # The caller's deadline passed, or it went away.
@@ -177,35 +155,75 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
             self._metrics.observe_call(method, code.name, self._clock.monotonic_ms() - started_ms)
 
 
-def _code_of(context: Any) -> grpc.StatusCode | None:
+def _code_of(context: Any) -> grpc.StatusCode:
     """Return the code that a handler aborted with; grpc gives it as a number or as the code itself."""
     code = context.code()
-    if isinstance(code, grpc.StatusCode):
-        return code
-    return next((known for known in grpc.StatusCode if known.value[0] == code), None)
+    return next((each for each in grpc.StatusCode if code in (each, each.value[0])), grpc.StatusCode.UNKNOWN)
 
 
-SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name
-MAX_REQUEST_BYTES: Final = 4 * MIB
-CONNECTION_GRACE_MS: Final = 5 * 60 * 1000
-"""How long calls of an old connection may go on."""
-STOP_LIMIT_S: Final = 5
+def _to_bytes(message: Any) -> bytes:
+    return message if isinstance(message, bytes) else message.SerializeToString()
 
 
-class SnapshotServer:
-    """The server. Its methods are called from any thread but the loop's.
+def make_handlers(*calls: object) -> dict[str, Any]:
+    """Return the handlers of all methods of the service, by method. Those that answer bytes serialized them."""
+    handlers = {}
+    for method in SERVICE.methods:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
+        function = next(getattr(each, name) for each in calls if hasattr(each, name))
+        make = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+        handlers[method.name] = make(function, GetMessageClass(method.input_type).FromString, _to_bytes)
+    return handlers
+
+
+class SnapshotService:
+    """A snapshot service in this process. Its methods are called from any thread but its loop's.
 
     Args:
-        parts: What its handlers share.
-        calls: Its methods.
+        warehouse: Where the tables lie.
+        settings: Address, limits and defaults.
+        clock: For ages.
 
     Attributes:
+        parts: What its handlers share.
+        calls: Answers GetSnapshot.
+        loop: Its event loop.
         port: The port it listens on, once it is started.
+
+    Raises:
+        InvalidRequest: The access file or the files of TLS are wrong; or there is none, and others reach the port.
     """
 
-    def __init__(self, parts: ServiceParts, calls: Sequence[Calls]) -> None:
-        self.parts = parts
-        self.calls = calls
+    def __init__(self, warehouse: Warehouse, *, settings: SnapshotSettings, clock: Clock) -> None:
+        metrics = SnapshotMetrics()
+        metrics.dependencies.watch_store()
+        self._host = settings.snapshot_address.rpartition(":")[0]
+        guard = open_guard(settings, clock=clock, metrics=metrics.access, hosts=(self._host,))
+        watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
+        wait_ms, setting = settings.snapshot_read_timeout_ms, "ICEDB_SNAPSHOT_READ_TIMEOUT_MS"
+        work = BlockingWork(max_jobs=settings.snapshot_threads, max_jobs_per_table=settings.snapshot_table_threads)
+        tables = TableCache(
+            warehouse,
+            clock=clock,
+            max_tables=settings.snapshot_max_tables,
+            wait_ms=wait_ms,
+            on_refresh=metrics.observe_refresh,
+        )
+        names = TableNames(
+            warehouse,
+            work=work,
+            clock=clock,
+            max_age_ms=settings.snapshot_max_staleness_ms,
+            wait_ms=wait_ms,
+            wait_setting=setting,
+        )
+        reads = TableReads(tables, work=work, clock=clock, wait_ms=wait_ms, wait_setting=setting)
+        self.parts = ServiceParts(warehouse, settings, metrics, clock, reads, names, GrpcAccess(guard))
+        self.calls = SnapshotCalls(self.parts)
+        self._watches = WatchCalls(self.parts)
+        self._exporter = LagExporter(self.parts, on_reachable=self._show_reachable)
+        self._reachable = threading.Event()
+        self._server: GrpcServer | None = None
         self.port = 0
         self.loop = ServerThread(
             self._serve,
@@ -214,29 +232,46 @@ class SnapshotServer:
             stop_limit_s=STOP_LIMIT_S,
             is_daemon=True,
         )
-        self._server: GrpcServer | None = None
 
-    def start(self) -> None:
-        """Serve on ``settings.snapshot_address``; health says NOT_SERVING until it is told otherwise.
+    def start(self) -> Self:
+        """Serve; health says NOT_SERVING until the exporter has found the store.
 
         Raises:
-            Unavailable: The address cannot be bound; the message names it and the setting.
+            Unavailable: An address cannot be listened on; the message names it and the setting.
         """
+        settings = self.parts.settings
+        check_port_is_free(settings.metrics_host, settings.metrics_port)
         self.loop.start()
+        self._exporter.start()
+        start_metrics_server(
+            self.parts.metrics.registry,
+            host=settings.metrics_host,
+            port=settings.metrics_port,
+            health=HealthChecks(ready={"store": self._check_store}),
+            clock=self.parts.clock,
+        )
+        _log.info("snapshot_served", address=f"{self._host}:{self.port}", store=settings.store)
+        return self
 
-    def show_health(self, *, is_serving: bool) -> None:
-        """Answer health checks, of the server as a whole and of the service, from now on."""
-        if self._server is not None:
-            self.loop.run(self._server.show_health(is_serving=is_serving))
-
-    def stop(self, *, grace_ms: int) -> None:
-        """Refuse new calls, let running ones end for at most ``grace_ms``, then stop."""
-        self.loop.run(self._stop(grace_ms))
-
-    def close(self) -> None:
-        """End the loop, once nobody shows health any more."""
+    def stop(self) -> None:
+        """Stop in order: no new calls, running calls end, the exporter ends."""
+        self.end_calls(grace_ms=self.parts.settings.snapshot_shutdown_ms)
+        self._exporter.stop(timeout_ms=EXPORTER_STOP_MS)
         self.parts.reads.work.close()
         self.loop.stop()
+
+    def end_calls(self, *, grace_ms: int) -> None:
+        """Refuse new calls, and let running ones end for at most ``grace_ms``."""
+        self.loop.run(self._end_calls(grace_ms))
+
+    def _show_reachable(self, is_reachable: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+        (self._reachable.set if is_reachable else self._reachable.clear)()
+        if self._server is not None:
+            self.loop.run(self._server.show_health(is_serving=is_reachable))
+
+    def _check_store(self) -> None:
+        if not self._reachable.is_set():
+            raise Unavailable(f"the store {self.parts.settings.store} did not answer the last time (ICEDB_STORE)")
 
     async def _serve(self) -> None:
         parts, settings = self.parts, self.parts.settings
@@ -244,8 +279,8 @@ class SnapshotServer:
             parts.metrics, clock=parts.clock, write_timeout_ms=settings.snapshot_write_timeout_ms
         )
         self._server = await GrpcServer.start(
-            SERVICE,
-            {name: handler for each in self.calls for name, handler in each.methods().items()},
+            SERVICE.full_name,
+            make_handlers(self.calls, TableCalls(parts), self._watches),
             GrpcServerOptions(
                 address=settings.snapshot_address,
                 remedy="set ICEDB_SNAPSHOT_ADDRESS to a free one, e.g. 127.0.0.1:50052",
@@ -268,10 +303,8 @@ class SnapshotServer:
         self.loop.show_started()
         await self.loop.wait_for_stop()
 
-    async def _stop(self, grace_ms: int) -> None:
+    async def _end_calls(self, grace_ms: int) -> None:
         if self._server is not None:
             await self._server.drain()
-            for each in self.calls:
-                if isinstance(each, EndlessCalls):
-                    each.end()
+            self._watches.end()
             await self._server.stop(grace_ms=grace_ms)

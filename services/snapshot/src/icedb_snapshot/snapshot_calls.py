@@ -2,7 +2,7 @@
 
 What is known already is answered on the event loop; a read of the log waits as a coroutine, shared with other callers;
 folds of the past and the making of answers run in threads, each answer once for all who ask for it meanwhile. Answers
-come as bytes (:mod:`icedb_snapshot.answers`), so the methods are registered by hand.
+are bytes (:mod:`icedb_snapshot.answers`).
 
 Callers read their own writes: a call waits until the batch that it names is in the log that is read. What is looked at
 in which order, and why: :mod:`icedb_log.serving.batch_commits` (I2, I5).
@@ -10,13 +10,11 @@ in which order, and why: :mod:`icedb_log.serving.batch_commits` (I2, I5).
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-import grpc
 from icedb_log.clean.pins import find_pin, read_pinned
 from icedb_log.errors import InvalidRequest, Overloaded, Unavailable
-from icedb_log.keys import TablePaths
 from icedb_log.model import Snapshot
 from icedb_log.serving.batch_commits import (
     FIRST_PAUSE_MS,
@@ -35,15 +33,17 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig, unite_columns
 from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2
-from icedb_service.access.access_file import Verb
 
 from icedb_snapshot.answers import Answer, AnswerCache, AnswerKey, all_files, build_answer
-from icedb_snapshot.requests import SnapshotQuery, parse_request
-from icedb_snapshot.server import ServiceParts
+from icedb_snapshot.requests import ServiceParts, SnapshotQuery, parse_request
+
+MAX_ANSWERS: Final = 1000
+MAX_KEPT_REQUEST_BYTES: Final = 4096
+"""Answers are kept by what was asked for; thousands of values, some ten times as large in memory, are asked once."""
 
 
-class CommitWaits:
-    """Waits for batches.
+class SnapshotCalls:
+    """Answers GetSnapshot and StreamSnapshot. Each raises an IceDBError for whatever is wrong.
 
     Args:
         parts: What handlers share.
@@ -51,32 +51,67 @@ class CommitWaits:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
+        self.answers: Final = AnswerCache(max_answers=MAX_ANSWERS, max_bytes=parts.settings.snapshot_answer_cache_bytes)
+        self._building: dict[AnswerKey, asyncio.Task[Answer]] = {}
 
-    async def read(self, paths: TablePaths, batch_id: str, *, max_staleness_ms: int) -> TableState:
+    async def get_snapshot(self, request: snapshot_pb2.GetSnapshotRequest, context: Any) -> bytes:
+        """Return a serialized GetSnapshotResponse."""
+        table, arrived_ms = self._parts.open(request, context), self._parts.clock.monotonic_ms()
+        answer, started_ms = await self._find(table, request)
+        body = answer.render(
+            staleness_ms=self._age_ms(started_ms), max_message_bytes=self._parts.settings.snapshot_max_message_bytes
+        )
+        self._parts.metrics.observe_answer(size_bytes=len(body), is_from_memory=started_ms < arrived_ms)
+        return body
+
+    async def stream_snapshot(self, request: snapshot_pb2.GetSnapshotRequest, context: Any) -> AsyncIterator[bytes]:
+        """Yield serialized pages. A page is made when the one before it is on its way."""
+        table, arrived_ms = self._parts.open(request, context), self._parts.clock.monotonic_ms()
+        answer, started_ms = await self._find(table, request)
+        size_bytes = 0
+        for page in answer.pages(staleness_ms=self._age_ms(started_ms)):
+            size_bytes += len(page)
+            yield page
+        self._parts.metrics.observe_answer(size_bytes=size_bytes, is_from_memory=started_ms < arrived_ms)
+
+    def _age_ms(self, started_ms: int) -> int:
+        return max(0, self._parts.clock.monotonic_ms() - started_ms)
+
+    async def _find(self, table: TableStore, request: snapshot_pb2.GetSnapshotRequest) -> tuple[Answer, int]:
+        """Return an answer, and when the read behind it began (monotonic)."""
+        parts, query = self._parts, parse_request(request)
+        max_staleness_ms = parts.max_staleness_ms(request)
+        if query.pin is not None:
+            return await self._find_pinned(table, query, query.pin, max_staleness_ms=max_staleness_ms)
+        state = await parts.reads.read(table.name, max_staleness_ms=max_staleness_ms)
+        if query.min_commit is not None and find_commit(state, query.min_commit) is None:
+            state = await self._await_commit(table, query.min_commit)
+        snapshot, as_of_ms = state.snapshot, query.as_of_ms
+        if as_of_ms is not None:
+            check_has_come(table.name, "as_of_ms", as_of_ms, store_now_ms=parts.store_now_ms(state))
+            if query.min_commit is not None:
+                check_commit_time(state, query.min_commit, "as_of_ms", as_of_ms)
+            snapshot = await parts.reads.work.run_compute(lambda: state.at(as_of_ms))
+        return await self._answer(table, state.config, snapshot, query), state.started_ms
+
+    async def _await_commit(self, table: TableStore, batch_id: str) -> TableState:
         """Return a state whose log has a batch. Waits as long as its caller does, and at most the setting says.
-
-        Args:
-            paths: Keys of the table.
-            batch_id: Id of the batch, well-formed.
-            max_staleness_ms: Of the state; one that is older but has the batch is fine.
 
         Raises:
             InvalidRequest: The batch was refused: it is in quarantine, and nothing will commit it as it is.
             NotFound: Nobody knows the batch; or no such table.
             Unavailable: It is still staged after the longest wait.
         """
-        reads = self._parts.reads
-        state = await reads.read(paths.name, max_staleness_ms=max_staleness_ms)
-        if find_commit(state, batch_id) is not None:
-            return state
-        clock, wait_ms = self._parts.clock, self._parts.settings.snapshot_commit_wait_ms
-        deadline_ms = clock.monotonic_ms() + wait_ms
-        pause_ms = FIRST_PAUSE_MS
+        reads, clock, wait_ms = self._parts.reads, self._parts.clock, self._parts.settings.snapshot_commit_wait_ms
+        deadline_ms, pause_ms = clock.monotonic_ms() + wait_ms, FIRST_PAUSE_MS
         was_staged = False
         while True:
-            found = await self._look(paths, batch_id)
+            try:
+                found = await reads.work.run_blocking(table.name, lambda: look_for_batch(table, batch_id))
+            except Overloaded:  # many wait for this table: the log alone tells when it is there
+                found = Whereabouts(is_staged=True)
             # Read after the look (I2, I5). Shared with all who wait for the same table.
-            state = await reads.read(paths.name, max_staleness_ms=0)
+            state = await reads.read(table.name, max_staleness_ms=0)
             if find_commit(state, batch_id) is not None:
                 return state
             refuse_if_lost(state, batch_id, found, was_staged=was_staged)
@@ -86,128 +121,28 @@ class CommitWaits:
             left_ms = deadline_ms - clock.monotonic_ms()
             if left_ms <= 0:
                 raise Unavailable(
-                    describe_staged(paths.name, batch_id, waited_ms=wait_ms, setting="ICEDB_SNAPSHOT_COMMIT_WAIT_MS")
+                    describe_staged(table.name, batch_id, waited_ms=wait_ms, setting="ICEDB_SNAPSHOT_COMMIT_WAIT_MS")
                 )
             await asyncio.sleep(min(pause_ms, left_ms) / SECOND_MS)
             pause_ms = min(LONGEST_PAUSE_MS, 2 * pause_ms)
 
-    async def _look(self, paths: TablePaths, batch_id: str) -> Whereabouts:
-        store = self._parts.warehouse.store
-        try:
-            return await self._parts.reads.work.run_blocking(
-                paths.name, lambda: look_for_batch(TableStore(store, paths), batch_id)
-            )
-        except Overloaded:  # many wait for this table: the log alone tells when it is there
-            return Whereabouts(is_staged=True)
-
-
-MAX_ANSWERS: Final = 1000
-MAX_KEPT_REQUEST_BYTES: Final = 4096
-"""Answers are kept by what was asked for; thousands of values, some ten times as large in memory, are asked once."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """An answer, and when the read behind it began (monotonic)."""
-
-    answer: Answer
-    started_ms: int
-
-
-class SnapshotCalls:
-    """Answers GetSnapshot and StreamSnapshot.
-
-    Args:
-        parts: What handlers share.
-    """
-
-    def __init__(self, parts: ServiceParts) -> None:
-        self._parts = parts
-        self._access = parts.access
-        self._waits = CommitWaits(parts)
-        self._answers = AnswerCache(max_answers=MAX_ANSWERS, max_bytes=parts.settings.snapshot_answer_cache_bytes)
-        self._building: dict[AnswerKey, asyncio.Task[Answer]] = {}
-
-    def methods(self) -> dict[str, Any]:
-        """Return the handlers by method."""
-        read_request = snapshot_pb2.GetSnapshotRequest.FromString
-        return {
-            "GetSnapshot": grpc.unary_unary_rpc_method_handler(self.get_snapshot, request_deserializer=read_request),
-            "StreamSnapshot": grpc.unary_stream_rpc_method_handler(
-                self.stream_snapshot, request_deserializer=read_request
-            ),
-        }
-
-    async def get_snapshot(self, request: snapshot_pb2.GetSnapshotRequest, context: Any) -> bytes:
-        """Return a serialized GetSnapshotResponse.
-
-        Raises:
-            IceDBError: Whatever is wrong; the interceptor turns it into a status code.
-        """
-        self._access.require(context, Verb.READ, request.table)
-        arrived_ms = self._parts.clock.monotonic_ms()
-        found = await self._find(request)
-        body = found.answer.render(
-            staleness_ms=self._age_ms(found), max_message_bytes=self._parts.settings.snapshot_max_message_bytes
-        )
-        self._parts.metrics.observe_answer(size_bytes=len(body), is_from_memory=found.started_ms < arrived_ms)
-        return body
-
-    async def stream_snapshot(self, request: snapshot_pb2.GetSnapshotRequest, context: Any) -> AsyncIterator[bytes]:
-        """Yield serialized pages. A page is made when the one before it is on its way.
-
-        Raises:
-            IceDBError: As of :meth:`get_snapshot`.
-        """
-        self._access.require(context, Verb.READ, request.table)
-        arrived_ms = self._parts.clock.monotonic_ms()
-        found = await self._find(request)
-        is_from_memory = found.started_ms < arrived_ms
-        size_bytes = 0
-        for page in found.answer.pages(staleness_ms=self._age_ms(found)):
-            size_bytes += len(page)
-            yield page
-        self._parts.metrics.observe_answer(size_bytes=size_bytes, is_from_memory=is_from_memory)
-
-    def _age_ms(self, found: _Found) -> int:
-        return max(0, self._parts.clock.monotonic_ms() - found.started_ms)
-
-    async def _find(self, request: snapshot_pb2.GetSnapshotRequest) -> _Found:
-        parts = self._parts
-        query = parse_request(request, default_max_staleness_ms=parts.settings.snapshot_max_staleness_ms)
-        paths = parts.warehouse.table(query.table).paths
-        if query.pin is not None:
-            return await self._find_pinned(paths, query, query.pin)
-        if query.min_commit is None:
-            state = await parts.reads.read(query.table, max_staleness_ms=query.max_staleness_ms)
-        else:
-            state = await self._waits.read(paths, query.min_commit, max_staleness_ms=query.max_staleness_ms)
-        snapshot = state.snapshot
-        if query.as_of_ms is not None:
-            as_of_ms = query.as_of_ms
-            self._check_past(state, query, as_of_ms)
-            snapshot = await parts.reads.work.run_compute(lambda: state.at(as_of_ms))
-        return _Found(await self._answer(paths, state.config, snapshot, query), state.started_ms)
-
-    async def _find_pinned(self, paths: TablePaths, query: SnapshotQuery, name: str) -> _Found:
-        parts = self._parts
-        started_ms = parts.clock.monotonic_ms()
-        store, work = parts.warehouse.store, parts.reads.work
-        state = await parts.reads.read(query.table, max_staleness_ms=max(1, query.max_staleness_ms))
-        pin, status = await work.run_blocking(query.table, lambda: find_pin(TableStore(store, paths), name))
+    async def _find_pinned(
+        self, table: TableStore, query: SnapshotQuery, name: str, *, max_staleness_ms: int
+    ) -> tuple[Answer, int]:
+        reads, started_ms = self._parts.reads, self._parts.clock.monotonic_ms()
+        state = await reads.read(table.name, max_staleness_ms=max(1, max_staleness_ms))
+        pin, status = await reads.work.run_blocking(table.name, lambda: find_pin(table, name))
         # A pin never changes what it names, so one object is one answer.
-        key: AnswerKey = (query.table, pin.key, pin.etag, *_conditions(state.config, query))
-        known = self._answers.get(key)
+        key: AnswerKey = (table.name, pin.key, pin.etag, *_conditions(state.config, query))
+        known = self.answers.get(key)
         if known is None or status != "active":
-            _, snapshot = await work.run_blocking(
-                query.table, lambda: read_pinned(TableStore(store, paths), name, is_compact=True)
-            )
-            known = await self._answer(paths, state.config, snapshot, query, key=key)
-        return _Found(known, started_ms)
+            _, snapshot = await reads.work.run_blocking(table.name, lambda: read_pinned(table, name, is_compact=True))
+            known = await self._answer(table, state.config, snapshot, query, key=key)
+        return known, started_ms
 
     async def _answer(
         self,
-        paths: TablePaths,
+        table: TableStore,
         config: TableConfig,
         snapshot: Snapshot,
         query: SnapshotQuery,
@@ -216,16 +151,15 @@ class SnapshotCalls:
     ) -> Answer:
         """Return the answer to a query on a snapshot: from memory, or made once for all who want it now."""
         version = (snapshot.snapshot_id, snapshot.as_of_ms, snapshot.is_stable, snapshot.last_commit_ms)
-        key = key or (query.table, *version, snapshot.horizon_ms, config.incarnation, *_conditions(config, query))
-        known = self._answers.get(key)
+        key = key or (table.name, *version, snapshot.horizon_ms, config.incarnation, *_conditions(config, query))
+        known = self.answers.get(key)
         if known is not None:
             return known
         making = self._building.get(key)
         if making is None:
-            making = asyncio.ensure_future(
-                self._parts.reads.work.run_compute(lambda: self._make(paths, config, snapshot, query))
+            making = self._building[key] = asyncio.ensure_future(
+                self._parts.reads.work.run_compute(lambda: self._make(table, config, snapshot, query))
             )
-            self._building[key] = making
             is_kept = query.presign_ms is None and query.request_bytes <= MAX_KEPT_REQUEST_BYTES
             making.add_done_callback(lambda done: self._end(key, done, is_kept=is_kept))
         return await asyncio.shield(making)
@@ -233,33 +167,27 @@ class SnapshotCalls:
     def _end(self, key: AnswerKey, done: asyncio.Task[Answer], *, is_kept: bool) -> None:
         del self._building[key]
         if not done.cancelled() and done.exception() is None and is_kept:
-            self._answers.keep(key, done.result())
+            self.answers.keep(key, done.result())
 
-    def _make(self, paths: TablePaths, config: TableConfig, snapshot: Snapshot, query: SnapshotQuery) -> Answer:
+    def _make(self, table: TableStore, config: TableConfig, snapshot: Snapshot, query: SnapshotQuery) -> Answer:
         settings = self._parts.settings
-        selector = FileSelector(paths, config, snapshot, filters=query.filters, where=query.where)
+        selector = FileSelector(table.paths, config, snapshot, filters=query.filters, where=query.where)
         selections = selector.select_chunks(all_files(snapshot.live))
         if query.presign_ms is not None:
             count = sum(selection.file_count for selection in selections)
             if count > settings.snapshot_max_presigned_files:
                 raise InvalidRequest(
-                    f"table {query.table}: {count} data files would get a URL; at most "
+                    f"table {table.name}: {count} data files would get a URL; at most "
                     f"{settings.snapshot_max_presigned_files} (ICEDB_SNAPSHOT_MAX_PRESIGNED_FILES): narrow it with "
                     "partition filters or where"
                 )
         return build_answer(
-            TableStore(self._parts.warehouse.store, paths),
+            table,
             replace(snapshot, schema=unite_columns(snapshot.schema, config)),
             selections,
             max_joined=settings.snapshot_max_message_bytes,
             presign_ms=query.presign_ms,
         )
-
-    def _check_past(self, state: TableState, query: SnapshotQuery, as_of_ms: int) -> None:
-        now_ms = state.view.store_now_ms + self._parts.clock.monotonic_ms() - state.started_ms
-        check_has_come(query.table, "as_of_ms", as_of_ms, store_now_ms=now_ms)
-        if query.min_commit is not None:
-            check_commit_time(state, query.min_commit, "as_of_ms", as_of_ms)
 
 
 def _conditions(config: TableConfig, query: SnapshotQuery) -> tuple[object, ...]:
