@@ -101,22 +101,22 @@ def create(
         )
     check_timeout_ms = parse_duration(check_timeout, option="--check-timeout")
     with open_client(context) as client:
-        store, paths = client.warehouse.store, client.warehouse.table(name).paths
-        store.probe()
+        table = client.warehouse.table(name)
+        table.store.probe()
         if config.view_of is not None:
-            require_no_cycle(TableStore(store, paths), config)
+            require_no_cycle(table, config)
         if any(getattr(config, query) is not None for query in QUERIES):
             found = _check_queries(client, config, timeout_ms=check_timeout_ms)
             config = config.model_copy(update={"declared": {**found, **config.declared}})
         is_new = True
         try:
-            _create(TableStore(store, paths), config)
+            _create(table, config)
         except InvalidRequest as error:
             if not if_not_exists:
                 raise
             is_new = False
             try:
-                there = read_table_config(TableStore(store, paths))
+                there = read_table_config(table)
             except NotFound:
                 raise error from None  # it says when the name is free
             # Policies that nobody asked for are not compared: a table that is there keeps those that it was made with.
@@ -128,7 +128,7 @@ def create(
                     f"table {name!r} exists with another configuration; see `icedb table show {name}`"
                 ) from None
             if config.view_of is not None:  # its creation may have stopped halfway
-                register_view(store, source_of(paths, config), paths.name, clock=SystemClock())
+                register_view(source_of(table, config), table.name, clock=SystemClock())
     answer(
         {"table": name, "created": is_new, "config": config.model_dump(mode="json")},
         as_json=as_json,

@@ -15,8 +15,6 @@ from icedb_log.feed.views import (
     register_view,
     source_of,
 )
-from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from rich.markup import escape
@@ -51,8 +49,8 @@ def list_views(
     """
     with open_client(context, table=source) as client:
         client.table_config(source)
-        store, paths = client.warehouse.store, client.warehouse.table(source).paths
-        lags = [_read_lag(store, paths, name) for name in list_view_names(store, paths)]
+        table = client.warehouse.table(source)
+        lags = [_read_lag(table, name) for name in list_view_names(table)]
     document = {"table": source, "views": [asdict(lag) for lag in lags]}
     answer(document, as_json=as_json, show=lambda: _show_lags(source, lags))
 
@@ -85,10 +83,9 @@ def detach(
     Example: icedb view detach hourly
     """
     with open_client(context, table=name) as client:
-        store = client.warehouse.store
-        paths = client.warehouse.table(name).paths
-        of = source_of(paths, client.table_config(name)) if source is None else client.warehouse.table(source).paths
-        is_changed = detach_view(store, of, name, clock=SystemClock())
+        view = client.warehouse.table(name)
+        of = source_of(view, client.table_config(name)) if source is None else client.warehouse.table(source)
+        is_changed = detach_view(of, name, clock=SystemClock())
     if as_json:
         print_json({"view": name, "source": of.name, "changed": is_changed})
     elif is_changed:
@@ -109,21 +106,20 @@ def attach(
     Example: icedb view attach hourly
     """
     with open_client(context, table=name) as client:
-        of = source_of(client.warehouse.table(name).paths, client.table_config(name))
+        of = source_of(client.warehouse.table(name), client.table_config(name))
         client.table_config(of.name)
-        register_view(client.warehouse.store, of, name, clock=SystemClock(), is_new=True)
+        register_view(of, name, clock=SystemClock(), is_new=True)
     if as_json:
         print_json({"view": name, "source": of.name, "state": "active"})
     else:
         out.print(f"view [bold]{escape(name)}[/] is fed by {of.name}")
 
 
-def _read_lag(store: ObjectStore, source: TablePaths, name: str) -> ViewLag:
-    if not is_view_there(store, source, name):
+def _read_lag(source: TableStore, name: str) -> ViewLag:
+    if not is_view_there(source, name):
         return ViewLag(name, source.name, GONE, 0, 0, 0)
-    paths = source.sibling(name)
-    view = Table.open(TableStore(store, paths), clock=SystemClock())
-    of_source = view.other(source)
+    view = Table.open(TableStore(source.store, source.paths.sibling(name)), clock=SystemClock())
+    of_source = view.other(source.paths)
     try:
         return read_view_lag(view, of_source)
     except HaltError as error:
