@@ -24,10 +24,10 @@ from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import register_tasks as register_janitor
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.ingest.staging import list_staged
+from icedb_log.ingest.staging import Acceptance, list_staged
 from icedb_log.names import INGEST_CHECK_QUERY, INGEST_IMPORT
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import TableConfigs, create_table
+from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_merger.metrics import MergeMetrics
@@ -153,11 +153,6 @@ def test_what_is_no_boolean_never_counts_as_one(workers, name, value):
 # ---- the one task whose message carries rows --------------------------------------------------------------------
 
 
-class OpenGate:
-    def check(self, paths):
-        return None
-
-
 class EnqueueBench:
     def __init__(self):
         self.clock = FakeClock()
@@ -165,10 +160,8 @@ class EnqueueBench:
         self.warehouse = Warehouse(self.store)
         self.paths = self.warehouse.table("events").paths
         create_table(TableStore(self.store, self.paths), TableConfig.create(name="events"))
-        tables = TableConfigs(self.store, clock=self.clock, max_age_ms=30_000)
-        gate = StagingGate(
-            self.warehouse, clock=self.clock, pressure=OpenGate(), tables=tables, on_staged=lambda _: None
-        )
+        acceptance = Acceptance(self.warehouse, clock=self.clock, max_age_ms=30_000)
+        gate = StagingGate(acceptance, clock=self.clock, on_staged=lambda _: None)
         self.work = EnqueueWork(
             gate,
             metrics=FrontendMetrics(),

@@ -1,10 +1,10 @@
 """A staging gate over a store in memory."""
 
 import pytest
-from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, Offer, StagingGate
-from icedb_log.ingest.staging import list_staged
+from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, Offer, StagingGate
+from icedb_log.ingest.staging import Acceptance, list_staged
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import TableConfigs, create_table
+from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -37,12 +37,13 @@ class Bench(TableStore):
         self.paths = self.warehouse.table("events").paths
         self.config = TableConfig.create(name="events")
         create_table(TableStore(self.store, self.paths), self.config)
-        self.pressure = Pressure()
+        self.acceptance = Acceptance(self.warehouse, clock=self.clock, max_age_ms=30_000, missing_age_ms=MISSING_AGE_MS)
+        self.acceptance.pressure = self.pressure = Pressure()
         self.woken = []
-        self.tables = TableConfigs(self.store, clock=self.clock, max_age_ms=30_000, missing_age_ms=MISSING_AGE_MS)
-        self.gate = StagingGate(
-            self.warehouse, clock=self.clock, pressure=self.pressure, tables=self.tables, on_staged=self.woken.append
-        )
+        self.bound(BatchBounds())
+
+    def bound(self, bounds):
+        self.gate = StagingGate(self.acceptance, clock=self.clock, on_staged=self.woken.append, bounds=bounds)
 
     def accept(self, body=lines, *, table="events", **fields):
         return self.gate.accept(Offer(table, body, fields.pop("format", "ndjson"), **fields))

@@ -9,7 +9,7 @@ from icedb_ingest.frontend.async_gate import Waker
 from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
 from icedb_ingest.frontend.formats import zstd
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatus, BatchStatuses, StagingGate
+from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatus, BatchStatuses
 from icedb_log.clean.drop import drop_table, undrop_table
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import (
@@ -110,17 +110,17 @@ def test_a_mark_that_fails_is_no_failure(bench, monkeypatch):
 def test_a_table_is_looked_for_rarely_and_a_missing_one_soon_again(bench):
     other = bench.warehouse.table("other").paths
     with pytest.raises(NotFound):
-        bench.tables.config(other)
+        bench.acceptance.config("other")
     create_table(TableStore(bench.store, other), TableConfig.create(name="other"))
     with pytest.raises(NotFound):
-        bench.tables.config(other)
+        bench.acceptance.config("other")
     bench.clock.advance(MISSING_AGE_MS + 1)
-    assert bench.tables.config(other).name == "other"
+    assert bench.acceptance.config("other").name == "other"
     bench.store.delete([other.config_key])
-    assert bench.tables.config(other).name == "other"
+    assert bench.acceptance.config("other").name == "other"
     bench.clock.advance(30_001)
     with pytest.raises(NotFound):
-        bench.tables.config(other)
+        bench.acceptance.config("other")
 
 
 def test_a_dropped_table_takes_no_batches_until_it_is_back(bench):
@@ -142,33 +142,33 @@ def put_reason(bench, batch_id, **fields):
 
 
 def test_status_follows_the_life_of_a_batch(bench):
-    statuses = BatchStatuses(bench.store, clock=bench.clock)
+    statuses = BatchStatuses(clock=bench.clock)
     batch_id = new_batch_id(bench.clock)
     with pytest.raises(NotFound, match="never accepted"):
-        statuses.look_up(bench.paths, batch_id)
+        statuses.look_up(bench, batch_id)
     bench.accept(batch_id=batch_id)
     put_reason(bench, batch_id, kind="rows", rows=3)  # as a flush does before it commits
-    assert statuses.look_up(bench.paths, batch_id).state == "staged"
+    assert statuses.look_up(bench, batch_id).state == "staged"
     bench.store.delete([bench.paths.staging_key(batch_id=batch_id, staging_format="ndjson")])
-    found = statuses.look_up(bench.paths, batch_id)
+    found = statuses.look_up(bench, batch_id)
     assert (found.state, found.reason, found.quarantined_rows) == ("committed", "line 2: no", 3)
     put_reason(bench, batch_id, kind="batch", retry="other")
-    found = statuses.look_up(bench.paths, batch_id)
+    found = statuses.look_up(bench, batch_id)
     assert (found.state, found.quarantined_rows, found.retried_as) == ("quarantined", None, "other")
     bench.store.put(reason_key(bench.paths, batch_id), b"not JSON")
-    assert statuses.look_up(bench.paths, batch_id).state == "quarantined"
+    assert statuses.look_up(bench, batch_id).state == "quarantined"
 
 
 def test_status_knows_what_the_log_says(bench):
-    statuses = BatchStatuses(bench.store, clock=bench.clock)
+    statuses = BatchStatuses(clock=bench.clock)
     good, bad = (bench.accept(body).batch_id for body in (bench.lines, b'{"a":}'))
     writer = RowFileWriter(bench.store, bench.clock)
     result = flush_table(Table.open(bench, clock=bench.clock, owner="test"), writer)
     assert (result.batch_count, len(result.rejected)) == (1, 1)
-    assert statuses.look_up(bench.paths, good) == BatchStatus("committed")
-    assert statuses.look_up(bench.paths, bad).state == "quarantined"
+    assert statuses.look_up(bench, good) == BatchStatus("committed")
+    assert statuses.look_up(bench, bad).state == "quarantined"
     bench.store.delete([reason_key(bench.paths, bad)])  # dropped
-    found = statuses.look_up(bench.paths, bad)
+    found = statuses.look_up(bench, bad)
     assert (found.state, "dropped" in found.reason) == ("quarantined", True)
 
 
@@ -243,16 +243,16 @@ def test_i8_a_binding_that_is_not_confirmed_accepts_nothing(bench, monkeypatch):
 
 
 def test_i8_the_status_of_an_id_says_how_many_other_contents_wait(bench):
-    statuses = BatchStatuses(bench.store, clock=bench.clock)
+    statuses = BatchStatuses(clock=bench.clock)
     batch_id = bench.accept().batch_id
     writer = RowFileWriter(bench.store, bench.clock)
     flush_table(Table.open(bench, clock=bench.clock, owner="test"), writer)
-    assert statuses.look_up(bench.paths, batch_id) == BatchStatus("committed")
+    assert statuses.look_up(bench, batch_id) == BatchStatus("committed")
     for number in (2, 3):
         body = b'{"a":%d}\n' % number
         stage_batch(bench, body=body, staging_format="ndjson", batch_id=batch_id)
         flush_table(Table.open(bench, clock=bench.clock, owner="test"), writer)
-    assert statuses.look_up(bench.paths, batch_id) == BatchStatus("committed", conflicts=2)
+    assert statuses.look_up(bench, batch_id) == BatchStatus("committed", conflicts=2)
 
 
 BOUNDS = BatchBounds(decoded_bytes=10_000, row_count=500)
@@ -271,10 +271,7 @@ PACK = {"": bytes, "gz": gzip.compress, "zst": zstd.compress}
 def test_a_batch_that_is_too_large_when_it_is_decoded_is_refused_before_it_is_bound_or_staged(
     bench, compression, body, reason
 ):
-    bench.gate = StagingGate(
-        bench.warehouse, clock=bench.clock, pressure=bench.pressure, tables=bench.tables,
-        on_staged=bench.woken.append, bounds=BOUNDS,
-    )  # fmt: skip
+    bench.bound(BOUNDS)
     staging_format = f"ndjson.{compression}" if compression else "ndjson"
     for more in ({}, {"key": "k"}, {"batch_id": new_batch_id(bench.clock)}):
         with pytest.raises(BatchTooLarge, match=f"{reason}: cut it into several batches"):
@@ -287,10 +284,7 @@ def test_a_batch_that_is_too_large_when_it_is_decoded_is_refused_before_it_is_bo
 
 
 def test_a_bomb_is_not_decoded_beyond_the_bound(bench, monkeypatch):
-    bench.gate = StagingGate(
-        bench.warehouse, clock=bench.clock, pressure=bench.pressure, tables=bench.tables,
-        on_staged=bench.woken.append, bounds=BatchBounds(decoded_bytes=3 * MIB),
-    )  # fmt: skip
+    bench.bound(BatchBounds(decoded_bytes=3 * MIB))
     bomb = gzip.compress(b'{"a":1}\n' * (8 * MIB))
     seen = []
     counter = BatchBounds.counter

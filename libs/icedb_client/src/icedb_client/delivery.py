@@ -11,8 +11,7 @@ from typing import Final
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Overloaded, Unavailable
-from icedb_log.feed.views import require_takes_batches
-from icedb_log.ingest.pressure import PressureGate, read_pressure
+from icedb_log.ingest.pressure import read_pressure
 from icedb_log.ingest.quarantine import (
     QuarantinedBatch,
     batch_id_of_object,
@@ -20,13 +19,11 @@ from icedb_log.ingest.quarantine import (
     find_reason,
     is_reason,
 )
-from icedb_log.ingest.staging import stage_batch
+from icedb_log.ingest.staging import Acceptance, stage_batch
 from icedb_log.log.reader import LogReader
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import AlignedClock
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import TableConfigs
-from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 
@@ -96,7 +93,7 @@ class Wait:
     attempt: int
 
 
-class StagingGate:
+class StagingGate(Acceptance):
     """Lets batches in. Thread-safe.
 
     Args:
@@ -106,43 +103,14 @@ class StagingGate:
     """
 
     def __init__(self, warehouse: Warehouse, *, clock: Clock, wake: Callable[[str], bool]) -> None:
+        super().__init__(warehouse, clock=clock, max_age_ms=CONFIG_MAX_AGE_MS)
         self.clock: Clock = AlignedClock(clock, warehouse.store, may_ask=True)  # I3: ids have the store's time
-        self._warehouse = warehouse
         self._wake = wake
-        self._pressure = PressureGate(warehouse.store, clock=clock)
-        self._configs = TableConfigs(warehouse.store, clock=clock, max_age_ms=CONFIG_MAX_AGE_MS)
-
-    def check(self, table: str) -> TableConfig:
-        """Return the configuration of a table that takes batches now.
-
-        Staging does not look at the table: a batch for an unknown one would wait for ever.
-
-        Raises:
-            InvalidRequest: Not a table's name, or the table is a view.
-            NotFound: No such table.
-            Overloaded: The table takes no batches now; says when to try again.
-            Unavailable: The store did not answer.
-        """
-        config = self.config(table)
-        self._pressure.check(self._warehouse.table(table).paths)
-        return config
-
-    def config(self, table: str) -> TableConfig:
-        """Return the configuration of a table for batches, at most a minute old.
-
-        Raises:
-            InvalidRequest: Not a table's name, or the table is a view.
-            NotFound: No such table.
-            Unavailable: The store did not answer.
-        """
-        config = self._configs.config(self._warehouse.table(table).paths)
-        require_takes_batches(config)
-        return config
 
     def stage(self, table: str, body: BatchBody, batch_id: str) -> EnqueuedBatch:
         """Stage a body and wake the ingest worker. Raises InvalidRequest, Unavailable; see ``stage_batch``."""
         key = stage_batch(
-            self._warehouse.table(table),
+            self.warehouse.table(table),
             body=body.body,
             staging_format=body.format,
             batch_id=batch_id,

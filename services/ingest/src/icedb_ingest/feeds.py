@@ -41,15 +41,7 @@ _MAX_TABLES: Final = 10_000
 
 
 class FeedTasks:
-    """The work of the task, in the process that runs it.
-
-    Args:
-        context: Warehouse, engine, locks, wake-ups.
-        settings: Of the service.
-        metrics: Of the service.
-        watch: Measures tables, and says when their next commit is due; shared with flushes.
-        wake_merge: Told how many commits a run made to a table.
-    """
+    """The work of the task, in the process that runs it."""
 
     def __init__(
         self,

@@ -36,14 +36,7 @@ _ASSUMPTIONS: Final = (None, "landed", "lost")
 
 
 class ImportTasks:
-    """The work of the task, in the process that runs it.
-
-    Args:
-        context: Warehouse, engine, locks, wake-ups.
-        settings: Of the service.
-        metrics: Of the service.
-        wake_views: Told of tables that got rows.
-    """
+    """The work of the task, in the process that runs it."""
 
     def __init__(
         self,

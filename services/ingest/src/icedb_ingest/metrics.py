@@ -98,12 +98,7 @@ class IngestMetrics(SparkWorkerMetrics):
         )
 
     def record(self, result: FlushResult, *, duration_ms: int) -> None:
-        """Count one flush.
-
-        Args:
-            result: What it did.
-            duration_ms: What it took.
-        """
+        """Count one flush."""
         self.flush_duration.observe(duration_ms / SECOND_MS)
         if result.committed_key:
             self.commit_batches.observe(result.batch_count)

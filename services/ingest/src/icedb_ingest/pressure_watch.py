@@ -82,12 +82,7 @@ class _Known:
 
 
 class PressureWatch:
-    """Measures tables, at most so often, publishes what it finds, and says when a table's next commit is due.
-
-    Args:
-        context: Warehouse and clock.
-        settings: The intervals.
-    """
+    """Measures tables, at most so often, publishes what it finds, and says when a table's next commit is due."""
 
     def __init__(self, context: WorkerContext[Any], *, settings: IngestSettings) -> None:
         self._context = context

@@ -25,13 +25,7 @@ MAX_REMOVED_PARTITIONS: Final = 20
 
 
 class ChangeTasks:
-    """The work of the tasks, in the process that runs them.
-
-    Args:
-        context: Warehouse, engine, locks.
-        metrics: Of the service.
-        retention: When sweeps look at a table's retention: told of a run that did not get its turn.
-    """
+    """The work of the tasks, in the process that runs them."""
 
     def __init__(self, context: "WorkerContext[SparkEngine]", *, metrics: MergeMetrics, retention: Intervals) -> None:
         self._context = context

@@ -25,12 +25,7 @@ MAX_NAMED: Final = 100
 
 
 class ErasureTasks:
-    """The work of the task, in the process that runs it.
-
-    Args:
-        context: Warehouse, engine, locks, wake-ups.
-        metrics: Of the service.
-    """
+    """The work of the task, in the process that runs it."""
 
     def __init__(self, context: "WorkerContext[SparkEngine]", *, metrics: MergeMetrics) -> None:
         self._context = context

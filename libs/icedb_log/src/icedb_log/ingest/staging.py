@@ -8,12 +8,18 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.content import hash_content
+from icedb_log.ingest.pressure import PressureGate
 from icedb_log.jobs import StagedBatch
 from icedb_log.keys import StagingFormat, parse_staged_key
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.stored_config import TableConfigs
+from icedb_log.table.table_config import TableConfig
+from icedb_log.warehouse import Warehouse
 
 MAX_STAGE_ATTEMPTS = 3
 
@@ -124,3 +130,47 @@ def find_staged(table: TableStore, batch_ids: Collection[str]) -> Mapping[str, t
         token = page.next_token
         is_done = token is None or page.objects[-1].key > f"{table.paths.staging_prefix}{newest}~"
     return found
+
+
+class Acceptance:
+    """Knows which tables take batches: the rules of every front end and client. Thread-safe.
+
+    Staging itself does not look at the table: a batch for an unknown one would wait for ever.
+
+    Args:
+        warehouse: Where the tables lie.
+        clock: Measures ages.
+        max_age_ms: How old the configuration of a table may be.
+        missing_age_ms: How old the answer may be that there is no such table; 0: ask again.
+    """
+
+    def __init__(self, warehouse: Warehouse, *, clock: Clock, max_age_ms: int, missing_age_ms: int = 0) -> None:
+        self.warehouse = warehouse
+        self.pressure = PressureGate(warehouse.store, clock=clock)
+        self._configs = TableConfigs(warehouse.store, clock=clock, max_age_ms=max_age_ms, missing_age_ms=missing_age_ms)
+
+    def config(self, table: str) -> TableConfig:
+        """Return the configuration of a table for batches.
+
+        Raises:
+            InvalidRequest: Not a table's name, or the table is a view.
+            NotFound: No such table.
+            Unavailable: The store did not answer.
+        """
+        config = self._configs.config(self.warehouse.table(table).paths)
+        require_takes_batches(config)
+        return config
+
+    def check(self, table: str) -> TableConfig:
+        """Return the configuration of a table that takes batches now.
+
+        Raises:
+            InvalidRequest: Not a table's name, or the table is a view.
+            NotFound: No such table.
+            Overloaded: It takes no batches just now; says when to try again.
+            TableHalted: It takes none until a person has looked.
+            Unavailable: The store did not answer.
+        """
+        config = self.config(table)
+        self.pressure.check(self.warehouse.table(table).paths)
+        return config

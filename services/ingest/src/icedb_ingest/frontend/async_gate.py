@@ -26,13 +26,7 @@ RETRY_AFTER_MS: Final = 1000
 
 
 class ByteBudget:
-    """A budget of bytes.
-
-    Args:
-        max_bytes: The bound.
-        wait_ms: How long somebody waits for room.
-        on_change: Called with the bytes held now.
-    """
+    """A budget of bytes."""
 
     def __init__(self, *, max_bytes: int, wait_ms: int, on_change: Callable[[int], object] = lambda _: None) -> None:
         self.max_bytes = max_bytes
@@ -110,12 +104,12 @@ class ByteBudget:
 class Hold:
     """Room for one body; may grow while it is held.
 
-    Args:
-        budget: The budget.
-        size_bytes: Room to begin with.
+    Attributes:
+        body: What takes the room, once it is here.
     """
 
     def __init__(self, budget: ByteBudget, size_bytes: int) -> None:
+        self.body = b""
         self._budget = budget
         self._size_bytes = size_bytes
 
@@ -142,12 +136,6 @@ CLOSE_LIMIT_S: Final = 5
 class AsyncGate:
     """What every endpoint of one process shares.
 
-    Args:
-        blocking: Accepts batches.
-        settings: Bounds.
-        metrics: Where acknowledgements are counted.
-        clock: For durations.
-
     Attributes:
         budget: The budget of bodies.
         is_draining: Set when the process is about to stop: streams end, probes fail.
@@ -167,7 +155,7 @@ class AsyncGate:
         )
         self.is_draining = asyncio.Event()
         self._threads = ThreadPoolExecutor(settings.frontend_store_threads, "store")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._later: set[asyncio.Future[None]] = set()
 
     async def accept(self, offer: Offer) -> Accepted:
         """Make a batch durable; see :meth:`StagingGate.accept`.
@@ -177,8 +165,9 @@ class AsyncGate:
         """
         accepted = await self.run(lambda: self.blocking.accept(offer), held_bytes=len(offer.body))
         if accepted.binding is not None:
-            binding = accepted.binding
-            self._later(lambda: self.blocking.remember(binding))
+            later = asyncio.get_running_loop().run_in_executor(self._threads, self.blocking.remember, accepted.binding)
+            self._later.add(later)
+            later.add_done_callback(self._later.discard)
         return accepted
 
     async def run(self, work: Callable[[], T], *, held_bytes: int = 0) -> T:
@@ -211,8 +200,8 @@ class AsyncGate:
 
     async def close(self) -> None:
         """Finish what runs, and end the threads."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=CLOSE_LIMIT_S)
+        if self._later:
+            await asyncio.wait(self._later, timeout=CLOSE_LIMIT_S)
         self._threads.shutdown(wait=False)
 
     def _leave(self, job: Future[T], running: asyncio.Future[T], held_bytes: int) -> None:
@@ -228,14 +217,6 @@ class AsyncGate:
             self.budget.give(held_bytes)
 
         running.add_done_callback(end)
-
-    def _later(self, work: Callable[[], None]) -> None:
-        async def run() -> None:
-            await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-        task = asyncio.create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _forget(running: asyncio.Future[T]) -> None:

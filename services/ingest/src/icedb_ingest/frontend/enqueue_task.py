@@ -157,16 +157,7 @@ _PASSING: Final = (Unavailable, CommitOutcomeUnknown, TableHalted)
 
 
 class EnqueueWork:
-    """What the task does, without Celery.
-
-    Args:
-        gate: Accepts batches.
-        metrics: Where batches are counted.
-        clock: For durations.
-        max_batch_bytes: Largest batch.
-        is_stopping: Set when the worker is told to stop.
-        access: Says who may send what.
-    """
+    """What the task does, without Celery."""
 
     def __init__(
         self,
@@ -187,11 +178,6 @@ class EnqueueWork:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Any = None) -> dict[str, Any]:
         """Stage the batch of a message, with a few tries.
-
-        Args:
-            args: Of the message.
-            kwargs: Of the message.
-            request: Celery's; its headers say who sends it.
 
         Raises:
             Unavailable: Not now; the message has to come again.

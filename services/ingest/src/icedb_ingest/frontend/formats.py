@@ -5,7 +5,6 @@ Pure. Nothing here parses a body: the first bytes decide whether it can be what 
 
 import sys
 import zlib
-from dataclasses import dataclass
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
@@ -84,11 +83,16 @@ def check_body(body: bytes, staging_format: StagingFormat) -> None:
         raise InvalidRequest("the batch is empty: send at least one row")
     container, _, compression = staging_format.partition(".")
     if container == "parquet":
-        _check_parquet(body)
-    elif container == "arrow":
-        _check_arrow(body)
-    else:
-        _check_text(_read_head(body, compression), container)
+        is_whole = body.startswith(PARQUET_MAGIC) and body.endswith(PARQUET_MAGIC)
+        if not is_whole or len(body) < _MIN_PARQUET_BYTES:
+            raise InvalidRequest(f"a Parquet file begins and ends with PAR1, this begins {_show(body)}")
+    elif container != "arrow":
+        _check_text(body, container, compression)
+    elif body.startswith(ARROW_FILE_MAGIC):
+        if not body.endswith(ARROW_FILE_MAGIC):
+            raise InvalidRequest("the Arrow IPC file ends in the middle: it does not end with ARROW1")
+    elif not body.startswith(ARROW_STREAM_MAGIC):
+        raise InvalidRequest(f"neither an Arrow IPC stream nor an Arrow IPC file begins {_show(body)}")
 
 
 def decompress(body: bytes, compression: Compression, *, max_bytes: int) -> bytes:
@@ -105,7 +109,7 @@ def decompress(body: bytes, compression: Compression, *, max_bytes: int) -> byte
     rest = body
     try:
         while rest:
-            stream: Any = zlib.decompressobj(_GZIP_WINDOW) if compression == "gz" else zstd.ZstdDecompressor()
+            stream = _open(compression)
             part = stream.decompress(rest, max_bytes + 1 - size_bytes)
             size_bytes += len(part)
             if size_bytes > max_bytes:
@@ -122,32 +126,30 @@ def decompress(body: bytes, compression: Compression, *, max_bytes: int) -> byte
 _NAMES: Final = {"gz": "gzip", "zst": "zstd"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    text: bytes
-    is_whole: bool
+def _open(compression: str) -> Any:
+    return zlib.decompressobj(_GZIP_WINDOW) if compression == "gz" else zstd.ZstdDecompressor()
 
 
-def _read_head(body: bytes, compression: str) -> _Head:
+def _read_head(body: bytes, compression: str) -> tuple[bytes, bool]:
+    """Return what a text begins with, and whether that is all of it."""
     if not compression:
-        return _Head(body[:HEAD_BYTES], is_whole=len(body) <= HEAD_BYTES)
-    magic = GZIP_MAGIC if compression == "gz" else ZSTD_MAGIC
-    if not body.startswith(magic):
+        return body[:HEAD_BYTES], len(body) <= HEAD_BYTES
+    if not body.startswith(GZIP_MAGIC if compression == "gz" else ZSTD_MAGIC):
         raise InvalidRequest(f"the body does not begin as a {_NAMES[compression]} stream does")
-    stream: Any = zlib.decompressobj(_GZIP_WINDOW) if compression == "gz" else zstd.ZstdDecompressor()
+    stream = _open(compression)
     packed = body[: 64 * HEAD_BYTES]
     try:
         text = bytes(stream.decompress(packed, HEAD_BYTES))
     except _BROKEN as error:
         raise InvalidRequest(f"the body is not a {_NAMES[compression]} stream: {error}") from error
-    is_whole = stream.eof and not stream.unused_data and len(packed) == len(body)
-    return _Head(text, is_whole=is_whole and len(text) < HEAD_BYTES)
+    return text, stream.eof and not stream.unused_data and len(packed) == len(body) and len(text) < HEAD_BYTES
 
 
-def _check_text(head: _Head, container: str) -> None:
-    text = head.text.removeprefix(BYTE_ORDER_MARK).lstrip()
+def _check_text(body: bytes, container: str, compression: str) -> None:
+    head, is_whole = _read_head(body, compression)
+    text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
     if not text:
-        if head.is_whole:
+        if is_whole:
             raise InvalidRequest("the batch is empty: send at least one row")
         return  # a very long blank start: the worker looks further
     if container == "ndjson" and not text.startswith(b"{"):
@@ -157,20 +159,6 @@ def _check_text(head: _Head, container: str) -> None:
         raise InvalidRequest(f"JSON is an array of objects or one object here, this begins {_show(text)}")
     if container == "csv" and b"\0" in text:
         raise InvalidRequest("CSV is text with a header line, this has a NUL byte in it")
-
-
-def _check_parquet(body: bytes) -> None:
-    is_whole = body.startswith(PARQUET_MAGIC) and body.endswith(PARQUET_MAGIC)
-    if not is_whole or len(body) < _MIN_PARQUET_BYTES:
-        raise InvalidRequest(f"a Parquet file begins and ends with PAR1, this begins {_show(body)}")
-
-
-def _check_arrow(body: bytes) -> None:
-    if body.startswith(ARROW_FILE_MAGIC):
-        if not body.endswith(ARROW_FILE_MAGIC):
-            raise InvalidRequest("the Arrow IPC file ends in the middle: it does not end with ARROW1")
-    elif not body.startswith(ARROW_STREAM_MAGIC):
-        raise InvalidRequest(f"neither an Arrow IPC stream nor an Arrow IPC file begins {_show(body)}")
 
 
 def _show(text: bytes) -> str:

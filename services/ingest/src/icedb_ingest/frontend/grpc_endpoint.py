@@ -39,12 +39,7 @@ COMPRESSIONS: Final[dict[int, Compression]] = {
 
 
 class GrpcEndpoint:
-    """The methods of the service.
-
-    Args:
-        gate: Accepts batches.
-        access: Says who may send what; each batch of a stream is asked for.
-    """
+    """The methods of the service."""
 
     def __init__(self, gate: AsyncGate, access: GrpcAccess) -> None:
         self._gate = gate

@@ -10,7 +10,6 @@ import math
 import string
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
@@ -43,7 +42,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from icedb_ingest.frontend.async_gate import AsyncGate, ByteBudget, Hold
+from icedb_ingest.frontend.async_gate import AsyncGate, Hold
 from icedb_ingest.frontend.errors import (
     BatchTooLarge,
     BodyTimeout,
@@ -64,13 +63,7 @@ _NOTES: Final = "icedb"
 
 
 class AccessLog:
-    """Logs requests when they end.
-
-    Args:
-        app: What answers them.
-        which: ``all``, ``errors`` (status 400 and above) or ``none``.
-        clock: For durations.
-    """
+    """Logs requests when they end."""
 
     def __init__(self, app: ASGIApp, *, which: str, clock: Clock | None = None) -> None:
         self._app = app
@@ -180,34 +173,20 @@ def declared_bytes(request: Request, *, max_bytes: int) -> int | None:
     return size_bytes
 
 
-@dataclass(slots=True)
-class HeldBody:
-    """A body, and the room that it takes.
-
-    Attributes:
-        body: All of it.
-        hold: Its room.
-    """
-
-    body: bytes
-    hold: Hold
-
-
 @asynccontextmanager
-async def held_body(
-    request: Request, *, budget: ByteBudget, max_bytes: int, timeout_ms: int
-) -> AsyncIterator[HeldBody]:
-    """Yield a request's whole body; its room is given back at the end of the block.
+async def held_body(request: Request, gate: AsyncGate) -> AsyncIterator[Hold]:
+    """Yield the room of a request's body, with all of it; it is given back at the end of the block.
 
     Raises:
-        BatchTooLarge: More than ``max_bytes``.
-        BodyTimeout: It took longer than ``timeout_ms``.
+        BatchTooLarge: More than the settings allow.
+        BodyTimeout: It took longer than they allow.
         Busy: No room for it.
         ProducerLeft: The connection ended first.
     """
+    max_bytes, timeout_ms = gate.settings.max_batch_bytes, gate.settings.frontend_body_timeout_ms
     size_bytes = declared_bytes(request, max_bytes=max_bytes)
     room_bytes = size_bytes if size_bytes is not None else min(STEP_BYTES, max_bytes)
-    async with budget.hold(room_bytes) as hold:
+    async with gate.budget.hold(room_bytes) as hold:
         chunks: list[bytes] = []
         read_bytes = 0
         try:
@@ -227,9 +206,9 @@ async def held_body(
             ) from None
         except ClientDisconnect as error:
             raise ProducerLeft(f"the connection ended after {read_bytes} bytes of the body") from error
-        held = HeldBody(b"".join(chunks), hold)
+        hold.body = b"".join(chunks)
         chunks.clear()
-        yield held
+        yield hold
 
 
 def _too_large(max_bytes: int) -> BatchTooLarge:
@@ -245,16 +224,7 @@ _PRINTABLE: Final = frozenset(string.ascii_letters + string.digits + string.punc
 
 
 class HttpEndpoint:
-    """The handlers.
-
-    Args:
-        gate: Accepts batches.
-        groups: Collects webhook events.
-        statuses: Looks batches up.
-        credentials: What webhooks must show.
-        health: What ``/healthz`` and ``/readyz`` look at.
-        access: Says who may send what.
-    """
+    """The handlers."""
 
     def __init__(
         self,
@@ -277,7 +247,6 @@ class HttpEndpoint:
     async def post_batch(self, request: Request) -> Response:
         """Accept the body as one batch."""
         table = request.path_params["table"]
-        settings = self._gate.settings
         with self._gate.metrics.offered("http"):
             self._access.require(request.scope, Verb.APPEND, table)
             container = parse_content_type(request.headers.get("content-type", ""))
@@ -286,15 +255,10 @@ class HttpEndpoint:
             if key is None and batch_id is None:
                 batch_id = new_batch_id(self._gate.clock)
             note(request, table=table, batch=batch_id)
-            size_bytes = declared_bytes(request, max_bytes=settings.max_batch_bytes)
+            size_bytes = declared_bytes(request, max_bytes=self._gate.settings.max_batch_bytes)
             if size_bytes is None or size_bytes >= CHECK_FIRST_BYTES:
-                await self._gate.run(lambda: self._gate.blocking.check_table(table))
-            async with held_body(
-                request,
-                budget=self._gate.budget,
-                max_bytes=settings.max_batch_bytes,
-                timeout_ms=settings.frontend_body_timeout_ms,
-            ) as held:
+                await self._gate.run(lambda: self._gate.blocking.acceptance.check(table))
+            async with held_body(request, self._gate) as held:
                 started_ms = self._gate.clock.monotonic_ms()
                 if compression and container in ("parquet", "arrow"):
                     await self._unpack(held, compression)
@@ -311,8 +275,8 @@ class HttpEndpoint:
         """Say what became of a batch."""
         table, batch_id = request.path_params["table"], request.path_params["batch_id"]
         self._access.require(request.scope, Verb.APPEND, table)
-        paths = self._gate.blocking.paths(table)
-        status = await self._gate.run(lambda: self._statuses.look_up(paths, batch_id))
+        place = self._gate.blocking.acceptance.warehouse.table(table)
+        status = await self._gate.run(lambda: self._statuses.look_up(place, batch_id))
         body = {"batch_id": batch_id, "table": table, "status": status.state}
         details = {
             "reason": status.reason,
@@ -332,13 +296,8 @@ class HttpEndpoint:
             note(request, table=table)
             compression = parse_content_encoding(request.headers.get("content-encoding", ""))
             is_signed = self._check_webhook(request, table)
-            gate.blocking.paths(table)
-            async with held_body(
-                request,
-                budget=gate.budget,
-                max_bytes=gate.settings.max_batch_bytes,
-                timeout_ms=gate.settings.frontend_body_timeout_ms,
-            ) as held:
+            gate.blocking.acceptance.warehouse.table(table)
+            async with held_body(request, gate) as held:
                 started_ms = gate.clock.monotonic_ms()
                 signed = held.body
                 if compression:
@@ -358,12 +317,9 @@ class HttpEndpoint:
 
     async def get_health(self, request: Request) -> Response:
         """Answer ``/healthz`` and ``/readyz``."""
-        with_ready = request.url.path == "/readyz"
         # Which checks fail, but not in whose words: these name hosts. The metrics port has them.
-        found = {name: text == "ok" for name, text in self._health.run(with_ready=with_ready).items()}
-        is_well = all(found.values())
-        shown = {name: "ok" if is_ok else "failing" for name, is_ok in found.items()}
-        return _json({"status": "ok" if is_well else "failing", "checks": shown}, 200 if is_well else 503)
+        status, body = self._health.report(request.url.path, in_words=False)
+        return _json(body, status)
 
     def _check_webhook(self, request: Request, table: str) -> bool:
         """Check who sends events, and return whether that is still to be seen from the signature or the write key.
@@ -390,13 +346,13 @@ class HttpEndpoint:
         max_bytes = self._gate.settings.max_batch_bytes
         return read_events(payload, call=call, received_at=received_at, max_bytes=max_bytes)
 
-    async def _unpack(self, held: HeldBody, compression: Compression) -> None:
+    async def _unpack(self, held: Hold, compression: Compression) -> None:
         """Replace a body by its content. While that is being made, it has room for the largest there may be."""
         max_bytes = self._gate.settings.max_batch_bytes
         packed = held.body
         async with self._gate.budget.hold(max_bytes):
             held.body = await self._gate.run(lambda: decompress(packed, compression, max_bytes=max_bytes))
-        held.hold.grow_to(len(packed) + len(held.body))
+        held.grow_to(len(packed) + len(held.body))
 
 
 def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str, ...]) -> Starlette:

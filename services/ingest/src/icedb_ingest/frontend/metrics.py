@@ -19,11 +19,7 @@ ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 
 
 class FrontendMetrics(ProcessMetrics):
-    """Counters of what was offered and what became of it.
-
-    Args:
-        registry: Where they live; one of its own by default.
-    """
+    """Counters of what was offered and what became of it."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__("frontend", package="icedb-ingest", registry=registry)

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from icedb_log.clock import Clock
-from icedb_log.ingest.pressure import PressureGate
+from icedb_log.ingest.staging import Acceptance
 from icedb_log.store.store_clock import AlignedClock
-from icedb_log.table.stored_config import TableConfigs
 from icedb_log.units import KIB
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.credentials import GrpcAccess, HttpAccess
@@ -37,30 +36,15 @@ def make_gate(
     warehouse: Warehouse, *, settings: FrontendSettings, clock: Clock, on_staged: Callable[[str], None]
 ) -> StagingGate:
     """Return a staging gate that asks the store about tables and pressure."""
-    return StagingGate(
-        warehouse,
-        clock=clock,
-        pressure=PressureGate(warehouse.store, clock=clock),
-        tables=TableConfigs(
-            warehouse.store,
-            clock=clock,
-            max_age_ms=settings.frontend_table_cache_ms,
-            missing_age_ms=MISSING_AGE_MS,
-        ),
-        on_staged=on_staged,
-        bounds=BatchBounds(settings.batch_max_decoded_bytes, settings.batch_max_rows),
+    acceptance = Acceptance(
+        warehouse, clock=clock, max_age_ms=settings.frontend_table_cache_ms, missing_age_ms=MISSING_AGE_MS
     )
+    bounds = BatchBounds(settings.batch_max_decoded_bytes, settings.batch_max_rows)
+    return StagingGate(acceptance, clock=clock, on_staged=on_staged, bounds=bounds)
 
 
 class Frontend(EndpointService):
     """A front end in this process. Start it, stop it.
-
-    Args:
-        warehouse: Where the tables lie.
-        settings: Addresses and bounds.
-        clock: Times and ids.
-        wake: Wakes the flush of a table; raises Unavailable when it cannot.
-        metrics: What it counts.
 
     Raises:
         InvalidRequest: The access file is wrong; or there is none, and others reach these endpoints.
@@ -145,7 +129,7 @@ class Frontend(EndpointService):
         endpoint = HttpEndpoint(
             gate,
             groups=groups,
-            statuses=BatchStatuses(self._warehouse.store, clock=self._clock),
+            statuses=BatchStatuses(clock=self._clock),
             credentials=Credentials(
                 secret=_reveal(settings.frontend_segment_secret),
                 write_key=_reveal(settings.frontend_segment_write_key),

@@ -5,26 +5,21 @@ says, the id can still be taken; then the key or the id is bound to the content 
 only after that its flush is woken.
 """
 
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
-from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged
-from icedb_log.ingest.pressure import PressureGate
-from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_conflicts
-from icedb_log.ingest.staging import stage_batch
-from icedb_log.keys import StagingFormat, TablePaths
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.ingest.quarantine import find_reason, list_conflicts
+from icedb_log.ingest.staging import Acceptance, stage_batch
+from icedb_log.keys import StagingFormat
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import TableConfigs
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
-from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 
@@ -109,68 +104,28 @@ class BatchBounds:
         return count
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """What tells a batch's content from another's, now and for front ends of an older release."""
-
-    body_sha256: str
-    decoded_sha256: str
-
-    @staticmethod
-    def of(offer: Offer, bounds: BatchBounds) -> "_Content":
-        """Decode the body once, a piece at a time. Raises BatchTooLarge."""
-        decoded_sha256 = hash_content(offer.body, offer.format, check=bounds.counter(offer.format))
-        return _Content(hash_body(offer.body, offer.format), decoded_sha256)
-
-
 class StagingGate:
     """Accepts batches. Thread-safe.
 
     Args:
-        warehouse: Where the tables lie.
+        acceptance: Knows which tables take batches.
         clock: Times and ids.
-        pressure: Knows whether a table takes batches.
-        tables: Knows which tables exist.
         on_staged: Called with the table's name after each batch; must return at once.
         bounds: How large a batch may be when it is decoded.
     """
 
     def __init__(
         self,
-        warehouse: Warehouse,
+        acceptance: Acceptance,
         *,
         clock: Clock,
-        pressure: PressureGate,
-        tables: TableConfigs,
         on_staged: Callable[[str], None],
         bounds: BatchBounds | None = None,
     ) -> None:
-        self._bounds = bounds or BatchBounds()
-        self._warehouse = warehouse
+        self.acceptance: Final = acceptance
         self._clock = clock
-        self._pressure = pressure
-        self._tables = tables
         self._on_staged = on_staged
-
-    def paths(self, table: str) -> TablePaths:
-        """Return the keys of a table; it need not exist. Raises InvalidRequest for a bad name."""
-        return self._warehouse.table(table).paths
-
-    def check_table(self, table: str) -> TableConfig:
-        """Return the configuration of a table that takes batches now.
-
-        Raises:
-            InvalidRequest: No such name is possible, or the table is a view.
-            NotFound: No such table.
-            Overloaded: It takes no batches just now.
-            TableHalted: It takes none until a person has looked.
-            Unavailable: The store did not answer.
-        """
-        paths = self._warehouse.table(table).paths
-        config = self._tables.config(paths)
-        require_takes_batches(config)
-        self._pressure.check(paths)
-        return config
+        self._bounds = bounds or BatchBounds()
 
     def accept(self, offer: Offer) -> Accepted:
         """Make a batch durable. Idempotent for the same id or key, and the same content.
@@ -182,69 +137,57 @@ class StagingGate:
             TableHalted: It takes none until a person has looked.
             Unavailable: The store did not answer; offer it again with the same id or key.
         """
-        paths = self._warehouse.table(offer.table).paths
-        config = self.check_table(offer.table)
+        config = self.acceptance.check(offer.table)
+        table = self.acceptance.warehouse.table(offer.table)
         check_body(offer.body, offer.format)
         if offer.key is None and offer.batch_id is not None:
             self._check_age(offer.batch_id, config)
-        content = _Content.of(offer, self._bounds)
+        content_sha256 = hash_body(offer.body, offer.format)
+        # The body is decoded once, a piece at a time.
+        decoded_sha256 = hash_content(offer.body, offer.format, check=self._bounds.counter(offer.format))
+
+        def bind(key: str, preferred_id: str | None) -> Binding:
+            with _telling_reuse():
+                return bind_key(
+                    table,
+                    key=key,
+                    content_sha256=content_sha256,
+                    decoded_sha256=decoded_sha256,
+                    clock=self._clock,
+                    preferred_id=preferred_id,
+                )
+
         if offer.batch_id is not None:
             # I8: before it is accepted. What is staged under an id that stands for other content becomes no rows.
-            self._bind(paths, offer.batch_id, content, preferred_id=offer.batch_id)
-        if offer.key is not None:
-            return self._accept_by_key(paths, offer, config, content)
-        batch_id = offer.batch_id or new_batch_id(self._clock)
-        self._stage(paths, offer, batch_id)
-        return Accepted(offer.table, batch_id, len(offer.body))
+            bind(offer.batch_id, offer.batch_id)
+        if offer.key is None:
+            return self._stage(table, offer, offer.batch_id or new_batch_id(self._clock))
+        # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
+        is_young = offer.batch_id is not None and not self._is_late(offer.batch_id, config)
+        binding = bind(offer.key, offer.batch_id if is_young else None)
+        if binding.is_staged:
+            return Accepted(offer.table, binding.batch_id, len(offer.body))
+        age_ms = self._age_ms(binding.batch_id)
+        if age_ms >= config.retry_window_ms and not binding.is_new and not offer.is_only_copy:  # I3
+            raise KeyExpired(
+                f"table {offer.table}: the key {offer.key[:80]!r} was first used {age_ms} ms ago for "
+                f"batch {binding.batch_id}, and nobody confirmed that it was staged. It can no longer be told from a "
+                "duplicate: look up what became of that batch; if it never arrived, send it under a fresh key"
+            )
+        return replace(self._stage(table, offer, binding.batch_id), binding=binding)
 
     def remember(self, binding: Binding) -> None:
         """Remember that the batch of a key is staged. Best effort: without it a late retry is refused, not doubled."""
         try:
-            mark_staged(self._warehouse.store, binding)
+            mark_staged(self.acceptance.warehouse.store, binding)
         except (Unavailable, CommitOutcomeUnknown) as error:
             get_logger().warning("key_not_marked", error=str(error), mitigation="a retry in time is taken once")
 
-    def _accept_by_key(self, paths: TablePaths, offer: Offer, config: TableConfig, content: _Content) -> Accepted:
-        key = offer.key or ""
-        # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
-        preferred = offer.batch_id if offer.batch_id and not self._is_late(offer.batch_id, config) else None
-        binding = self._bind(paths, key, content, preferred_id=preferred)
-        if binding.is_staged:
-            return Accepted(offer.table, binding.batch_id, len(offer.body))
-        is_late = self._age_ms(binding.batch_id) >= config.retry_window_ms  # I3
-        if is_late and not binding.is_new and not offer.is_only_copy:
-            raise KeyExpired(
-                f"table {offer.table}: the key {key[:80]!r} was first used {self._age_ms(binding.batch_id)} ms ago for "
-                f"batch {binding.batch_id}, and nobody confirmed that it was staged. It can no longer be told from a "
-                "duplicate: look up what became of that batch; if it never arrived, send it under a fresh key"
-            )
-        self._stage(paths, offer, binding.batch_id)
-        return Accepted(offer.table, binding.batch_id, len(offer.body), binding)
-
-    def _bind(self, paths: TablePaths, key: str, content: _Content, *, preferred_id: str | None) -> Binding:
-        try:
-            return bind_key(
-                TableStore(self._warehouse.store, paths),
-                key=key,
-                content_sha256=content.body_sha256,
-                decoded_sha256=content.decoded_sha256,
-                clock=self._clock,
-                preferred_id=preferred_id,
-            )
-        except InvalidRequest as error:
-            raise KeyReused(str(error)) from error
-
-    def _stage(self, paths: TablePaths, offer: Offer, batch_id: str) -> None:
-        try:
-            stage_batch(
-                TableStore(self._warehouse.store, paths),
-                body=offer.body,
-                staging_format=offer.format,
-                batch_id=batch_id,
-            )
-        except InvalidRequest as error:  # id and format were checked: it is staged with other content
-            raise KeyReused(str(error)) from error
-        self._on_staged(paths.name)
+    def _stage(self, table: TableStore, offer: Offer, batch_id: str) -> Accepted:
+        with _telling_reuse():  # id and format were checked: it is staged with other content
+            stage_batch(table, body=offer.body, staging_format=offer.format, batch_id=batch_id)
+        self._on_staged(table.name)
+        return Accepted(offer.table, batch_id, len(offer.body))
 
     def _check_age(self, batch_id: str, config: TableConfig) -> None:
         """Refuse an id that the flush would refuse for certain (I3), even if clocks differ by the allowed skew."""
@@ -266,6 +209,15 @@ class StagingGate:
 
     def _age_ms(self, batch_id: str) -> int:
         return self._clock.now_ms() - parse_uuid7_ms(batch_id)
+
+
+@contextmanager
+def _telling_reuse() -> Iterator[None]:
+    """Turn what the library refuses of an id or key into the kind that endpoints tell apart."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise KeyReused(str(error)) from error
 
 
 State = Literal["staged", "committed", "quarantined"]
@@ -292,19 +244,12 @@ class BatchStatus:
 
 
 class BatchStatuses:
-    """Looks batches up. Thread-safe.
+    """Looks batches up. Thread-safe."""
 
-    Args:
-        store: The object store.
-        clock: For the readers of logs.
-    """
-
-    def __init__(self, store: ObjectStore, *, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, *, clock: Clock) -> None:
         self._readers = LogReaders(clock)
-        self._lock = threading.Lock()
 
-    def look_up(self, paths: TablePaths, batch_id: str) -> BatchStatus:
+    def look_up(self, table: TableStore, batch_id: str) -> BatchStatus:
         """Return where a batch is. Costs up to three listings, two GETs, and the heads of new log files.
 
         Raises:
@@ -315,29 +260,23 @@ class BatchStatuses:
         """
         parse_uuid7_ms(batch_id)
         # The order is the batch's own: it leaves staging after the log names it, so a log read later does (I2, I5).
-        if self._store.list_page(f"{paths.staging_prefix}{batch_id}.", limit=1).objects:
+        if table.store.list_page(f"{table.paths.staging_prefix}{batch_id}.", limit=1).objects:
             return BatchStatus("staged")
-        with self._lock:
-            reader = self._readers.of_table(TableStore(self._store, paths))
-        logs = [file.log for file in reader.heads.read().files]
-        reason = find_reason(TableStore(self._store, paths), batch_id)
-        entry = reason.entry if reason is not None else None
-        conflicts = len(list_conflicts(TableStore(self._store, paths), batch_id)) or None
-        if any(batch_id in log.batch_ids for log in logs):
-            return _describe("committed", entry, conflicts)
-        if entry is not None:
+        logs = [file.log for file in self._readers.of_table(table).heads.read().files]
+        reason = find_reason(table, batch_id)
+        conflicts = len(list_conflicts(table, batch_id)) or None
+        is_committed = any(batch_id in log.batch_ids for log in logs)
+        if reason is not None:
+            entry = reason.entry
             # Bad rows are in quarantine before their batch is committed, and it left staging after that.
-            return _describe("committed" if entry.kind == "rows" else "quarantined", entry, conflicts)
+            state: State = "committed" if is_committed or entry.kind == "rows" else "quarantined"
+            return BatchStatus(state, entry.reason, entry.row_count, entry.retry_id, conflicts)
+        if is_committed:
+            return BatchStatus("committed", conflicts=conflicts)
         if any(batch_id in log.refused_ids for log in logs):
             why = "it was refused, and is on its way to quarantine or was dropped there"
             return BatchStatus("quarantined", why, conflicts=conflicts)
         raise NotFound(
-            f"table {paths.name}: no batch {batch_id} is staged, in quarantine or in the log. It was never accepted, "
+            f"table {table.name}: no batch {batch_id} is staged, in quarantine or in the log. It was never accepted, "
             "or it was committed longer ago than log files are kept"
         )
-
-
-def _describe(state: State, entry: QuarantinedBatch | None, conflicts: int | None) -> BatchStatus:
-    if entry is None:
-        return BatchStatus(state, conflicts=conflicts)
-    return BatchStatus(state, entry.reason, entry.row_count, entry.retry_id, conflicts)

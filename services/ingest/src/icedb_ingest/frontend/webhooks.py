@@ -25,20 +25,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_ingest.frontend.errors import BatchTooLarge, NotAuthorized
 from icedb_ingest.frontend.staging_gate import Accepted, Offer
 
-CALLS: Final[dict[str, str]] = {
-    "track": "track",
-    "t": "track",
-    "identify": "identify",
-    "i": "identify",
-    "page": "page",
-    "p": "page",
-    "screen": "screen",
-    "s": "screen",
-    "group": "group",
-    "g": "group",
-    "alias": "alias",
-    "a": "alias",
-}
+_KINDS: Final = ("track", "identify", "page", "screen", "group", "alias")
+CALLS: Final[dict[str, str]] = {name: kind for kind in _KINDS for name in (kind, kind[0])}
 """Last part of a path of the tracking API to the event's type. One letter: as the browser SDK sends."""
 BATCH: Final = "batch"
 MAX_BATCH_EVENTS: Final = 10_000
@@ -243,11 +231,6 @@ class EventGroups:
 
     async def add(self, table: str, lines: bytes, *, row_count: int) -> Accepted:
         """Add events and wait until they are durable.
-
-        Args:
-            table: Name of the table.
-            lines: Events as NDJSON, each line ended.
-            row_count: How many.
 
         Raises:
             IceDBError: The group was not accepted; the events may be durable all the same.
