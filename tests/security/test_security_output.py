@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from icedb_client.cli.output import VisibleConsole, err, make_table, make_visible, out
+from icedb_client.cli.output import VisibleConsole, err, make_visible, out, print_table
 from icedb_engine.spark.spark_session import SparkSettings
 from icedb_log.store.stores import S3Options
 from icedb_service.logs import configure_logging, get_logger
@@ -31,9 +31,8 @@ def test_what_others_wrote_cannot_steer_a_terminal(tmp_path, monkeypatch):
     path = tmp_path / "out"
     with path.open("w", encoding="utf-8") as file:
         console = VisibleConsole(file=file, force_terminal=True, width=200)
-        table = make_table("name", "reason")
-        table.add_row(escape(STEERS), STEERS)
-        console.print(table)
+        monkeypatch.setattr("icedb_client.cli.output.out", console)
+        print_table(("name", "reason"), [(STEERS, STEERS)])
         console.print(f"[bold red]error:[/] {escape(STEERS)}", soft_wrap=True)
     text = path.read_text(encoding="utf-8")
     styles = re.compile(r"\x1b\[[0-9;]*m")

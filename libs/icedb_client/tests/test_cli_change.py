@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from icedb_client.cli import change as change_command
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.table.table_config import PartitionField
@@ -24,7 +23,7 @@ def table(monkeypatch):
     table = SmallTable(name="events", partition=(PartitionField.parse("d=day(ts)"),))
     monkeypatch.setenv("ICEDB_STORE", "file:///unused")
     monkeypatch.setattr(Client, "warehouse", Warehouse(table.store, "wh"))
-    monkeypatch.setattr(change_command, "SystemClock", lambda: table.clock)
+    monkeypatch.setattr("icedb_client.client.SystemClock", lambda: table.clock)
     return table
 
 

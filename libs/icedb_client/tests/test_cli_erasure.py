@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from icedb_client.cli import erasure as erasure_command
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clean.pins import create_pin, unpin
@@ -26,7 +25,7 @@ def table(monkeypatch):
     append_users(table, "ann", "victim")
     monkeypatch.setenv("ICEDB_STORE", "file:///unused")
     monkeypatch.setattr(Client, "warehouse", Warehouse(table.store, "wh"))
-    monkeypatch.setattr(erasure_command, "SystemClock", lambda: table.clock)
+    monkeypatch.setattr("icedb_client.client.SystemClock", lambda: table.clock)
     return table
 
 

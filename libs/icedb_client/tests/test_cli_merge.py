@@ -47,7 +47,7 @@ def answers(monkeypatch):
     """Answers of the worker, in turn; what was asked is kept."""
     state = {"asked": [], "answers": []}
 
-    def ask(task, _client, *, wait_ms):
+    def ask(task, wait_ms):
         state["asked"].append((task.name, task.table, task.arguments, wait_ms))
         return state["answers"].pop(0)
 
@@ -116,7 +116,7 @@ def test_a_table_that_is_busy_from_the_start_is_busy(icedb, answers):
 
 def test_the_cold_lane_can_be_asked_for(icedb, monkeypatch):
     asked = []
-    monkeypatch.setattr(Task, "run", lambda task, _, **options: asked.append((task.name, task.table)))
+    monkeypatch.setattr(Task, "carry_out", lambda task: asked.append((task.name, task.table)))
     icedb("merge", "events", "--cold")
     assert asked == [("icedb.merge.cold", "events")]
     assert "--cold goes neither with --full" in icedb("merge", "events", "--cold", "--full", code=2)

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from icedb_client.cli import clean
 from icedb_client.cli.runner import Task
 from icedb_client.client import Client
 from icedb_log.log.fence import FenceState, write_fence
@@ -22,7 +21,7 @@ def table(cli_env):
     table = SmallTable(orphan_age_ms=DAY_MS)
     cli_env.setenv("ICEDB_STORE", "file:///unused")
     cli_env.setattr(Client, "warehouse", Warehouse(table.store, "wh"))
-    cli_env.setattr(clean, "SystemClock", lambda: table.clock)
+    cli_env.setattr("icedb_client.client.SystemClock", lambda: table.clock)
     for name in ("old1", "old2"):
         table.store.put(data(name), b"x" * 100)
     table.store.put(f"{table.paths.data_prefix}notes.txt", b"x" * 100)
@@ -37,8 +36,8 @@ def janitor(monkeypatch):
     asked = []
     answer = {"task": JANITOR_ORPHANS, "outcome": "done", "deleted_orphans": 2, "held_orphans": 0, "orphan_share": 0.5}
 
-    def answer_for(task, _, *, wait_ms):
-        asked.append((task.name, task.table, task.arguments, wait_ms, task.as_json))
+    def answer_for(task, wait_ms):
+        asked.append((task.name, task.table, task.arguments, wait_ms, task.run.as_json))
         return answer
 
     monkeypatch.setattr(Task, "ask", answer_for)

@@ -2,14 +2,13 @@
 
 import pytest
 from icedb_client.cli.app import run
-from icedb_client.cli.output import format_bytes, format_span
+from icedb_client.cli.output import format_bytes, format_span, format_time
 from icedb_client.cli.parsing import (
-    format_time,
+    maybe_time,
     parse_columns,
     parse_declared,
     parse_duration,
     parse_ranges,
-    parse_time,
     split_names,
 )
 from icedb_client.cli.runner import (
@@ -67,8 +66,8 @@ def test_a_duration_below_its_floor_is_refused_with_both():
     ],
 )
 def test_times(text, expected):
-    assert parse_time(text, option="--as-of") == expected
-    assert parse_time(format_time(expected), option="--as-of") == expected
+    assert maybe_time(text, option="--as-of") == expected
+    assert maybe_time(format_time(expected), option="--as-of") == expected
 
 
 @pytest.mark.parametrize("time_ms", [-1, 2**53, 2**63 - 1])
@@ -79,7 +78,7 @@ def test_a_time_that_no_calendar_has_is_shown_as_a_number(time_ms):
 @pytest.mark.parametrize("text", ["", "yesterday", "1969-12-31", "2026-13-01", "9" * 14, "٣", "0001-01-01"])
 def test_bad_times(text):
     with pytest.raises(errors.InvalidRequest, match="--as-of"):
-        parse_time(text, option="--as-of")
+        maybe_time(text, option="--as-of")
 
 
 def test_columns():

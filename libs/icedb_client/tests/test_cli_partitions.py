@@ -49,11 +49,11 @@ def events(icedb, warehouse):
 def sent(monkeypatch):
     tasks = []
 
-    def run(task, _client, **_):
+    def run(task):
         tasks.append((task.name, task.table, task.arguments))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Task, "run", run)
+        patch.setattr(Task, "carry_out", run)
         yield tasks
 
 

@@ -6,15 +6,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version as package_version
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 from icedb_log.errors import IceDBError
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from icedb_client.cli.output import WarningPrinter, out, print_error
-from icedb_client.cli.runner import FAILED, INTERRUPTED, INVALID, GlobalOptions, JsonFlag, answer, exit_code
+from icedb_client.cli.output import WarningPrinter, out, print_error, print_json
+from icedb_client.cli.runner import FAILED, INTERRUPTED, INVALID, JsonFlag, exit_code, option
 
 EPILOG: Final = (
     "Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 a server does not answer, "
@@ -23,16 +23,16 @@ EPILOG: Final = (
 
 _COMMANDS: Final[Mapping[str, str]] = {
     "table": "table:app",
-    "view": "view:app",
+    "view": "table:view_app",
     "ingest": "ingest:ingest",
     "import": "ingest:import_files",
     "snapshot": "read:snapshot",
     "changes": "read:changes",
     "watch": "read:watch",
     "query": "read:query",
-    "pin": "pin:pin",
-    "pins": "pin:pins",
-    "unpin": "pin:unpin",
+    "pin": "read:pin",
+    "pins": "read:pins",
+    "unpin": "read:unpin",
     "merge": "merge:merge",
     "audit": "clean:audit",
     "vacuum": "clean:vacuum",
@@ -98,31 +98,24 @@ def version(*, as_json: JsonFlag = False) -> None:
     Example: icedb version
     """
     release = package_version("icedb-client")
-    document = {"version": release, "python": sys.version.split()[0]}
-    answer(document, as_json=as_json, show=lambda: out.print(f"icedb {release}"))
+    if as_json:
+        print_json({"version": release, "python": sys.version.split()[0]})
+    else:
+        out.print(f"icedb {release}")
 
 
 @app.callback()
 def set_options(
     *,
     context: typer.Context,
-    store: Annotated[
-        str | None,
-        typer.Option("--store", help="Warehouse: file:///abs/folder or s3://bucket/prefix. [ICEDB_STORE]"),
-    ] = None,
-    snapshot_address: Annotated[
-        str | None,
-        typer.Option(
-            "--snapshot-address",
-            help="Snapshot service, host:port; without it the store is read. [ICEDB_SNAPSHOT_ADDRESS]",
-        ),
-    ] = None,
-    redis_url: Annotated[
-        str | None, typer.Option("--redis-url", help="Redis that wakes the workers. [ICEDB_REDIS_URL]")
-    ] = None,
+    store: str | None = option("--store", "Warehouse: file:///abs/folder or s3://bucket/prefix. [ICEDB_STORE]"),
+    snapshot_address: str | None = option(
+        "--snapshot-address", "Snapshot service, host:port; without it the store is read. [ICEDB_SNAPSHOT_ADDRESS]"
+    ),
+    redis_url: str | None = option("--redis-url", "Redis that wakes the workers. [ICEDB_REDIS_URL]"),
 ) -> None:
     """Take the options that all commands share."""
-    context.obj = GlobalOptions(store, snapshot_address, redis_url)
+    context.obj = {"store": store, "snapshot_address": snapshot_address, "redis_url": redis_url}
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -4,28 +4,24 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters
 
-from icedb_client.cli.output import format_bytes, format_count, make_table, out, print_note, print_pairs
-from icedb_client.cli.parsing import parse_duration
+from icedb_client.cli.output import format_bytes, format_count, print_line, print_note, print_pairs, print_table
 from icedb_client.cli.runner import (
     OK,
-    JsonFlag,
+    Run,
     TableName,
-    Task,
-    Timeout,
     YesFlag,
-    answer,
+    command,
     confirm,
-    open_client,
+    flag,
+    option,
     outcome_exit_code,
     require_terminal,
 )
 from icedb_client.cli.table_settings import read_query
-from icedb_client.client import Client
 
 SHOWN_PARTITIONS: Final = 20
 """Partitions that are named; ``--json`` has up to 1,000."""
@@ -35,18 +31,14 @@ UNASKED: Final = "give --yes to delete rows for good, or --dry-run"
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be touched; a worker looks, none writes.")]
 
 
+@command(timeout="30m")
 def delete(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    where: Annotated[
-        str,
-        typer.Option("--where", metavar="CONDITION", help="SQL: rows for which it is true go. Or @FILE."),
-    ],
+    where: str = option("--where", "SQL: rows for which it is true go. Or @FILE.", ..., metavar="CONDITION"),
     dry_run: DryRun = False,
     yes: YesFlag = False,
-    timeout: Timeout = "30m",
-    as_json: JsonFlag = False,
 ) -> None:
     """Delete rows by a condition, in all partitions, in one commit. Rows for which it is NULL stay.
 
@@ -55,45 +47,35 @@ def delete(
 
     Example: icedb delete events --where "user_id = 'x'" --dry-run
     """
-    condition = read_query(where, option="--where")
-    wait_ms = parse_duration(timeout, option="--timeout")
-    arguments = {"kind": "delete", "sql": condition}
+    arguments = {"kind": "delete", "sql": read_query(where, option="--where")}
     if not yes and not dry_run:
-        require_terminal(UNASKED, can_ask=not as_json)
-    with open_client(context, table=table) as client:
-        client.table_config(table)
-        result = {}
-        if not yes or dry_run:
-            result = _ask(client, table, {**arguments, "dry_run": True}, wait_ms=wait_ms, as_json=as_json)
-        if not dry_run and (yes or result["files_rewritten"]):
-            if not yes:
-                _show_figures(result)
-                question = f"Delete {format_count(result['rows_removed'])} rows of table {table} for good?"
-                confirm(question, unasked=UNASKED, declined="nothing was deleted")
-            result = _ask(client, table, arguments, wait_ms=wait_ms, as_json=as_json)
-    answer(result, as_json=as_json, show=lambda: _show(result))
+        require_terminal(UNASKED, can_ask=not run.as_json)
+    run.client.table_config(table)
+    result = {}
+    if not yes or dry_run:
+        result = _ask(run, table, {**arguments, "dry_run": True})
+    if not dry_run and (yes or result["files_rewritten"]):
+        if not yes:
+            _show_figures(result)
+            question = f"Delete {format_count(result['rows_removed'])} rows of table {table} for good?"
+            confirm(question, unasked=UNASKED, declined="nothing was deleted")
+        result = _ask(run, table, arguments)
+    run.answer(result, lambda: _show(result))
 
 
+@command(timeout="30m")
 def rewrite(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    query: Annotated[
-        str,
-        typer.Option("--query", metavar="SQL", help="SQL over _rows, the rows of a partition. Or @FILE."),
-    ],
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            metavar="FILTER",
-            help="Which partitions, e.g. d=2023-06-01 or 'd<2023-06-01'. Repeat: all fields must match.",
-        ),
-    ] = None,
-    all_partitions: Annotated[bool, typer.Option("--all", help="Every partition of the table.")] = False,
+    query: str = option("--query", "SQL over _rows, the rows of a partition. Or @FILE.", ..., metavar="SQL"),
+    partition: list[str] | None = option(
+        "--partition",
+        "Which partitions, e.g. d=2023-06-01 or 'd<2023-06-01'. Repeat: all fields must match.",
+        metavar="FILTER",
+    ),
+    all_partitions: bool = flag("--all", "Every partition of the table."),
     dry_run: DryRun = False,
-    timeout: Timeout = "30m",
-    as_json: JsonFlag = False,
 ) -> None:
     """Replace the rows of partitions by what a query makes of them, in one commit.
 
@@ -107,14 +89,12 @@ def rewrite(
     arguments: dict[str, Any] = {"kind": "rewrite", "sql": read_query(query, option="--query"), "partitions": texts}
     if dry_run:
         arguments["dry_run"] = True
-    wait_ms = parse_duration(timeout, option="--timeout")
-    with open_client(context, table=table) as client:
-        PartitionMatcher(parse_partition_filters(texts), client.table_config(table))
-        result = _ask(client, table, arguments, wait_ms=wait_ms, as_json=as_json)
-    answer(result, as_json=as_json, show=lambda: _show(result))
+    PartitionMatcher(parse_partition_filters(texts), run.client.table_config(table))
+    result = _ask(run, table, arguments)
+    run.answer(result, lambda: _show(result))
 
 
-def _ask(client: Client, table: str, arguments: Mapping[str, Any], *, wait_ms: int, as_json: bool) -> dict[str, Any]:
+def _ask(run: Run, table: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the worker's result. While another run holds the table it is asked again.
 
     Raises:
@@ -122,11 +102,11 @@ def _ask(client: Client, table: str, arguments: Mapping[str, Any], *, wait_ms: i
         Unavailable: Redis does not answer.
         typer.Exit: The task ended badly; the error is printed.
     """
-    clock = SystemClock()
-    task = Task(MERGE_CHANGE, table, arguments, as_json, title=f"{arguments['kind']} on table {table}")
-    deadline_ms = clock.monotonic_ms() + wait_ms
+    clock = run.clock
+    task = run.task(MERGE_CHANGE, table, arguments, title=f"{arguments['kind']} on table {table}")
+    deadline_ms = clock.monotonic_ms() + run.timeout_ms
     while True:
-        result = task.ask(client, wait_ms=max(1, deadline_ms - clock.monotonic_ms()))
+        result = task.ask(max(1, deadline_ms - clock.monotonic_ms()))
         outcome = str(result.get("outcome"))
         if outcome != "busy" or clock.monotonic_ms() + BUSY_PAUSE_MS >= deadline_ms:
             break
@@ -142,19 +122,18 @@ def _show(result: Mapping[str, Any]) -> None:
         return
     counted = f"; rows were counted in {format_count(result['files_scanned'])} files" if _is_delete(result) else ""
     what = "no such row" if _is_delete(result) else "no such partition"
-    out.print(f"{what} in table [bold]{result['table']}[/]{counted}", soft_wrap=True)
+    print_line(f"{what} in table [bold]{result['table']}[/]{counted}")
 
 
 def _show_figures(result: Mapping[str, Any]) -> None:
-    is_dry = bool(result["dry_run"])
+    is_dry, is_delete = bool(result["dry_run"]), _is_delete(result)
     read, removed = int(result["rows_read"]), int(result["rows_removed"])
-    pairs = {"table": f"{result['table']}{' (dry run: nothing was written)' if is_dry else ''}"}
-    if _is_delete(result):
-        pairs["rows to delete" if is_dry else "rows deleted"] = format_count(removed)
+    pairs: dict[str, object] = {"table": f"{result['table']}{' (dry run: nothing was written)' if is_dry else ''}"}
+    if is_delete:
+        pairs["rows to delete" if is_dry else "rows deleted"] = removed
         pairs["files counted"] = format_count(result["files_scanned"])
     elif not is_dry:
-        pairs["rows before"] = format_count(read)
-        pairs["rows after"] = format_count(read - removed)
+        pairs |= {"rows before": read, "rows after": read - removed}
     else:
         pairs["rows"] = f"{format_count(read)} (the query was checked, it did not run)"
     pairs["files to rewrite" if is_dry else "files rewritten"] = _describe_files(result, "files_rewritten", "bytes_in")
@@ -164,10 +143,7 @@ def _show_figures(result: Mapping[str, Any]) -> None:
     print_pairs(pairs)
     paths = [path for path in result.get("paths", ()) if path]
     if paths:
-        table = make_table("partition")
-        for path in paths[:SHOWN_PARTITIONS]:
-            table.add_row(path)
-        out.print(table)
+        print_table(("partition",), ((path,) for path in paths[:SHOWN_PARTITIONS]))
     if len(paths) > SHOWN_PARTITIONS:
         print_note(f"and {format_count(int(result['partitions']) - SHOWN_PARTITIONS)} more")
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import orjson
 import typer
@@ -23,29 +23,27 @@ from icedb_log.clean.orphans import (
     sweep_orphans,
 )
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
-from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_VACUUM
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_any_config
-from icedb_log.table.table import Table
 from rich.markup import escape
 
 from icedb_client.cli.output import (
     count_of,
     format_bytes,
     format_count,
-    make_table,
+    format_time,
     out,
     pick,
     print_error,
-    print_json,
+    print_line,
     print_note,
     print_pairs,
+    print_table,
 )
-from icedb_client.cli.parsing import format_time, parse_duration
-from icedb_client.cli.runner import FAILED, JsonFlag, TableName, Task, Timeout, Wait, answer, open_client
+from icedb_client.cli.parsing import parse_duration
+from icedb_client.cli.runner import FAILED, Run, TableName, command, flag, option
 
 MAX_HOLDERS: Final = 20
 """Lines of the table of guards: one for each guard and whoever holds; the rest is in ``--json`` and ``--list``."""
@@ -59,8 +57,6 @@ _ORPHAN_GUARDS: Final[dict[OrphanGuard, str]] = {
     "share": "too much of the table: look first, then --force",
     "lost": "a commit is lost, and may have made it live: icedb rebuild, or --force",
 }
-
-
 _DELETION: Final = ("outcome", "reason", "why", "passed", "died_ms", "size_bytes")
 _FATES: Final = {
     "deleted": "deleted",
@@ -69,28 +65,19 @@ _FATES: Final = {
 }
 
 
+@command(waits="10m")
 def vacuum(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Show what would be deleted now and what waits; touches nothing, needs no worker.",
-        ),
-    ] = False,
-    list_objects: Annotated[
-        bool,
-        typer.Option(
-            "--list",
-            help="With --dry-run: a line for each dead object: what happens to it, the guard that keeps it, until when "
-            "and who holds it, with tabs between.",
-        ),
-    ] = False,
-    wait: Wait = True,
-    timeout: Timeout = "10m",
-    as_json: JsonFlag = False,
+    dry_run: bool = flag(
+        "--dry-run", "Show what would be deleted now and what waits; touches nothing, needs no worker."
+    ),
+    list_objects: bool = flag(
+        "--list",
+        "With --dry-run: a line for each dead object: what happens to it, the guard that keeps it, until when "
+        "and who holds it, with tabs between.",
+    ),
 ) -> None:
     """Delete what is dead and past its grace period. Only the janitor deletes: this asks it.
 
@@ -98,20 +85,17 @@ def vacuum(
     """
     if list_objects and not dry_run:
         raise typer.BadParameter("only with --dry-run: `icedb audit` shows what was deleted", param_hint="--list")
-    with open_client(context, table=table) as client:
-        if dry_run:
-            result = vacuum_table(Table.open(client.warehouse.table(table), clock=SystemClock()), dry_run=True)
-            if as_json:
-                _write_plan(table, result)
-            elif list_objects:
-                _list_dead_objects(result)
-            else:
-                _show_plan(result)
-            return
-        client.table_config(table)
-        wait_ms = parse_duration(timeout, option="--timeout") if wait else None
-        task = Task(JANITOR_VACUUM, table, {}, as_json)
-        task.run(client, wait_ms=wait_ms, show=lambda done: _show_vacuumed(table, done))
+    if not dry_run:
+        run.client.table_config(table)
+        run.task(JANITOR_VACUUM, table).carry_out(lambda done: _show_vacuumed(table, done))
+        return
+    result = vacuum_table(run.open(table), dry_run=True)
+    if run.as_json:
+        _write_plan(table, result)
+    elif list_objects:
+        _list_dead_objects(result)
+    else:
+        _show_plan(result)
 
 
 @dataclass(slots=True)
@@ -124,7 +108,6 @@ class _Held:
     is_open: bool = False
 
     def add(self, item: Waiting) -> None:
-        """Count one object."""
         self.count += 1
         if item.until_ms is None:
             self.is_open = True
@@ -148,13 +131,20 @@ def _show_plan(result: VacuumResult) -> None:
     )
     if not result.waiting:
         return
-    shown = make_table("guard", "held by", "objects", "next ends", "last ends", right=("objects",))
     groups = _group(result.waiting)
-    for (guard, held_by), held in islice(groups.items(), MAX_HOLDERS):
-        first = "-" if held.first_ms is None else format_time(held.first_ms)
-        last = "when somebody acts" if held.is_open or held.last_ms is None else format_time(held.last_ms)
-        shown.add_row(guard, escape(held_by) or "-", format_count(held.count), first, last)
-    out.print(shown)
+    print_table(
+        ("guard", "held by", ">objects", "next ends", "last ends"),
+        (
+            (
+                guard,
+                held_by or None,
+                held.count,
+                None if held.first_ms is None else format_time(held.first_ms),
+                "when somebody acts" if held.is_open or held.last_ms is None else format_time(held.last_ms),
+            )
+            for (guard, held_by), held in islice(groups.items(), MAX_HOLDERS)
+        ),
+    )
     if len(groups) > MAX_HOLDERS:
         print_note(f"{len(groups) - MAX_HOLDERS} more holders: --list shows every object, --json everything")
 
@@ -185,25 +175,20 @@ def _write_plan(table: str, result: VacuumResult) -> None:
     head = {"table": table, "dry_run": True, "store_now_ms": result.store_now_ms, "guards": groups}
     write = sys.stdout.buffer.write
     write(orjson.dumps(head)[:-1])
-    _write_list("log_files", result.deleted_logs)
-    _write_list("data_files", result.deleted_data)
-    _write_list(
-        "waiting",
-        (pick(item, "path", "guard", "until_ms", "held_by") for item in result.waiting),
-    )
+    lists: dict[str, Iterable[Any]] = {
+        "log_files": result.deleted_logs,
+        "data_files": result.deleted_data,
+        "waiting": (pick(item, "path", "guard", "until_ms", "held_by") for item in result.waiting),
+    }
+    for name, values in lists.items():
+        write(b',"' + name.encode() + b'":[')
+        pending, separator = iter(values), b""
+        while chunk := list(islice(pending, JSON_CHUNK)):
+            write(separator + orjson.dumps(chunk)[1:-1])
+            separator = b","
+        write(b"]")
     write(b"}\n")
     sys.stdout.flush()
-
-
-def _write_list(name: str, values: Iterable[Any]) -> None:
-    write = sys.stdout.buffer.write
-    write(b',"' + name.encode() + b'":[')
-    pending = iter(values)
-    separator = b""
-    while chunk := list(islice(pending, JSON_CHUNK)):
-        write(separator + orjson.dumps(chunk)[1:-1])
-        separator = b","
-    write(b"]")
 
 
 def _show_vacuumed(table: str, result: dict[str, Any]) -> None:
@@ -219,10 +204,9 @@ def _show_vacuumed(table: str, result: dict[str, Any]) -> None:
         what = ", ".join(f"{format_count(count)} {name}" for name, count in deleted.items())
         out.print(f"deleted from table [bold]{escape(table)}[/]: {what}")
     for failure in result.get("failures", []):
-        out.print(
+        print_line(
             f"[bold red]failed:[/] {format_count(failure['count'])} objects ({escape(failure['kind'])}), e.g. "
-            f"{escape(failure['key'])}: {escape(failure['reason'])}; the next run tries again",
-            soft_wrap=True,
+            f"{escape(failure['key'])}: {escape(failure['reason'])}; the next run tries again"
         )
     waiting = result.get("waiting_by_guard") or {}
     if waiting:
@@ -232,34 +216,23 @@ def _show_vacuumed(table: str, result: dict[str, Any]) -> None:
         out.print("there is more to delete: the janitor goes on by itself")
 
 
+@command(waits="10m")
 def orphans(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Ask the janitor to delete them; without it they are only shown.")
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="With --delete: however large a part of the table they are, and if a commit is lost."
-        ),
-    ] = False,
-    older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="TIME", help="Only those that are older, e.g. 3d; not below the table's."),
-    ] = None,
-    max_share: Annotated[
-        float | None,
-        typer.Option(
-            "--max-share",
-            metavar="PART",
-            help=f"Delete none if they are more than this part of all bytes, 0 to 1. [{DEFAULT_MAX_SHARE:g}]",
-        ),
-    ] = None,
-    wait: Wait = True,
-    timeout: Timeout = "10m",
-    as_json: JsonFlag = False,
+    delete: bool = flag("--delete", "Ask the janitor to delete them; without it they are only shown."),
+    force: bool = flag(
+        "--force", "With --delete: however large a part of the table they are, and if a commit is lost."
+    ),
+    older_than: str | None = option(
+        "--older-than", "Only those that are older, e.g. 3d; not below the table's.", metavar="TIME"
+    ),
+    max_share: float | None = option(
+        "--max-share",
+        f"Delete none if they are more than this part of all bytes, 0 to 1. [{DEFAULT_MAX_SHARE:g}]",
+        metavar="PART",
+    ),
 ) -> None:
     """Show the data files that no log file names, and what keeps each; delete them if asked to.
 
@@ -268,29 +241,25 @@ def orphans(
     if force and not delete:
         raise InvalidRequest("--force goes with --delete; without it nothing is deleted anyway")
     older_than_ms = None if older_than is None else parse_duration(older_than, option="--older-than")
-    with open_client(context, table=table) as client:
-        policy = OrphanPolicy(older_than_ms, DEFAULT_MAX_SHARE if max_share is None else max_share, force)
-        policy.age_ms(client.table_config(table))  # a wrong bound is said here, not by a worker
-        if not delete:
-            store, paths = client.warehouse.store, client.warehouse.table(table).paths
-            result = sweep_orphans(
-                Table.open(TableStore(store, paths), clock=SystemClock()), dry_run=True, policy=policy
-            )
-            answer(_orphans_to_json(table, result), as_json=as_json, show=lambda: _show_orphans(table, result))
-            return
-        arguments = {"older_than_ms": older_than_ms, "max_share": max_share, "force": force}
-        task = Task(JANITOR_ORPHANS, table, arguments, as_json)
-        if not wait:
-            task.run(client, wait_ms=None)
-            return
-        done = task.ask(client, wait_ms=parse_duration(timeout, option="--timeout"))
-        task.finish(done)
-        if done.get("lost_commits"):
-            print_error(_explain_lost(table, done["lost_commits"]))
-            raise typer.Exit(FAILED)
-        if done.get("held_orphans"):
-            print_error(_explain_held(table, count=done["held_orphans"], share=done["orphan_share"]))
-            raise typer.Exit(FAILED)
+    policy = OrphanPolicy(older_than_ms, DEFAULT_MAX_SHARE if max_share is None else max_share, force)
+    opened = run.open(table)
+    policy.age_ms(opened.config)  # a wrong bound is said here, not by a worker
+    if not delete:
+        result = sweep_orphans(opened, dry_run=True, policy=policy)
+        run.answer(_orphans_to_json(table, result), lambda: _show_orphans(table, result))
+        return
+    task = run.task(JANITOR_ORPHANS, table, {"older_than_ms": older_than_ms, "max_share": max_share, "force": force})
+    if run.wait_ms is None:
+        task.carry_out()
+        return
+    done = task.ask(run.wait_ms)
+    task.finish(done)
+    if done.get("lost_commits"):
+        print_error(_explain_lost(table, done["lost_commits"]))
+        raise typer.Exit(FAILED)
+    if done.get("held_orphans"):
+        print_error(_explain_held(table, count=done["held_orphans"], share=done["orphan_share"]))
+        raise typer.Exit(FAILED)
 
 
 def _explain_lost(table: str, count: int) -> str:
@@ -311,11 +280,10 @@ def _explain_held(table: str, *, count: int, share: float) -> str:
 
 def _orphans_to_json(table: str, result: OrphanResult) -> dict[str, Any]:
     walk = result.walk
-    waiting = [pick(item, "guard", "until_ms", path="key", bytes="size_bytes") for item in result.waiting]
     return {
         "table": table,
         "dry_run": True,
-        "waiting": waiting,
+        "waiting": [pick(item, "guard", "until_ms", path="key", bytes="size_bytes") for item in result.waiting],
         "orphans": pick(walk.old_tally, files="count", bytes="size_bytes"),
         "young": pick(walk.young_tally, files="count", bytes="size_bytes"),
         "held": pick(result.held, files="count", bytes="size_bytes"),
@@ -360,32 +328,27 @@ def _show_orphans(table: str, result: OrphanResult) -> None:
 
 
 def _show_waiting_orphans(waiting: tuple[WaitingOrphan, ...]) -> None:
-    counts = Counter(item.guard for item in waiting)
-    shown = make_table("guard", "files", "bytes", "next ends", "meaning", right=("files", "bytes"))
+    rows = []
     for guard, meaning in _ORPHAN_GUARDS.items():
-        if counts[guard]:
-            ends_ms = [item.until_ms for item in waiting if item.guard == guard and item.until_ms is not None]
-            size_bytes = sum(item.size_bytes for item in waiting if item.guard == guard)
-            ends = format_time(min(ends_ms)) if ends_ms else "-"
-            shown.add_row(guard, format_count(counts[guard]), format_bytes(size_bytes), ends, meaning)
-    out.print(shown)
+        if items := [item for item in waiting if item.guard == guard]:
+            ends_ms = min((item.until_ms for item in items if item.until_ms is not None), default=None)
+            size_bytes = sum(item.size_bytes for item in items)
+            ends = None if ends_ms is None else format_time(ends_ms)
+            rows.append((guard, len(items), format_bytes(size_bytes), ends, meaning))
+    print_table(("guard", ">files", ">bytes", "next ends", "meaning"), rows)
 
 
+@command()
 def audit(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="How far to look back: 7d by default, with --key everything."),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key", metavar="KEY", help="Only this object: when, why and by which run. Exit code 3 if not found."
-        ),
-    ] = None,
-    as_json: JsonFlag = False,
+    since: str | None = option(
+        "--since", "How far to look back: 7d by default, with --key everything.", metavar="TIME"
+    ),
+    key: str | None = option(
+        "--key", "Only this object: when, why and by which run. Exit code 3 if not found.", metavar="KEY"
+    ),
 ) -> None:
     """Show which runs of the janitor deleted something, or what became of one object.
 
@@ -393,61 +356,54 @@ def audit(
     """
     span = since or (None if key else DEFAULT_SINCE)
     span_ms = None if span is None else parse_duration(span, option="--since")
-    with open_client(context, table=table) as client:
-        store, paths = client.warehouse.store, client.warehouse.table(table).paths
-        # By the store's clock, as the audit itself. A table that was dropped may still have one.
-        now_ms = store.list_page(paths.audit_prefix, limit=1).store_now_ms
-        since_ms = 0 if span_ms is None else max(0, now_ms - span_ms)
-        if key is None:
-            _show_runs(TableStore(store, paths), since_ms=since_ms, as_json=as_json)
-        else:
-            _show_object(TableStore(store, paths), key=_full_key(paths, key), since_ms=since_ms, as_json=as_json)
+    place = run.place(table)
+    # By the store's clock, as the audit itself. A table that was dropped may still have one.
+    now_ms = place.store.list_page(place.paths.audit_prefix, limit=1).store_now_ms
+    since_ms = 0 if span_ms is None else max(0, now_ms - span_ms)
+    if key is None:
+        _answer_runs(run, place, since_ms=since_ms)
+    else:
+        prefix = f"{place.paths.prefix}/"
+        _answer_object(run, place, key=prefix + key.removeprefix(prefix), since_ms=since_ms)
 
 
-def _full_key(paths: TablePaths, key: str) -> str:
-    return key if key.startswith(f"{paths.prefix}/") else f"{paths.prefix}/{key}"
-
-
-def _show_runs(table: TableStore, *, since_ms: int, as_json: bool) -> None:
+def _answer_runs(run: Run, place: TableStore, *, since_ms: int) -> None:
     runs: dict[str, dict[str, Any]] = {}
     damaged: list[DamagedPart] = []
-    for part in read_audit(table, since_ms=since_ms):
+    for part in read_audit(place, since_ms=since_ms):
         if isinstance(part, DamagedPart):
             damaged.append(part)
         else:
             _add(runs.setdefault(part.run_id, _describe_run(part)), part)
     if not runs and not damaged:
-        load_any_config(table)  # a name that is mistyped
-    if as_json:
-        print_json(
-            {
-                "table": table.name,
-                "runs": list(runs.values()),
-                "damaged": [pick(each, "problem", key="audit_key") for each in damaged],
-            }
-        )
-        return
+        load_any_config(place)  # a name that is mistyped
+    document = {"table": place.name, "runs": list(runs.values()), "damaged": _damaged_to_json(damaged)}
+    run.answer(document, lambda: _show_runs(runs, damaged))
+
+
+def _show_runs(runs: dict[str, dict[str, Any]], damaged: list[DamagedPart]) -> None:
     _note_damaged(damaged)
     if not runs:
         out.print("no run deleted anything in this time")
         return
-    shown = make_table(
-        "time", "kind", "deleted", "failed", "unknown", "size", right=("deleted", "failed", "unknown", "size")
+    print_table(
+        ("time", "kind", ">deleted", ">failed", ">unknown", ">size"),
+        (
+            (
+                run["time"],
+                run["kind"],
+                *(run["objects"][outcome] for outcome in ("deleted", "failed", "announced")),
+                format_bytes(run["deleted_bytes"]),
+            )
+            for run in runs.values()
+        ),
     )
-    for run in runs.values():
-        shown.add_row(
-            run["time"],
-            run["kind"],
-            *(format_count(run["objects"][outcome]) for outcome in ("deleted", "failed", "announced")),
-            format_bytes(run["deleted_bytes"]),
-        )
-    out.print(shown)
 
 
-def _show_object(table: TableStore, *, key: str, since_ms: int, as_json: bool) -> None:
+def _answer_object(run: Run, place: TableStore, *, key: str, since_ms: int) -> None:
     found: list[tuple[AuditPart, AuditEntry]] = []
     damaged: list[DamagedPart] = []
-    for each in find_deletions(table, key, since_ms=since_ms):
+    for each in find_deletions(place, key, since_ms=since_ms):
         if isinstance(each, DamagedPart):
             damaged.append(each)
         else:
@@ -455,22 +411,16 @@ def _show_object(table: TableStore, *, key: str, since_ms: int, as_json: bool) -
     if not found:
         _note_damaged(damaged)
         raise NotFound(
-            f"the audit of table {table.name} does not know {key}: the janitor has not deleted it in the time that the "
+            f"the audit of table {place.name} does not know {key}: the janitor has not deleted it in the time that the "
             "audit is kept (audit_retention_ms), or nobody asked for this key; give it as `icedb snapshot --format "
             "paths` and `icedb vacuum --dry-run --json` print it"
         )
-    if as_json:
-        print_json(
-            {
-                "table": table.name,
-                "key": key,
-                "deletions": [
-                    {**_describe_run(part), **pick(entry, *_DELETION, object_kind="kind")} for part, entry in found
-                ],
-                "damaged": [pick(each, "problem", key="audit_key") for each in damaged],
-            }
-        )
-        return
+    deletions = [{**_describe_run(part), **pick(entry, *_DELETION, object_kind="kind")} for part, entry in found]
+    document = {"table": place.name, "key": key, "deletions": deletions, "damaged": _damaged_to_json(damaged)}
+    run.answer(document, lambda: _show_object(found, damaged))
+
+
+def _show_object(found: list[tuple[AuditPart, AuditEntry]], damaged: list[DamagedPart]) -> None:
     _note_damaged(damaged)
     for part, entry in found:
         print_pairs(
@@ -478,9 +428,9 @@ def _show_object(table: TableStore, *, key: str, since_ms: int, as_json: bool) -
                 "object": entry.key,
                 "kind": entry.kind,
                 "outcome": _FATES.get(entry.outcome, entry.outcome),
-                **({} if entry.reason is None else {"reason": entry.reason}),
+                "reason": entry.reason,
                 "why": entry.why,
-                **({} if entry.died_ms is None else {"died": format_time(entry.died_ms)}),
+                "died": None if entry.died_ms is None else format_time(entry.died_ms),
                 "guards passed": ", ".join(entry.passed) or "-",
                 "run": f"{part.run_id} ({part.kind}, {format_time(part.store_now_ms)}, {part.owner}, {part.release})",
                 "policy": ", ".join(f"{name} {value}" for name, value in part.policy.items()) or "-",
@@ -497,9 +447,13 @@ def _describe_run(part: AuditPart) -> dict[str, Any]:
 def _add(run: dict[str, Any], part: AuditPart) -> None:
     objects = run.setdefault("objects", Counter({"deleted": 0, "failed": 0, "announced": 0}))
     objects.update(entry.outcome for entry in part.entries)
-    run.setdefault("by_kind", Counter()).update(entry.kind for entry in part.entries if entry.outcome == "deleted")
-    size_bytes = sum(entry.size_bytes or 0 for entry in part.entries if entry.outcome == "deleted")
-    run["deleted_bytes"] = run.get("deleted_bytes", 0) + size_bytes
+    deleted = [entry for entry in part.entries if entry.outcome == "deleted"]
+    run.setdefault("by_kind", Counter()).update(entry.kind for entry in deleted)
+    run["deleted_bytes"] = run.get("deleted_bytes", 0) + sum(entry.size_bytes or 0 for entry in deleted)
+
+
+def _damaged_to_json(damaged: list[DamagedPart]) -> list[dict[str, Any]]:
+    return [pick(each, "problem", key="audit_key") for each in damaged]
 
 
 def _note_damaged(damaged: list[DamagedPart]) -> None:

@@ -6,13 +6,10 @@ from typing import Annotated, Any, Final
 import typer
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
 from icedb_log.clean.pins import list_pins
-from icedb_log.clock import SystemClock
 from icedb_log.erasure.erasure_record import Erasure, NamedObjects, certificate
 from icedb_log.erasure.erasure_scan import count_staged_until, find_pin_holds
 from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure, renew_condition
-from icedb_log.errors import Unavailable
 from icedb_log.names import MERGE_ERASE
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
@@ -20,26 +17,15 @@ from icedb_client.cli.output import (
     err,
     format_bytes,
     format_count,
-    make_table,
+    format_time,
     out,
     print_error,
     print_note,
     print_pairs,
+    print_table,
 )
-from icedb_client.cli.parsing import format_time, parse_duration
-from icedb_client.cli.runner import (
-    INVALID,
-    JsonFlag,
-    TableName,
-    Task,
-    TimedOut,
-    YesFlag,
-    answer,
-    confirm,
-    open_client,
-    require_done,
-)
-from icedb_client.client import Client
+from icedb_client.cli.parsing import parse_duration
+from icedb_client.cli.runner import INVALID, Run, TableName, TimedOut, YesFlag, command, confirm, flag, option
 
 POLL_MS: Final = 3000
 WAKE_MS: Final = 30_000
@@ -61,25 +47,22 @@ _NOT_COVERED: Final = {
 }
 
 
+@command()
 def erase(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    where: Annotated[str, typer.Option("--where", help="SQL condition: rows for which it is true are erased.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed now.")] = False,
+    where: str = option("--where", "SQL condition: rows for which it is true are erased.", ...),
+    dry_run: bool = flag("--dry-run", "Only say what would be removed now."),
     yes: YesFlag = False,
-    note: Annotated[str, typer.Option("--note", help="Why, for the certificate; nothing personal.")] = "",
-    requested_by: Annotated[str, typer.Option("--by", help="Who asks, for the certificate.")] = "",
-    check_timeout: Annotated[
-        str, typer.Option("--check-timeout", help="How long a worker may take to say what would be removed.")
-    ] = "10m",
-    renew: Annotated[
-        str | None,
-        typer.Option("--renew", metavar="ID", help="Give this open erasure of an earlier release its condition anew."),
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is complete; takes the grace period.")] = False,
-    timeout: Annotated[str, typer.Option("--timeout", help="How long to wait at most.")] = "2d",
-    as_json: JsonFlag = False,
+    note: str = option("--note", "Why, for the certificate; nothing personal.", ""),
+    requested_by: str = option("--by", "Who asks, for the certificate.", ""),
+    check_timeout: str = option("--check-timeout", "How long a worker may take to say what would be removed.", "10m"),
+    renew: str | None = option(
+        "--renew", "Give this open erasure of an earlier release its condition anew.", metavar="ID"
+    ),
+    wait: bool = flag("--wait", "Wait until it is complete; takes the grace period."),
+    timeout: str = option("--timeout", "How long to wait at most.", "2d"),
 ) -> None:
     """Erase rows for good, and prove it: rewrite, wait for every object that held them to be deleted, certify.
 
@@ -89,100 +72,99 @@ def erase(
     """
     check_ms = parse_duration(check_timeout, option="--check-timeout")
     wait_ms = parse_duration(timeout, option="--timeout")
-    with open_client(context, table=table) as client:
-        client.table_config(table)
-        found = _preview(client, table, where, timeout_ms=check_ms)
-        if dry_run:
-            figures = ("rows", "files", "bytes", "files_counted", "partitions")
-            answer(
-                {"table": table, "dry_run": True, **{name: found.get(name) for name in figures}},
-                as_json=as_json,
-                show=lambda: out.print(f"would erase {_describe(found)} of table [bold]{escape(table)}[/]"),
-            )
-        _warn_of_pins(client, table)
-        if dry_run:
-            return
-        if not yes:
-            question = f"Erase {_describe(found)} of table {table} for good?"
-            confirm(question, unasked="give --yes to erase for good", declined="nothing was erased")
-        store, paths = client.warehouse.store, client.warehouse.table(table).paths
-        if renew is not None:
-            erasure = renew_condition(TableStore(store, paths), renew, condition=where)
-        else:
-            erasure = create_erasure(
-                TableStore(store, paths), condition=where, clock=SystemClock(), requested_by=requested_by, note=note
-            )
-        is_woken = client.workers.wake(MERGE_ERASE, table)
-        if not wait:
-            answer({**_to_json(erasure), "woken": is_woken}, as_json=as_json, show=lambda: _show_asked(erasure))
-            return
-        print_note(f"erasure {erasure.erasure_id} of table {table} was asked for")
-        _end(_wait(client, erasure, timeout_ms=wait_ms), as_json=as_json)
+    run.client.table_config(table)
+    found = _preview(run, table, where, timeout_ms=check_ms)
+    if dry_run:
+        figures = ("rows", "files", "bytes", "files_counted", "partitions")
+        run.answer(
+            {"table": table, "dry_run": True, **{name: found.get(name) for name in figures}},
+            lambda: out.print(f"would erase {_describe(found)} of table [bold]{escape(table)}[/]"),
+        )
+    _warn_of_pins(run, table)
+    if dry_run:
+        return
+    if not yes:
+        question = f"Erase {_describe(found)} of table {table} for good?"
+        confirm(question, unasked="give --yes to erase for good", declined="nothing was erased")
+    place = run.place(table)
+    if renew is not None:
+        erasure = renew_condition(place, renew, condition=where)
+    else:
+        erasure = create_erasure(place, condition=where, clock=run.clock, requested_by=requested_by, note=note)
+    is_woken = run.client.workers.wake(MERGE_ERASE, table)
+    if not wait:
+        run.answer({**_to_json(erasure), "woken": is_woken}, lambda: _show_asked(erasure))
+        return
+    print_note(f"erasure {erasure.erasure_id} of table {table} was asked for")
+    erasure = _wait(run, erasure, timeout_ms=wait_ms)
+    run.answer(certificate(erasure), lambda: _show_one(erasure, "nothing: it has ended"))
+    if erasure.state == "refused":
+        print_error(f"erasure {erasure.erasure_id} of table {erasure.table} is refused: {erasure.refusal}")
+        raise typer.Exit(INVALID)
 
 
 @app.command("list")
+@command()
 def list_of_table(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many, newest first.")] = 50,
-    as_json: JsonFlag = False,
+    limit: int = option("--limit", "How many, newest first.", 50, min=1, max=10_000),
 ) -> None:
     """List the erasures of a table, newest first.
 
     Example: icedb erasure list events
     """
-    with open_client(context, table=table) as client:
-        client.table_config(table)
-        found = list_erasures(client.warehouse.table(table), limit=limit)
+    run.client.table_config(table)
+    found = list_erasures(run.place(table), limit=limit)
     document = {"table": table, "erasures": [_to_json(erasure) for erasure in found]}
-    answer(document, as_json=as_json, show=lambda: _show_list(table, found))
+    run.answer(document, lambda: _show_list(table, found))
 
 
 def _show_list(table: str, found: Sequence[Erasure]) -> None:
-    if found:
-        view = make_table("id", "state", "asked", "ended", "rows", "objects", "condition", right=("rows", "objects"))
-        for erasure in found:
-            view.add_row(
+    if not found:
+        print_note(f"no erasure of table {table} was asked for")
+        return
+    print_table(
+        ("id", "state", "asked", "ended", ">rows", ">objects", "condition"),
+        (
+            (
                 erasure.erasure_id,
                 erasure.state,
                 format_time(erasure.requested_ms),
-                format_time(erasure.completed_ms) if erasure.completed_ms else "-",
+                format_time(erasure.completed_ms) if erasure.completed_ms else None,
                 format_count(erasure.row_count),
-                format_count(len(erasure.targets)),
-                escape(_shorten(erasure.condition)),
+                len(erasure.targets),
+                _shorten(erasure.condition),
             )
-        out.print(view)
-    else:
-        print_note(f"no erasure of table {table} was asked for")
+            for erasure in found
+        ),
+    )
 
 
 @app.command("show")
-def show(*, context: typer.Context, table: TableName, erasure_id: ErasureId, as_json: JsonFlag = False) -> None:
+@command()
+def show_one(run: Run, *, table: TableName, erasure_id: ErasureId) -> None:
     """Show one erasure: how far it is, or its certificate. With --json: the whole certificate.
 
     Example: icedb erasure show events 019b7d3c-0000-7000-8000-000000000001 --json
     """
-    with open_client(context, table=table) as client:
-        client.table_config(table)
-        erasure = read_erasure(client.warehouse.table(table), erasure_id)
-        waits_for = _waits_for(client, erasure)
-    answer(certificate(erasure), as_json=as_json, show=lambda: _show_one(erasure, waits_for))
+    run.client.table_config(table)
+    erasure = read_erasure(run.place(table), erasure_id)
+    waits_for = _waits_for(run, erasure)
+    run.answer(certificate(erasure), lambda: _show_one(erasure, waits_for))
 
 
-def _preview(client: Client, table: str, condition: str, *, timeout_ms: int) -> dict[str, Any]:
-    try:
-        result = Task(MERGE_ERASE, table, {"preview": condition}, as_json=True).ask(client, wait_ms=timeout_ms)
-    except TimedOut as error:
-        raise TimedOut(
-            f"nothing was erased: no merge worker said within {timeout_ms / 1000:g} s what would be removed from table "
-            f"{table}. Start one and try again, or raise --check-timeout"
-        ) from error
-    except Unavailable as error:
-        raise Unavailable(f"nothing was erased: a merge worker has to check the condition, and {error}") from error
+def _preview(run: Run, table: str, condition: str, *, timeout_ms: int) -> dict[str, Any]:
     what = f"nothing was erased from table {table}"
-    require_done(result, refused=what, failed=what)
-    return result
+    return run.task(MERGE_ERASE, table, {"preview": condition}).ask_first(
+        timeout_ms,
+        late=f"nothing was erased: no merge worker said within {timeout_ms / 1000:g} s what would be removed from "
+        f"table {table}. Start one and try again, or raise --check-timeout",
+        away="nothing was erased: a merge worker has to check the condition, and ",
+        refused=what,
+        failed=what,
+    )
 
 
 def _describe(found: dict[str, Any]) -> str:
@@ -197,10 +179,9 @@ def _show_asked(erasure: Erasure) -> None:
     print_note(f"see how far it is: icedb erasure show {erasure.table} {erasure.erasure_id}")
 
 
-def _wait(client: Client, erasure: Erasure, *, timeout_ms: int) -> Erasure:
+def _wait(run: Run, erasure: Erasure, *, timeout_ms: int) -> Erasure:
     """Look at an erasure until it has ended; say what it waits for."""
-    clock = SystemClock()
-    store, paths = client.warehouse.store, client.warehouse.table(erasure.table).paths
+    clock = run.clock
     started_ms = woken_ms = clock.monotonic_ms()
     said = ""
     while not erasure.is_closed:
@@ -208,30 +189,29 @@ def _wait(client: Client, erasure: Erasure, *, timeout_ms: int) -> Erasure:
         if now_ms - started_ms >= timeout_ms:
             raise TimedOut(
                 f"erasure {erasure.erasure_id} of table {erasure.table} is not complete after {timeout_ms / 1000:g} s: "
-                f"{_waits_for(client, erasure)}. It goes on by itself; see `icedb erasure show`"
+                f"{_waits_for(run, erasure)}. It goes on by itself; see `icedb erasure show`"
             )
         if now_ms - woken_ms >= WAKE_MS:
-            client.workers.wake(MERGE_ERASE, erasure.table)
+            run.client.workers.wake(MERGE_ERASE, erasure.table)
             woken_ms = now_ms
-        waits_for = _waits_for(client, erasure)
+        waits_for = _waits_for(run, erasure)
         if waits_for != said:
             print_note(waits_for)
             said = waits_for
         clock.sleep_ms(min(POLL_MS, timeout_ms))
-        erasure = read_erasure(TableStore(store, paths), erasure.erasure_id)
+        erasure = read_erasure(run.place(erasure.table), erasure.erasure_id)
     return erasure
 
 
-def _waits_for(client: Client, erasure: Erasure) -> str:
+def _waits_for(run: Run, erasure: Erasure) -> str:
     if erasure.is_closed:
         return "nothing: it has ended"
     if erasure.state == "requested":
-        store, paths = client.warehouse.store, client.warehouse.table(erasure.table).paths
-        staged_count = count_staged_until(TableStore(store, paths), erasure.requested_ms + STORE_RESOLUTION_MS)
+        staged_count = count_staged_until(run.place(erasure.table), erasure.requested_ms + STORE_RESOLUTION_MS)
         if staged_count:
             return f"{format_count(staged_count)} accepted batches have to be flushed first"
         return "a merge worker has to delete the rows"
-    config = client.table_config(erasure.table)
+    config = run.client.table_config(erasure.table)
     versions = ""
     if config.keep_versions:
         versions = (
@@ -245,23 +225,23 @@ def _waits_for(client: Client, erasure: Erasure) -> str:
     when = f", not before {format_time(due_ms)}" if due_ms else ""
     return (
         f"the janitor has to delete {format_count(len(left))} of {format_count(len(erasure.targets))} objects{when}"
-        f"{_describe_pins(client, erasure, config)}{versions}"
+        f"{_describe_pins(run, erasure, config)}{versions}"
     )
 
 
-def _describe_pins(client: Client, erasure: Erasure, config: TableConfig) -> str:
-    keys = [target.key for target in erasure.open_targets]
+def _describe_pins(run: Run, erasure: Erasure, config: TableConfig) -> str:
+    left = [target.key for target in erasure.open_targets]
     return "".join(
         f"; pin {pin.name} holds {format_count(count)} of them"
         + (f" until {format_time(pin.until_ms)}" if pin.until_ms else "")
         + f": icedb unpin {erasure.table} {pin.name}"
-        for pin, count in find_pin_holds(client.warehouse.table(erasure.table), keys, config=config)
+        for pin, count in find_pin_holds(run.place(erasure.table), left, config=config)
     )
 
 
-def _warn_of_pins(client: Client, table: str) -> None:
+def _warn_of_pins(run: Run, table: str) -> None:
     """Say before anything is asked for that pins keep erased rows readable."""
-    listed = list_pins(client.warehouse.table(table))
+    listed = list_pins(run.place(table))
     names = sorted({pin.name for pin in listed.lasting})
     if names:
         err.print(
@@ -271,44 +251,42 @@ def _warn_of_pins(client: Client, table: str) -> None:
         )
 
 
-def _end(erasure: Erasure, *, as_json: bool) -> None:
-    answer(certificate(erasure), as_json=as_json, show=lambda: _show_one(erasure, "nothing: it has ended"))
-    if erasure.state == "refused":
-        print_error(f"erasure {erasure.erasure_id} of table {erasure.table} is refused: {erasure.refusal}")
-        raise typer.Exit(INVALID)
-
-
 def _show_one(erasure: Erasure, waits_for: str) -> None:
     bound = "" if erasure.is_row_count_exact else "at least "
-    pairs = {
-        "erasure": erasure.erasure_id,
-        "table": erasure.table,
-        "state": erasure.state,
-        "condition": erasure.condition,
-        "asked by": erasure.requested_by or "-",
-        "note": erasure.note or "-",
-        "asked for": format_time(erasure.requested_ms),
-        "rows deleted": format_time(erasure.deleted_ms) if erasure.deleted_ms else "-",
-        "complete": format_time(erasure.completed_ms) if erasure.state == "complete" and erasure.completed_ms else "-",
-        "rows removed": f"{bound}{format_count(erasure.row_count)}",
-        "objects": f"{format_count(len(erasure.targets))}, {format_count(len(erasure.open_targets))} still there",
-        "waits for": waits_for,
-    }
-    if erasure.refusal:
-        pairs["refused"] = erasure.refusal
-    print_pairs(pairs)
+    print_pairs(
+        {
+            "erasure": erasure.erasure_id,
+            "table": erasure.table,
+            "state": erasure.state,
+            "condition": erasure.condition,
+            "asked by": erasure.requested_by or "-",
+            "note": erasure.note or "-",
+            "asked for": format_time(erasure.requested_ms),
+            "rows deleted": format_time(erasure.deleted_ms) if erasure.deleted_ms else "-",
+            "complete": (
+                format_time(erasure.completed_ms) if erasure.state == "complete" and erasure.completed_ms else "-"
+            ),
+            "rows removed": f"{bound}{format_count(erasure.row_count)}",
+            "objects": f"{format_count(len(erasure.targets))}, {format_count(len(erasure.open_targets))} still there",
+            "waits for": waits_for,
+            "refused": erasure.refusal or None,
+        }
+    )
     if erasure.targets:
-        view = make_table("object", "size", "rows", "reason", "gone", "known by", right=("size", "rows"))
-        for target in erasure.targets[:SHOWN_OBJECTS]:
-            view.add_row(
-                escape(target.key),
-                format_bytes(target.size_bytes) if target.size_bytes is not None else "?",
-                format_count(target.row_count),
-                target.reason,
-                format_time(target.gone_ms) if target.gone_ms else "-",
-                target.known_by or "-",
-            )
-        out.print(view)
+        print_table(
+            ("object", ">size", ">rows", "reason", "gone", "known by"),
+            (
+                (
+                    target.key,
+                    format_bytes(target.size_bytes) if target.size_bytes is not None else "?",
+                    format_count(target.row_count),
+                    target.reason,
+                    format_time(target.gone_ms) if target.gone_ms else None,
+                    target.known_by or None,
+                )
+                for target in erasure.targets[:SHOWN_OBJECTS]
+            ),
+        )
         if len(erasure.targets) > SHOWN_OBJECTS:
             print_note(f"{format_count(len(erasure.targets) - SHOWN_OBJECTS)} more objects: --json has all")
     _show_not_covered(erasure)

@@ -5,10 +5,9 @@ An import is done by the ingest worker; the command asks it.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 from icedb_log.errors import IceDBError, InvalidRequest, TableHalted, Unavailable
@@ -32,16 +31,15 @@ from icedb_client.cli.output import (
     format_bytes,
     format_count,
     format_span,
-    make_table,
     out,
     print_error,
     print_json,
     print_note,
     print_pairs,
+    print_table,
 )
 from icedb_client.cli.parsing import parse_duration
-from icedb_client.cli.runner import FAILED, JsonFlag, TableName, Task, TimedOut, open_client, waiting
-from icedb_client.client import Client
+from icedb_client.cli.runner import FAILED, Run, TableName, TimedOut, argument, command, flag, option, waiting
 from icedb_client.delivery import EnqueuedBatch, Undelivered, Wait
 from icedb_client.files import DEFAULT_BATCH_ROWS, STDIN_NAME, SUFFIXES, may_hold_rows
 
@@ -51,44 +49,23 @@ MAX_SHOWN_REASONS: Final = 20
 _SHOWN: Final = 80
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """How files are read and sent."""
-
-    batch_rows: int
-    from_row: int
-    data_format: DataFormat | None
-    retry_ms: int
-    batch_id: str | None
-
-
+@command()
 def ingest(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    source: Annotated[str, typer.Argument(help="A file, a folder of files, or - for standard input.")],
-    batch_rows: Annotated[
-        int, typer.Option("--batch-rows", min=1, help="Most events of one batch.")
-    ] = DEFAULT_BATCH_ROWS,
-    from_row: Annotated[
-        int, typer.Option("--from-row", min=1, help="Go on from this row of the file, counted from 1.")
-    ] = 1,
-    batch_id: Annotated[
-        str | None,
-        typer.Option("--batch-id", help="Id of the first batch, if it may be there already: what an error said."),
-    ] = None,
-    input_format: Annotated[
-        DataFormat | None,
-        typer.Option("--format", help="What the input is, if neither content nor name shows it (CSV from a pipe)."),
-    ] = None,
-    retry: Annotated[
-        str, typer.Option("--retry", help="How long a batch is sent again while it is not taken; 0s tries once.")
-    ] = "5m",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until every batch is committed; fail if one is quarantined.")
-    ] = False,
-    timeout: Annotated[str, typer.Option("--timeout", help="How long --wait waits.")] = "5m",
-    as_json: JsonFlag = False,
+    source: str = argument("A file, a folder of files, or - for standard input."),
+    batch_rows: int = option("--batch-rows", "Most events of one batch.", DEFAULT_BATCH_ROWS, min=1),
+    from_row: int = option("--from-row", "Go on from this row of the file, counted from 1.", 1, min=1),
+    batch_id: str | None = option(
+        "--batch-id", "Id of the first batch, if it may be there already: what an error said."
+    ),
+    input_format: DataFormat | None = option(
+        "--format", "What the input is, if neither content nor name shows it (CSV from a pipe)."
+    ),
+    retry: str = option("--retry", "How long a batch is sent again while it is not taken; 0s tries once.", "5m"),
+    wait: bool = flag("--wait", "Wait until every batch is committed; fail if one is quarantined."),
+    timeout: str = option("--timeout", "How long --wait waits.", "5m"),
 ) -> None:
     """Enqueue events: NDJSON, a JSON array, CSV (plain, gzip or zstd), Parquet or Arrow IPC.
 
@@ -96,62 +73,59 @@ def ingest(
 
     Example: icedb ingest events clicks.ndjson.gz --wait
     """
-    timeout_ms = parse_duration(timeout, option="--timeout")
-    options = _Options(
-        batch_rows=batch_rows,
-        from_row=from_row,
-        data_format=input_format,
-        retry_ms=parse_duration(retry, option="--retry"),
-        batch_id=batch_id,
-    )
+    timeout_ms, retry_ms = parse_duration(timeout, option="--timeout"), parse_duration(retry, option="--retry")
     paths = _find_files(source, is_forced=input_format is not None)
     if (from_row > 1 or batch_id is not None) and len(paths) > 1:
         raise InvalidRequest(f"--from-row and --batch-id are for one file, but {source} has {len(paths)}")
-    with open_client(context, table=table) as client:
-        batches: list[EnqueuedBatch] = []
-        try:
-            with _progress(is_shown=not as_json) as progress:
-                for path in paths:
-                    batches.extend(_enqueue(client, table, path, options=options, progress=progress))
-        except IceDBError as error:
-            hint = _resume_hint(error, batches, file_count=len(paths), from_row=from_row)
-            error.args = (f"{error}{hint}",)
-            raise
-        except KeyboardInterrupt:
-            if batches:
-                print_note(
-                    f"{format_count(_count_rows(batches))} rows are accepted in {len(batches)} batches, up to row "
-                    f"{batches[-1].last_row or '?'} of the last file; the batch that was on its way may be, too"
-                )
-            raise
-        report = _report(table, batches)
-        if not as_json:
-            _print_accepted(report, will_wait=wait)
-        if wait and batches:
-            _wait(client, table, batches, timeout_ms=timeout_ms, report=report, is_quiet=as_json)
-    if as_json:
+    how = {
+        "batch_rows": batch_rows,
+        "first_row": from_row,
+        "batch_id": batch_id,
+        "data_format": input_format,
+        "retry_ms": retry_ms,
+    }
+    batches: list[EnqueuedBatch] = []
+    try:
+        with _progress(is_shown=not run.as_json) as progress:
+            for path in paths:
+                batches.extend(_enqueue(run, table, path, progress=progress, how=how))
+    except IceDBError as error:
+        hint = _resume_hint(error, batches, file_count=len(paths), from_row=from_row)
+        error.args = (f"{error}{hint}",)
+        raise
+    except KeyboardInterrupt:
+        if batches:
+            print_note(
+                f"{format_count(_count_rows(batches))} rows are accepted in {len(batches)} batches, up to row "
+                f"{batches[-1].last_row or '?'} of the last file; the batch that was on its way may be, too"
+            )
+        raise
+    report = {
+        "table": table,
+        "batches": len(batches),
+        "rows": _count_rows(batches),
+        "raw_bytes": sum(batch.raw_bytes for batch in batches),
+        "staged_bytes": sum(batch.staged_bytes for batch in batches),
+        "woken": all(batch.is_woken for batch in batches),
+        "batch_ids": [batch.batch_id for batch in batches],
+    }
+    if not run.as_json:
+        _print_accepted(report, will_wait=wait)
+    if wait and batches:
+        _wait(run, report, timeout_ms=timeout_ms)
+    if run.as_json:
         print_json(report)
     if report.get("quarantined") or report.get("bad_rows") or report.get("conflicts"):
         raise typer.Exit(FAILED)
 
 
 def _enqueue(
-    client: Client, table: str, path: Path | None, *, options: _Options, progress: Progress
+    run: Run, table: str, path: Path | None, *, progress: Progress, how: Mapping[str, Any]
 ) -> Iterator[EnqueuedBatch]:
-    name = STDIN_NAME if path is None else path.name
-    size_bytes = path.stat().st_size if path is not None else None
-    task: TaskID = progress.add_task(escape(name), total=size_bytes)
-    found = client.enqueue_file(
-        table,
-        path if path is not None else sys.stdin.buffer,
-        batch_rows=options.batch_rows,
-        first_row=options.from_row,
-        data_format=options.data_format,
-        retry_ms=options.retry_ms,
-        batch_id=options.batch_id,
-        on_wait=_show_wait(progress, task, name),
-    )
-    for batch in found:
+    name, size_bytes = (STDIN_NAME, None) if path is None else (path.name, path.stat().st_size)
+    task = progress.add_task(escape(name), total=size_bytes)
+    source = sys.stdin.buffer if path is None else path
+    for batch in run.client.enqueue_file(table, source, on_wait=_show_wait(progress, task, name), **how):
         progress.update(task, completed=batch.position, description=escape(name))
         yield batch
     if size_bytes is not None:
@@ -207,18 +181,6 @@ def _progress(*, is_shown: bool) -> Progress:
     )
 
 
-def _report(table: str, batches: list[EnqueuedBatch]) -> dict[str, Any]:
-    return {
-        "table": table,
-        "batches": len(batches),
-        "rows": _count_rows(batches),
-        "raw_bytes": sum(batch.raw_bytes for batch in batches),
-        "staged_bytes": sum(batch.staged_bytes for batch in batches),
-        "woken": all(batch.is_woken for batch in batches),
-        "batch_ids": [batch.batch_id for batch in batches],
-    }
-
-
 def _print_accepted(report: dict[str, Any], *, will_wait: bool) -> None:
     if not report["batches"]:
         print_note("nothing to ingest: the input has no rows")
@@ -253,18 +215,11 @@ def _resume_hint(error: IceDBError, batches: list[EnqueuedBatch], *, file_count:
     return f"{accepted}: {'try again and' if isinstance(error, Unavailable) else 'correct it and'} {go_on}"
 
 
-def _wait(
-    client: Client,
-    table: str,
-    batches: list[EnqueuedBatch],
-    *,
-    timeout_ms: int,
-    report: dict[str, Any],
-    is_quiet: bool,
-) -> None:
-    ids = [batch.batch_id for batch in batches]
+def _wait(run: Run, report: dict[str, Any], *, timeout_ms: int) -> None:
+    """Wait for the commit, and add to the report what became of the batches."""
+    table, ids, is_quiet = report["table"], report["batch_ids"], run.as_json
     with waiting("waiting for the commit", is_quiet=is_quiet):
-        found = client.wait_committed(table, ids, timeout_ms=timeout_ms)
+        found = run.client.wait_committed(table, ids, timeout_ms=timeout_ms)
     # These batches were accepted just now: what is not staged, in quarantine or in the log any more was committed.
     committed_count = len(found.committed) + len(found.unknown)
     report["committed"] = committed_count
@@ -299,40 +254,25 @@ def _wait(
         )
 
 
+@command(timeout="1h")
 def import_files(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="s3://bucket/path/*.parquet, or paths of the worker's machine; ** stands for any folders. "
-            "None with --in-place: all files below the table's data folder.",
-        ),
-    ] = None,
-    in_place: Annotated[
-        bool,
-        typer.Option("--in-place", help="The files lie below this table's _data/<partition>/ already: copy nothing."),
-    ] = False,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            help="NAME=VALUE of all files, for files whose statistics do not tell their partition. Repeat for levels.",
-        ),
-    ] = None,
-    changed: Annotated[
-        bool, typer.Option("--changed", help="Import files whose content changed since they were imported as new ones.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be imported; touches nothing.")] = False,
-    assume_landed: Annotated[
-        bool, typer.Option("--assume-landed", help="An import that nobody can tell of any more did land.")
-    ] = False,
-    assume_lost: Annotated[
-        bool, typer.Option("--assume-lost", help="An import that nobody can tell of any more did not land.")
-    ] = False,
-    timeout: Annotated[str, typer.Option("--timeout", help="How long to wait for the worker's result.")] = "1h",
-    as_json: JsonFlag = False,
+    sources: list[str] | None = argument(
+        "s3://bucket/path/*.parquet, or paths of the worker's machine; ** stands for any folders. "
+        "None with --in-place: all files below the table's data folder.",
+        None,
+    ),
+    in_place: bool = flag("--in-place", "The files lie below this table's _data/<partition>/ already: copy nothing."),
+    partition: list[str] | None = option(
+        "--partition",
+        "NAME=VALUE of all files, for files whose statistics do not tell their partition. Repeat for levels.",
+    ),
+    changed: bool = flag("--changed", "Import files whose content changed since they were imported as new ones."),
+    dry_run: bool = flag("--dry-run", "Show what would be imported; touches nothing."),
+    assume_landed: bool = flag("--assume-landed", "An import that nobody can tell of any more did land."),
+    assume_lost: bool = flag("--assume-lost", "An import that nobody can tell of any more did not land."),
 ) -> None:
     """Register existing Parquet files in a table, without rewriting them. Each file once, however often it is asked.
 
@@ -344,28 +284,24 @@ def import_files(
         raise InvalidRequest("give --assume-landed or --assume-lost, not both")
     if not sources and not in_place:
         raise InvalidRequest("give the files to import, e.g. 's3://bucket/path/*.parquet'")
-    arguments: dict[str, Any] = {
-        "sources": [to_url(source) for source in sources or ()],
-        "mode": "in_place" if in_place else "copy",
-        "partition": _parse_partition(partition or ()),
-        "dry_run": dry_run,
-        "changed": changed,
-        "assume": "landed" if assume_landed else "lost" if assume_lost else None,
-    }
-    timeout_ms = parse_duration(timeout, option="--timeout")
-    task = Task(
+    task = run.task(
         INGEST_IMPORT,
         table,
-        arguments,
-        as_json,
+        {
+            "sources": [to_url(source) for source in sources or ()],
+            "mode": "in_place" if in_place else "copy",
+            "partition": _parse_partition(partition or ()),
+            "dry_run": dry_run,
+            "changed": changed,
+            "assume": "landed" if assume_landed else "lost" if assume_lost else None,
+        },
         title=f"import into table {table}",
         note=f"{'reading footers' if dry_run else 'importing'}: an ingest worker is asked; Ctrl-C stops the waiting, "
         "not the import",
         late=". The import may still go on; run it again to see: what is imported is not imported twice",
     )
-    with open_client(context, table=table) as client:
-        client.table_config(table)
-        result = task.ask(client, wait_ms=timeout_ms)
+    run.client.table_config(table)
+    result = task.ask(run.timeout_ms)
     task.finish(result, show=lambda done: _show_import(table, done))
     if result.get("refused"):
         raise typer.Exit(FAILED)
@@ -408,15 +344,13 @@ def _show_import(table: str, result: dict[str, Any]) -> None:
                 "rows": format_count(result["rows"]),
                 "size": format_bytes(result["bytes"]),
                 "partitions": format_count(result["partition_count"]),
-                **({} if result["dry_run"] else {"commits": format_count(result["commits"])}),
+                "commits": None if result["dry_run"] else format_count(result["commits"]),
             }
         )
         shown = result["partitions"][:MAX_SHOWN_PARTITIONS]
         if any(each["partition"] for each in shown):
-            view = make_table("partition", "rows", right=("rows",))
-            for each in shown:
-                view.add_row(escape(each["partition"]), format_count(each["rows"]))
-            out.print(view)
+            rows = ((each["partition"], format_count(each["rows"])) for each in shown)
+            print_table(("partition", ">rows"), rows)
         if result["partition_count"] > len(shown):
             print_note(f"and {format_count(result['partition_count'] - len(shown))} partitions more; --json has them")
     elif not result["refused"]:

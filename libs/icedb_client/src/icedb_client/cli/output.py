@@ -1,11 +1,13 @@
 """What the command prints: results on standard output, everything else on standard error.
 
-With ``--json`` standard output holds one JSON document and nothing else.
+With ``--json`` standard output holds one JSON document and nothing else. What others wrote is shown as it stands: only
+:class:`Markup` has rich's marks.
 """
 
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
@@ -17,7 +19,8 @@ from rich.table import Table
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _KIB: Final = 1024
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
-
+_MAX_TIME_MS: Final = 250_000_000_000_000
+"""In the year 9892; Python's calendar ends soon after."""
 _LAYOUT: Final = "\n\t"
 
 
@@ -40,6 +43,23 @@ def make_visible(text: str) -> str:
 
 out: Final = VisibleConsole(highlight=False, emoji=False)
 err: Final = VisibleConsole(stderr=True, highlight=False, emoji=False)
+
+
+class Markup(str):
+    """Text of ours with rich's marks; what others wrote is escaped in it."""
+
+    __slots__ = ()
+
+
+def print_line(text: str) -> None:
+    """Print one line of a result, with rich's marks: not broken, however narrow the terminal is."""
+    out.print(text, soft_wrap=True)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print plain lines in one go: there may be a hundred thousand."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
 
 
 def print_json(value: Any) -> None:
@@ -69,27 +89,40 @@ def print_note(message: str) -> None:
     err.print(f"[dim]{escape(message)}[/]", soft_wrap=True)
 
 
-def count_of(number: int, what: str) -> str:
-    """Return a number with what is counted, e.g. ``1 row`` or ``2,000 rows``."""
-    return f"{format_count(number)} {what}{'' if number == 1 else 's'}"
+def print_table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table. ``>`` before the name of a column aligns it right, ``<`` left, as it is without.
 
-
-def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Return a table in the command's style; columns named in ``right`` are aligned right."""
+    Of a cell a number gets separators, and ``None`` is a hyphen.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
+        name = column[1:] if column[:1] in ("<", ">") else column
+        table.add_column(escape(name), justify="right" if column.startswith(">") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("-" if cell is None else _text(cell) for cell in row))
+    out.print(table)
 
 
-def print_pairs(pairs: dict[str, str]) -> None:
-    """Print names and values, one pair a line."""
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """Print names and values, one pair a line. A number gets separators; what is ``None`` is left out."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs.items():
-        table.add_row(name, escape(value))
+        if value is not None:
+            table.add_row(name, _text(value))
     out.print(table)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Markup):
+        return value
+    return format_count(value) if type(value) is int else escape(str(value))
+
+
+def count_of(number: int, what: str) -> str:
+    """Return a number with what is counted, e.g. ``1 row`` or ``2,000 rows``."""
+    return f"{format_count(number)} {what}{'' if number == 1 else 's'}"
 
 
 def format_bytes(size_bytes: int) -> str:
@@ -118,13 +151,16 @@ def format_count(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 
+def format_time(time_ms: int) -> str:
+    """Return ISO 8601 in UTC to the millisecond, as options take it; what no calendar has as a number."""
+    if not 0 <= time_ms <= _MAX_TIME_MS:  # a damaged log file, a host without a clock
+        return str(time_ms)
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 class WarningPrinter(logging.Handler):
     """Prints warnings of libraries as one line on standard error."""
 
-    def __init__(self, print_line: Callable[[str], None] = print_note) -> None:
-        super().__init__(logging.WARNING)
-        self._print_line = print_line
-
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
-        self._print_line(f"warning: {record.getMessage()}")
+        print_note(f"warning: {record.getMessage()}")

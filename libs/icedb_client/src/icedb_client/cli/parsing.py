@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
@@ -18,8 +17,6 @@ _RANGE: Final = re.compile(
 )
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHOWN: Final = 80
-_MAX_TIME_MS: Final = 250_000_000_000_000
-"""In the year 9892; Python's calendar ends soon after."""
 
 
 def parse_duration(text: str, *, option: str, floor_ms: int = 0) -> int:
@@ -35,16 +32,14 @@ def parse_duration(text: str, *, option: str, floor_ms: int = 0) -> int:
     return duration_ms
 
 
-def parse_time(text: str, *, option: str) -> int:
+def maybe_duration(text: str | None, *, option: str, floor_ms: int = 0) -> int | None:
+    """Return as :func:`parse_duration`; ``None`` for an option that was not given."""
+    return None if text is None else parse_duration(text, option=option, floor_ms=floor_ms)
+
+
+def maybe_time(text: str | None, *, option: str) -> int | None:
     """Return unix milliseconds from ISO 8601 (UTC if it names no zone) or from digits. Raises InvalidRequest."""
-    return to_ms(text, what=option)
-
-
-def format_time(time_ms: int) -> str:
-    """Return ISO 8601 in UTC to the millisecond, for :func:`parse_time`; what no calendar has as a number."""
-    if not 0 <= time_ms <= _MAX_TIME_MS:  # a damaged log file, a host without a clock
-        return str(time_ms)
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if text is None else to_ms(text, what=option)
 
 
 def parse_columns(texts: Iterable[str], *, option: str) -> dict[str, str]:

@@ -1,39 +1,31 @@
 """``icedb partitions``: what a table's partitions hold, and how they are removed."""
 
 from collections.abc import Collection, Iterable
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
-from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
-from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
 from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
 from icedb_log.table.partitions import decode_partition, select_partitions
 from icedb_log.table.retention import KeptReason, RetentionResult, count_kept, retain_table
-from icedb_log.table.table import Table
-from rich.markup import escape
 from typer.core import TyperGroup
 
-from icedb_client.cli.output import format_bytes, format_count, make_table, out, pick, print_note
-from icedb_client.cli.parsing import format_time, parse_duration
-from icedb_client.cli.runner import (
-    JsonFlag,
-    TableName,
-    Task,
-    Timeout,
-    Wait,
-    YesFlag,
-    answer,
-    confirm,
-    open_client,
-    require_terminal,
+from icedb_client.cli.output import (
+    format_bytes,
+    format_count,
+    format_time,
+    pick,
+    print_line,
+    print_note,
+    print_table,
 )
-from icedb_client.client import Client
+from icedb_client.cli.runner import Run, TableName, YesFlag, argument, command, confirm, flag, require_terminal
 
 SHOWN_PARTITIONS: Final = 20
 """Lines of a removal that is asked about; ``--json`` has all."""
+UNASKED: Final = "give --yes to remove these partitions for good, or --dry-run"
 
 _REASONS: Final[dict[KeptReason, str]] = {
     "young": "their time has not come",
@@ -62,34 +54,34 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_of_table(*, context: typer.Context, table: TableName, as_json: JsonFlag = False) -> None:
+@command()
+def list_of_table(run: Run, *, table: TableName) -> None:
     """List the partitions of a table with what they hold. The word list may be left out.
 
     Example: icedb partitions list events
     """
-    with open_client(context, table=table) as client:
-        infos = list_partitions(_read_log(client, table), client.warehouse.table(table).paths)
-    document = {"table": table, "partitions": [_to_json(info) for info in infos]}
-    answer(document, as_json=as_json, show=lambda: _show_all(table, infos))
+    opened = run.open(table)
+    infos = list_partitions(opened.read_log(), opened.paths)
+
+    def show() -> None:
+        if infos:
+            _show_partitions(infos)
+        else:
+            print_note(f"table {table} has no live data files")
+
+    run.answer({"table": table, "partitions": [_to_json(info) for info in infos]}, show)
 
 
 @app.command("drop")
+@command(waits="10m")
 def drop(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    globs: Annotated[
-        list[str],
-        typer.Argument(metavar="GLOB...", help="Which partitions, e.g. 'd=2023-06-*' or 'd=2023-06-01/u=a*'."),
-    ],
-    drop_all: Annotated[bool, typer.Option("--all", help="Also if that is every partition of the table.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed; touches nothing, needs no worker.")
-    ] = False,
+    globs: list[str] = argument("Which partitions, e.g. 'd=2023-06-*' or 'd=2023-06-01/u=a*'.", metavar="GLOB..."),
+    drop_all: bool = flag("--all", "Also if that is every partition of the table."),
+    dry_run: bool = flag("--dry-run", "Show what would be removed; touches nothing, needs no worker."),
     yes: YesFlag = False,
-    wait: Wait = True,
-    timeout: Timeout = "10m",
-    as_json: JsonFlag = False,
 ) -> None:
     """Remove whole partitions for good, in one commit; all partitions of the globs or none.
 
@@ -97,55 +89,42 @@ def drop(
 
     Example: icedb partitions drop events 'd=2023-06-*' --dry-run
     """
-    wait_ms = parse_duration(timeout, option="--timeout") if wait else None
-    with open_client(context, table=table) as client:
-        planned = _plan_drop(client, table, globs, may_match_all=drop_all)
-        if dry_run:
-            document = {"table": table, "dry_run": True, **_removal_to_json(planned)}
-            answer(document, as_json=as_json, show=lambda: _show_removal(planned))
-            return
-        if not yes:
-            _confirm(table, planned, can_ask=not as_json)
-        arguments = {"globs": list(globs), "may_match_all": drop_all}
-        Task(MERGE_DROP_PARTITIONS, table, arguments, as_json).run(client, wait_ms=wait_ms)
+
+    def choose(_view: LogView, infos: tuple[PartitionInfo, ...]) -> Collection[str]:
+        return select_partitions(table, globs, [info.path for info in infos], may_match_all=drop_all)
+
+    planned = remove_partitions(run.open(table, owner="dry run"), choose, dry_run=True)
+    if dry_run:
+        document = {"table": table, "dry_run": True, **_removal_to_json(planned)}
+        run.answer(document, lambda: _show_removal(planned))
+        return
+    if not yes:
+        _confirm(table, planned, can_ask=not run.as_json)
+    run.task(MERGE_DROP_PARTITIONS, table, {"globs": list(globs), "may_match_all": drop_all}).carry_out()
 
 
 @app.command("expire")
+@command(waits="10m")
 def expire(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show what retention would remove now, and why the rest stays."),
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Also if that is most of the table: settings and clocks were looked at."),
-    ] = False,
-    wait: Wait = True,
-    timeout: Timeout = "10m",
-    as_json: JsonFlag = False,
+    dry_run: bool = flag("--dry-run", "Show what retention would remove now, and why the rest stays."),
+    force: bool = flag("--force", "Also if that is most of the table: settings and clocks were looked at."),
 ) -> None:
     """Remove the partitions whose retention has passed now, as the merge workers do once an hour.
 
     Example: icedb partitions expire events --dry-run
     """
-    wait_ms = parse_duration(timeout, option="--timeout") if wait else None
-    with open_client(context, table=table) as client:
-        config = client.table_config(table)
-        if config.retention_ms is None:
-            raise InvalidRequest(
-                f"table {table} has no retention; set one with `icedb table alter {table} --retention 90d`"
-            )
-        if not dry_run:
-            arguments = {"force": True} if force else {}
-            Task(MERGE_RETAIN, table, arguments, as_json).run(client, wait_ms=wait_ms)
-            return
-        result = retain_table(
-            Table.open(client.warehouse.table(table), clock=SystemClock(), owner="dry run"),
-            dry_run=True,
+    opened = run.open(table, owner="dry run")
+    if opened.config.retention_ms is None:
+        raise InvalidRequest(
+            f"table {table} has no retention; set one with `icedb table alter {table} --retention 90d`"
         )
+    if not dry_run:
+        run.task(MERGE_RETAIN, table, {"force": True} if force else {}).carry_out()
+        return
+    result = retain_table(opened, dry_run=True)
     document = {
         "table": table,
         "dry_run": True,
@@ -153,49 +132,26 @@ def expire(
         **_removal_to_json(result.removal),
         "kept": [{"path": one.info.path, **pick(one, "reason", "until_ms")} for one in result.plan.kept],
     }
-    answer(document, as_json=as_json, show=lambda: _show_expiry(result))
-
-
-def _read_log(client: Client, table: str) -> LogView:
-    config = client.table_config(table)
-    reader = LogReader(
-        client.warehouse.table(table),
-        clock=SystemClock(),
-        max_refresh_ms=config.log_grace_ms // 2,
-    )
-    return reader.read()
-
-
-def _plan_drop(client: Client, table: str, globs: list[str], *, may_match_all: bool) -> RemovalResult:
-    def choose(_view: LogView, infos: tuple[PartitionInfo, ...]) -> Collection[str]:
-        return select_partitions(table, globs, [info.path for info in infos], may_match_all=may_match_all)
-
-    return remove_partitions(
-        Table.open(client.warehouse.table(table), clock=SystemClock(), owner="dry run"),
-        choose,
-        dry_run=True,
-    )
+    run.answer(document, lambda: _show_expiry(result))
 
 
 def _confirm(table: str, planned: RemovalResult, *, can_ask: bool) -> None:
-    unasked = "give --yes to remove these partitions for good, or --dry-run"
-    require_terminal(unasked, can_ask=can_ask)
+    require_terminal(UNASKED, can_ask=can_ask)
     _show_partitions(planned.partitions[:SHOWN_PARTITIONS])
     count = len(planned.partitions)
     if count > SHOWN_PARTITIONS:
         print_note(f"and {format_count(count - SHOWN_PARTITIONS)} more")
     question = f"Remove {count} partitions with {format_count(planned.row_count)} rows of table {table} for good?"
-    confirm(question, unasked=unasked, declined="nothing was removed")
+    confirm(question, unasked=UNASKED, declined="nothing was removed")
 
 
 def _show_removal(removal: RemovalResult) -> None:
     if removal.partitions:
         _show_partitions(removal.partitions)
-    out.print(
+    print_line(
         f"would remove {format_count(len(removal.partitions))} partitions: "
         f"{format_count(len(removal.removed_paths))} data files, {format_count(removal.row_count)} rows, "
-        f"{format_bytes(removal.size_bytes)}",
-        soft_wrap=True,
+        f"{format_bytes(removal.size_bytes)}"
     )
 
 
@@ -206,29 +162,25 @@ def _show_expiry(result: RetentionResult) -> None:
         if count:
             times = [one.until_ms for one in plan.kept if one.reason == reason and one.until_ms is not None]
             first = f"; the first goes at {format_time(min(times))}" if times else ""
-            out.print(f"{format_count(count)} stay, {reason}: {_REASONS[reason]}{first}", soft_wrap=True)
+            print_line(f"{format_count(count)} stay, {reason}: {_REASONS[reason]}{first}")
     if plan.refusal:
         print_note(plan.refusal)
 
 
-def _show_all(table: str, infos: Iterable[PartitionInfo]) -> None:
-    if infos:
-        _show_partitions(infos)
-    else:
-        print_note(f"table {table} has no live data files")
-
-
 def _show_partitions(infos: Iterable[PartitionInfo]) -> None:
-    table = make_table("partition", "files", "rows", "size", "newest", right=("files", "rows", "size"))
-    for info in infos:
-        table.add_row(
-            escape(decode_partition(info.path) or "(the table has no partitions)"),
-            format_count(info.file_count),
-            format_count(info.row_count),
-            format_bytes(info.size_bytes),
-            format_time(info.newest_ms),
-        )
-    out.print(table)
+    print_table(
+        ("partition", ">files", ">rows", ">size", "newest"),
+        (
+            (
+                decode_partition(info.path) or "(the table has no partitions)",
+                info.file_count,
+                format_count(info.row_count),
+                format_bytes(info.size_bytes),
+                format_time(info.newest_ms),
+            )
+            for info in infos
+        ),
+    )
 
 
 def _removal_to_json(removal: RemovalResult) -> dict[str, Any]:

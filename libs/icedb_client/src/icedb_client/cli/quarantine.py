@@ -6,28 +6,25 @@ from itertools import zip_longest
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_quarantined
 from icedb_log.ingest.quarantine_ops import drop_quarantined, retry_quarantined
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.store_clock import AlignedClock
-from icedb_log.store.table_store import TableStore
 from rich.markup import escape
 
 from icedb_client.cli.output import (
     format_bytes,
     format_count,
+    format_time,
     out,
     pick,
     print_error,
-    print_json,
+    print_line,
     print_note,
     print_pairs,
 )
-from icedb_client.cli.parsing import format_time
-from icedb_client.cli.runner import JsonFlag, TableName, YesFlag, answer, confirm, exit_code, open_client
-from icedb_client.client import Client
+from icedb_client.cli.runner import Run, TableName, YesFlag, argument, command, confirm, exit_code, flag, option
 from icedb_client.files import format_of_key, preview_lines
 
 DEFAULT_SHOWN_LINES: Final = 5
@@ -48,96 +45,95 @@ class _Result:
 
 
 @app.command("list")
-def list_quarantine(*, context: typer.Context, table: TableName, as_json: JsonFlag = False) -> None:
+@command()
+def list_quarantine(run: Run, *, table: TableName) -> None:
     """List what is in quarantine, oldest first, with the reason.
 
     Example: icedb quarantine list events
     """
-    with open_client(context, table=table) as client:
-        client.table_config(table)
-        found = list_quarantined(client.warehouse.table(table))
-    document = {"table": table, "batches": [_to_json(entry) for entry in found]}
-    answer(document, as_json=as_json, show=lambda: _show_list(found))
+    run.client.table_config(table)
+    found = list_quarantined(run.place(table))
+    run.answer({"table": table, "batches": [_to_json(entry) for entry in found]}, lambda: _show_list(found))
 
 
 def _show_list(found: Sequence[QuarantinedBatch]) -> None:
     if not found:
         print_note("nothing is in quarantine")
     for entry in found:
-        out.print(
+        print_line(
             f"[bold]{escape(entry.batch_id)}[/]  {format_time(entry.quarantined_ms)}  {_describe(entry)}  "
-            f"{format_bytes(entry.size_bytes)}",
-            soft_wrap=True,
+            f"{format_bytes(entry.size_bytes)}"
         )
         for line in entry.reason.splitlines():
-            out.print(f"  {escape(line)}", soft_wrap=True)
+            print_line(f"  {escape(line)}")
 
 
 @app.command("show")
-def show(
+@command()
+def show_entry(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    batch_id: Annotated[str, typer.Argument(help="Id of the batch, as `icedb quarantine list` shows it.")],
-    lines: Annotated[int, typer.Option("--lines", min=0, help="Most lines of the payload.")] = DEFAULT_SHOWN_LINES,
-    as_json: JsonFlag = False,
+    batch_id: str = argument("Id of the batch, as `icedb quarantine list` shows it."),
+    lines: int = option("--lines", "Most lines of the payload.", DEFAULT_SHOWN_LINES, min=0),
 ) -> None:
     """Show why a batch is in quarantine, and the first lines of what is kept of it, bad rows each with its reason.
 
     Example: icedb quarantine show events 019b7d3c-0000-7000-8000-000000000001
     """
-    with open_client(context, table=table) as client:
-        client.table_config(table)
-        entry = _find(client, table, batch_id)
-        try:
-            body = client.warehouse.store.get(entry.payload_key).body
-        except NotFound:
-            body = b""
+    run.client.table_config(table)
+    found = find_reason(run.place(table), batch_id)
+    if found is None:
+        raise NotFound(
+            f"table {table}: batch {batch_id[:80]!r} is not in quarantine; see `icedb quarantine list {table}`"
+        )
+    entry = found.entry
+    try:
+        body = run.client.warehouse.store.get(entry.payload_key).body
+    except NotFound:
+        body = b""
     staging_format = format_of_key(entry.payload_key)
     preview = preview_lines(body, staging_format, limit=lines) if body else ("(the payload is gone)",)
     reasons = entry.row_reasons[: len(preview)]
-    row_reasons = [{"row": number, "reason": what} for number, what in reasons]
     document = {
         "table": table,
         **_to_json(entry),
         "format": staging_format,
         "lines": preview,
-        "row_reasons": row_reasons,
+        "row_reasons": [{"row": number, "reason": what} for number, what in reasons],
     }
-    if as_json:
-        print_json(document)
-        return
-    print_pairs(
-        {
-            "batch": entry.batch_id,
-            "what": _describe(entry),
-            "since": format_time(entry.quarantined_ms),
-            "reason": entry.reason,
-            "payload": entry.payload_key,
-            "size": f"{format_bytes(entry.size_bytes)} of {staging_format}",
-            **({} if entry.retry_id is None else {"retried as": entry.retry_id}),
-        }
-    )
-    if preview:
-        out.print()
-    for line, reason in zip_longest(preview, reasons):
-        out.print(escape(line), soft_wrap=True)
-        if reason is not None:
-            out.print(f"  [dim]row {reason[0]}:[/] {escape(reason[1])}", soft_wrap=True)
+
+    def show() -> None:
+        print_pairs(
+            {
+                "batch": entry.batch_id,
+                "what": _describe(entry),
+                "since": format_time(entry.quarantined_ms),
+                "reason": entry.reason,
+                "payload": entry.payload_key,
+                "size": f"{format_bytes(entry.size_bytes)} of {staging_format}",
+                "retried as": entry.retry_id,
+            }
+        )
+        if preview:
+            out.print()
+        for line, reason in zip_longest(preview, reasons):
+            print_line(escape(line))
+            if reason is not None:
+                print_line(f"  [dim]row {reason[0]}:[/] {escape(reason[1])}")
+
+    run.answer(document, show)
 
 
 @app.command("retry")
+@command()
 def retry(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
     batch_ids: BatchIds = None,
     take_all: TakeAll = False,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Also where nobody can tell whether the rows are live: they may come twice."),
-    ] = False,
-    as_json: JsonFlag = False,
+    force: bool = flag("--force", "Also where nobody can tell whether the rows are live: they may come twice."),
 ) -> None:
     """Stage batches again, under fresh ids: after the table or its policies were changed so that they fit.
 
@@ -145,51 +141,39 @@ def retry(
 
     Example: icedb quarantine retry events --all
     """
-    with open_client(context, table=table) as client:
-        store, paths = client.warehouse.store, client.warehouse.table(table).paths
-
-        clock = AlignedClock(SystemClock(), store, may_ask=True)
-
-        def work(batch_id: str) -> str:
-            return retry_quarantined(TableStore(store, paths), batch_id, clock=clock, force=force)
-
-        results = _for_each(_choose(client, table, batch_ids, take_all=take_all), work)
-        is_woken = any(result.error is None for result in results) and client.workers.wake(INGEST_FLUSH, table)
-    _print_results(table, results, what="retried", as_json=as_json, fields={"woken": is_woken})
+    place = run.place(table)
+    clock = AlignedClock(run.clock, place.store, may_ask=True)
+    chosen = _choose(run, table, batch_ids, take_all=take_all)
+    results = _for_each(chosen, lambda batch_id: retry_quarantined(place, batch_id, clock=clock, force=force))
+    is_woken = any(result.error is None for result in results) and run.client.workers.wake(INGEST_FLUSH, table)
+    _answer(run, table, results, what="retried", woken=is_woken)
 
 
 @app.command("drop")
+@command()
 def drop(
-    *,
-    context: typer.Context,
-    table: TableName,
-    batch_ids: BatchIds = None,
-    take_all: TakeAll = False,
-    yes: YesFlag = False,
-    as_json: JsonFlag = False,
+    run: Run, *, table: TableName, batch_ids: BatchIds = None, take_all: TakeAll = False, yes: YesFlag = False
 ) -> None:
     """Delete batches from quarantine for good; their rows are lost.
 
     Example: icedb quarantine drop events 019b7d3c-0000-7000-8000-000000000001 --yes
     """
-    with open_client(context, table=table) as client:
-        store, paths = client.warehouse.store, client.warehouse.table(table).paths
-        chosen = _choose(client, table, batch_ids, take_all=take_all)
-        if chosen and not yes:
-            question = f"Delete {len(chosen)} batches of table {table} from quarantine for good?"
-            confirm(question, unasked="give --yes to delete for good", declined="nothing was deleted")
-        results = _for_each(chosen, lambda batch_id: drop_quarantined(TableStore(store, paths), batch_id))
-    _print_results(table, results, what="dropped", as_json=as_json, fields={})
+    chosen = _choose(run, table, batch_ids, take_all=take_all)
+    if chosen and not yes:
+        question = f"Delete {len(chosen)} batches of table {table} from quarantine for good?"
+        confirm(question, unasked="give --yes to delete for good", declined="nothing was deleted")
+    results = _for_each(chosen, lambda batch_id: drop_quarantined(run.place(table), batch_id))
+    _answer(run, table, results, what="dropped")
 
 
-def _choose(client: Client, table: str, batch_ids: list[str] | None, *, take_all: bool) -> tuple[str, ...]:
+def _choose(run: Run, table: str, batch_ids: list[str] | None, *, take_all: bool) -> tuple[str, ...]:
     """Return the ids that a command is about."""
-    client.table_config(table)
+    run.client.table_config(table)
     if take_all == bool(batch_ids):
         raise InvalidRequest("give ids of batches, or --all; see `icedb quarantine list`")
     if not take_all:
         return tuple(dict.fromkeys(batch_ids or ()))
-    return tuple(entry.batch_id for entry in list_quarantined(client.warehouse.table(table)))
+    return tuple(entry.batch_id for entry in list_quarantined(run.place(table)))
 
 
 def _for_each(batch_ids: Sequence[str], work: Callable[[str], str | None]) -> list[_Result]:
@@ -205,35 +189,27 @@ def _for_each(batch_ids: Sequence[str], work: Callable[[str], str | None]) -> li
     return results
 
 
-def _print_results(table: str, results: Sequence[_Result], *, what: str, as_json: bool, fields: dict[str, Any]) -> None:
+def _answer(run: Run, table: str, results: Sequence[_Result], *, what: str, **fields: object) -> None:
     done = [result for result in results if result.error is None]
     failed = [(result.batch_id, result.error) for result in results if result.error is not None]
-    if as_json:
-        rows = [
-            {"batch_id": result.batch_id, **({} if result.retry_id is None else {"retry_id": result.retry_id})}
-            for result in done
-        ]
-        errors = [{"batch_id": batch_id, "error": str(error)} for batch_id, error in failed]
-        print_json({"table": table, what: rows, "failed": errors, **fields})
-    elif not results:
-        print_note("nothing is in quarantine")
-    else:
+
+    def show() -> None:
+        if not results:
+            print_note("nothing is in quarantine")
         for result in done:
             again = "" if result.retry_id is None else f" as {result.retry_id}"
-            out.print(f"{what} [bold]{escape(result.batch_id)}[/]{again}", soft_wrap=True)
+            print_line(f"{what} [bold]{escape(result.batch_id)}[/]{again}")
+
+    rows = [
+        {"batch_id": result.batch_id, **({} if result.retry_id is None else {"retry_id": result.retry_id})}
+        for result in done
+    ]
+    errors = [{"batch_id": batch_id, "error": str(error)} for batch_id, error in failed]
+    run.answer({"table": table, what: rows, "failed": errors, **fields}, show)
     for _, error in failed:
         print_error(str(error))
     if failed:
         raise typer.Exit(exit_code(failed[0][1]))
-
-
-def _find(client: Client, table: str, batch_id: str) -> QuarantinedBatch:
-    found = find_reason(client.warehouse.table(table), batch_id)
-    if found is None:
-        raise NotFound(
-            f"table {table}: batch {batch_id[:80]!r} is not in quarantine; see `icedb quarantine list {table}`"
-        )
-    return found.entry
 
 
 def _describe(entry: QuarantinedBatch) -> str:

@@ -1,140 +1,121 @@
-"""``icedb snapshot``, ``query``, ``changes``, ``watch``: read tables, for people, scripts and other engines."""
+"""``icedb snapshot``, ``query``, ``changes``, ``watch``, pins: read tables, for people, scripts and other engines."""
 
-import sys
-from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 import orjson
 import typer
+from icedb_log.clean.drop import read_kept_config
+from icedb_log.clean.pins import Pin, PinStatus, create_pin, is_lasting, list_pins
+from icedb_log.clean.pins import unpin as end_pin
 from icedb_log.clock import parse_uuid7_ms
+from icedb_log.keys import pin_name_of
 from icedb_log.table.partitions import parse_partition_filters
+from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
 from icedb_client.cli.output import (
+    Markup,
     format_bytes,
     format_count,
-    make_table,
+    format_span,
+    format_time,
     out,
     pick,
     print_json,
+    print_lines,
     print_note,
     print_pairs,
+    print_table,
 )
-from icedb_client.cli.parsing import format_time, parse_duration, parse_time
-from icedb_client.cli.runner import JsonFlag, TableName, answer, open_client
+from icedb_client.cli.parsing import maybe_duration, maybe_time
+from icedb_client.cli.runner import Run, TableName, argument, command, open_client, option
 from icedb_client.client import QueryResult
-from icedb_client.file_list import FileList
-from icedb_client.requests import Changes, SnapshotEvent
-from icedb_client.snapshots import DataFile, Snapshot
+from icedb_client.file_list import DataFile, FileList
+from icedb_client.requests import Changes, SnapshotEvent, to_ms
+from icedb_client.snapshots import Snapshot
 
 SHOWN_FILES: Final = 20
 SHOWN_ROWS: Final = 100
 FETCH_ROWS: Final = 10_000
 _NAME_WIDTH: Final = 20
 _EVENT: Final = ("table", "snapshot_id", "file_count", "row_count", "size_bytes", "last_commit_ms", "problem")
+_NUMERIC: Final = ("BIGINT", "INTEGER", "HUGEINT", "DOUBLE", "FLOAT", "DECIMAL", "UBIGINT", "SMALLINT")
 
 SnapshotFormat = Literal["table", "paths", "duckdb", "clickhouse", "json"]
-
 AsOf = Annotated[
-    str | None,
-    typer.Option("--as-of", help="Time travel: 2026-01-02T03:04:05Z, a date, or unix milliseconds."),
+    str | None, typer.Option("--as-of", help="Time travel: 2026-01-02T03:04:05Z, a date, or unix milliseconds.")
 ]
-Pin = Annotated[
-    str | None,
-    typer.Option("--pin", help="What this pin has pinned, however long ago; see `icedb pins`."),
+PinOption = Annotated[
+    str | None, typer.Option("--pin", help="What this pin has pinned, however long ago; see `icedb pins`.")
 ]
-Where = Annotated[
-    str | None,
-    typer.Option(
-        "--where",
-        metavar="CONDITION",
-        help="Only files that can hold a row for which this is true: SQL in DuckDB's dialect, "
-        "e.g. \"event = 'signup' and amount >= 10\". The statements of duckdb and clickhouse apply it to rows, too.",
-    ),
-]
+PinName = Annotated[str, typer.Argument(help="Name of the pin: a to z, 0 to 9, _ and -.")]
 MaxStaleness = Annotated[
     str | None,
     typer.Option("--max-staleness", help="How old the snapshot service's knowledge may be, e.g. 5s; 0s reads now."),
 ]
 
 
+@command()
 def snapshot(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
     as_of: AsOf = None,
-    pin: Pin = None,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            help="Only these partitions: d=2026-01-02, d>=2026-01-01, 'd<2026-02-01', 'country is null'. "
-            "Repeat = for several values.",
-        ),
-    ] = None,
-    where: Where = None,
+    pin: PinOption = None,
+    partition: list[str] | None = option(
+        "--partition",
+        "Only these partitions: d=2026-01-02, d>=2026-01-01, 'd<2026-02-01', 'country is null'. "
+        "Repeat = for several values.",
+    ),
+    where: str | None = option(
+        "--where",
+        "Only files that can hold a row for which this is true: SQL in DuckDB's dialect, "
+        "e.g. \"event = 'signup' and amount >= 10\". The statements of duckdb and clickhouse apply it to rows, too.",
+        metavar="CONDITION",
+    ),
     max_staleness: MaxStaleness = None,
-    min_commit: Annotated[
-        str | None,
-        typer.Option(
-            "--min-commit", metavar="BATCH_ID", help="Wait for what this batch brought: the id that an ingest printed."
-        ),
-    ] = None,
-    presign: Annotated[
-        str | None,
-        typer.Option("--presign", metavar="DURATION", help="Give URLs that need no credentials for so long, e.g. 1h."),
-    ] = None,
-    output_format: Annotated[
-        SnapshotFormat,
-        typer.Option("--format", help="table; paths: one URI a line; duckdb, clickhouse: SQL to paste; json."),
-    ] = "table",
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Files shown in a table.")] = SHOWN_FILES,
-    as_json: JsonFlag = False,
+    min_commit: str | None = option(
+        "--min-commit", "Wait for what this batch brought: the id that an ingest printed.", metavar="BATCH_ID"
+    ),
+    presign: str | None = option(
+        "--presign", "Give URLs that need no credentials for so long, e.g. 1h.", metavar="DURATION"
+    ),
+    output_format: SnapshotFormat = option(
+        "--format", "table; paths: one URI a line; duckdb, clickhouse: SQL to paste; json.", "table"
+    ),
+    limit: int = option("--limit", "Files shown in a table.", SHOWN_FILES, min=0),
 ) -> None:
     """Name the live data files of a table: now, at an earlier time, or as they were pinned.
 
     Example: icedb snapshot events --partition d=2026-01-02 --format paths
     """
-    filters = parse_partition_filters(partition or ())
     if min_commit is not None:
         parse_uuid7_ms(min_commit)  # a typing error must not wait until it times out
-    with open_client(context, table=table) as client:
-        found = client.snapshot(
-            table,
-            as_of=parse_time(as_of, option="--as-of") if as_of is not None else None,
-            pin=pin,
-            partitions=filters,
-            where=where,
-            max_staleness_ms=_staleness(max_staleness),
-            min_commit=min_commit,
-            presign_ms=None if presign is None else parse_duration(presign, option="--presign", floor_ms=1),
-        )
-    _print_as(found, "json" if as_json else output_format, limit=limit)
-
-
-def _print_as(found: Snapshot, shape: SnapshotFormat, *, limit: int) -> None:
-    """Print a snapshot. Raises InvalidRequest if it cannot be said in the SQL that is asked for."""
-    if shape == "json":
+    found = run.client.snapshot(
+        table,
+        as_of=maybe_time(as_of, option="--as-of"),
+        pin=pin,
+        partitions=parse_partition_filters(partition or ()),
+        where=where,
+        max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
+        min_commit=min_commit,
+        presign_ms=maybe_duration(presign, option="--presign", floor_ms=1),
+    )
+    if run.as_json or output_format == "json":
         print_json(_snapshot_to_json(found))
-    elif shape == "paths":
-        _print_lines(found.files.uris)
-    elif shape == "duckdb":
+    elif output_format == "paths":
+        print_lines(found.files.uris)
+    elif output_format == "duckdb":
         from icedb_client.duck import select_from  # noqa: PLC0415 - DuckDB is loaded by those who need it
 
-        _print_lines([f"{select_from(found)};"])
-    elif shape == "clickhouse":
+        print_lines([f"{select_from(found)};"])
+    elif output_format == "clickhouse":
         from icedb_client.clickhouse import to_clickhouse  # noqa: PLC0415 - as above
 
-        _print_lines([to_clickhouse(found)])
+        print_lines([to_clickhouse(found)])
     else:
         _show_snapshot(found, limit=limit)
-
-
-def _print_lines(lines: Iterable[str]) -> None:
-    """Print lines in one go: there may be a hundred thousand."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
 
 
 def _show_snapshot(found: Snapshot, *, limit: int) -> None:
@@ -146,28 +127,24 @@ def _show_snapshot(found: Snapshot, *, limit: int) -> None:
             "data files": f"{format_count(len(found.files))}{pruned}",
             "rows": format_count(found.row_count),
             "size": format_bytes(found.size_bytes),
-            "last commit": format_time(found.last_commit_ms) if found.last_commit_ms is not None else "none yet",
-            **({"as of": format_time(found.as_of_ms)} if found.as_of_ms is not None else {}),
-            **({} if found.as_of_ms is None else {"stable": "yes" if found.is_stable else "not yet"}),
-            **({"oldest time": format_time(found.horizon_ms)} if found.horizon_ms is not None else {}),
+            "last commit": "none yet" if found.last_commit_ms is None else format_time(found.last_commit_ms),
+            "as of": None if found.as_of_ms is None else format_time(found.as_of_ms),
+            "stable": None if found.as_of_ms is None else "yes" if found.is_stable else "not yet",
+            "oldest time": None if found.horizon_ms is None else format_time(found.horizon_ms),
         }
     )
-    if not found.files or not limit:
-        return
-    out.print()
-    table = make_table("partition", "rows", "size", "file", right=("rows", "size"))
-    for file in found.files[:limit]:
-        table.add_row(*_describe_file(file))
-    out.print(table)
-    if len(found.files) > limit:
-        print_note(f"{len(found.files) - limit} more files; --limit shows more, --format paths all")
+    if found.files and limit:
+        out.print()
+        print_table(("partition", ">rows", ">size", "file"), map(_describe_file, found.files[:limit]))
+        if len(found.files) > limit:
+            print_note(f"{len(found.files) - limit} more files; --limit shows more, --format paths all")
 
 
-def _describe_file(file: DataFile) -> tuple[str, str, str, str]:
+def _describe_file(file: DataFile) -> tuple[str | None, str, str, str]:
     """Return the cells of a file: partition, rows, size, name."""
     partition = "/".join(f"{name}={value}" for name, value in file.partition.items())
     name = file.path.rpartition("/")[2]
-    return escape(partition or "-"), format_count(file.row_count), format_bytes(file.size_bytes), escape(name)
+    return partition or None, format_count(file.row_count), format_bytes(file.size_bytes), name
 
 
 def _snapshot_to_json(found: Snapshot) -> dict[str, Any]:
@@ -188,124 +165,94 @@ def _file_to_json(file: DataFile) -> dict[str, Any]:
     }
 
 
+@command()
 def query(
+    run: Run,
     *,
-    context: typer.Context,
-    sql: Annotated[str, typer.Argument(help="One reading statement; tables are named as they are.")],
+    sql: str = argument("One reading statement; tables are named as they are."),
     as_of: AsOf = None,
-    pin: Pin = None,
+    pin: PinOption = None,
     max_staleness: MaxStaleness = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=0, help="Most rows printed (100 on a terminal, all with --json).")
-    ] = None,
-    as_json: JsonFlag = False,
+    limit: int | None = option("--limit", "Most rows printed (100 on a terminal, all with --json).", min=0),
 ) -> None:
     """Run a query with DuckDB over consistent snapshots of the tables it names.
 
     Example: icedb query "select event, count(*) from events group by all order by 2 desc"
     """
-    with open_client(context) as client:
-        result = client.query(
-            sql,
-            as_of=parse_time(as_of, option="--as-of") if as_of is not None else None,
-            pin=pin,
-            max_staleness_ms=_staleness(max_staleness),
-        )
-        try:
-            _print_result(result, limit=limit, as_json=as_json)
-        finally:
-            result.connection.close()
-
-
-def _print_result(result: QueryResult, *, limit: int | None, as_json: bool) -> None:
-    columns = list(result.relation.columns)
-    most = limit if limit is not None else (None if as_json else SHOWN_ROWS)
-    rows, has_more = _fetch(result, most)
-    if as_json:
-        print_json(
-            {
-                "columns": [
-                    {"name": name, "type": str(sql_type)}
-                    for name, sql_type in zip(columns, result.relation.types, strict=True)
-                ],
-                "rows": [dict(zip(columns, row, strict=True)) for row in rows],
-                "row_count": len(rows),
-                "has_more": has_more,
-                "snapshots": {name: found.snapshot_id for name, found in result.snapshots.items()},
-            }
-        )
-        return
-    numeric = tuple(
-        name for name, sql_type in zip(columns, result.relation.types, strict=True) if _is_numeric(str(sql_type))
+    result = run.client.query(
+        sql,
+        as_of=maybe_time(as_of, option="--as-of"),
+        pin=pin,
+        max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
     )
-    table = make_table(*(escape(name) for name in columns), right=numeric)
-    for row in rows:
-        table.add_row(*("[dim]null[/]" if value is None else escape(str(value)) for value in row))
-    out.print(table)
+    try:
+        most = limit if limit is not None or run.as_json else SHOWN_ROWS
+        rows, has_more = _fetch(result, most)
+        columns = [
+            (name, str(sql_type)) for name, sql_type in zip(result.relation.columns, result.relation.types, strict=True)
+        ]
+        document = {
+            "columns": [{"name": name, "type": sql_type} for name, sql_type in columns],
+            "rows": [dict(zip(result.relation.columns, row, strict=True)) for row in rows],
+            "row_count": len(rows),
+            "has_more": has_more,
+            "snapshots": {name: found.snapshot_id for name, found in result.snapshots.items()},
+        }
+        run.answer(document, lambda: _show_rows(columns, rows, has_more=has_more))
+    finally:
+        result.connection.close()
+
+
+def _show_rows(columns: list[tuple[str, str]], rows: list[tuple[Any, ...]], *, has_more: bool) -> None:
+    print_table(
+        (f"{'>' if sql_type.startswith(_NUMERIC) else '<'}{name}" for name, sql_type in columns),
+        ([Markup("[dim]null[/]") if value is None else str(value) for value in row] for row in rows),
+    )
     if has_more:
-        print_note(f"the first {most} rows; --limit shows more")
+        print_note(f"the first {len(rows)} rows; --limit shows more")
 
 
 def _fetch(result: QueryResult, most: int | None) -> tuple[list[tuple[Any, ...]], bool]:
-    from icedb_client.duck import UNREADABLE, unreadable  # noqa: PLC0415 - DuckDB is loaded by those who need it
-
+    """Return at most so many rows, and whether there are more."""
     rows: list[tuple[Any, ...]] = []
-    try:
-        while most is None or len(rows) <= most:
-            wanted = FETCH_ROWS if most is None else min(FETCH_ROWS, most + 1 - len(rows))
-            found = result.relation.fetchmany(wanted)
-            if not found:
-                break
-            rows.extend(found)
-    except UNREADABLE as error:
-        raise unreadable(error) from error
-    has_more = most is not None and len(rows) > most
-    return (rows[:most] if has_more else rows), has_more
+    while most is None or len(rows) <= most:
+        wanted = FETCH_ROWS if most is None else min(FETCH_ROWS, most + 1 - len(rows))
+        found = result.relation.fetchmany(wanted)
+        if not found:
+            break
+        rows.extend(found)
+    return rows[:most], most is not None and len(rows) > most
 
 
-def _is_numeric(sql_type: str) -> bool:
-    return sql_type.startswith(("BIGINT", "INTEGER", "HUGEINT", "DOUBLE", "FLOAT", "DECIMAL", "UBIGINT", "SMALLINT"))
-
-
-def _staleness(text: str | None) -> int | None:
-    return None if text is None else parse_duration(text, option="--max-staleness")
-
-
+@command()
 def changes(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    from_time: Annotated[
-        str,
-        typer.Option("--from", metavar="TIME", help="The earlier time: 2026-01-02T03:04:05Z, a date, or unix ms."),
-    ],
-    to_time: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="The later time; without it the newest state.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Files shown.")] = SHOWN_FILES,
-    as_json: JsonFlag = False,
+    from_time: str = option(
+        "--from", "The earlier time: 2026-01-02T03:04:05Z, a date, or unix ms.", ..., metavar="TIME"
+    ),
+    to_time: str | None = option("--to", "The later time; without it the newest state.", metavar="TIME"),
+    limit: int = option("--limit", "Files shown.", SHOWN_FILES, min=0),
 ) -> None:
     """Show which data files came and went between two times. A merge changes files, and no row.
 
     Example: icedb changes events --from 2026-01-02T03:00:00Z --to 2026-01-02T03:05:00Z
     """
-    from_ms = parse_time(from_time, option="--from")
-    to_ms = None if to_time is None else parse_time(to_time, option="--to")
-    with open_client(context, table=table) as client:
-        found = client.changes(table, from_=from_ms, to=to_ms)
+    from_ms, to_ms_ = to_ms(from_time, what="--from"), maybe_time(to_time, option="--to")
+    found = run.client.changes(table, from_=from_ms, to=to_ms_)
     document = {
         **pick(found, "table", "from_snapshot_id", "to_snapshot_id", "is_stable"),
         "from_ms": from_ms,
-        "to_ms": to_ms,
+        "to_ms": to_ms_,
         "changed_columns": dict(found.changed_columns),
         "added": [_file_to_json(file) for file in found.added],
         "removed": [_file_to_json(file) for file in found.removed],
     }
-    answer(document, as_json=as_json, show=lambda: _show_changes(found, limit=limit))
+    run.answer(document, lambda: _show_changes(found, limit=limit))
 
 
 def _show_changes(found: Changes, *, limit: int) -> None:
-    columns = ", ".join(f"{name} {sql_type}" for name, sql_type in found.changed_columns.items())
     print_pairs(
         {
             "table": found.table,
@@ -313,21 +260,18 @@ def _show_changes(found: Changes, *, limit: int) -> None:
             "to": found.to_snapshot_id,
             "added": _describe_files(found.added),
             "removed": _describe_files(found.removed),
-            **({"columns": columns} if columns else {}),
+            "columns": ", ".join(f"{name} {sql_type}" for name, sql_type in found.changed_columns.items()) or None,
             "stable": "yes" if found.is_stable else "not yet",
         }
     )
     total = len(found.added) + len(found.removed)
-    if not total or not limit:
-        return
-    out.print()
-    table = make_table("", "partition", "rows", "size", "file", right=("rows", "size"))
-    files = (*(("+", file) for file in found.added), *(("-", file) for file in found.removed))
-    for sign, file in islice(files, limit):
-        table.add_row(sign, *_describe_file(file))
-    out.print(table)
-    if total > limit:
-        print_note(f"{total - limit} more files; --limit shows more, --json all")
+    if total and limit:
+        out.print()
+        files = (*(("+", file) for file in found.added), *(("-", file) for file in found.removed))
+        rows = ((sign, *_describe_file(file)) for sign, file in islice(files, limit))
+        print_table(("", "partition", ">rows", ">size", "file"), rows)
+        if total > limit:
+            print_note(f"{total - limit} more files; --limit shows more, --json all")
 
 
 def _describe_files(files: FileList) -> str:
@@ -337,12 +281,8 @@ def _describe_files(files: FileList) -> str:
 def watch(
     *,
     context: typer.Context,
-    tables: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Names of tables; none: all, also new ones.")
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, help="End after this many lines; without it Ctrl-C ends.")
-    ] = None,
+    tables: list[str] | None = argument("Names of tables; none: all, also new ones.", None, metavar="[TABLE]..."),
+    count: int | None = option("--count", "End after this many lines; without it Ctrl-C ends.", min=1),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line and nothing else.")] = False,
 ) -> None:
     """Print a line for each table at once, then one after each change that is seen. Ctrl-C ends it.
@@ -350,13 +290,9 @@ def watch(
     Example: icedb watch events --json
     """
     names = tuple(dict.fromkeys(tables or ()))
-    shown = 0
     with open_client(context, table=names[0] if len(names) == 1 else None) as client:
-        for event in client.watch(names):
-            _print_lines([orjson.dumps(pick(event, *_EVENT)).decode() if as_json else _to_line(event)])
-            shown += 1
-            if shown == count:
-                break
+        for event in islice(client.watch(names), count):
+            print_lines([orjson.dumps(pick(event, *_EVENT)).decode() if as_json else _to_line(event)])
 
 
 def _to_line(event: SnapshotEvent) -> str:
@@ -370,3 +306,121 @@ def _to_line(event: SnapshotEvent) -> str:
         f"{time:24}  {name}  {format_count(event.file_count)} files  {format_count(event.row_count)} rows  "
         f"{format_bytes(event.size_bytes)}  snapshot {event.snapshot_id}"
     )
+
+
+_PIN_HELP: Final = {
+    "pending": "is being made, or its maker died; holds every dead data file meanwhile",
+    "late": "took too long to be made: some of its files may be gone; unpin it and pin again",
+    "unreadable": "cannot be understood and holds every dead data file; unpin it",
+    "no pin": "is no pin by its name and holds every dead data file; move the object out of _icedb/pins/",
+}
+
+
+@command()
+def pin(
+    run: Run,
+    *,
+    table: TableName,
+    name: PinName,
+    at: str | None = option("--at", "A past time: 2026-01-02T03:04:05Z, a date, or unix milliseconds. Now by default."),
+    ttl: str | None = option("--ttl", "How long it lasts, e.g. 30d; until `icedb unpin` by default."),
+    note: str = option("--note", "Why, for people.", ""),
+) -> None:
+    """Pin a table's state under a name: its data files stay, and it can be read, until the pin ends.
+
+    Example: icedb pin events q3 --ttl 30d --note "figures of the third quarter"
+    """
+    at_ms, ttl_ms = maybe_time(at, option="--at"), maybe_duration(ttl, option="--ttl")
+    opened = run.open(table)
+    made = create_pin(opened, name, at_ms=at_ms, ttl_ms=ttl_ms, note=note)
+    document = {"table": table, **_pin_to_json(made, "active", opened.config)}
+    run.answer(document, lambda: _show_pin(table, made))
+
+
+def _show_pin(table: str, made: Pin) -> None:
+    print_pairs(
+        {
+            "table": table,
+            "pin": made.name,
+            "time": format_time(made.at_ms),
+            "data files": made.file_count,
+            "rows": format_count(made.row_count),
+            "size": format_bytes(made.size_bytes),
+            "lasts until": _until(made),
+        }
+    )
+    print_note(f"read it: icedb query --pin {made.name} ..., or icedb snapshot {table} --pin {made.name}")
+
+
+@command()
+def pins(run: Run, *, table: TableName) -> None:
+    """List the pins of a table, what they hold and until when. Ended ones stay as long as they hold files.
+
+    Example: icedb pins events
+    """
+    config = read_kept_config(run.place(table))
+    listed = list_pins(run.place(table))
+    found = [(each, each.status(listed.store_now_ms)) for each in listed.pins]
+    document = {"table": table, "pins": [_pin_to_json(each, status, config) for each, status in found]}
+    run.answer(document, lambda: _show_pins(table, found))
+
+
+def _show_pins(table: str, found: list[tuple[Pin, PinStatus]]) -> None:
+    if not found:
+        print_note(f"table {table} has no pins")
+        return
+    print_table(
+        ("name", "state", "time", ">files", ">rows", ">size", "lasts until", "note"),
+        (
+            (
+                each.name,
+                status,
+                format_time(each.at_ms) if each.file_count or status == "active" else None,
+                each.file_count,
+                format_count(each.row_count),
+                format_bytes(each.size_bytes),
+                _until(each),
+                each.note,
+            )
+            for each, status in found
+        ),
+    )
+    for each, status in found:
+        if status in _PIN_HELP:
+            print_note(f"{each.name}: {_PIN_HELP[status if pin_name_of(each.key) else 'no pin']}")
+
+
+@command()
+def unpin(run: Run, *, table: TableName, name: PinName) -> None:
+    """End a pin. Its data files stay for one more grace period, for queries that have begun.
+
+    Example: icedb unpin events q3
+    """
+    config = read_kept_config(run.place(table))
+    has_ended = end_pin(run.place(table), name)
+
+    def show() -> None:
+        if not has_ended:
+            print_note(f"pin {name} of table {table} had ended before")
+            return
+        out.print(
+            f"pin [bold]{escape(name)}[/] of table [bold]{escape(table)}[/] has ended; what only it held may be "
+            f"deleted in {format_span(config.data_grace_ms)}"
+        )
+
+    run.answer({"table": table, "name": name, "unpinned": has_ended, "data_grace_ms": config.data_grace_ms}, show)
+
+
+def _until(made: Pin) -> str:
+    return "unpinned" if made.ends_ms is None else format_time(made.ends_ms)
+
+
+def _pin_to_json(made: Pin, status: PinStatus, config: TableConfig) -> dict[str, Any]:
+    fields = ("name", "at_ms", "ttl_ms", "ends_ms", "file_count", "row_count", "size_bytes", "note", "key")
+    return {
+        **pick(made, *fields),
+        "status": status,
+        "is_lasting": is_lasting(status),
+        "held_until_ms": made.held_until_ms(config.data_grace_ms),
+        "last_commit_ms": made.last_commit_ms or None,
+    }

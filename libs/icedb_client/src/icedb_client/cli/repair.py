@@ -2,24 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final, Literal
+from dataclasses import replace
+from typing import Final, Literal
 
 import typer
-from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_data import Progress as ShowProgress
 from icedb_log.repair.fsck_findings import CODES, REPORT_VERSION, SEVERITIES, Counted, FsckReport, Severity
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table, require_decided
 from icedb_log.repair.rebuild_record import Choice, Note, RebuildReport
-from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from icedb_client.cli.output import count_of, err, format_bytes, format_count, out, print_json, print_note
-from icedb_client.cli.runner import FAILED, JsonFlag, TableName, YesFlag, answer, confirm, open_client
-from icedb_client.client import Client
+from icedb_client.cli.output import count_of, err, format_bytes, format_count, print_json, print_line, print_note
+from icedb_client.cli.runner import FAILED, Run, TableName, YesFlag, argument, command, confirm, flag, option
 from icedb_client.footers import ParquetFooterReader, ParquetPageReader
 
 OWNER: Final = "icedb rebuild"
@@ -31,21 +28,15 @@ SHOWN_KEYS: Final = 5
 _STYLES: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
+@command()
 def fsck(
+    run: Run,
     *,
-    context: typer.Context,
-    table: Annotated[str | None, typer.Argument(help="Name of a table.")] = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Also read the footer of every live data file: rows, types, statistics.")
-    ] = False,
-    sample: Annotated[
-        int | None, typer.Option("--sample", min=1, help="Only so many data files, evenly spread; implies --deep.")
-    ] = None,
-    pages: Annotated[
-        bool, typer.Option("--pages", help="Also read all their bytes, against the checksums; implies --deep.")
-    ] = False,
-    check_all: Annotated[bool, typer.Option("--all", help="Check every table.")] = False,
-    as_json: JsonFlag = False,
+    table: str | None = argument("Name of a table.", None),
+    deep: bool = flag("--deep", "Also read the footer of every live data file: rows, types, statistics."),
+    sample: int | None = option("--sample", "Only so many data files, evenly spread; implies --deep.", min=1),
+    pages: bool = flag("--pages", "Also read all their bytes, against the checksums; implies --deep."),
+    check_all: bool = flag("--all", "Check every table."),
 ) -> None:
     """Check whether a table is sound: its log, its data files, everything beside them. Changes nothing.
 
@@ -56,23 +47,21 @@ def fsck(
     """
     if (table is None) != check_all:
         raise InvalidRequest("name one table, or give --all: icedb fsck TABLE")
-    with open_client(context, table=table) as client:
-        warehouse = client.warehouse
-        options = FsckOptions(
-            footers=ParquetFooterReader(warehouse.store) if deep or pages or sample is not None else None,
-            pages=ParquetPageReader(warehouse.store) if pages else None,
-            sample=sample,
-        )
-        names = warehouse.list_tables() if table is None else (table,)
-        reports: list[FsckReport] = []
-        for name in names:
-            with _progress_of(name, is_shown=not as_json) as progress:
-                report = fsck_table(warehouse.table(name), clock=SystemClock(), options=options, progress=progress)
-            reports.append(report)
-            if not as_json:
-                _show_report(report)
+    warehouse = run.client.warehouse
+    options = FsckOptions(
+        footers=ParquetFooterReader(warehouse.store) if deep or pages or sample is not None else None,
+        pages=ParquetPageReader(warehouse.store) if pages else None,
+        sample=sample,
+    )
+    reports: list[FsckReport] = []
+    for name in warehouse.list_tables() if table is None else (table,):
+        with _progress_of(name, is_shown=not run.as_json) as progress:
+            report = fsck_table(warehouse.table(name), clock=run.clock, options=options, progress=progress)
+        reports.append(report)
+        if not run.as_json:
+            _show_report(report)
     is_sound = all(report.is_sound for report in reports)
-    if as_json:
+    if run.as_json:
         tables = [report.to_json() for report in reports]
         print_json({"version": REPORT_VERSION, "sound": is_sound, "tables": tables})
     elif not reports:
@@ -97,28 +86,28 @@ def _show_report(report: FsckReport) -> None:
         looked.append(f"{count_of(figures.get('footers', 0), 'footer')} read")
     if figures.get("pages"):
         looked.append(f"{count_of(figures['pages'], 'page')} read")
-    out.print(f"[bold]{escape(report.table)}[/]: {verdict} ({', '.join(looked)})", soft_wrap=True)
+    print_line(f"[bold]{escape(report.table)}[/]: {verdict} ({', '.join(looked)})")
     for counted in report.counts:
         _show_code(report, counted)
     if report.counts:
         words = ", ".join(count_of(report.count(severity), severity) for severity in SEVERITIES)
-        out.print(f"\n{words}; docs/repair.md explains each code", soft_wrap=True)
+        print_line(f"\n{words}; docs/repair.md explains each code")
 
 
 def _show_code(report: FsckReport, counted: Counted) -> None:
     code, style = CODES[counted.code], _STYLES[counted.severity]
     times = "" if counted.count == 1 else f" × {format_count(counted.count)}"  # noqa: RUF001 - a sign for people
-    out.print(f"\n[{style}]{counted.severity}[/] [bold]{counted.code}[/]{times}: {code.title}", soft_wrap=True)
+    print_line(f"\n[{style}]{counted.severity}[/] [bold]{counted.code}[/]{times}: {code.title}")
     found = [each for each in report.findings if (each.code, each.severity) == (counted.code, counted.severity)]
     for each in found[:SHOWN_KEYS]:
         line = "" if each.line is None else f", line {each.line}"
-        out.print(f"  {escape(each.key)}{line}", soft_wrap=True)
-        out.print(f"    {escape(each.message)}", soft_wrap=True)
+        print_line(f"  {escape(each.key)}{line}")
+        print_line(f"    {escape(each.message)}")
     if counted.count > SHOWN_KEYS:
-        out.print(f"  … and {format_count(counted.count - SHOWN_KEYS)} more (--json lists up to 100)", soft_wrap=True)
+        print_line(f"  … and {format_count(counted.count - SHOWN_KEYS)} more (--json lists up to 100)")
     if counted.severity != "note":
         remedy = code.remedy.replace("TABLE", report.table)
-        out.print(f"  [bold]→[/] {escape(remedy)} [dim]({code.rule})[/]", soft_wrap=True)
+        print_line(f"  [bold]→[/] {escape(remedy)} [dim]({code.rule})[/]")
 
 
 @contextmanager
@@ -142,29 +131,20 @@ def _progress_of(table: str, *, is_shown: bool) -> Iterator[ShowProgress]:
         yield show
 
 
+@command()
 def rebuild(
+    run: Run,
     *,
-    context: typer.Context,
     table: TableName,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    undecided: Annotated[
-        Literal["likely", "keep-inputs", "keep-outputs"] | None,
-        typer.Option(
-            "--undecided",
-            help="What nobody can tell: as is likely; the files as they were before such a commit; or those after it.",
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Although nothing is certainly wrong: log files were lost, you know it.")
-    ] = False,
-    take_foreign: Annotated[
-        bool, typer.Option("--take-foreign", help="Take files that IceDB did not write and no import knows.")
-    ] = False,
-    assume_fed: Annotated[
-        bool, typer.Option("--assume-fed", help="Of a view: count all that its source has as taken, if nobody knows.")
-    ] = False,
+    dry_run: bool = flag("--dry-run", "Only say what would be done."),
+    undecided: Literal["likely", "keep-inputs", "keep-outputs"] | None = option(
+        "--undecided",
+        "What nobody can tell: as is likely; the files as they were before such a commit; or those after it.",
+    ),
+    force: bool = flag("--force", "Although nothing is certainly wrong: log files were lost, you know it."),
+    take_foreign: bool = flag("--take-foreign", "Take files that IceDB did not write and no import knows."),
+    assume_fed: bool = flag("--assume-fed", "Of a view: count all that its source has as taken, if nobody knows."),
     yes: YesFlag = False,
-    as_json: JsonFlag = False,
 ) -> None:
     """Make a new log from the footers of the data files, after the log was lost or damaged. A sound log is left alone.
 
@@ -173,70 +153,53 @@ def rebuild(
 
     Example: icedb rebuild events --dry-run
     """
-    asked = RebuildOptions(
-        is_dry_run=True,
-        is_forced=force,
-        decision=undecided,
-        takes_foreign=take_foreign,
-        assumes_fed=assume_fed,
-    )
-    with open_client(context, table=table) as client:
-        looked = _run(client, table, asked)
-        found = looked.report
-        has_work = bool(found.damage) or force
-        is_done = dry_run or not (has_work or looked.is_unfinished)
-        if is_done or not as_json:
-            document = {**found.model_dump(mode="json"), "committed": False, "resumed": False}
-            answer(document, as_json=as_json, show=lambda: _show_found(found, has_work=has_work))
-        if is_done:
-            return
-        if has_work and undecided is None:
-            require_decided(found)
-        if has_work and not yes:
-            confirm(
-                f"Make a new log of table {found.table} with {count_of(found.live_files, 'data file')}?",
-                unasked="give --yes to make a new log, or --dry-run to see what it says",
-                declined="nothing was written",
-                can_ask=not as_json,
-            )
-        options = RebuildOptions(
-            is_forced=force,
-            decision=asked.decision,
-            takes_foreign=take_foreign,
-            assumes_fed=assume_fed,
-            digest=found.digest if has_work else None,
-        )
-        result = _run(client, table, options)
-    if as_json:
-        print_json(
-            {**result.report.model_dump(mode="json"), "committed": result.has_committed, "resumed": result.is_resumed}
-        )
-    elif result.has_committed or result.is_resumed:
-        _show_end(result)
+    asked = RebuildOptions(is_forced=force, decision=undecided, takes_foreign=take_foreign, assumes_fed=assume_fed)
+    footers = ParquetFooterReader(run.client.warehouse.store)
 
+    def work(options: RebuildOptions) -> RebuildResult:
+        return rebuild_table(run.open(table, owner=OWNER), footers=footers, options=options)
 
-def _run(client: Client, table: str, options: RebuildOptions) -> RebuildResult:
-    store = client.warehouse.store
-    opened = Table.open(TableStore(store, client.warehouse.table(table).paths), clock=SystemClock(), owner=OWNER)
-    return rebuild_table(opened, footers=ParquetFooterReader(store), options=options)
+    looked = work(replace(asked, is_dry_run=True))
+    found = looked.report
+    has_work = bool(found.damage) or force
+    is_done = dry_run or not (has_work or looked.is_unfinished)
+    if is_done or not run.as_json:
+        document = {**found.model_dump(mode="json"), "committed": False, "resumed": False}
+        run.answer(document, lambda: _show_found(found, has_work=has_work))
+    if is_done:
+        return
+    if has_work and undecided is None:
+        require_decided(found)
+    if has_work and not yes:
+        confirm(
+            f"Make a new log of table {found.table} with {count_of(found.live_files, 'data file')}?",
+            unasked="give --yes to make a new log, or --dry-run to see what it says",
+            declined="nothing was written",
+            can_ask=not run.as_json,
+        )
+    result = work(replace(asked, digest=found.digest if has_work else None))
+    document = {
+        **result.report.model_dump(mode="json"),
+        "committed": result.has_committed,
+        "resumed": result.is_resumed,
+    }
+    run.answer(document, lambda: _show_end(result))
 
 
 def _show_found(report: RebuildReport, *, has_work: bool) -> None:
     name = escape(report.table)
     if not has_work:
-        out.print(
+        print_line(
             f"[bold]{name}[/]: nothing is certainly wrong with the log "
             f"({count_of(report.whole_log_files, 'log file')}); "
-            "there is nothing to rebuild. If you know that log files were lost: --force",
-            soft_wrap=True,
+            "there is nothing to rebuild. If you know that log files were lost: --force"
         )
         return
     for problem in report.damage:
-        out.print(f"[bold red]damaged[/] {escape(problem)}", soft_wrap=True)
-    out.print(
+        print_line(f"[bold red]damaged[/] {escape(problem)}")
+    print_line(
         f"[bold]{name}[/]: live: {count_of(report.live_files, 'data file')} with {count_of(report.live_rows, 'row')} "
-        f"({format_bytes(report.live_bytes)}); dead: {count_of(report.dead_files, 'data file')}",
-        soft_wrap=True,
+        f"({format_bytes(report.live_bytes)}); dead: {count_of(report.dead_files, 'data file')}"
     )
     for choice in report.choices:
         _show_choice(choice)
@@ -245,9 +208,9 @@ def _show_found(report: RebuildReport, *, has_work: bool) -> None:
     for entry in report.left_out[:SHOWN_NAMES]:
         kept = "; the orphan sweep leaves it alone" if entry.is_held else ""
         rows = "" if entry.row_count is None else f", {count_of(entry.row_count, 'row')}"
-        out.print(f"[dim]left out[/] {escape(entry.key)}{rows}: {escape(entry.reason)}{kept}", soft_wrap=True)
+        print_line(f"[dim]left out[/] {escape(entry.key)}{rows}: {escape(entry.reason)}{kept}")
     if len(report.left_out) > SHOWN_NAMES:
-        out.print(f"  … and {format_count(len(report.left_out) - SHOWN_NAMES)} more (--json)", soft_wrap=True)
+        print_line(f"  … and {format_count(len(report.left_out) - SHOWN_NAMES)} more (--json)")
 
 
 def _show_choice(choice: Choice) -> None:
@@ -255,22 +218,22 @@ def _show_choice(choice: Choice) -> None:
     sides = f"{rows} rows in {len(choice.inputs)} files before, {format_count(choice.output_rows)} rows after"
     if choice.what == "leftover":
         sides = f"{rows} rows of {choice.inputs[0]}; the other file is {choice.outputs[0]}"
-    out.print(
-        f"[yellow]undecided[/] {escape(choice.kind)} {escape(choice.commit_id)}: {escape(choice.why)}", soft_wrap=True
-    )
-    out.print(f"  {escape(sides)}; likely: {choice.likely}, taken: {choice.decided}", soft_wrap=True)
+    print_line(f"[yellow]undecided[/] {escape(choice.kind)} {escape(choice.commit_id)}: {escape(choice.why)}")
+    print_line(f"  {escape(sides)}; likely: {choice.likely}, taken: {choice.decided}")
 
 
 def _show_note(note: Note) -> None:
     about = f" ({count_of(note.file_count, 'file')}, {count_of(note.row_count, 'row')})" if note.file_count else ""
-    out.print(f"[bold]note[/] {note.kind}{about}: {escape(note.text)}", soft_wrap=True)
+    print_line(f"[bold]note[/] {note.kind}{about}: {escape(note.text)}")
     for name in note.files[:SHOWN_NAMES]:
-        out.print(f"  {escape(name)}", soft_wrap=True)
+        print_line(f"  {escape(name)}")
     if note.file_count > SHOWN_NAMES:
-        out.print(f"  … and {format_count(note.file_count - SHOWN_NAMES)} more", soft_wrap=True)
+        print_line(f"  … and {format_count(note.file_count - SHOWN_NAMES)} more")
 
 
 def _show_end(result: RebuildResult) -> None:
+    if not (result.has_committed or result.is_resumed):
+        return
     report = result.report
     what = "rebuilt" if result.has_committed else "was rebuilt by an earlier run that is finished now"
     err.print(

@@ -1,14 +1,16 @@
-"""What every command runs in: an open client, its dry run, its question, a worker's result, and an exit code.
+"""What every command runs in: its options, an open client, its question, a worker's result, and an exit code.
 
 Exit codes are what scripts rely on: never renumber. A result is one JSON document on standard output with ``--json``,
 else what a person reads; never both.
 """
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -23,9 +25,14 @@ from icedb_log.errors import (
 )
 from rich.markup import escape
 
-from icedb_client.cli.output import err, format_count, out, print_error, print_json, print_note, print_pairs
+from icedb_client.cli.output import err, out, print_error, print_json, print_note, print_pairs
+from icedb_client.cli.parsing import parse_duration
 
 if TYPE_CHECKING:
+    from icedb_log.clock import Clock
+    from icedb_log.store.table_store import TableStore
+    from icedb_log.table.table import Table
+
     from icedb_client.client import Client
 
 OK: Final = 0
@@ -37,12 +44,6 @@ HALTED: Final = 5
 TIMED_OUT: Final = 6
 DENIED: Final = 7
 INTERRUPTED: Final = 130
-
-TableName = Annotated[str, typer.Argument(help="Name of the table.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
-YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Timeout = Annotated[str, typer.Option("--timeout", help="How long to wait for the worker's result.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the result, or only hand the task over.")]
 
 
 class TimedOut(IceDBError):
@@ -79,30 +80,120 @@ def outcome_exit_code(outcome: str) -> int:
     return _BY_OUTCOME.get(outcome, FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalOptions:
-    """Options that stand before the command; ``None``: the environment decides."""
+def option(name: str, words: str, default: Any = None, **more: Any) -> Any:
+    """Return an option of a command: its name, its help, what it is if it is not given (``...``: it has to be)."""
+    return typer.Option(default, name, help=words, **more)
 
-    store: str | None = None
-    snapshot_address: str | None = None
-    redis_url: str | None = None
+
+def flag(name: str, words: str) -> Any:
+    """Return an option that is given or not."""
+    return typer.Option(False, name, help=words)
+
+
+def argument(words: str, default: Any = ..., **more: Any) -> Any:
+    """Return an argument of a command."""
+    return typer.Argument(default, help=words, **more)
+
+
+TableName = Annotated[str, typer.Argument(help="Name of the table.")]
+YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
+_WAIT: Final = ("--wait/--no-wait", "Wait for the result, or only hand the task over.")
+_TIMEOUT: Final = ("--timeout", "How long to wait for the worker's result.")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a command.
+
+    Attributes:
+        client: Open as long as the command runs.
+        as_json: Whether its result is printed as JSON.
+        wait_ms: How long a worker's result is waited for; ``None``: not at all.
+    """
+
+    client: "Client"
+    as_json: bool
+    wait_ms: int | None = None
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a worker's result is waited for, by a command that always waits."""
+        return self.wait_ms or 0
+
+    @property
+    def clock(self) -> "Clock":
+        """Time, to wait by."""
+        return self.client.clock
+
+    def place(self, table: str) -> "TableStore":
+        """Return where a table lies; it need not exist."""
+        return self.client.warehouse.table(table)
+
+    def open(self, table: str, *, owner: str = "") -> "Table":
+        """Open a table to work on it. Raises as :meth:`icedb_log.table.table.Table.open`."""
+        from icedb_log.table.table import Table  # noqa: PLC0415 - not for `icedb --help`
+
+        return Table.open(self.place(table), clock=self.clock, owner=owner)
+
+    def answer(self, document: Any, show: Callable[[], None]) -> None:
+        """Print what the command found: the document with ``--json``, else what ``show`` prints for people."""
+        if self.as_json:
+            print_json(document)
+        else:
+            show()
+
+    def task(self, name: str, table: str, arguments: Mapping[str, Any] | None = None, **words: str) -> "Task":
+        """Return a task for workers; ``words`` are those of :class:`Task`."""
+        return Task(name, table, arguments or {}, self, **words)
+
+
+def command(
+    *, about: str = "table", waits: str = "", timeout: str = ""
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that takes a :class:`Run` first, which has an open client.
+
+    Options that many commands have come last: ``--wait``, ``--timeout``, ``--json``.
+
+    Args:
+        about: The parameter that names the table that it is about: if it is unknown, names that are close are told.
+        waits: Default of ``--timeout``, for a command that may wait for a worker or not (``--wait``).
+        timeout: The same, for one that always waits.
+    """
+    lasting: dict[str, tuple[type, Any]] = {}
+    if waits:
+        lasting["wait"] = (bool, option(*_WAIT, default=True))
+    if waits or timeout:
+        lasting["timeout"] = (str, option(*_TIMEOUT, default=waits or timeout))
+
+    def decorate(work: Callable[..., None]) -> Callable[..., None]:
+        @wraps(work)
+        def run(*, context: typer.Context, as_json: bool = False, **given: Any) -> None:
+            typed = {name: given.pop(name) for name in lasting}
+            wait_ms = parse_duration(typed["timeout"], option="--timeout") if typed.get("wait", bool(typed)) else None
+            with open_client(context, table=given.get(about)) as client:
+                work(Run(client, as_json, wait_ms), **given)
+
+        def keyword(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+            return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+        own = list(inspect.signature(work).parameters.values())[1:]
+        last = [keyword(name, *what) for name, what in lasting.items()]
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what typer goes by
+            [keyword("context", typer.Context), *own, *last, keyword("as_json", JsonFlag, False)]
+        )
+        return run
+
+    return decorate
 
 
 @contextmanager
-def open_client(context: typer.Context, *, table: str | None = None) -> "Iterator[Client]":
-    """Open a client for the length of a command.
-
-    Args:
-        context: The command's context.
-        table: The table that the command is about: if it is unknown, names that are close are suggested.
-    """
+def open_client(context: typer.Context, *, table: str | None) -> "Iterator[Client]":
+    """Open a client by the options that stand before the command; ``table`` is what the command is about."""
     from icedb_client.client import Client  # noqa: PLC0415 - half a second that `icedb --help` does not need
     from icedb_client.settings import load_client_settings  # noqa: PLC0415 - as above
 
-    options = context.find_root().obj or GlobalOptions()
-    settings = load_client_settings(
-        store=options.store, snapshot_address=options.snapshot_address, redis_url=options.redis_url
-    )
+    settings = load_client_settings(**(context.find_root().obj or {}))
     with Client(settings=settings) as client:
         try:
             yield client
@@ -128,14 +219,6 @@ def _describe_unknown_table(client: "Client", table: str, error: NotFound) -> st
         return str(error)
     close = get_close_matches(table, names, n=3, cutoff=0.5)
     return f"table {table!r} does not exist; did you mean {' or '.join(close)}?" if close else str(error)
-
-
-def answer(document: Any, *, as_json: bool, show: Callable[[], None]) -> None:
-    """Print what a command found: the document with ``--json``, else what ``show`` prints for people."""
-    if as_json:
-        print_json(document)
-    else:
-        show()
 
 
 def confirm(question: str, *, unasked: str, declined: str, can_ask: bool = True) -> None:
@@ -176,7 +259,7 @@ class Task:
         name: One of :data:`icedb_log.names.TASKS`.
         table: Its table.
         arguments: Its other arguments.
-        as_json: Whether its result is printed as JSON.
+        run: The command.
         title: What it is called in errors; the task and the table by default.
         note: What a person reads while it is waited for.
         late: What else a person is told when no result came in time.
@@ -185,51 +268,75 @@ class Task:
     name: str
     table: str
     arguments: Mapping[str, Any]
-    as_json: bool = False
-    title: str | None = None
-    note: str | None = None
+    run: Run = field(compare=False)
+    title: str = ""
+    note: str = ""
     late: str = ""
 
-    def run(
-        self, client: "Client", *, wait_ms: int | None, show: Callable[[dict[str, Any]], None] | None = None
-    ) -> None:
-        """Hand the task over, or wait for its result and print it.
-
-        Args:
-            client: An open client.
-            wait_ms: How long to wait; ``None``: only hand it over.
-            show: Prints the result for people; figure by figure by default.
+    def carry_out(self, show: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """Hand the task over, or wait for its result and print it: by ``show`` for people, or figure by figure.
 
         Raises:
             TimedOut: No result in time.
             Unavailable: Redis does not answer.
             typer.Exit: The task ended badly; the error is printed.
         """
-        if wait_ms is not None:
-            self.finish(self.ask(client, wait_ms=wait_ms), show=show)
+        if self.run.wait_ms is not None:
+            self.finish(self.ask(self.run.wait_ms), show=show)
             return
-        task_id = client.workers.send(self.name, self.table, arguments=dict(self.arguments))
-        answer(
+        task_id = self.run.client.workers.send(self.name, self.table, arguments=dict(self.arguments))
+        self.run.answer(
             {"table": self.table, "task": self.name, "task_id": task_id, "outcome": "sent"},
-            as_json=self.as_json,
-            show=lambda: out.print(f"{self.name} sent for table [bold]{escape(self.table)}[/]"),
+            lambda: out.print(f"{self.name} sent for table [bold]{escape(self.table)}[/]"),
         )
 
-    def ask(self, client: "Client", *, wait_ms: int) -> dict[str, Any]:
+    def ask(self, wait_ms: int, *, is_quiet: bool = False) -> dict[str, Any]:
         """Wait for the result and return it, however the task ended. Raises TimedOut, Unavailable."""
         from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
 
+        workers = self.run.client.workers
         try:
-            with waiting(self.note or f"waiting for {self.name}", is_quiet=self.as_json):
-                return client.workers.run(self.name, self.table, arguments=dict(self.arguments), timeout_ms=wait_ms)
+            with waiting(self.note or f"waiting for {self.name}", is_quiet=is_quiet or self.run.as_json):
+                return workers.run(self.name, self.table, arguments=dict(self.arguments), timeout_ms=wait_ms)
         except TaskTimeout as error:
             raise TimedOut(f"{error}{self.late}") from error
+
+    def ask_first(self, wait_ms: int, *, late: str, away: str, refused: str, failed: str) -> dict[str, Any]:
+        """Return the result of what a worker has to do before the command goes on.
+
+        Args:
+            wait_ms: How long to wait for it.
+            late: What is said if no worker gave a result in time.
+            away: Before the words of Redis that does not answer.
+            refused: Before the worker's words, if what was asked for is wrong.
+            failed: Before them, if anything else is.
+
+        Raises:
+            InvalidRequest: It is wrong.
+            TimedOut: No result in time.
+            Unavailable: Redis does not answer.
+            IceDBError: The worker failed.
+        """
+        try:
+            result = self.ask(wait_ms, is_quiet=True)
+        except TimedOut as error:
+            raise TimedOut(late) from error
+        except Unavailable as error:
+            raise Unavailable(f"{away}{error}") from error
+        outcome = str(result.get("outcome"))
+        code = outcome_exit_code(outcome)
+        message = (result.get("error") or {}).get("message", outcome)
+        if code == INVALID:
+            raise InvalidRequest(f"{refused}: {message}")
+        if code != OK:
+            raise IceDBError(f"{failed}: {message}")
+        return result
 
     def finish(self, result: dict[str, Any], *, show: Callable[[dict[str, Any]], None] | None = None) -> None:
         """Print a result. Raises typer.Exit if the task ended badly; the error is printed."""
         outcome = str(result.get("outcome"))
         code = outcome_exit_code(outcome)
-        if self.as_json:
+        if self.run.as_json:
             print_json(result)
         elif code == OK:
             (show or self._show_figures)(result)
@@ -245,30 +352,8 @@ class Task:
             return
         hidden = ("task", "task_id", "table", "outcome", "error")
         figures = {
-            name.replace("_", " "): format_count(value) if type(value) is int else str(value)
+            name.replace("_", " "): value if type(value) is int else str(value)
             for name, value in result.items()
             if name not in hidden
         }
         print_pairs({"table": self.table, **figures})
-
-
-def require_done(result: Mapping[str, Any], *, refused: str, failed: str) -> None:
-    """Return if a worker did what it was asked, for a command that goes on then.
-
-    Args:
-        result: Of the task.
-        refused: Before the worker's words, if what was asked for is wrong.
-        failed: Before them, if anything else is.
-
-    Raises:
-        InvalidRequest: It is wrong.
-        IceDBError: The worker failed.
-    """
-    outcome = str(result.get("outcome"))
-    code = outcome_exit_code(outcome)
-    if code == OK:
-        return
-    message = (result.get("error") or {}).get("message", outcome)
-    if code == INVALID:
-        raise InvalidRequest(f"{refused}: {message}")
-    raise IceDBError(f"{failed}: {message}")

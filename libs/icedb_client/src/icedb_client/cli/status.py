@@ -1,59 +1,52 @@
 """``icedb status``: every table in figures, read from its log."""
 
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
-from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError, TableHalted
 from icedb_log.feed.feed_state import ViewLag
 from icedb_log.table.status import TableStatus, read_status
-from icedb_log.table.table import Table
-from rich.markup import escape
 
 from icedb_client.cli.output import (
+    Markup,
     count_of,
     format_bytes,
     format_count,
     format_span,
-    make_table,
-    out,
+    format_time,
     print_error,
-    print_json,
     print_note,
     print_pairs,
+    print_table,
 )
-from icedb_client.cli.parsing import format_time
-from icedb_client.cli.runner import HALTED, JsonFlag, open_client
+from icedb_client.cli.runner import HALTED, Run, argument, command
 
 MAX_LEASES_SHOWN: Final = 5
 
 
-def status(
-    *,
-    context: typer.Context,
-    table: Annotated[str | None, typer.Argument(help="Name of a table; all tables by default.")] = None,
-    as_json: JsonFlag = False,
-) -> None:
+@command()
+def status(run: Run, *, table: str | None = argument("Name of a table; all tables by default.", None)) -> None:
     """Show how tables are: files, rows, what waits, how far merges lag. Needs no service.
 
     Example: icedb status events
     """
     found: dict[str, TableStatus | HaltError] = {}
-    with open_client(context, table=table) as client:
-        for name in (table,) if table is not None else client.warehouse.list_tables():
-            try:
-                found[name] = read_status(Table.open(client.warehouse.table(name), clock=SystemClock()))
-            except HaltError as error:
-                found[name] = error
-    if as_json:
-        print_json({"tables": [_to_json(name, state) for name, state in found.items()]})
-    elif table is not None and isinstance(only := found[table], TableStatus):
-        _print_one(only)
-    elif found:
-        _print_all(found)
-    else:
-        print_note("no tables yet; create one with `icedb table create`")
+    for name in (table,) if table is not None else run.client.warehouse.list_tables():
+        try:
+            found[name] = read_status(run.open(name))
+        except HaltError as error:
+            found[name] = error
+
+    def show() -> None:
+        if table is not None and isinstance(only := found[table], TableStatus):
+            _print_one(only)
+        elif found:
+            _print_all(found)
+        else:
+            print_note("no tables yet; create one with `icedb table create`")
+
+    run.answer({"tables": [_to_json(name, state) for name, state in found.items()]}, show)
     halted = {name: _find_halt(state) for name, state in found.items() if _find_halt(state)}
     for name, reason in halted.items():
         print_error(f"table {name} is halted: {reason}")
@@ -66,45 +59,45 @@ def _find_halt(state: TableStatus | HaltError) -> str:
 
 
 def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
-    figures = ("files", "rows", "size", "logs", "lost", "staged", "quarant.", "lag", "pressure")
-    view = make_table("table", *figures, right=figures)
-    for name, state in found.items():
-        if isinstance(state, HaltError):
-            view.add_row(escape(name), "[bold red]halted[/]")
-        else:
-            view.add_row(
-                escape(name),
-                format_count(state.live_files),
-                format_count(state.live_rows),
-                format_bytes(state.live_bytes),
-                format_count(state.log_files),
-                f"[bold red]{format_count(len(state.lost_commits))}[/]" if state.lost_commits else "-",
-                format_count(state.staged_batches),
-                format_count(state.quarantined_batches),
-                _format_lag(state),
-                _format_level(state),
-            )
-    out.print(view)
+    print_table(
+        ("table", ">files", ">rows", ">size", ">logs", ">lost", ">staged", ">quarant.", ">lag", ">pressure"),
+        ((name, *_figures(state)) for name, state in found.items()),
+    )
     for name, state in found.items():
         if isinstance(state, TableStatus) and state.lost_commits:
             print_note(f"table {name}: lost commits: {_format_lost(state)}")
 
 
+def _figures(state: TableStatus | HaltError) -> tuple[object, ...]:
+    if isinstance(state, HaltError):
+        return (Markup("[bold red]halted[/]"),)
+    return (
+        state.live_files,
+        format_count(state.live_rows),
+        format_bytes(state.live_bytes),
+        state.log_files,
+        Markup(f"[bold red]{format_count(len(state.lost_commits))}[/]") if state.lost_commits else None,
+        state.staged_batches,
+        state.quarantined_batches,
+        format_span(state.merge_lag_ms) if state.merge_lag_files else None,
+        _format_level(state),
+    )
+
+
 def _print_one(state: TableStatus) -> None:
     lag = "none"
     if state.merge_lag_files:
-        lag = (
-            f"{_format_lag(state)}: {format_count(state.merge_lag_files)} files, {format_bytes(state.merge_lag_bytes)}"
-        )
+        files, size = format_count(state.merge_lag_files), format_bytes(state.merge_lag_bytes)
+        lag = f"{format_span(state.merge_lag_ms)}: {files} files, {size}"
     print_pairs(
         {
             "table": state.config.name,
-            **({"halted": escape(state.halted)} if state.halted else {}),
+            "halted": state.halted or None,
             "data files": f"{format_count(state.live_files)} in {count_of(state.partition_count, 'partition')}",
             "rows": format_count(state.live_rows),
             "size": format_bytes(state.live_bytes),
-            "log files": format_count(state.log_files),
-            **({"lost commits": _format_lost(state)} if state.lost_commits else {}),
+            "log files": state.log_files,
+            "lost commits": _format_lost(state) if state.lost_commits else None,
             "dead files": f"{format_count(state.tombstoned_files)} data, {format_count(state.tombstoned_logs)} log",
             "pressure": _format_pressure(state),
             "staged batches": _format_staged(state),
@@ -112,7 +105,7 @@ def _print_one(state: TableStatus) -> None:
             "open erasures": _format_erasures(state),
             "leases": _format_leases(state),
             "merge lag": lag,
-            **({} if state.view is None else {"view": _format_view(state.view)}),
+            "view": None if state.view is None else _format_view(state.view),
             "last commit": format_time(state.last_commit_ms) if state.last_commit_ms else "none yet",
             "oldest time": format_time(state.horizon_ms) if state.horizon_ms else "the beginning",
         }
@@ -122,10 +115,6 @@ def _print_one(state: TableStatus) -> None:
 def _format_lost(state: TableStatus) -> str:
     first = state.lost_commits[0]
     return f"{format_count(len(state.lost_commits))}, the first is {first}: `icedb fsck {state.config.name}`"
-
-
-def _format_lag(state: TableStatus) -> str:
-    return format_span(state.merge_lag_ms) if state.merge_lag_files else "-"
 
 
 def _format_view(view: ViewLag) -> str:
@@ -164,10 +153,10 @@ def _format_leases(state: TableStatus) -> str:
     return f"{format_count(len(state.leases))}, the oldest time {format_span(state.oldest_lease_ms)} ago: {text}"
 
 
-def _format_level(state: TableStatus) -> str:
+def _format_level(state: TableStatus) -> str | None:
     if state.halted:
-        return "[bold red]halted[/]"
-    return "-" if state.pressure.level == "none" else state.pressure.level
+        return Markup("[bold red]halted[/]")
+    return None if state.pressure.level == "none" else state.pressure.level
 
 
 def _format_pressure(state: TableStatus) -> str:

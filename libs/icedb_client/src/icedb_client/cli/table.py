@@ -1,13 +1,21 @@
-"""``icedb table``: create, alter, list, show. The trash is :mod:`icedb_client.cli.trash`."""
+"""``icedb table``: create, alter, list, show; ``icedb view``. The trash is :mod:`icedb_client.cli.trash`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.clock import SystemClock
-from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
-from icedb_log.feed.views import create_view, register_view, require_no_cycle, source_of
+from icedb_log.errors import HaltError, InvalidRequest, NotFound
+from icedb_log.feed.feed_state import ViewLag, read_view_lag
+from icedb_log.feed.views import (
+    create_view,
+    detach_view,
+    is_view_there,
+    list_view_names,
+    register_view,
+    require_no_cycle,
+    source_of,
+)
 from icedb_log.names import INGEST_CHECK_QUERY
 from icedb_log.repair.adoption import require_fit
 from icedb_log.store.table_store import TableStore
@@ -21,34 +29,27 @@ from icedb_client.cli.output import (
     format_bytes,
     format_count,
     format_span,
-    make_table,
+    format_time,
     out,
     print_error,
-    print_json,
+    print_line,
     print_note,
     print_pairs,
+    print_table,
 )
-from icedb_client.cli.parsing import format_time, parse_duration, split_names
-from icedb_client.cli.runner import (
-    HALTED,
-    JsonFlag,
-    TableName,
-    Task,
-    TimedOut,
-    answer,
-    is_served,
-    open_client,
-    require_done,
-)
+from icedb_client.cli.parsing import parse_duration, split_names
+from icedb_client.cli.runner import HALTED, Run, TableName, argument, command, flag, is_served, option
 from icedb_client.cli.table_settings import ALTER_FIELDS, CREATE_FIELDS, describe_declared, read_settings, with_settings
-from icedb_client.client import Client
 from icedb_client.footers import ParquetFooterReader
 from icedb_client.requests import TableInfo
 
 app = typer.Typer(no_args_is_help=True, help="Create, change and look at tables.")
+view_app = typer.Typer(no_args_is_help=True, help="Look at a table's views; stop and start feeding them.")
 
 NO_TABLES: Final = "no tables yet; create one with `icedb table create`"
 NO_COLUMNS: Final = "no columns yet: they come with the first events"
+GONE: Final = "gone"
+"""The state of a view whose table was removed."""
 
 CheckTimeout = Annotated[
     str,
@@ -58,28 +59,21 @@ CheckTimeout = Annotated[
 
 @app.command("create")
 @with_settings(CREATE_FIELDS, shows_defaults=True)
+@command(about="")
 def create(
+    run: Run,
     *,
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="1 to 63 of a-z, 0-9 and _, beginning with a letter.")],
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            metavar="FIELD",
-            help="One level of partitions: column, d=day(ts), year|month|day|hour(column), "
-            "u=bucket[16](user_id), p=truncate[2](country). Repeat for more levels.",
-        ),
-    ] = None,
-    sort: Annotated[
-        list[str] | None, typer.Option("--sort", metavar="COLUMNS", help="Sort columns of data files, e.g. event,ts.")
-    ] = None,
+    name: str = argument("1 to 63 of a-z, 0-9 and _, beginning with a letter."),
+    partition: list[str] | None = option(
+        "--partition",
+        "One level of partitions: column, d=day(ts), year|month|day|hour(column), "
+        "u=bucket[16](user_id), p=truncate[2](country). Repeat for more levels.",
+        metavar="FIELD",
+    ),
+    sort: list[str] | None = option("--sort", "Sort columns of data files, e.g. event,ts.", metavar="COLUMNS"),
     settings: Mapping[str, Any],
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed if the table is there with the same configuration.")
-    ] = False,
+    if_not_exists: bool = flag("--if-not-exists", "Succeed if the table is there with the same configuration."),
     check_timeout: CheckTimeout = "2m",
-    as_json: JsonFlag = False,
 ) -> None:
     """Create a table. Its partitions and sort order are fixed from then on.
 
@@ -100,43 +94,41 @@ def create(
             "--insert-query needs --source NAME:TYPE for each column of _rows that it uses, so that it can be checked"
         )
     check_timeout_ms = parse_duration(check_timeout, option="--check-timeout")
-    with open_client(context) as client:
-        table = client.warehouse.table(name)
-        table.store.probe()
-        if config.view_of is not None:
-            require_no_cycle(table, config)
-        if any(getattr(config, query) is not None for query in QUERIES):
-            found = _check_queries(client, config, timeout_ms=check_timeout_ms)
-            config = config.model_copy(update={"declared": {**found, **config.declared}})
-        is_new = True
+    place = run.place(name)
+    place.store.probe()
+    if config.view_of is not None:
+        require_no_cycle(place, config)
+    if any(getattr(config, query) is not None for query in QUERIES):
+        found = _check_queries(run, config, timeout_ms=check_timeout_ms)
+        config = config.model_copy(update={"declared": {**found, **config.declared}})
+    is_new = True
+    try:
+        _create(run, place, config)
+    except InvalidRequest as error:
+        if not if_not_exists:
+            raise
+        is_new = False
         try:
-            _create(table, config)
-        except InvalidRequest as error:
-            if not if_not_exists:
-                raise
-            is_new = False
-            try:
-                there = read_table_config(table)
-            except NotFound:
-                raise error from None  # it says when the name is free
-            # Policies that nobody asked for are not compared: a table that is there keeps those that it was made with.
-            kept = {name: getattr(there, name) for name in NEW_TABLE_POLICIES if name not in fields}
-            kept["times"] = there.times if there.times == given.times else config.times
-            kept |= {"incarnation": there.incarnation, "undropped": there.undropped}
-            if there != config.model_copy(update=kept):
-                raise InvalidRequest(
-                    f"table {name!r} exists with another configuration; see `icedb table show {name}`"
-                ) from None
-            if config.view_of is not None:  # its creation may have stopped halfway
-                register_view(source_of(table, config), table.name, clock=SystemClock())
-    answer(
+            there = read_table_config(place)
+        except NotFound:
+            raise error from None  # it says when the name is free
+        # Policies that nobody asked for are not compared: a table that is there keeps those that it was made with.
+        kept = {name: getattr(there, name) for name in NEW_TABLE_POLICIES if name not in fields}
+        kept["times"] = there.times if there.times == given.times else config.times
+        kept |= {"incarnation": there.incarnation, "undropped": there.undropped}
+        if there != config.model_copy(update=kept):
+            raise InvalidRequest(
+                f"table {name!r} exists with another configuration; see `icedb table show {name}`"
+            ) from None
+        if config.view_of is not None:  # its creation may have stopped halfway
+            register_view(place.store, source_of(place.paths, config), name, clock=run.clock)
+    run.answer(
         {"table": name, "created": is_new, "config": config.model_dump(mode="json")},
-        as_json=as_json,
-        show=lambda: out.print(f"table [bold]{name}[/] {'created' if is_new else 'is there already'}"),
+        lambda: out.print(f"table [bold]{name}[/] {'created' if is_new else 'is there already'}"),
     )
 
 
-def _create(table: TableStore, config: TableConfig) -> None:
+def _create(run: Run, place: TableStore, config: TableConfig) -> None:
     """Create a table or a view; over a log that is there already, only if the configuration fits it.
 
     A log that cannot be read is no obstacle: what repairs it needs the configuration.
@@ -147,30 +139,29 @@ def _create(table: TableStore, config: TableConfig) -> None:
         Unavailable: The store did not answer.
         CommitOutcomeUnknown: No answer; look with ``icedb table show``.
     """
-    if not table.store.list_page(table.paths.config_key, limit=1).objects:
+    if not place.store.list_page(place.paths.config_key, limit=1).objects:
         try:
-            require_fit(table, config, clock=SystemClock(), footers=ParquetFooterReader(table.store))
+            require_fit(place, config, clock=run.clock, footers=ParquetFooterReader(place.store))
         except HaltError as error:
             print_error(f"the log of table {config.name} cannot be read, see `icedb fsck {config.name}`: {error}")
     if config.view_of is None:
-        create_table(table, config)
+        create_table(place, config)
     else:
-        create_view(table, config, clock=SystemClock())
+        create_view(place, config, clock=run.clock)
 
 
 @app.command("alter")
 @with_settings(ALTER_FIELDS, shows_defaults=False)
+@command(about="name")
 def alter(
+    run: Run,
     *,
-    context: typer.Context,
     name: TableName,
     settings: Mapping[str, Any],
-    undeclare: Annotated[
-        list[str] | None,
-        typer.Option("--undeclare", metavar="NAME", help="Take back a column's declaration; its data stay. Repeat."),
-    ] = None,
+    undeclare: list[str] | None = option(
+        "--undeclare", "Take back a column's declaration; its data stay. Repeat.", metavar="NAME"
+    ),
     check_timeout: CheckTimeout = "2m",
-    as_json: JsonFlag = False,
 ) -> None:
     """Change what may change of a table; grace periods only grow. Partitions, sort order, insert query are fixed.
 
@@ -187,54 +178,55 @@ def alter(
         change["declared"] = {**change.get("declared", {}), **taken_back}
     if not change:
         raise InvalidRequest("nothing to change: give at least one option, see `icedb table alter --help`")
-    with open_client(context, table=name) as client:
-        before = client.table_config(name)
-        if any(change.get(query) is not None for query in QUERIES):
-            others: dict[str, Any] = {"insert_query": None, "source": {}, "view_of": None, "view_query": None}
-            is_merge_alone = change.keys().isdisjoint(("insert_query", "view_query"))
-            _check_queries(
-                client,
-                plan_change(before, change).model_copy(update=others if is_merge_alone else {}),
-                schema=client.snapshot(name).schema,
-                timeout_ms=parse_duration(check_timeout, option="--check-timeout"),
-            )
-        config = alter_table_config(client.warehouse.table(name), change, clock=SystemClock())
-    if as_json:
-        print_json({"table": name, "changed": config != before, "config": config.model_dump(mode="json")})
-    elif config != before:
+    before = run.client.table_config(name)
+    if any(change.get(query) is not None for query in QUERIES):
+        others: dict[str, Any] = {"insert_query": None, "source": {}, "view_of": None, "view_query": None}
+        is_merge_alone = change.keys().isdisjoint(("insert_query", "view_query"))
+        _check_queries(
+            run,
+            plan_change(before, change).model_copy(update=others if is_merge_alone else {}),
+            schema=run.client.snapshot(name).schema,
+            timeout_ms=parse_duration(check_timeout, option="--check-timeout"),
+        )
+    config = alter_table_config(run.place(name), change, clock=run.clock)
+
+    def show() -> None:
+        if config == before:
+            out.print(f"table [bold]{name}[/] is so already")
+            return
         out.print(f"table [bold]{name}[/] changed; workers go by it from their next run on")
         if config.retention_ms != before.retention_ms and config.retention_ms is not None:
             print_note(f"`icedb partitions expire {name} --dry-run` shows what retention will remove")
-    else:
-        out.print(f"table [bold]{name}[/] is so already")
+
+    run.answer({"table": name, "changed": config != before, "config": config.model_dump(mode="json")}, show)
 
 
 @app.command("list")
-def list_tables(*, context: typer.Context, as_json: JsonFlag = False) -> None:
+@command()
+def list_tables(run: Run) -> None:
     """List the tables of the warehouse. One that cannot be read hides none of the others.
 
     Example: icedb table list --json
     """
     found: list[TableConfig | TableInfo] = []
     problems: dict[str, str] = {}
-    with open_client(context) as client:
-        has_store = not is_served(client)
-        for name in client.warehouse.list_tables() if has_store else client.tables():
-            try:
-                found.append(client.table_config(name) if has_store else client.table(name))
-            except HaltError as error:
-                problems[name] = str(error)
-            except NotFound:
-                continue  # dropped since the names were listed
-    if as_json:
-        print_json({"tables": [_to_json(table) for table in found], "unreadable": problems})
-    elif found:
-        shown = make_table("table", "partitions", "sorted by")
-        for table in found:
-            shown.add_row(escape(table.name), escape(_partitions(table)), escape(_sort(table)))
-        out.print(shown)
-    elif not problems:
-        print_note(NO_TABLES if has_store else "no tables that these credentials may read")
+    client, has_store = run.client, not is_served(run.client)
+    for name in client.warehouse.list_tables() if has_store else client.tables():
+        try:
+            found.append(client.table_config(name) if has_store else client.table(name))
+        except HaltError as error:
+            problems[name] = str(error)
+        except NotFound:
+            continue  # dropped since the names were listed
+
+    def show() -> None:
+        if found:
+            rows = ((table.name, _partitions(table) or None, _sort(table) or None) for table in found)
+            print_table(("table", "partitions", "sorted by"), rows)
+        elif not problems:
+            print_note(NO_TABLES if has_store else "no tables that these credentials may read")
+
+    run.answer({"tables": [_to_json(table) for table in found], "unreadable": problems}, show)
     for problem in problems.values():
         print_error(problem)
     if problems:
@@ -242,39 +234,36 @@ def list_tables(*, context: typer.Context, as_json: JsonFlag = False) -> None:
 
 
 @app.command("show")
-def show(*, context: typer.Context, name: TableName, as_json: JsonFlag = False) -> None:
+@command(about="name")
+def show_table(run: Run, *, name: TableName) -> None:
     """Show a table's configuration and columns.
 
     Example: icedb table show events
     """
-    with open_client(context, table=name) as client:
-        if is_served(client):
-            table = client.table(name)
-            answer(_to_json(table), as_json=as_json, show=lambda: _show_served(table))
-            return
-        config = client.table_config(name)
-        schema = dict(client.snapshot(name).schema)
-    answer({**_to_json(config), "schema": schema}, as_json=as_json, show=lambda: _show(config, schema))
+    if is_served(run.client):
+        table = run.client.table(name)
+        run.answer(_to_json(table), lambda: _show_served(table))
+        return
+    config = run.client.table_config(name)
+    schema = dict(run.client.snapshot(name).schema)
+    run.answer({**_to_json(config), "schema": schema}, lambda: _show(config, schema))
 
 
 def _show_served(table: TableInfo) -> None:
     print_pairs(
         {
             "table": table.name,
-            "partitions": _partitions(table),
-            "sorted by": _sort(table),
+            "partitions": _partitions(table) or "-",
+            "sorted by": _sort(table) or "-",
             "data grace": format_span(table.data_grace_ms),
             "log grace": format_span(table.log_grace_ms),
             "retention": "for ever" if table.retention_ms is None else format_span(table.retention_ms),
-            **({} if table.horizon_ms is None else {"oldest time": format_time(table.horizon_ms)}),
+            "oldest time": None if table.horizon_ms is None else format_time(table.horizon_ms),
         }
     )
     out.print()
-    shown = make_table("column", "type")
-    for column, sql_type in table.schema.items():
-        shown.add_row(escape(column), sql_type)
     if table.schema:
-        out.print(shown)
+        print_table(("column", "type"), table.schema.items())
     else:
         print_note(NO_COLUMNS)
 
@@ -282,22 +271,26 @@ def _show_served(table: TableInfo) -> None:
 def _show(config: TableConfig, schema: Mapping[str, str]) -> None:
     _print_config(config)
     out.print()
-    table = make_table("column", "type", "declared")
-    for column, sql_type in {**config.declared, **schema}.items():
-        table.add_row(escape(column), sql_type, describe_declared(config, column) if column in config.declared else "")
-    if table.row_count:
-        out.print(table)
-    else:
+    columns = {**config.declared, **schema}
+    if not columns:
         print_note(NO_COLUMNS)
+        return
+    print_table(
+        ("column", "type", "declared"),
+        (
+            (column, sql_type, describe_declared(config, column) if column in config.declared else "")
+            for column, sql_type in columns.items()
+        ),
+    )
 
 
 def _print_config(config: TableConfig) -> None:
     print_pairs(
         {
             "table": config.name,
-            **({} if config.view_of is None else {"view of": config.view_of}),
-            "partitions": _partitions(config),
-            "sorted by": _sort(config),
+            "view of": config.view_of,
+            "partitions": _partitions(config) or "-",
+            "sorted by": _sort(config) or "-",
             "evolution": config.evolution,
             "bad rows": config.on_bad_rows,
             "target file size": format_bytes(config.target_file_bytes),
@@ -323,10 +316,10 @@ def _print_config(config: TableConfig) -> None:
         query = getattr(config, name)
         if query is not None:
             out.print(f"\n[bold]{name.replace('_', ' ')}[/]")
-            out.print(escape(query), soft_wrap=True)
+            print_line(escape(query))
     if config.source:
         columns = ", ".join(f"{column} {sql_type}" for column, sql_type in config.source.items())
-        out.print(f"[bold]over[/] {escape(columns)}", soft_wrap=True)
+        print_line(f"[bold]over[/] {escape(columns)}")
 
 
 def _describe_retention(config: TableConfig) -> str:
@@ -338,11 +331,11 @@ def _describe_retention(config: TableConfig) -> str:
 
 def _partitions(table: TableConfig | TableInfo) -> str:
     fields = table.partition if isinstance(table, TableConfig) else table.partition_fields
-    return ", ".join(str(field) for field in fields) or "-"
+    return ", ".join(map(str, fields))
 
 
 def _sort(table: TableConfig | TableInfo) -> str:
-    return ", ".join(table.sort if isinstance(table, TableConfig) else table.sort_columns) or "-"
+    return ", ".join(table.sort if isinstance(table, TableConfig) else table.sort_columns)
 
 
 def _to_json(table: TableConfig | TableInfo) -> dict[str, Any]:
@@ -355,12 +348,12 @@ def _to_json(table: TableConfig | TableInfo) -> dict[str, Any]:
 
 
 def _check_queries(
-    client: Client, config: TableConfig, *, schema: Mapping[str, str] | None = None, timeout_ms: int
+    run: Run, config: TableConfig, *, schema: Mapping[str, str] | None = None, timeout_ms: int
 ) -> dict[str, str]:
     """Let a worker check the queries of a configuration: it has the engine that will run them.
 
     Args:
-        client: An open client.
+        run: The command.
         config: The whole configuration, as the table will have it.
         schema: Columns that the table's log has already, with types.
         timeout_ms: How long to wait for a worker.
@@ -379,19 +372,99 @@ def _check_queries(
         arguments["schema"] = dict(schema)
     queries = " and the ".join(name for name in QUERIES if getattr(config, name) is not None)
     what = f"the {queries} of table {config.name}"
-    try:
-        result = Task(INGEST_CHECK_QUERY, config.name, arguments, as_json=True).ask(client, wait_ms=timeout_ms)
-    except TimedOut as error:
-        raise TimedOut(
-            f"{what} was not checked, and nothing was changed: no ingest worker "
-            f"answered within {timeout_ms / 1000:g} s. Start one and try again, or raise --check-timeout"
-        ) from error
-    except Unavailable as error:
-        raise Unavailable(f"{what} has to be checked by an ingest worker, and nothing was changed: {error}") from error
-    require_done(result, refused=f"{what} is refused", failed=f"{what} could not be checked")
+    result = run.task(INGEST_CHECK_QUERY, config.name, arguments).ask_first(
+        timeout_ms,
+        late=f"{what} was not checked, and nothing was changed: no ingest worker "
+        f"answered within {timeout_ms / 1000:g} s. Start one and try again, or raise --check-timeout",
+        away=f"{what} has to be checked by an ingest worker, and nothing was changed: ",
+        refused=f"{what} is refused",
+        failed=f"{what} could not be checked",
+    )
     return {str(column): str(sql_type) for column, sql_type in result["schema"].items()}
 
 
 app.command("drop")(trash.drop)
 app.command("undrop")(trash.undrop)
 app.command("trash")(trash.trash)
+
+
+@view_app.command("list")
+@command(about="source")
+def list_views(run: Run, *, source: str = argument("Name of the table that feeds them.")) -> None:
+    """List the views of a table: whether they are fed, and what they have still to take.
+
+    Example: icedb view list events
+    """
+    run.client.table_config(source)
+    place = run.place(source)
+    lags = [_read_lag(run, place, name) for name in list_view_names(place.store, place.paths)]
+    run.answer({"table": source, "views": [asdict(lag) for lag in lags]}, lambda: _show_lags(source, lags))
+
+
+def _read_lag(run: Run, source: TableStore, name: str) -> ViewLag:
+    if not is_view_there(source.store, source.paths, name):
+        return ViewLag(name, source.name, GONE, 0, 0, 0)
+    view = run.open(name)
+    try:
+        return read_view_lag(view, view.other(source.paths))
+    except HaltError as error:
+        print_error(f"view {name} is halted: {error}")
+        return ViewLag(name, source.name, "halted", 0, 0, 0)
+
+
+def _show_lags(source: str, lags: Sequence[ViewLag]) -> None:
+    if not lags:
+        print_note(f"table {source} has no views; create one with `icedb table create NAME --from {source} --query …`")
+        return
+    print_table(
+        ("view", "state", ">waiting", ">lag", ">refused"),
+        (
+            (
+                lag.view,
+                lag.state,
+                lag.waiting_commits,
+                format_span(lag.lag_ms) if lag.waiting_commits else None,
+                lag.refused_commits,
+            )
+            for lag in lags
+        ),
+    )
+
+
+@view_app.command("detach")
+@command(about="name")
+def detach(
+    run: Run,
+    *,
+    name: str = argument("Name of the view."),
+    source: str | None = option("--from", "Its source, if the view's table is gone.", metavar="TABLE"),
+) -> None:
+    """Stop feeding a view, so that its source keeps nothing for it any more. The view keeps its rows.
+
+    Example: icedb view detach hourly
+    """
+    place = run.place(name)
+    of = run.place(source).paths if source else source_of(place.paths, run.client.table_config(name))
+    is_changed = detach_view(place.store, of, name, clock=run.clock)
+    what = f"is not fed by {of.name} any more; what is committed now is lost to it"
+    run.answer(
+        {"view": name, "source": of.name, "changed": is_changed},
+        lambda: out.print(f"view [bold]{escape(name)}[/] {what if is_changed else 'is detached already'}"),
+    )
+
+
+@view_app.command("attach")
+@command(about="name")
+def attach(run: Run, *, name: str = argument("Name of the view.")) -> None:
+    """Feed a detached view again, with what is committed from now on; what came in between stays out of it.
+
+    Example: icedb view attach hourly
+    """
+    place = run.place(name)
+    of = source_of(place.paths, run.client.table_config(name))
+    run.client.table_config(of.name)
+    register_view(place.store, of, name, clock=run.clock, is_new=True)
+    run.answer(
+        {"view": name, "source": of.name, "state": "active"},
+        lambda: out.print(f"view [bold]{escape(name)}[/] is fed by {of.name}"),
+    )

@@ -267,8 +267,8 @@ def _check_views(seen: Inspection) -> None:
     for info in walk.of_kind("view")[:MAX_READS]:
         view = info.key.removeprefix(paths.views_prefix).removesuffix(".json")
         try:
-            registration = read_registration(TableStore(store, paths), view)
-            is_there = is_view_there(TableStore(store, paths), view)
+            registration = read_registration(store, paths, view)
+            is_there = is_view_there(store, paths, view)
         except UnsupportedFormat:
             continue  # the view's own configuration: fsck of the view says so
         except IceDBError as error:
@@ -287,9 +287,8 @@ def _check_views(seen: Inspection) -> None:
 def _check_source(seen: Inspection, source: str) -> None:
     found, store, paths = seen.found, seen.store, seen.paths
     try:
-        of = TableStore(store, paths.sibling(source))
-        read_table_config(of)
-        registration = read_registration(of, paths.name)
+        read_table_config(TableStore(store, paths.sibling(source)))
+        registration = read_registration(store, paths.sibling(source), paths.name)
     except NotFound:
         found.add("view-registration:no-source", paths.config_key, source=source)
         return
