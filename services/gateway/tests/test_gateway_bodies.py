@@ -1,17 +1,23 @@
 """Bodies that are sent part by part: an object that changes or shrinks meanwhile never becomes a whole answer."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
-from icedb_gateway.bodies import Bodies, BodyLimits
+from icedb_gateway.bodies import Bodies
 from icedb_gateway.metrics import GatewayMetrics
 from icedb_log.errors import IceDBError, PreconditionFailed, Unavailable
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Fault, ScriptedStore
 
-LIMITS = BodyLimits(
-    part_bytes=4, max_bodies=1, wait_ms=1000, fetch_timeout_ms=60_000, send_timeout_ms=60_000, threads=2
+SETTINGS = SimpleNamespace(
+    part_bytes=4,
+    gateway_max_bodies=1,
+    gateway_body_wait_ms=1000,
+    gateway_read_timeout_ms=60_000,
+    gateway_send_timeout_ms=60_000,
+    gateway_store_threads=2,
 )
 
 
@@ -34,7 +40,7 @@ def send_all(store, *, start=0, length=10):
         got.append(message["body"])
 
     async def run():
-        bodies = Bodies(store, limits=LIMITS, metrics=GatewayMetrics())
+        bodies = Bodies(store, settings=SETTINGS, metrics=GatewayMetrics())
         try:
             body = await bodies.open("key", start=start, length=length)
             await bodies.send(body, send, receive_nothing)

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 from icedb_gateway import views
 from icedb_gateway.listing import SnapshotName, TableRef
-from icedb_gateway.views import PIN_AGE_MS, KeptSnapshots, TableViews
+from icedb_gateway.requests import GatewayParts
+from icedb_gateway.settings import GatewaySettings
+from icedb_gateway.views import PIN_AGE_MS, TableViews, make_kept
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -21,21 +23,21 @@ def name_of(number):
 
 
 def test_snapshots_go_when_they_name_too_many_files_and_the_newest_stays():
-    kept = KeptSnapshots(max_files=5)
+    kept = make_kept(5)
     for number in (1, 2):
-        kept.put(name_of(number), snapshot_of(2))
+        kept[name_of(number)] = snapshot_of(2)
     assert kept.get(name_of(1)) is not None
-    kept.put(name_of(3), snapshot_of(2))
+    kept[name_of(3)] = snapshot_of(2)
     assert [kept.get(name_of(number)) is not None for number in (1, 2, 3)] == [True, False, True]
-    kept.put(name_of(4), snapshot_of(100))
+    kept[name_of(4)] = snapshot_of(100)
     assert [kept.get(name_of(number)) is not None for number in (1, 3, 4)] == [False, False, True]
 
 
 @pytest.mark.parametrize("max_files", [0, 1])
 def test_with_no_room_the_newest_is_kept_alone(max_files):
-    kept = KeptSnapshots(max_files=max_files)
-    kept.put(name_of(1), snapshot_of(3))
-    kept.put(name_of(2), snapshot_of(0))
+    kept = make_kept(max_files)
+    kept[name_of(1)] = snapshot_of(3)
+    kept[name_of(2)] = snapshot_of(0)
     assert [kept.get(name_of(number)) is not None for number in (1, 2)] == [False, True]
 
 
@@ -46,14 +48,9 @@ def test_a_pin_is_believed_for_a_while_and_looked_at_again(monkeypatch):
     async def run_blocking(_table, function):
         return function()
 
-    found = TableViews(
-        Warehouse(MemoryObjectStore(clock.now_ms)),
-        reads=SimpleNamespace(work=SimpleNamespace(run_blocking=run_blocking)),
-        clock=clock,
-        staleness_ms=0,
-        kept_files=0,
-        on_lost=lambda: None,
-    )
+    warehouse, settings = Warehouse(MemoryObjectStore(clock.now_ms)), GatewaySettings(store="file:///unused")
+    reads = SimpleNamespace(work=SimpleNamespace(run_blocking=run_blocking))
+    found = TableViews(GatewayParts(warehouse, settings, None, clock, None, reads, None))
     ref = TableRef("events", pin="eom")
     ask = lambda: asyncio.run(found._pinned(ref))  # noqa: E731
     assert (ask(), ask()) == (1, 1)

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 from icedb_gateway.errors import S3Error
 from icedb_gateway.listing import TableRef
+from icedb_gateway.requests import GatewayParts
+from icedb_gateway.settings import GatewaySettings
 from icedb_gateway.views import TableViews
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -21,14 +23,8 @@ class Work:
 def ask(clock, *, as_of_ms):
     """What is answered to a read of the past of a state that was read when the clock began."""
     state = SimpleNamespace(view=SimpleNamespace(store_now_ms=STORE_MS), started_ms=0, at=lambda at_ms: at_ms)
-    views = TableViews(
-        SimpleNamespace(),
-        reads=SimpleNamespace(work=Work()),
-        clock=clock,
-        staleness_ms=1000,
-        kept_files=10,
-        on_lost=lambda: None,
-    )
+    settings, reads = GatewaySettings(store="file:///unused"), SimpleNamespace(work=Work())
+    views = TableViews(GatewayParts(None, settings, None, clock, None, reads, None))
     return asyncio.run(views._at(TableRef("events", as_of_ms=as_of_ms), state))
 
 

@@ -18,6 +18,7 @@ from icedb_log.units import SECOND_MS
 from starlette.types import Receive, Send
 
 from icedb_gateway.metrics import GatewayMetrics
+from icedb_gateway.settings import GatewaySettings
 
 T = TypeVar("T")
 
@@ -28,27 +29,6 @@ RETRY_AFTER_MS: Final = 1000
 
 class ClientLeft(Exception):
     """The client closed its connection, or read nothing for too long."""
-
-
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
-    """Bounds of what is sent at once.
-
-    Attributes:
-        part_bytes: Largest part.
-        max_bodies: Bodies at once.
-        wait_ms: How long one waits for its turn.
-        fetch_timeout_ms: How long the store may take for a part.
-        send_timeout_ms: How long the client may take to read a slice of it.
-        threads: Parts fetched at once.
-    """
-
-    part_bytes: int
-    max_bodies: int
-    wait_ms: int
-    fetch_timeout_ms: int
-    send_timeout_ms: int
-    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +53,16 @@ class Bodies:
 
     Args:
         store: Where files are.
-        limits: Bounds.
+        settings: Bounds.
         metrics: What is counted.
     """
 
-    def __init__(self, store: ObjectStore, *, limits: BodyLimits, metrics: GatewayMetrics) -> None:
+    def __init__(self, store: ObjectStore, *, settings: GatewaySettings, metrics: GatewayMetrics) -> None:
         self._store = store
-        self._limits = limits
+        self._settings = settings
         self._metrics = metrics
-        self._turns = asyncio.Semaphore(limits.max_bodies)
-        self._pool = ThreadPoolExecutor(limits.threads, "icedb-bodies")
+        self._turns = asyncio.Semaphore(settings.gateway_max_bodies)
+        self._pool = ThreadPoolExecutor(settings.gateway_store_threads, "icedb-bodies")
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -92,11 +72,12 @@ class Bodies:
             Overloaded: Too many are being sent.
         """
         try:
-            async with asyncio.timeout(self._limits.wait_ms / SECOND_MS):
+            async with asyncio.timeout(self._settings.gateway_body_wait_ms / SECOND_MS):
                 await self._turns.acquire()
         except TimeoutError:
             raise Overloaded(
-                f"{self._limits.max_bodies} files are being sent already (ICEDB_GATEWAY_MAX_BODIES): try again",
+                f"{self._settings.gateway_max_bodies} files are being sent already "
+                "(ICEDB_GATEWAY_MAX_BODIES): try again",
                 retry_after_ms=RETRY_AFTER_MS,
             ) from None
         self._metrics.bodies.inc()
@@ -117,7 +98,7 @@ class Bodies:
             NotFound: The object is not there.
             Unavailable: The store did not answer in time.
         """
-        part_bytes = min(length, self._limits.part_bytes)
+        part_bytes = min(length, self._settings.part_bytes)
         first = await self._run(lambda: self._store.get_range(key, start=start, length=part_bytes))
         return OpenBody(key, start, length, first)
 
@@ -165,7 +146,7 @@ class Bodies:
                     following.cancel()
 
     def _start_next(self, key: str, position: int, end: int, etag: str) -> "asyncio.Task[StoredObject]":
-        length = min(end - position, self._limits.part_bytes)
+        length = min(end - position, self._settings.part_bytes)
         fetch = self._run(lambda: self._store.get_range(key, start=position, length=length, if_match=etag))
         task = asyncio.ensure_future(fetch)
         task.add_done_callback(_take_outcome)
@@ -178,7 +159,7 @@ class Bodies:
 
     async def _send_slice(self, body: bytes, send: Send, *, has_more: bool) -> None:
         try:
-            async with asyncio.timeout(self._limits.send_timeout_ms / SECOND_MS):
+            async with asyncio.timeout(self._settings.gateway_send_timeout_ms / SECOND_MS):
                 await send({"type": "http.response.body", "body": body, "more_body": has_more})
         except TimeoutError:
             raise ClientLeft from None
@@ -188,10 +169,10 @@ class Bodies:
         running = asyncio.get_running_loop().run_in_executor(self._pool, function)
         running.add_done_callback(_take_outcome)
         try:
-            return await asyncio.wait_for(asyncio.shield(running), self._limits.fetch_timeout_ms / SECOND_MS)
+            return await asyncio.wait_for(asyncio.shield(running), self._settings.gateway_read_timeout_ms / SECOND_MS)
         except TimeoutError:
             raise Unavailable(
-                f"the object store did not answer within {self._limits.fetch_timeout_ms} ms "
+                f"the object store did not answer within {self._settings.gateway_read_timeout_ms} ms "
                 "(ICEDB_GATEWAY_READ_TIMEOUT_MS): try again"
             ) from None
 

@@ -8,8 +8,8 @@ as U+FFFD, unless the client asked for ``encoding-type=url``, under which keys a
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
@@ -17,15 +17,12 @@ from xml.sax.saxutils import escape  # it writes XML, and parses none  # nosec B
 
 from icedb_log.errors import NotFound
 from icedb_service.access.access_file import Identity, Verb
-from icedb_service.access.guard import AccessGuard
-from icedb_service.readers import TableNames
 
 from icedb_gateway.errors import S3Error, invalid_argument, not_implemented
 from icedb_gateway.listing import (
     ListedFile,
     ListQuery,
     Resume,
-    TablePage,
     TableRef,
     decode_marker,
     decode_token,
@@ -36,133 +33,13 @@ from icedb_gateway.listing import (
     modified_ms_of,
     parse_table_ref,
 )
-from icedb_gateway.metrics import GatewayMetrics
-from icedb_gateway.requests import S3Request
+from icedb_gateway.requests import GatewayParts, S3Request
 from icedb_gateway.views import TableViews
 
 NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 OWNER: Final = "<Owner><ID>icedb</ID><DisplayName>icedb</DisplayName></Owner>"
 _HEAD: Final = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-@dataclass(frozen=True, slots=True)
-class ListAnswer:
-    """One page of a listing, ready to be written.
-
-    Attributes:
-        bucket: Its name.
-        prefix: As the client sent it.
-        delimiter: The same; empty: none.
-        max_keys: The same.
-        is_url_encoded: Whether keys and prefixes are percent-encoded.
-        files: Ascending by key.
-        common_prefixes: Ascending.
-        is_truncated: Whether there is another page.
-    """
-
-    bucket: str
-    prefix: str
-    delimiter: str
-    max_keys: int
-    is_url_encoded: bool
-    files: Sequence[ListedFile]
-    common_prefixes: Sequence[str]
-    is_truncated: bool
-
-
-def render_list_v2(
-    answer: ListAnswer, *, token: str | None, next_token: str | None, start_after: str | None, with_owner: bool
-) -> bytes:
-    """Return the answer of ListObjectsV2."""
-    name = _encoder(answer)
-    fields = [
-        _element("KeyCount", len(answer.files) + len(answer.common_prefixes)),
-        _element("ContinuationToken", token),
-        _element("NextContinuationToken", next_token),
-        _element("StartAfter", None if start_after is None else name(start_after), is_escaped=True),
-    ]
-    return _render_list(answer, fields, owner=OWNER if with_owner else "")
-
-
-def render_list_v1(answer: ListAnswer, *, marker: str, next_marker: str | None) -> bytes:
-    """Return the answer of ListObjects, the first version."""
-    name = _encoder(answer)
-    fields = [
-        _element("Marker", name(marker), is_escaped=True),
-        _element("NextMarker", None if next_marker is None else name(next_marker), is_escaped=True),
-    ]
-    return _render_list(answer, fields, owner=OWNER)
-
-
-def render_buckets(bucket: str) -> bytes:
-    """Return the answer of ListBuckets."""
-    entry = f"<Bucket>{_element('Name', bucket)}{_element('CreationDate', _iso(0))}</Bucket>"
-    return _document("ListAllMyBucketsResult", f"{OWNER}<Buckets>{entry}</Buckets>")
-
-
-def render_location(region: str) -> bytes:
-    """Return the answer of GetBucketLocation; us-east-1 is spelt as nothing."""
-    return _document("LocationConstraint", "" if region == "us-east-1" else escape(region))
-
-
-def render_versioning() -> bytes:
-    """Return the answer of GetBucketVersioning: never turned on."""
-    return _document("VersioningConfiguration", "")
-
-
-def render_error(code: str, message: str, *, resource: str, request_id: str) -> bytes:
-    """Return an error; errors have no namespace."""
-    fields = (("Code", code), ("Message", message), ("Resource", resource), ("RequestId", request_id))
-    return f"{_HEAD}<Error>{''.join(_element(name, value) for name, value in fields)}</Error>".encode()
-
-
-def _render_list(answer: ListAnswer, fields: Iterable[str], *, owner: str) -> bytes:
-    name = _encoder(answer)
-    parts = [
-        _element("Name", answer.bucket),
-        f"<Prefix>{name(answer.prefix)}</Prefix>",
-        *fields,
-        _element("MaxKeys", answer.max_keys),
-        _element("Delimiter", name(answer.delimiter) if answer.delimiter else None, is_escaped=True),
-        _element("EncodingType", "url" if answer.is_url_encoded else None),
-        _element("IsTruncated", "true" if answer.is_truncated else "false"),
-    ]
-    parts += [
-        f"<Contents><Key>{name(file.key)}</Key><LastModified>{_iso(modified_ms_of(file.marker))}</LastModified>"
-        f"<ETag>&quot;{etag_of(file.marker.path, file.marker.size_bytes)}&quot;</ETag>"
-        f"<Size>{file.marker.size_bytes}</Size>{owner}<StorageClass>STANDARD</StorageClass></Contents>"
-        for file in answer.files
-    ]
-    parts += [f"<CommonPrefixes><Prefix>{name(each)}</Prefix></CommonPrefixes>" for each in answer.common_prefixes]
-    return _document("ListBucketResult", "".join(parts))
-
-
-def _encoder(answer: ListAnswer) -> Callable[[str], str]:
-    return _quote if answer.is_url_encoded else _escape
-
-
-def _quote(text: str) -> str:
-    return quote(text, safe="/-_.~", errors="replace")
-
-
-def _escape(text: str) -> str:
-    return escape(_NOT_XML.sub("\ufffd", text))
-
-
-def _element(name: str, value: str | int | None, *, is_escaped: bool = False) -> str:
-    """Return an element; nothing where there is no value."""
-    if value is None:
-        return ""
-    return f"<{name}>{value if is_escaped else _escape(str(value))}</{name}>"
-
-
-def _document(name: str, content: str) -> bytes:
-    return f'{_HEAD}<{name} xmlns="{NAMESPACE}">{content}</{name}>'.encode()
-
-
-def _iso(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 MAX_KEYS: Final = 1000
@@ -191,42 +68,120 @@ class ListRequest:
 
 
 @dataclass(slots=True)
-class _Page:
-    """A page that is being filled."""
+class ListPage:
+    """A page of a listing, while it is being filled.
 
-    limit: int
-    files: list[ListedFile]
-    common_prefixes: list[str]
+    Attributes:
+        files: Ascending by key.
+        common_prefixes: Ascending.
+        next: Where the next page begins; ``None``: there is none.
+    """
+
+    files: list[ListedFile] = field(default_factory=list)
+    common_prefixes: list[str] = field(default_factory=list)
     next: Resume | None = None
 
-    @property
-    def room(self) -> int:
-        return self.limit - len(self.files) - len(self.common_prefixes)
+    def __len__(self) -> int:
+        return len(self.files) + len(self.common_prefixes)
 
-    def add(self, part: TablePage) -> None:
-        self.files += part.files
-        self.common_prefixes += part.common_prefixes
+
+def render_buckets(bucket: str) -> bytes:
+    """Return the answer of ListBuckets."""
+    entry = f"<Bucket>{_element('Name', bucket)}{_element('CreationDate', _iso(0))}</Bucket>"
+    return _document("ListAllMyBucketsResult", f"{OWNER}<Buckets>{entry}</Buckets>")
+
+
+def render_location(region: str) -> bytes:
+    """Return the answer of GetBucketLocation; us-east-1 is spelt as nothing."""
+    return _document("LocationConstraint", "" if region == "us-east-1" else escape(region))
+
+
+def render_versioning() -> bytes:
+    """Return the answer of GetBucketVersioning: never turned on."""
+    return _document("VersioningConfiguration", "")
+
+
+def render_list(bucket: str, asked: ListRequest, page: ListPage) -> bytes:
+    """Return the answer of ListObjects or of ListObjectsV2."""
+    parameters, query = asked.parameters, asked.query
+    is_url_encoded = "encoding-type" in parameters
+    name = _quote if is_url_encoded else _escape
+    if asked.is_v2:
+        owner = OWNER if parameters.get("fetch-owner") == "true" else ""
+        start_after = parameters.get("start-after")
+        own = [
+            _element("KeyCount", len(page)),
+            _element("ContinuationToken", parameters.get("continuation-token")),
+            _element("NextContinuationToken", None if page.next is None else encode_token(page.next)),
+            _element("StartAfter", None if start_after is None else name(start_after), is_escaped=True),
+        ]
+    else:
+        owner = OWNER
+        own = [
+            _element("Marker", name(parameters.get("marker", "")), is_escaped=True),
+            _element("NextMarker", None if page.next is None else name(encode_marker(page.next)), is_escaped=True),
+        ]
+    content = [
+        _element("Name", bucket),
+        _element("Prefix", name(query.prefix), is_escaped=True),
+        *own,
+        _element("MaxKeys", query.limit),
+        _element("Delimiter", name(query.delimiter) if query.delimiter else None, is_escaped=True),
+        _element("EncodingType", "url" if is_url_encoded else None),
+        _element("IsTruncated", "false" if page.next is None else "true"),
+    ]
+    content += [
+        f"<Contents><Key>{name(file.key)}</Key><LastModified>{_iso(modified_ms_of(file.marker))}</LastModified>"
+        f"<ETag>&quot;{etag_of(file.marker.path, file.marker.size_bytes)}&quot;</ETag>"
+        f"<Size>{file.marker.size_bytes}</Size>{owner}<StorageClass>STANDARD</StorageClass></Contents>"
+        for file in page.files
+    ]
+    content += [f"<CommonPrefixes><Prefix>{name(each)}</Prefix></CommonPrefixes>" for each in page.common_prefixes]
+    return _document("ListBucketResult", "".join(content))
+
+
+def render_error(code: str, message: str, *, resource: str, request_id: str) -> bytes:
+    """Return an error; errors have no namespace."""
+    fields = (("Code", code), ("Message", message), ("Resource", resource), ("RequestId", request_id))
+    return f"{_HEAD}<Error>{''.join(_element(name, value) for name, value in fields)}</Error>".encode()
+
+
+def _quote(text: str) -> str:
+    return quote(text, safe="/-_.~", errors="replace")
+
+
+def _escape(text: str) -> str:
+    return escape(_NOT_XML.sub("\ufffd", text))
+
+
+def _element(name: str, value: str | int | None, *, is_escaped: bool = False) -> str:
+    """Return an element; nothing where there is no value."""
+    if value is None:
+        return ""
+    return f"<{name}>{value if is_escaped else _escape(str(value))}</{name}>"
+
+
+def _document(name: str, content: str) -> bytes:
+    return f'{_HEAD}<{name} xmlns="{NAMESPACE}">{content}</{name}>'.encode()
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 class Lister:
     """Answers listings.
 
     Args:
+        parts: What the parts of a gateway share.
         views: Finds snapshots.
-        names: Knows which tables there are.
-        guard: Says which of them the caller may read.
-        bucket: Name of the bucket.
-        metrics: What is counted.
     """
 
-    def __init__(
-        self, views: TableViews, *, names: TableNames, guard: AccessGuard, bucket: str, metrics: GatewayMetrics
-    ) -> None:
+    def __init__(self, parts: GatewayParts, views: TableViews) -> None:
+        self._parts = parts
         self._views = views
-        self._names = names
-        self._guard = guard
-        self._bucket = bucket
-        self._metrics = metrics
+        self._guard = parts.guard
+        self._compute = parts.reads.work.run_compute
 
     async def list_objects(self, request: S3Request, identity: Identity) -> bytes:
         """Return one page.
@@ -239,15 +194,16 @@ class Lister:
         except S3Error:
             self._guard.charge(identity)
             raise
-        page = _Page(asked.query.limit, [], [])
-        if page.limit:
+        page = ListPage()
+        if asked.query.limit:
             await self._fill(page, asked, identity)
         else:
             self._guard.charge(identity)
-        self._metrics.listed_keys.inc(len(page.files) + len(page.common_prefixes))
-        return await self._views.compute(lambda: self._render(asked, page))
+        self._parts.metrics.listed_keys.inc(len(page))
+        bucket = self._parts.settings.gateway_bucket
+        return await self._compute(lambda: render_list(bucket, asked, page))
 
-    async def _fill(self, page: _Page, asked: ListRequest, identity: Identity) -> None:
+    async def _fill(self, page: ListPage, asked: ListRequest, identity: Identity) -> None:
         query = asked.query
         finished = ""  # after which the next page begins, if another table has something for it
         for ref in await self._find_tables(query.prefix, identity):
@@ -257,7 +213,7 @@ class Lister:
             common_prefix = query.roll_up(folder)
             if common_prefix is not None and common_prefix in (query.after, finished):
                 continue
-            if page.room == 0:
+            if len(page) == query.limit:
                 page.next = Resume(finished)
                 return
             if common_prefix is not None:
@@ -268,7 +224,7 @@ class Lister:
             else:
                 finished = f"{ref}{_AFTER_SLASH}"
 
-    async def _list_one(self, page: _Page, asked: ListRequest, ref: TableRef) -> bool:
+    async def _list_one(self, page: ListPage, asked: ListRequest, ref: TableRef) -> bool:
         """Add what a table has; return whether the page ends in its middle."""
         query, name = asked.query, asked.resume.snapshot
         try:
@@ -278,12 +234,11 @@ class Lister:
                 snapshot = await self._views.snapshot(ref)
         except NotFound:
             return False
-        limited = ListQuery(query.prefix, query.delimiter, query.after, page.room)
-        data_prefix = self._views.paths(ref).data_prefix
-        part = await self._views.compute(
-            lambda: list_table(snapshot.live, limited, folder=f"{ref}/", data_prefix=data_prefix)
-        )
-        page.add(part)
+        rest = replace(query, limit=query.limit - len(page))
+        data_prefix = self._views.data_prefix(ref)
+        part = await self._compute(lambda: list_table(snapshot.live, rest, folder=f"{ref}/", data_prefix=data_prefix))
+        page.files += part.files
+        page.common_prefixes += part.common_prefixes
         if part.is_truncated:
             page.next = Resume(part.last, self._views.keep(ref, snapshot))
         return part.is_truncated
@@ -302,38 +257,12 @@ class Lister:
                 return []
             return [ref]
         self._guard.charge(identity)
-        names = await self._names.read()
+        names = await self._parts.names.read()
         return [
             TableRef(name)
             for name in names
             if name.startswith(prefix) and self._guard.allows(identity, Verb.READ, name)
         ]
-
-    def _render(self, asked: ListRequest, page: _Page) -> bytes:
-        parameters = asked.parameters
-        answer = ListAnswer(
-            bucket=self._bucket,
-            prefix=asked.query.prefix,
-            delimiter=asked.query.delimiter,
-            max_keys=asked.query.limit,
-            is_url_encoded="encoding-type" in parameters,
-            files=page.files,
-            common_prefixes=page.common_prefixes,
-            is_truncated=page.next is not None,
-        )
-        if asked.is_v2:
-            return render_list_v2(
-                answer,
-                token=parameters.get("continuation-token"),
-                next_token=None if page.next is None else encode_token(page.next),
-                start_after=parameters.get("start-after"),
-                with_owner=parameters.get("fetch-owner") == "true",
-            )
-        return render_list_v1(
-            answer,
-            marker=parameters.get("marker", ""),
-            next_marker=None if page.next is None else encode_marker(page.next),
-        )
 
 
 def parse_list_request(parameters: Mapping[str, str]) -> ListRequest:

@@ -197,10 +197,6 @@ class ListQuery:
     after: str
     limit: int
 
-    def skips_prefix(self, common_prefix: str) -> bool:
-        """Whether a common prefix ended an earlier page."""
-        return common_prefix == self.after
-
     def roll_up(self, key: str) -> str | None:
         """Return the common prefix that a key, or the beginning of one, is part of; ``None`` if it has none."""
         if not self.delimiter:
@@ -256,7 +252,7 @@ def list_table(live: Sequence[FileMarker], query: ListQuery, *, folder: str, dat
     while (marker := bounds.next_marker()) is not None:
         key = folder + marker.path[len(data_prefix) :]
         common_prefix = query.roll_up(key)
-        if common_prefix is not None and query.skips_prefix(common_prefix):
+        if common_prefix is not None and common_prefix == query.after:  # it ended an earlier page
             bounds.skip_through(path_of(common_prefix) + BEYOND)
             continue
         if len(files) + len(prefixes) >= query.limit:

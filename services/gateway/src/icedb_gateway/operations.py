@@ -7,23 +7,21 @@ conditions on the ETag win over those on times.
 
 import email.utils
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.keys import file_time_ms
 from icedb_service.access.access_file import Identity, Verb
-from icedb_service.access.guard import AccessGuard
 from icedb_service.logs import get_logger
 
 from icedb_gateway.bodies import Bodies, OpenBody
 from icedb_gateway.errors import S3Error, no_such_bucket, no_such_key, not_implemented, to_s3_error
 from icedb_gateway.list_objects import Lister, render_buckets, render_location, render_versioning
 from icedb_gateway.listing import TableRef, etag_of, modified_ms_of, parse_table_ref
-from icedb_gateway.metrics import GatewayMetrics
-from icedb_gateway.requests import S3Request
-from icedb_gateway.settings import GatewaySettings
+from icedb_gateway.requests import GatewayParts, S3Request
 from icedb_gateway.views import FoundFile, TableViews
 
 _RANGE: Final = re.compile(r"bytes\s*=\s*(?P<first>[0-9]{0,19})\s*-\s*(?P<last>[0-9]{0,19})\s*")
@@ -137,18 +135,16 @@ class FileBody:
     Attributes:
         ref: How the client named the table.
         rest: What of the key follows it.
-        found: The file.
+        path: Of the file in the store.
         size_bytes: Of the whole file, as its headers say.
-        start: First byte.
-        length: How many; never 0.
+        part: Which bytes; not none.
     """
 
     ref: TableRef
     rest: str
-    found: FoundFile
+    path: str
     size_bytes: int
-    start: int
-    length: int
+    part: ByteRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,31 +168,18 @@ class Operations:
     """Answers requests whose sender is known.
 
     Args:
-        views: Finds files.
-        lister: Answers listings.
+        parts: What the parts of a gateway share.
         bodies: Fetches files.
-        guard: Says what callers may do.
-        settings: Name and region of the bucket.
-        metrics: What is counted.
     """
 
-    def __init__(
-        self,
-        views: TableViews,
-        *,
-        lister: Lister,
-        bodies: Bodies,
-        guard: AccessGuard,
-        settings: GatewaySettings,
-        metrics: GatewayMetrics,
-    ) -> None:
-        self._views = views
-        self._lister = lister
+    def __init__(self, parts: GatewayParts, bodies: Bodies) -> None:
+        self._views = TableViews(parts)
+        self._lister = Lister(parts, self._views)
         self._bodies = bodies
-        self._guard = guard
-        self._bucket = settings.gateway_bucket
-        self._region = settings.gateway_region
-        self._metrics = metrics
+        self._guard = parts.guard
+        self._bucket = parts.settings.gateway_bucket
+        self._region = parts.settings.gateway_region
+        self._metrics = parts.metrics
 
     async def run(self, request: S3Request, identity: Identity) -> Answer:
         """Answer a request.
@@ -231,30 +214,27 @@ class Operations:
             S3Error: NoSuchKey: it went since it was listed; InternalError: it is live and not there.
             Unavailable: The store did not answer in time.
         """
-        path = file.found.path
         try:
-            opened = await self._bodies.open(path, start=file.start, length=file.length)
+            opened = await self._bodies.open(file.path, start=file.part.start, length=file.part.length)
         except NotFound:
             raise await self._explain_missing(file) from None
         if opened.first.info.size_bytes != file.size_bytes:
-            get_logger().error("file_of_another_size", key=path, logged=file.size_bytes)
-            raise S3Error("InternalError", f"{path}: has not the size that the log says; run `icedb fsck`", status=500)
+            get_logger().error("file_of_another_size", key=file.path, logged=file.size_bytes)
+            raise S3Error(
+                "InternalError", f"{file.path}: has not the size that the log says; run `icedb fsck`", status=500
+            )
         return opened
 
     async def _read_bucket(self, request: S3Request, identity: Identity) -> Answer:
-        parameters = request.parameters
         if request.method == "HEAD":
             self._guard.charge(identity)
             return Answer(headers={"x-amz-bucket-region": self._region})
-        for name, render in self._subresources().items():
-            if name in parameters:
+        for name in ("location", "versioning"):
+            if name in request.parameters:
                 self._guard.charge(identity)
-                _refuse_unknown(parameters, (name,), f"?{name}")
-                return _xml(render())
+                _refuse_unknown(request.parameters, (name,), f"?{name}")
+                return _xml(render_location(self._region) if name == "location" else render_versioning())
         return _xml(await self._lister.list_objects(request, identity))
-
-    def _subresources(self) -> dict[str, Callable[[], bytes]]:
-        return {"location": lambda: render_location(self._region), "versioning": render_versioning}
 
     async def _find_object(self, request: S3Request, identity: Identity) -> Answer:
         folder, _, rest = request.key.partition("/")
@@ -271,10 +251,9 @@ class Operations:
         _refuse_unknown(request.parameters, ("versionId",), "An object with the parameter")
         if not rest.endswith(FILE_ENDING):  # engines look for folders and markers all the time: no read of the log
             raise no_such_key(request.key)
-        try:
+        found = None
+        with suppress(NotFound):
             found = await self._views.find(ref, rest)
-        except NotFound:
-            found = None
         if found is None:
             raise no_such_key(request.key)
         return await self._answer_file(request, ref, rest, found)
@@ -296,7 +275,7 @@ class Operations:
         status = 206 if part.is_part else 200
         if request.method == "HEAD" or not part.length:
             return Answer(status, headers)
-        return Answer(status, headers, file=FileBody(ref, rest, found, size_bytes, part.start, part.length))
+        return Answer(status, headers, file=FileBody(ref, rest, found.path, size_bytes, part))
 
     async def _describe(self, key: str, found: FoundFile) -> tuple[int, int]:
         """Return size and time of a file; of one that is tombstoned, only the store knows the first."""
@@ -318,7 +297,7 @@ class Operations:
         if found is None or found.marker is None:
             return _gone(key)
         self._metrics.missing_files.inc()
-        get_logger().error("live_file_missing", key=file.found.path, mitigation="run `icedb fsck`; rows are missing")
+        get_logger().error("live_file_missing", key=file.path, mitigation="run `icedb fsck`; rows are missing")
         return S3Error(
             "InternalError", f"{key}: is live, but its object is not in the store; run `icedb fsck`", status=500
         )

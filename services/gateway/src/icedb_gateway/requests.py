@@ -14,18 +14,44 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unauthenticated
+from icedb_log.warehouse import Warehouse
 from icedb_service.access.access_file import ANYBODY, Identity
 from icedb_service.access.credentials import HttpAccess
 from icedb_service.access.guard import AccessGuard
+from icedb_service.readers import TableNames, TableReads
 
 from icedb_gateway.errors import S3Error, access_denied
 from icedb_gateway.metrics import GatewayMetrics
+from icedb_gateway.settings import GatewaySettings
 from icedb_gateway.signature import EMPTY_SHA256, UNSIGNED, SignedRequest, check_signature, check_time, read_claim
 
 MAX_QUERY_BYTES: Final = 16 * 1024
 _SIGNATURE_PREFIX: Final = "x-amz-"
 _OLD_SIGNATURE: Final = ("AWSAccessKeyId", "Signature", "Expires")
 """Of version 2: refused where signatures count, and passed over where they do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayParts:
+    """What the parts of a gateway share.
+
+    Attributes:
+        warehouse: Where the tables lie.
+        settings: Bounds.
+        metrics: What is counted.
+        clock: For ages, durations and ids.
+        guard: Says what callers may do.
+        reads: The state of tables, and threads for work that blocks (``reads.work``).
+        names: Which tables there are.
+    """
+
+    warehouse: Warehouse
+    settings: GatewaySettings
+    metrics: GatewayMetrics
+    clock: Clock
+    guard: AccessGuard
+    reads: TableReads
+    names: TableNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +98,10 @@ def parse_request(scope: Mapping[str, Any], *, domain: str | None) -> S3Request:
         path = unquote_to_bytes(raw_path).decode()
     except UnicodeDecodeError:
         raise S3Error("InvalidURI", "Couldn't parse the specified URI: its path is not UTF-8.") from None
-    bucket, key = _split_path(path, host=by_name.get("host", ""), domain=domain)
+    bucket, _, key = path[1:].partition("/")
+    host = by_name.get("host", "").partition(":")[0].lower()
+    if domain is not None and host.endswith(f".{domain}"):
+        bucket, key = host.removesuffix(f".{domain}"), path[1:]
     return S3Request(
         method=scope["method"].upper(),
         bucket=bucket,
@@ -83,23 +112,11 @@ def parse_request(scope: Mapping[str, Any], *, domain: str | None) -> S3Request:
     )
 
 
-def _split_path(path: str, *, host: str, domain: str | None) -> tuple[str, str]:
-    name = host.partition(":")[0].lower()
-    if domain is not None and name.endswith(f".{domain}"):
-        return name.removesuffix(f".{domain}"), path[1:]
-    bucket, _, key = path[1:].partition("/")
-    return bucket, key
-
-
 def _parse_query(raw: bytes) -> Sequence[tuple[str, str]]:
     if len(raw) > MAX_QUERY_BYTES:
         raise S3Error("InvalidArgument", f"the query has more than {MAX_QUERY_BYTES} bytes")
-    pairs = []
-    for part in raw.decode("latin-1").split("&"):
-        if part:
-            name, _, value = part.partition("=")
-            pairs.append((_unquote(name), _unquote(value)))
-    return pairs
+    pairs = (part.partition("=") for part in raw.decode("latin-1").split("&") if part)
+    return [(_unquote(name), _unquote(value)) for name, _, value in pairs]
 
 
 def _unquote(text: str) -> str:
@@ -130,16 +147,13 @@ class Authentication:
     """Recognises who sends requests.
 
     Args:
-        guard: Knows keys, tokens and certificates.
-        clock: For signatures' times.
-        metrics: Where refusals are counted.
+        parts: With the guard, who knows keys, tokens and certificates.
     """
 
-    def __init__(self, guard: AccessGuard, *, clock: Clock, metrics: GatewayMetrics) -> None:
-        self._guard = guard
-        self._access = HttpAccess(guard)
-        self._clock = clock
-        self._metrics = metrics
+    def __init__(self, parts: GatewayParts) -> None:
+        self._parts = parts
+        self._guard = parts.guard
+        self._access = HttpAccess(parts.guard)
 
     def recognise(self, request: S3Request, scope: Mapping[str, Any]) -> Identity:
         """Return who sends a request.
@@ -152,14 +166,13 @@ class Authentication:
         try:
             return self._recognise(request, scope)
         except S3Error as error:
-            self._metrics.count_refusal(error.code)
+            self._parts.metrics.count_refusal(error.code)
             raise
 
     def _recognise(self, request: S3Request, scope: Mapping[str, Any]) -> Identity:
         signed = request.signed
-        if (signed.header("authorization") or "").lower().startswith(_BEARER):
-            return self._by_token_or_certificate(scope)
-        claim = read_claim(signed)
+        has_token = (signed.header("authorization") or "").lower().startswith(_BEARER)
+        claim = None if has_token else read_claim(signed)
         if claim is None:
             return self._by_token_or_certificate(scope)
         key = self._guard.access_key(claim.access_key_id)
@@ -168,7 +181,7 @@ class Authentication:
                 "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.", status=403
             )
         check_signature(signed, claim, secret=key.secret)
-        check_time(claim, now_ms=self._clock.now_ms())
+        check_time(claim, now_ms=self._parts.clock.now_ms())
         if request.method in _READS:
             _check_empty_body(claim.payload_hash, signed)
         return key.identity

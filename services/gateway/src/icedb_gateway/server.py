@@ -24,14 +24,13 @@ from icedb_service.tls import ssl_context
 from prometheus_client import CollectorRegistry
 from starlette.types import Message, Receive, Scope, Send
 
-from icedb_gateway.bodies import Bodies, BodyLimits, ClientLeft
+from icedb_gateway.bodies import Bodies, ClientLeft
 from icedb_gateway.errors import S3Error, to_s3_error
-from icedb_gateway.list_objects import Lister, render_error
+from icedb_gateway.list_objects import render_error
 from icedb_gateway.metrics import GatewayMetrics, Operation, outcome_of
 from icedb_gateway.operations import XML, Answer, Operations
-from icedb_gateway.requests import Authentication, S3Request, parse_request
+from icedb_gateway.requests import Authentication, GatewayParts, S3Request, parse_request
 from icedb_gateway.settings import HEALTH_PATHS, GatewaySettings
-from icedb_gateway.views import TableViews
 
 FIRST_ERROR: Final = 400
 FIRST_FAILURE: Final = 500
@@ -62,34 +61,20 @@ class S3App:
     """Answers requests.
 
     Args:
-        operations: What can be asked for.
-        authentication: Who asks.
+        parts: What the parts of a gateway share.
         bodies: Sends files.
         health: What ``/healthz`` and ``/readyz`` look at.
-        settings: Domain, and which requests are logged.
-        metrics: What is counted.
-        clock: For durations and ids.
     """
 
-    def __init__(
-        self,
-        operations: Operations,
-        *,
-        authentication: Authentication,
-        bodies: Bodies,
-        health: HealthChecks,
-        settings: GatewaySettings,
-        metrics: GatewayMetrics,
-        clock: Clock,
-    ) -> None:
-        self._operations = operations
-        self._authentication = authentication
+    def __init__(self, parts: GatewayParts, bodies: Bodies, health: HealthChecks) -> None:
+        self._operations = Operations(parts, bodies)
+        self._authentication = Authentication(parts)
         self._bodies = bodies
         self._health = health
-        self._domain = settings.gateway_domain
-        self._logged = settings.gateway_access_log
-        self._metrics = metrics
-        self._clock = clock
+        self._domain = parts.settings.gateway_domain
+        self._logged = parts.settings.gateway_access_log
+        self._metrics = parts.metrics
+        self._clock = parts.clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -117,21 +102,15 @@ class S3App:
             answer = await self._operations.run(request, identity)
             if answer.file is None:
                 await self._send_whole(exchange, answer)
-            else:
-                await self._send_file(exchange, answer)
+                return
+            async with self._bodies.turn():
+                opened = await self._operations.open(answer.file)
+                await self._start(exchange, answer.status, answer.headers)
+                await self._bodies.send(opened, exchange.send, exchange.receive)
         except (ClientLeft, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - the last stop: becomes an answer, or breaks the connection off
             await self._fail(exchange, error)
-
-    async def _send_file(self, exchange: _Exchange, answer: Answer) -> None:
-        file = answer.file
-        if file is None:
-            raise AssertionError
-        async with self._bodies.turn():
-            opened = await self._operations.open(file)
-            await self._start(exchange, answer.status, answer.headers)
-            await self._bodies.send(opened, exchange.send, exchange.receive)
 
     async def _send_whole(self, exchange: _Exchange, answer: Answer) -> None:
         await self._start(exchange, answer.status, answer.headers)
@@ -169,9 +148,9 @@ class S3App:
     async def _answer_probe(self, scope: Scope, send: Send) -> None:
         with_ready = scope["path"].endswith("readyz")
         # Which checks fail, but not in whose words: these name hosts. The metrics port has them.
-        found = {name: text == "ok" for name, text in self._health.run(with_ready=with_ready).items()}
-        is_well = all(found.values())
-        shown = {name: "ok" if is_ok else "failing" for name, is_ok in found.items()}
+        found = self._health.run(with_ready=with_ready)
+        shown = {name: "ok" if text == "ok" else "failing" for name, text in found.items()}
+        is_well = "failing" not in shown.values()
         body = orjson.dumps(
             {"status": "ok" if is_well else "failing", "checks": shown}, option=orjson.OPT_APPEND_NEWLINE
         )
@@ -220,9 +199,6 @@ def _operation_of(request: S3Request) -> Operation:
         return "head" if request.method == "HEAD" else "get"
     is_about_bucket = request.method == "HEAD" or request.parameters.keys() & {"location", "versioning"}
     return "bucket" if is_about_bucket else "list"
-
-
-READ_TIMEOUT_SETTING: Final = "ICEDB_GATEWAY_READ_TIMEOUT_MS"
 
 
 class Gateway(EndpointService):
@@ -278,19 +254,10 @@ class Gateway(EndpointService):
         self.metrics.store_up.set(1 if is_ready else 0)
 
     async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
-        settings = self._settings
+        settings, clock, metrics = self._settings, self._clock, self.metrics
+        wait_ms, setting = settings.gateway_read_timeout_ms, "ICEDB_GATEWAY_READ_TIMEOUT_MS"
         work = BlockingWork(max_jobs=settings.gateway_store_threads, max_jobs_per_table=settings.gateway_table_threads)
         stack.callback(work.close)
-        bodies = self._make_bodies()
-        stack.callback(bodies.close)
-        server = await HttpServer.start(self._make_app(work, bodies, health), self._http_options())
-        stack.push_async_callback(server.stop)
-        self.port = server.port
-        return self.metrics.registry
-
-    def _make_app(self, work: BlockingWork, bodies: Bodies, health: LoopHealth) -> S3App:
-        settings, clock, metrics = self._settings, self._clock, self.metrics
-        wait_ms = settings.gateway_read_timeout_ms
         tables = TableCache(
             self._warehouse,
             clock=clock,
@@ -298,51 +265,19 @@ class Gateway(EndpointService):
             wait_ms=wait_ms,
             on_refresh=metrics.observe_refresh,
         )
-        views = TableViews(
-            self._warehouse,
-            reads=TableReads(tables, work=work, clock=clock, wait_ms=wait_ms, wait_setting=READ_TIMEOUT_SETTING),
-            clock=clock,
-            staleness_ms=settings.gateway_staleness_ms,
-            kept_files=settings.gateway_kept_files,
-            on_lost=metrics.lost_listings.inc,
-        )
         names = TableNames(
             self._warehouse,
             work=work,
             clock=clock,
             max_age_ms=settings.gateway_tables_staleness_ms,
             wait_ms=wait_ms,
-            wait_setting=READ_TIMEOUT_SETTING,
+            wait_setting=setting,
         )
-        lister = Lister(views, names=names, guard=self._guard, bucket=settings.gateway_bucket, metrics=metrics)
-        operations = Operations(
-            views, lister=lister, bodies=bodies, guard=self._guard, settings=settings, metrics=metrics
-        )
-        return S3App(
-            operations,
-            authentication=Authentication(self._guard, clock=clock, metrics=metrics),
-            bodies=bodies,
-            health=health.checks(),
-            settings=settings,
-            metrics=metrics,
-            clock=clock,
-        )
-
-    def _make_bodies(self) -> Bodies:
-        settings = self._settings
-        limits = BodyLimits(
-            part_bytes=settings.part_bytes,
-            max_bodies=settings.gateway_max_bodies,
-            wait_ms=settings.gateway_body_wait_ms,
-            fetch_timeout_ms=settings.gateway_read_timeout_ms,
-            send_timeout_ms=settings.gateway_send_timeout_ms,
-            threads=settings.gateway_store_threads,
-        )
-        return Bodies(self._warehouse.store, limits=limits, metrics=self.metrics)
-
-    def _http_options(self) -> HttpServerOptions:
-        settings = self._settings
-        return HttpServerOptions(
+        reads = TableReads(tables, work=work, clock=clock, wait_ms=wait_ms, wait_setting=setting)
+        parts = GatewayParts(self._warehouse, settings, metrics, clock, self._guard, reads, names)
+        bodies = Bodies(self._warehouse.store, settings=settings, metrics=metrics)
+        stack.callback(bodies.close)
+        options = HttpServerOptions(
             host=settings.gateway_host,
             port=settings.gateway_port,
             address_settings="ICEDB_GATEWAY_HOST and ICEDB_GATEWAY_PORT",
@@ -352,3 +287,7 @@ class Gateway(EndpointService):
             shutdown_ms=settings.gateway_shutdown_ms,
             tls=self._tls,
         )
+        server = await HttpServer.start(S3App(parts, bodies, health.checks()), options)
+        stack.push_async_callback(server.stop)
+        self.port = server.port
+        return metrics.registry

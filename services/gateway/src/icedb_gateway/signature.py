@@ -9,7 +9,7 @@ compares signatures in constant time.
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -33,8 +33,11 @@ _CREDENTIAL: Final = re.compile(
 _HEADER_FIELD: Final = re.compile(r"\s*(?P<name>Credential|SignedHeaders|Signature)=(?P<value>[^,]*?)\s*")
 _SIGNATURE: Final = re.compile(r"[0-9a-f]{64}")
 _AMZ_DATE: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
-_PRESIGNED: Final = ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders")
 _PRESIGNED_SIGNATURE: Final = "X-Amz-Signature"
+_PRESIGNED: Final = (
+    *("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders"),
+    _PRESIGNED_SIGNATURE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def read_claim(request: SignedRequest) -> Claim | None:
     """
     names = {name for name, _ in request.query}
     authorization = request.header("authorization")
-    is_presigned = bool(names & {*_PRESIGNED, _PRESIGNED_SIGNATURE})
+    is_presigned = bool(names & {*_PRESIGNED})
     if authorization is not None and is_presigned:
         raise S3Error("InvalidArgument", "Only one auth mechanism allowed: a header or query parameters, not both.")
     if "x-amz-security-token" in {name.lower() for name in names} or request.header("x-amz-security-token"):
@@ -147,13 +150,9 @@ def _read_header(request: SignedRequest, authorization: str) -> Claim:
     mechanism, _, rest = authorization.partition(" ")
     if mechanism != ALGORITHM:
         raise _wrong_mechanism()
-    fields: dict[str, str] = {}
-    for part in rest.split(","):
-        match = _HEADER_FIELD.fullmatch(part)
-        if match is None or match["name"] in fields:
-            raise _malformed("expected Credential=…, SignedHeaders=…, Signature=…, each once")
-        fields[match["name"]] = match["value"]
-    if len(fields) != len(("Credential", "SignedHeaders", "Signature")):
+    matches = [_HEADER_FIELD.fullmatch(part) for part in rest.split(",")]
+    fields = {match["name"]: match["value"] for match in matches if match is not None}
+    if not len(matches) == len(fields) == len(("Credential", "SignedHeaders", "Signature")):
         raise _malformed("expected Credential=…, SignedHeaders=…, Signature=…, each once")
     amz_date = request.header("x-amz-date")
     if amz_date is None:
@@ -161,24 +160,17 @@ def _read_header(request: SignedRequest, authorization: str) -> Claim:
     payload_hash = request.header("x-amz-content-sha256")
     if payload_hash is None:
         raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
-    return _make_claim(
-        credential=fields["Credential"],
-        amz_date=amz_date,
-        signed_headers=fields["SignedHeaders"],
-        signature=fields["Signature"],
-        payload_hash=payload_hash,
-        expires_s=None,
-    )
+    return _make_claim(fields, amz_date=amz_date, payload_hash=payload_hash, expires_s=None)
 
 
 def _read_presigned(request: SignedRequest) -> Claim:
     found: dict[str, str] = {}
     for name, value in request.query:
-        if name in (*_PRESIGNED, _PRESIGNED_SIGNATURE):
+        if name in _PRESIGNED:
             if name in found:
                 raise _malformed_query(f"{name} is there twice")
             found[name] = value
-    missing = [name for name in (*_PRESIGNED, _PRESIGNED_SIGNATURE) if name not in found]
+    missing = [name for name in _PRESIGNED if name not in found]
     if missing:
         raise _malformed_query(f"{', '.join(missing)} is missing")
     if found["X-Amz-Algorithm"] != ALGORITHM:
@@ -189,19 +181,17 @@ def _read_presigned(request: SignedRequest) -> Claim:
     if not 0 < int(expires) <= MAX_EXPIRES_S:
         raise _malformed_query(f"X-Amz-Expires must be 1 to {MAX_EXPIRES_S} seconds")
     return _make_claim(
-        credential=found["X-Amz-Credential"],
+        {name.removeprefix("X-Amz-"): value for name, value in found.items()},
         amz_date=found["X-Amz-Date"],
-        signed_headers=found["X-Amz-SignedHeaders"],
-        signature=found[_PRESIGNED_SIGNATURE],
         payload_hash=request.header("x-amz-content-sha256") or UNSIGNED,
         expires_s=int(expires),
     )
 
 
-def _make_claim(
-    *, credential: str, amz_date: str, signed_headers: str, signature: str, payload_hash: str, expires_s: int | None
-) -> Claim:
-    match = _CREDENTIAL.fullmatch(credential)
+def _make_claim(fields: Mapping[str, str], *, amz_date: str, payload_hash: str, expires_s: int | None) -> Claim:
+    """Return the claim of ``Credential``, ``SignedHeaders`` and ``Signature``, if they have the form that S3 knows."""
+    signature, signed_headers = fields["Signature"], fields["SignedHeaders"]
+    match = _CREDENTIAL.fullmatch(fields["Credential"])
     if match is None or match["end"] != _TERMINATOR or match["service"] != _SERVICE:
         raise _malformed("the Credential has to be <key id>/<yyyymmdd>/<region>/s3/aws4_request")
     if not _AMZ_DATE.fullmatch(amz_date):

@@ -12,26 +12,19 @@ The rules of what a client may see:
   hold it. When it goes is the janitor's business alone.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from cachetools import LRUCache, TTLCache
 from icedb_log.clean.pins import read_pinned
-from icedb_log.clock import Clock
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
-from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_log.store.table_store import TableStore
-from icedb_log.warehouse import Warehouse
-from icedb_service.readers import TableReads
 
 from icedb_gateway.errors import invalid_argument
 from icedb_gateway.listing import SnapshotName, TableRef, find_file
-
-T = TypeVar("T")
+from icedb_gateway.requests import GatewayParts
 
 PIN_AGE_MS: Final = 10_000
 """How long a pin is believed to last without a look."""
@@ -51,61 +44,32 @@ class FoundFile:
     marker: FileMarker | None
 
 
-class KeptSnapshots:
-    """Snapshots that tokens name, in memory; the least recently used go when they name too many files.
+def make_kept(max_files: int) -> LRUCache[SnapshotName, Snapshot]:
+    """Return a cache of the snapshots that tokens name: the least recently used go when they name too many files.
 
-    Args:
-        max_files: Most files that all of them name; the newest is kept whatever it names.
+    The newest is kept, however many it names.
     """
-
-    def __init__(self, *, max_files: int) -> None:
-        most = max(1, max_files)
-        self._kept: LRUCache[SnapshotName, Snapshot] = LRUCache(
-            most, getsizeof=lambda snapshot: min(max(1, len(snapshot.live)), most)
-        )
-
-    def put(self, name: SnapshotName, snapshot: Snapshot) -> None:
-        """Keep a snapshot."""
-        self._kept[name] = snapshot
-
-    def get(self, name: SnapshotName) -> Snapshot | None:
-        """Return a snapshot, if it is there."""
-        return self._kept.get(name)
+    most = max(1, max_files)
+    return LRUCache(most, getsizeof=lambda snapshot: min(max(1, len(snapshot.live)), most))
 
 
 class TableViews:
     """Finds snapshots and files. Use it from one event loop.
 
     Args:
-        warehouse: Where the tables lie.
-        reads: Reads them.
-        clock: For ages, and for what lies in the future.
-        staleness_ms: How old the knowledge of a log may be.
-        kept_files: As of :class:`KeptSnapshots`.
-        on_lost: Called when a token's snapshot cannot be had any more.
+        parts: What the parts of a gateway share.
     """
 
-    def __init__(
-        self,
-        warehouse: Warehouse,
-        *,
-        reads: TableReads,
-        clock: Clock,
-        staleness_ms: int,
-        kept_files: int,
-        on_lost: Callable[[], None],
-    ) -> None:
-        self._warehouse = warehouse
-        self._reads = reads
-        self._clock = clock
-        self._staleness_ms = staleness_ms
-        self._on_lost = on_lost
-        self._kept = KeptSnapshots(max_files=kept_files)
-        self._pins: TTLCache[TableRef, Snapshot] = TTLCache(MAX_PINS, PIN_AGE_MS, clock.monotonic_ms)
+    def __init__(self, parts: GatewayParts) -> None:
+        self._parts = parts
+        self._reads = parts.reads
+        self._staleness_ms = parts.settings.gateway_staleness_ms
+        self._kept = make_kept(parts.settings.gateway_kept_files)
+        self._pins: TTLCache[TableRef, Snapshot] = TTLCache(MAX_PINS, PIN_AGE_MS, parts.clock.monotonic_ms)
 
-    def paths(self, ref: TableRef) -> TablePaths:
-        """Return the keys of a table."""
-        return self._warehouse.table(ref.table).paths
+    def data_prefix(self, ref: TableRef) -> str:
+        """Return what the paths of a table's data files begin with."""
+        return self._parts.warehouse.table(ref.table).paths.data_prefix
 
     async def snapshot(self, ref: TableRef) -> Snapshot:
         """Return the snapshot with which a listing begins.
@@ -138,24 +102,20 @@ class TableViews:
             for staleness_ms in (self._staleness_ms, 0):
                 found = await self._look_for(ref, name, staleness_ms)
                 if found is not None:
-                    self._kept.put(name, found)
+                    self._kept[name] = found
                     return found
         except NotFound:
             pass  # the table, or the pin, went in the middle: what is left of the listing must not look complete
-        self._on_lost()
+        self._parts.metrics.lost_listings.inc()
         raise invalid_argument(
             f"The continuation token provided is of a state of {ref} that cannot be read any more: the listing took "
             "longer than the table's log files are kept, or a commit landed in it late. List again from the beginning.",
         )
 
-    async def compute(self, function: Callable[[], T]) -> T:
-        """Run a function that only computes, off the event loop."""
-        return await self._reads.work.run_compute(function)
-
     def keep(self, ref: TableRef, snapshot: Snapshot) -> SnapshotName:
         """Keep a snapshot for the next page, and return its name."""
         name = SnapshotName(str(ref), snapshot.snapshot_id, snapshot.last_commit_ms)
-        self._kept.put(name, snapshot)
+        self._kept[name] = snapshot
         return name
 
     async def find(self, ref: TableRef, rest: str, *, must_be_fresh: bool = False) -> FoundFile | None:
@@ -169,7 +129,7 @@ class TableViews:
         Raises:
             IceDBError: As for :meth:`snapshot`.
         """
-        path = f"{self.paths(ref).data_prefix}{rest}"
+        path = f"{self.data_prefix(ref)}{rest}"
         if ref.pin is not None:
             marker = find_file((await self._pinned(ref)).live, path)
             return None if marker is None else FoundFile(path, marker)
@@ -214,20 +174,17 @@ class TableViews:
         if as_of_ms is None:
             return state.snapshot
         # By the store's clock, as far as is known: a gateway whose own is ahead would call a state final that is not.
-        now_ms = state.view.store_now_ms + max(0, self._clock.monotonic_ms() - state.started_ms)
+        now_ms = state.view.store_now_ms + max(0, self._parts.clock.monotonic_ms() - state.started_ms)
         if as_of_ms > now_ms + MAX_STORE_GAP_MS:
             raise invalid_argument(f"{ref}: this time has not come yet; leave out what follows the @ for the newest")
         return await self._reads.work.run_compute(lambda: state.at(as_of_ms))
 
     async def _pinned(self, ref: TableRef) -> Snapshot:
-        known = self._pins.get(ref)
-        if known is not None:
+        if (known := self._pins.get(ref)) is not None:
             return known
-        pin, paths, store = ref.pin or "", self.paths(ref), self._warehouse.store
+        table, pin = self._parts.warehouse.table(ref.table), ref.pin or ""
         try:
-            _, snapshot = await self._reads.work.run_blocking(
-                ref.table, lambda: read_pinned(TableStore(store, paths), pin)
-            )
+            _, snapshot = await self._reads.work.run_blocking(ref.table, lambda: read_pinned(table, pin))
         except (NotFound, InvalidRequest):
             self._pins.pop(ref, None)
             raise
