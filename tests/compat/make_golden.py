@@ -283,9 +283,9 @@ class Story:
         binding = bind_key(
             TableStore(self.store, self.paths),
             key="order 22",
+            batch_id=new_batch_id(self.clock),
             content_sha256="00" * 32,
             decoded_sha256="11" * 32,
-            clock=self.clock,
         )
         stage_batch(TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=binding.batch_id)
         mark_staged(self.store, binding)

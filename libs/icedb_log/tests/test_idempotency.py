@@ -13,19 +13,14 @@ def table():
     return SmallTable()
 
 
-def bind(table, key="order 7", body=b"{}", **fields):
-    return bind_key(
-        table,
-        key=key,
-        content_sha256=hash_body(body, "ndjson"),
-        clock=table.clock,
-        **fields,
-    )
+def bind(table, key="order 7", body=b"{}", batch_id=None, sha256=None):
+    batch_id = batch_id or new_batch_id(table.clock)
+    return bind_key(table, key=key, batch_id=batch_id, content_sha256=sha256 or hash_body(body, "ndjson"))
 
 
 def test_the_first_binds_and_the_others_find_it(table):
     first = bind(table)
-    again = bind(table, preferred_id=new_batch_id(table.clock))
+    again = bind(table)
     assert first.is_new
     assert not again.is_new
     assert first.batch_id == again.batch_id
@@ -34,7 +29,7 @@ def test_the_first_binds_and_the_others_find_it(table):
 
 def test_a_preferred_id_is_bound(table):
     batch_id = new_batch_id(table.clock)
-    assert bind(table, preferred_id=batch_id).batch_id == batch_id
+    assert bind(table, batch_id=batch_id).batch_id == batch_id
 
 
 def test_a_key_belongs_to_one_content_and_format(table):
@@ -78,4 +73,4 @@ def test_content_is_told_by_its_whole_hash(table):
     for other in (mine[:-1] + "0", "0" + mine[1:], mine[:8], mine + "0"):
         if other != mine:
             with pytest.raises(InvalidRequest, match=first.batch_id):
-                bind_key(table, key="order 7", content_sha256=other, clock=table.clock)
+                bind(table, sha256=other)

@@ -82,7 +82,7 @@ def test_a_key_stages_once_for_ever_and_belongs_to_one_content(bench):
 
 def test_a_key_that_nobody_confirmed_expires_but_not_for_the_only_copy(bench):
     content = hash_body(bench.lines, "ndjson")
-    bound = bind_key(bench, key="k", content_sha256=content, clock=bench.clock)
+    bound = bind_key(bench, key="k", batch_id=new_batch_id(bench.clock), content_sha256=content)
     bench.clock.advance(bench.config.retry_window_ms)
     with pytest.raises(KeyExpired, match=bound.batch_id):
         bench.accept(key="k")
@@ -226,7 +226,7 @@ def test_i8_the_doors_share_what_an_id_stands_for(bench):
 
 def test_i8_a_key_that_an_older_release_has_bound_is_compared_as_it_was(bench):
     content = hash_body(bench.lines, "ndjson")
-    bind_key(bench, key="k", content_sha256=content, clock=bench.clock)
+    bind_key(bench, key="k", batch_id=new_batch_id(bench.clock), content_sha256=content)
     bench.accept(key="k")
     with pytest.raises(KeyReused):
         bench.accept(bench.lines, key="k", format="json")

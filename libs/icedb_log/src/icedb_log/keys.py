@@ -94,6 +94,16 @@ def _part(name: str) -> str:
     return name
 
 
+class _Below:
+    """What the keys of a table begin with, or one key of it: what stands below the table's prefix."""
+
+    def __init__(self, rest: str) -> None:
+        self._rest = rest
+
+    def __get__(self, paths: "TablePaths", owner: type) -> str:
+        return paths.prefix + self._rest
+
+
 @dataclass(frozen=True, slots=True)
 class TablePaths:
     """The keys of one table.
@@ -106,105 +116,31 @@ class TablePaths:
     name: str
     prefix: str
 
-    @property
-    def log_prefix(self) -> str:
-        """What every log file's key begins with. Nothing else may begin so (wire rule)."""
-        return f"{self.prefix}/_log/"
+    # What the keys of many objects begin with.
+    log_prefix = _Below("/_log/")  # nothing but log files may begin so (wire rule)
+    data_prefix = _Below("/_data/")
+    staging_prefix = _Below("/_icedb/staging/")
+    quarantine_prefix = _Below("/_icedb/quarantine/")
+    fences_prefix = _Below("/_icedb/fence/")
+    leases_prefix = _Below("/_icedb/leases/")
+    pins_prefix = _Below("/_icedb/pins/")  # J7
+    imports_prefix = _Below("/_icedb/imports/")
+    erasures_prefix = _Below("/_icedb/erasures/")
+    open_erasures_prefix = _Below("/_icedb/erasures/open/")  # those that have not ended
+    closed_erasures_prefix = _Below("/_icedb/erasures/closed/")  # certificates, and refusals
+    views_prefix = _Below("/_icedb/views/")  # registrations of views of this table (V3)
+    refused_prefix = _Below("/_icedb/refused/")  # commits that this view has refused (V5)
+    audit_prefix = _Below("/_icedb/audit/")  # what the janitor deleted (J10)
+    idempotency_prefix = _Below("/_icedb/idempotency/")  # records of producers' own keys
+    rebuilds_prefix = _Below("/_icedb/rebuilds/")  # records of rebuilds of the log (B4)
+    damaged_prefix = _Below("/_icedb/damaged/")  # copies of damaged log files, then the rebuild's id (B4)
 
-    @property
-    def data_prefix(self) -> str:
-        """What every data file's key begins with."""
-        return f"{self.prefix}/_data/"
-
-    @property
-    def staging_prefix(self) -> str:
-        """What every staged batch's key begins with."""
-        return f"{self.prefix}/_icedb/staging/"
-
-    @property
-    def quarantine_prefix(self) -> str:
-        """What every quarantined batch's key begins with."""
-        return f"{self.prefix}/_icedb/quarantine/"
-
-    @property
-    def imports_prefix(self) -> str:
-        """What every record of an import begins with."""
-        return f"{self.prefix}/_icedb/imports/"
-
-    @property
-    def erasures_prefix(self) -> str:
-        """What every record of an erasure begins with."""
-        return f"{self.prefix}/_icedb/erasures/"
-
-    @property
-    def open_erasures_prefix(self) -> str:
-        """What every record of an erasure that has not ended begins with."""
-        return f"{self.erasures_prefix}open/"
-
-    @property
-    def closed_erasures_prefix(self) -> str:
-        """What every certificate of an erasure, or its refusal, begins with."""
-        return f"{self.erasures_prefix}closed/"
-
-    @property
-    def idempotency_prefix(self) -> str:
-        """What every record of a producer's own key begins with."""
-        return f"{self.prefix}/_icedb/idempotency/"
-
-    @property
-    def pressure_key(self) -> str:
-        """What ingest last said about back-pressure; absent means none."""
-        return f"{self.prefix}/_icedb/pressure.json"
-
-    @property
-    def leases_prefix(self) -> str:
-        """What every lease's key begins with."""
-        return f"{self.prefix}/_icedb/leases/"
-
-    @property
-    def audit_prefix(self) -> str:
-        """What every audit object begins with: what the janitor deleted (J10)."""
-        return f"{self.prefix}/_icedb/audit/"
-
-    @property
-    def pins_prefix(self) -> str:
-        """What every pin's key begins with (J7)."""
-        return f"{self.prefix}/_icedb/pins/"
-
-    @property
-    def views_prefix(self) -> str:
-        """What every registration of a view of this table begins with (V3)."""
-        return f"{self.prefix}/_icedb/views/"
-
-    @property
-    def refused_prefix(self) -> str:
-        """What every record of a commit begins with that this view has refused (V5)."""
-        return f"{self.prefix}/_icedb/refused/"
-
-    @property
-    def config_key(self) -> str:
-        """The table's configuration."""
-        return f"{self.prefix}/_icedb/table.json"
-
-    @property
-    def clock_key(self) -> str:
-        """A scratch object by which the janitor looks whether the store's clock tells ages (J1); it holds nothing."""
-        return f"{self.prefix}/_icedb/clock"
-
-    @property
-    def orphan_record_key(self) -> str:
-        """Which data files earlier sweeps found unnamed, and since when (J5)."""
-        return f"{self.prefix}/_icedb/orphans.json"
-
-    @property
-    def rebuilds_prefix(self) -> str:
-        """What every record of a rebuild of the log begins with (B4)."""
-        return f"{self.prefix}/_icedb/rebuilds/"
-
-    @property
-    def damaged_prefix(self) -> str:
-        """What every damaged log file's copy begins with, then the rebuild's id (B4)."""
-        return f"{self.prefix}/_icedb/damaged/"
+    # Single objects.
+    config_key = _Below("/_icedb/table.json")
+    pressure_key = _Below("/_icedb/pressure.json")  # what ingest last said about back-pressure; absent means none
+    clock_key = _Below("/_icedb/clock")  # a scratch object that tells whether the store's clock tells ages (J1)
+    orphan_record_key = _Below("/_icedb/orphans.json")  # data files that sweeps found unnamed, and since when (J5)
+    purge_key = _Below("/_icedb/purge.json")  # how far a purge is, for people; nothing is decided by it
 
     def rebuild_key(self, rebuild_id: str) -> str:
         """Return the key of the record of a rebuild."""
@@ -213,16 +149,6 @@ class TablePaths:
     def damaged_key(self, rebuild_id: str, log_key: str) -> str:
         """Return the key of the copy of a damaged log file."""
         return f"{self.damaged_prefix}{_part(rebuild_id)}/{log_key.removeprefix(self.log_prefix)}"
-
-    @property
-    def purge_key(self) -> str:
-        """How far the purge of the table is, for people; nothing is decided by it."""
-        return f"{self.prefix}/_icedb/purge.json"
-
-    @property
-    def fences_prefix(self) -> str:
-        """What every fence's key begins with."""
-        return f"{self.prefix}/_icedb/fence/"
 
     def fence_key(self, role: Role) -> str:
         """Return the key of a role's fence."""

@@ -114,9 +114,8 @@ def _bind(table: Table, write_id: str, *, batch_id: str) -> Binding:
     return bind_key(
         table,
         key=_WRITE_KEYS + write_id,
+        batch_id=batch_id,
         content_sha256=_CONTENT,
-        clock=table.clock,
-        preferred_id=batch_id,
     )
 
 

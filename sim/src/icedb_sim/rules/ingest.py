@@ -7,7 +7,7 @@ from typing import Any, Final
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.content import DIGEST_CHARS
 from icedb_log.ingest.flush import FlushLimits, _quarantine_bad_rows
-from icedb_log.ingest.quarantine import conflict_name, find_reason, is_being_dropped, reason_key
+from icedb_log.ingest.quarantine import conflict_name, find_reason, reason_key
 from icedb_log.ingest.quarantine_ops import _delete_entry, _payloads_of
 from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
@@ -206,7 +206,7 @@ INGEST_RULES: Final = (
 def _only_look(original: Any, table: Any, key: str, **kwargs: Any) -> Any:
     name = conflict_name(parse_staged_key(key).batch_id, kwargs["sha256"])
     found = find_reason(table, name)
-    if found is not None and found.fields and not is_being_dropped(found):
+    if found is not None and found.fields and not found.is_being_dropped:
         return "conflict"
     return original(table, key, **kwargs)
 

@@ -7,6 +7,7 @@ from icedb_log.clean.drop import DropRequest, drop_table
 from icedb_log.clean.pins import Pin, PinStatus, create_pin, find_pin, read_pinned
 from icedb_log.clean.purge import PurgeLimits, PurgeResult, purge_table
 from icedb_log.clean.vacuum import VacuumResult
+from icedb_log.clock import new_batch_id
 from icedb_log.ingest.idempotency import bind_key
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import BadRows, FlushJob, FlushOutput, StagedBatch
@@ -160,7 +161,7 @@ def make_full() -> SmallTable:
     table.append(4)
     table.stage([{"id": 5, "p": "a"}])
     store, paths = table.store, table.paths
-    bind_key(TableStore(store, paths), key="order 1", content_sha256="00", clock=table.clock)
+    bind_key(TableStore(store, paths), key="order 1", batch_id=new_batch_id(table.clock), content_sha256="00")
     put_lease(TableStore(store, paths), at_ms=0, ttl_ms=1, clock=table.clock, lease_id="old")
     for key in (
         paths.pressure_key,

@@ -21,7 +21,6 @@ from icedb_log.ingest.quarantine import (
     batch_id_of_object,
     entry_of_object,
     find_reason,
-    is_being_dropped,
     is_reason,
     reason_key,
 )
@@ -235,6 +234,6 @@ def _find_lone_payloads(
         if len(found) >= MAX_DROPS:
             break
         reason = find_reason(table, entry)
-        if (reason is None and entry in free) or (reason is not None and is_being_dropped(reason)):
+        if (reason is None and entry in free) or (reason is not None and reason.is_being_dropped):
             found[entry] = tuple(keys)
     return found

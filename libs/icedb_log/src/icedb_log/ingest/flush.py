@@ -5,12 +5,13 @@ point: fence, log, *then* staging. What becomes of a batch is decided by the com
 it made live and those that it refused. Safe under any number of concurrent flushes, without any lock.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.content import DIGEST_CHARS
-from icedb_log.ingest.flush_checks import require_accounted, require_bad_rows, require_contents
 from icedb_log.ingest.quarantine import find_reason, mark_rows_landed, quarantine_rows
 from icedb_log.ingest.refusals import Settled, quarantine_again, quarantine_batch, settle_copy
 from icedb_log.ingest.staging import list_staged
@@ -26,7 +27,6 @@ from icedb_log.keys import parse_staged_key
 from icedb_log.log.fold import fold
 from icedb_log.model import LogHeads, LogView
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, delete_or_raise
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.commit import Added, AppendCommit
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -148,21 +148,21 @@ class _SortedOut:
 
 def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut) -> tuple[int, int]:
     """Clear staging of what the log has decided; return how many were other content, and how many have to stay (I8)."""
-    store, paths, clock = commit.table.store, commit.table.paths, commit.table.clock
+    table = commit.table
     known = {batch_id: content for file in commit.log.files for batch_id, content in file.log.contents.items()}
     settled: list[Settled] = []
     gone: list[str] = []
     for batch in sorted_out.duplicates:
         commit.still_mine()  # each costs a GET
         # WARN: not by the id alone: another content under it would vanish, though it was accepted.
-        found = settle_copy(TableStore(store, paths), batch.key, known=known.get(batch.batch_id, ""), clock=clock)
+        found = settle_copy(table, batch.key, known=known.get(batch.batch_id, ""), clock=table.clock)
         settled.append(found)
         if found != "left":
             gone.append(batch.key)
     if gone:
         # I3: their rows are live already. If none goes, a flush that finds nothing else would be asked for ever.
-        delete_or_raise(store, gone)
-    settled += [quarantine_again(TableStore(store, paths), batch=batch, clock=clock) for batch in sorted_out.refused]
+        delete_or_raise(table.store, gone)
+    settled += [quarantine_again(table, batch=batch, clock=table.clock) for batch in sorted_out.refused]
     return settled.count("conflict"), settled.count("left")
 
 
@@ -258,10 +258,7 @@ def _decide(
         committed_key = commit.land(log).key
     if output.accepted:
         delete_or_raise(table.store, [batch.key for batch in output.accepted])  # I2: only now
-    moved = [
-        quarantine_batch(table, rejected=refusal, clock=table.clock)  # I5: only now
-        for refusal in rejected
-    ]
+    moved = [quarantine_batch(table, rejected=refusal, clock=table.clock) for refusal in rejected]  # I5: only now
     for bad in output.bad_rows:
         mark_rows_landed(table, batch_id=bad.batch.batch_id, commit_id=commit.commit_id)
     return replace(
@@ -311,24 +308,65 @@ def _run_job(
         inexact=commit.known.inexact,
     )
     output = writer.write_batches(job)
-    require_accounted(table.paths, job, output)
-    require_bad_rows(table.paths, job, output)
-    require_contents(table.paths, output)
+    for problem in _find_problems(job, output):
+        raise InvariantViolated(f"table {table.name}: {problem}")
     return output
+
+
+def _find_problems(job: FlushJob, output: FlushOutput) -> Iterator[str]:
+    """Yield what is wrong with the data path's answer; nothing is committed then. Pure.
+
+    Each batch is decided once, deferred, or left out (I5); a job defers never all that it may take (I6).
+    """
+    rejected = tuple(refusal.batch for refusal in output.rejected)
+    undecided = (*output.deferred, *output.left_out)
+    answered = [batch.batch_id for batch in (*output.accepted, *rejected, *output.missing, *undecided)]
+    if sorted(answered) != sorted(batch.batch_id for batch in job.batches):
+        yield "the flush job did not decide each of its batches once (I5)"
+    if output.left_out and job.sizes is None:
+        yield f"the flush job left {len(output.left_out)} batches out, and was to take all sizes (I6)"
+    if output.deferred and len(undecided) == len(job.batches):
+        yield (
+            f"the flush job deferred all of its {len(output.deferred)} batches: it would never end; one batch beyond "
+            "the bound is committed alone (I6)"
+        )
+    if output.files and not output.accepted:
+        yield "the flush job accepted no batch, yet wrote data files (I5)"
+    if output.row_count != sum(marker.row_count or 0 for marker in output.files):
+        yield f"the flush job says {output.row_count} rows, its files differ"
+    yield from _find_bad_row_problems(job, output)
+
+
+def _find_bad_row_problems(job: FlushJob, output: FlushOutput) -> Iterator[str]:
+    """Bad rows belong to accepted batches, lie in this table's quarantine, and only where its policy says so (I5)."""
+    if output.bad_rows and job.config.on_bad_rows != "quarantine_rows":
+        yield f"the flush job left rows out, but on_bad_rows is {job.config.on_bad_rows} (I5)"
+    accepted = Counter(batch.batch_id for batch in output.accepted)
+    with_bad_rows = Counter(bad.batch.batch_id for bad in output.bad_rows)
+    for batch_id in with_bad_rows - accepted:
+        yield f"batch {batch_id} has bad rows, but is not accepted, or twice (I5)"
+    for bad in output.bad_rows:
+        if bad.row_count < 1 or not bad.payload_key.startswith(job.paths.quarantine_prefix):
+            yield (
+                f"{bad.row_count} bad rows of batch {bad.batch.batch_id} at {bad.payload_key}: at least one is needed, "
+                f"below {job.paths.quarantine_prefix} (I5)"
+            )
+    if not output.contents.keys() <= accepted.keys():
+        yield "the flush job tells contents of batches that it left out (I8)"
 
 
 def _quarantine_bad_rows(commit: AppendCommit, output: FlushOutput) -> None:
     if not output.bad_rows:
         return
-    store, paths, clock = commit.table.store, commit.table.paths, commit.table.clock
+    table = commit.table
     # WARN: look, confirm, write on condition. A run that slept through a takeover would otherwise write over what
     # the other flush said of a batch: that it was refused whole, for one.
-    found = [find_reason(TableStore(store, paths), bad.batch.batch_id) for bad in output.bad_rows]
+    found = [find_reason(table, bad.batch.batch_id) for bad in output.bad_rows]
     commit.fence.confirm()
     for bad, old in zip(output.bad_rows, found, strict=True):
         etag = None if old is None else old.etag
         try:
-            quarantine_rows(TableStore(store, paths), bad=bad, replaces=etag, commit_id=commit.commit_id, clock=clock)
+            quarantine_rows(table, bad=bad, replaces=etag, commit_id=commit.commit_id, clock=table.clock)
         except InvariantViolated:
             # T5: a run that sleeps since it confirmed finds them purged; the purge has its fence, then.
             commit.fence.confirm()

@@ -12,9 +12,10 @@ from typing import Final
 
 import orjson
 
-from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
-from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from icedb_log.clock import parse_uuid7_ms
+from icedb_log.errors import InvalidRequest, NotFound, Unavailable
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
 
 KEEP_MS: Final = 24 * 60 * 60 * 1000
@@ -51,42 +52,27 @@ def hash_body(body: bytes, staging_format: str) -> str:
     return digest.hexdigest()
 
 
-def bind_key(
-    table: TableStore,
-    *,
-    key: str,
-    content_sha256: str,
-    clock: Clock,
-    decoded_sha256: str = "",
-    preferred_id: str | None = None,
-) -> Binding:
+def bind_key(table: TableStore, *, key: str, batch_id: str, content_sha256: str, decoded_sha256: str = "") -> Binding:
     """Return the batch id of a producer's key, bound by this call or by an earlier one. Idempotent.
 
     Args:
-        table: Its store and keys.
+        table: The table.
         key: Any text; the object's name is its hash.
+        batch_id: What to bind if the key is new.
         content_sha256: Of the batch, see :func:`hash_body`.
-        clock: Makes a fresh id.
         decoded_sha256: Of the batch, see :class:`Binding`; empty where there is no body.
-        preferred_id: The id to bind if the key is new; a fresh one if not given.
 
     Raises:
         InvalidRequest: The key is bound to other content.
         Unavailable: The store did not say which id is bound; call again.
     """
-    record_key = table.paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
-    batch_id = preferred_id or new_batch_id(clock)
+    record_key = _record_key(table, key)
     mine = Binding(record_key, batch_id, content_sha256, is_staged=False, is_new=True, decoded_sha256=decoded_sha256)
     for _ in range(MAX_BIND_ATTEMPTS):
-        try:
-            table.store.put_if_absent(record_key, _encode(mine))
-        except (PreconditionFailed, CommitOutcomeUnknown):
-            pass
-        else:
+        if replace_record(table.store, record_key, _encode(mine), etag=None):
             return mine
-        try:
-            found = _decode(record_key, table.store.get(record_key).body)
-        except NotFound:
+        found = read_binding(table, key=key)
+        if found is None:
             continue  # the PUT did not land, or the janitor has just forgotten the key
         if not _is_same(found, mine):
             raise InvalidRequest(
@@ -105,11 +91,15 @@ def _is_same(found: Binding, mine: Binding) -> bool:
 
 def read_binding(table: TableStore, *, key: str) -> Binding | None:
     """Return what a producer's key is bound to; ``None`` if to nothing yet. Raises Unavailable."""
-    record_key = table.paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
+    record_key = _record_key(table, key)
     try:
         return _decode(record_key, table.store.get(record_key).body)
     except NotFound:
         return None
+
+
+def _record_key(table: TableStore, key: str) -> str:
+    return table.paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
 
 
 def mark_staged(store: ObjectStore, binding: Binding) -> None:

@@ -39,8 +39,6 @@ _REASON_SUFFIX: Final = ".json"
 _BAD_ROWS_INFIX: Final = ".rows-"
 _CONFLICT_INFIX: Final = ".conflict-"
 _CONFLICT: Final = re.compile(re.escape(_CONFLICT_INFIX) + "[0-9a-f]{64}")
-_DROPPED: Final = "dropped"
-"""In a reason: the janitor is deleting the entry, nobody retries it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,15 @@ class StoredReason:
     fields: dict[str, Any]
     etag: str
 
+    @property
+    def is_being_dropped(self) -> bool:
+        """Whether the janitor has taken the entry away: what is left of it is to be deleted, nobody retries it."""
+        return self.fields.get("dropped") is True
+
+    def changed(self, **fields: object) -> bytes:
+        """Return the reason with other fields; those that are not known here stay."""
+        return orjson.dumps({**self.fields, **fields})
+
 
 def bad_rows_key(paths: TablePaths, batch_id: str, payload: bytes) -> str:
     """Return where the data path puts the bad rows of a batch: a name of their own for other rows.
@@ -119,15 +126,17 @@ def conflict_name(batch_id: str, sha256: str) -> str:
 
 def list_conflicts(table: TableStore, batch_id: str) -> tuple[str, ...]:
     """Return the names of the entries with other content under an id (I8). Costs a listing."""
-    there = list_all(table.store, table.paths.quarantine_key(f"{batch_id}{_CONFLICT_INFIX}")).objects
-    return tuple(entry_of_object(info.key) for info in there if is_reason(info.key))
+    keys = _list_keys(table, f"{batch_id}{_CONFLICT_INFIX}")
+    return tuple(entry_of_object(key) for key in keys if is_reason(key))
 
 
 def list_bad_rows(table: TableStore, batch_id: str) -> tuple[str, ...]:
     """Return the keys of all bad rows that were ever set aside of a batch. Costs a listing."""
-    return tuple(
-        info.key for info in list_all(table.store, table.paths.quarantine_key(f"{batch_id}{_BAD_ROWS_INFIX}")).objects
-    )
+    return _list_keys(table, f"{batch_id}{_BAD_ROWS_INFIX}")
+
+
+def _list_keys(table: TableStore, name: str) -> tuple[str, ...]:
+    return tuple(info.key for info in list_all(table.store, f"{table.paths.quarantine_prefix}{name}").objects)
 
 
 def payload_key(paths: TablePaths, batch: StagedBatch) -> str:
@@ -140,19 +149,25 @@ def reason_key(paths: TablePaths, batch_id: str) -> str:
     return paths.quarantine_key(batch_id + _REASON_SUFFIX)
 
 
-def is_being_dropped(found: StoredReason) -> bool:
-    """Return whether the janitor has taken an entry away; what is left of it is to be deleted."""
-    return found.fields.get(_DROPPED) is True
+def make_reason(
+    kind: Kind, batch_id: str, reason: str, *, payload: str, size_bytes: int, now_ms: int, **more: object
+) -> dict[str, Any]:
+    """Return what a reason says, see :class:`QuarantinedBatch`."""
+    return {
+        "batch_id": batch_id,
+        "reason": reason,
+        "payload": payload,
+        "bytes": size_bytes,
+        "quarantined_ms": now_ms,
+        "kind": kind,
+        **more,
+    }
 
 
-def mark_dropped(found: StoredReason) -> bytes:
-    """Return a reason that says so."""
-    return orjson.dumps({**found.fields, _DROPPED: True})
-
-
-def put_reason(table: TableStore, batch_id: str, body: bytes, *, replaces: str | None) -> bool:
-    """Write a reason over the one with an ETag, or over none; return whether it certainly was written."""
-    return replace_record(table.store, reason_key(table.paths, batch_id), body, etag=replaces)  # W2
+def put_reason(table: TableStore, batch_id: str, body: bytes, *, replaces: StoredReason | None) -> bool:
+    """Write a reason over the one that was read, or over none; return whether it certainly was written (W2)."""
+    etag = None if replaces is None else replaces.etag
+    return replace_record(table.store, reason_key(table.paths, batch_id), body, etag=etag)
 
 
 def quarantine_rows(table: TableStore, *, bad: BadRows, replaces: str | None, commit_id: str, clock: Clock) -> None:
@@ -178,16 +193,16 @@ def quarantine_rows(table: TableStore, *, bad: BadRows, replaces: str | None, co
         raise InvariantViolated(
             f"table {table.name}: the bad rows of batch {bad.batch.batch_id} are not at {bad.payload_key} (I5)"
         ) from error
-    reason = {
-        "batch_id": bad.batch.batch_id,
-        "reason": bad.reason,
-        "payload": bad.payload_key,
-        "bytes": size_bytes,
-        "quarantined_ms": clock.now_ms(),
-        "kind": "rows",
-        "rows": bad.row_count,
-        "commit": commit_id,
-    }
+    reason = make_reason(
+        "rows",
+        bad.batch.batch_id,
+        bad.reason,
+        payload=bad.payload_key,
+        size_bytes=size_bytes,
+        now_ms=clock.now_ms(),
+        rows=bad.row_count,
+        commit=commit_id,
+    )
     if bad.faults:
         reason["faults"] = [{"what": fault.what, "rows": list(fault.rows)} for fault in bad.faults]
     key, body = reason_key(table.paths, bad.batch.batch_id), orjson.dumps(reason)
@@ -211,7 +226,7 @@ def mark_rows_landed(table: TableStore, *, batch_id: str, commit_id: str) -> Non
     with contextlib.suppress(Unavailable):
         found = find_reason(table, batch_id)
         if found is not None and found.fields.get("commit") == commit_id:
-            put_reason(table, batch_id, orjson.dumps({**found.fields, "landed": True}), replaces=found.etag)
+            put_reason(table, batch_id, found.changed(landed=True), replaces=found)
 
 
 def find_reason(table: TableStore, batch_id: str) -> StoredReason | None:
@@ -296,8 +311,7 @@ def entry_of_object(key: str) -> str:
 
 
 def _list_reasons(table: TableStore) -> list[ObjectInfo]:
-    listing = list_all(table.store, table.paths.quarantine_prefix)
-    return [info for info in listing.objects if is_reason(info.key)]
+    return [info for info in list_all(table.store, table.paths.quarantine_prefix).objects if is_reason(info.key)]
 
 
 def is_reason(key: str) -> bool:

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-import orjson
-
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import (
@@ -18,9 +16,7 @@ from icedb_log.ingest.quarantine import (
     StoredReason,
     batch_id_of_object,
     find_reason,
-    is_being_dropped,
     list_bad_rows,
-    mark_dropped,
     put_reason,
     reason_key,
 )
@@ -115,7 +111,7 @@ def begin_drop(table: TableStore, batch_id: str, *, etag: str) -> tuple[str, ...
         return None
     # WARN: not by looking alone. A retry writes its id after this look, is cut off before it stages, and the payload is
     # deleted: the next try finds none and takes the batch for staged, and it is nowhere.
-    if not put_reason(table, batch_id, mark_dropped(found), replaces=found.etag):
+    if not put_reason(table, batch_id, found.changed(dropped=True), replaces=found):
         return None
     return _payloads_of(table, found.entry)
 
@@ -212,9 +208,9 @@ def _record_id(table: TableStore, found: StoredReason, *, clock: Clock) -> str:
     """Write a fresh id into the reason, instead of none or of one that is too old; return the id that stands there."""
     key, old = reason_key(table.paths, found.entry.batch_id), found.entry.retry_id
     for _ in range(_MAX_ATTEMPTS):
-        body = orjson.dumps({**found.fields, "retry": new_batch_id(clock)})
+        body = found.changed(retry=new_batch_id(clock))
         # W2: refused by an earlier try of this very request, or by another operator: only reading tells.
-        put_reason(table, found.entry.batch_id, body, replaces=found.etag)
+        put_reason(table, found.entry.batch_id, body, replaces=found)
         found = _read_entry(table, found.entry.batch_id)
         if found.entry.retry_id is not None and found.entry.retry_id != old:
             return found.entry.retry_id
@@ -248,7 +244,7 @@ def _payloads_of(table: TableStore, entry: QuarantinedBatch) -> tuple[str, ...]:
 
 def _read_entry(table: TableStore, batch_id: str) -> StoredReason:
     found = find_reason(table, batch_id)
-    if found is None or is_being_dropped(found):
+    if found is None or found.is_being_dropped:
         raise _not_there(table.paths, batch_id)
     if not found.fields:
         raise CorruptLog(f"table {table.name}: {found.entry.reason}, or drop it")

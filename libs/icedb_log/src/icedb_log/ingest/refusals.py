@@ -4,7 +4,7 @@ Whoever is about to delete a staged copy that no commit of its own has taken ask
 entry of quarantine, with its payload and its reason, or is certainly that of rows or of an entry; then the copy goes.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
@@ -16,7 +16,7 @@ from icedb_log.ingest.quarantine import (
     StoredReason,
     conflict_name,
     find_reason,
-    is_being_dropped,
+    make_reason,
     payload_key,
     put_reason,
     reason_key,
@@ -50,7 +50,17 @@ def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock
     except NotFound:
         return "same"
     sha256 = hash_content(body, batch.format)
-    reason = orjson.dumps(_describe_refusal(table.paths, rejected, sha256=sha256, clock=clock))
+    payload = payload_key(table.paths, batch)
+    reason = make_reason(
+        "batch",
+        batch.batch_id,
+        rejected.reason,
+        payload=payload,
+        size_bytes=batch.size_bytes,
+        now_ms=clock.now_ms(),
+        sha256=sha256,
+        doubtful=rejected.is_doubtful,
+    )
     for _ in range(MAX_REASON_ATTEMPTS):
         found = find_reason(table, batch.batch_id)
         if found is not None and found.entry.kind == "rows" and found.entry.has_landed:
@@ -64,9 +74,8 @@ def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock
                 continue
             settled = again
         else:
-            table.store.put(payload_key(table.paths, batch), body)
-            replaces = None if found is None else found.etag
-            if not put_reason(table, batch.batch_id, reason, replaces=replaces):
+            table.store.put(payload, body)
+            if not put_reason(table, batch.batch_id, orjson.dumps(reason), replaces=found):
                 continue
             settled = "same"
         if settled != "left":
@@ -135,13 +144,13 @@ def _settle_refused(
     """Settle a copy of a batch that is in quarantine; ``None``: somebody else has just changed the entry."""
     if _is_content_of(table.store, found, sha256):
         # WARN: an entry that the janitor is dropping keeps nothing: the batch waits until it is gone, and becomes one.
-        if is_being_dropped(found):
+        if found.is_being_dropped:
             return "left"
         # WARN: J11: written anew, not only looked at, as in :func:`_keep_conflict`. An entry whose retry has begun is
         # dropped by nobody.
         is_safe = found.entry.retry_id is not None or not found.fields
-        reason = orjson.dumps({**found.fields, "again_ms": clock.now_ms()})
-        return "same" if is_safe or put_reason(table, batch.batch_id, reason, replaces=found.etag) else None
+        again = found.changed(again_ms=clock.now_ms())
+        return "same" if is_safe or put_reason(table, batch.batch_id, again, replaces=found) else None
     why = (
         f"batch {batch.batch_id} was refused with other content, and an id has one: this was accepted under it as "
         "well. Look at both; retry this one by force, which stages it under a fresh id, or drop it"
@@ -161,56 +170,38 @@ def _keep_conflict(table: TableStore, key: str, *, body: bytes, sha256: str, rea
         found = find_reason(table, name)
         if found is None or not found.fields:
             table.store.put(payload, body)
-            fields = {
-                "batch_id": staged.batch_id,
-                "reason": reason,
-                "payload": payload,
-                "bytes": len(body),
-                "quarantined_ms": clock.now_ms(),
-                "kind": "conflict",
-                "sha256": sha256,
-                "doubtful": True,
-            }
-        elif is_being_dropped(found):
+            entry = make_reason(
+                "conflict",
+                staged.batch_id,
+                reason,
+                payload=payload,
+                size_bytes=len(body),
+                now_ms=clock.now_ms(),
+                sha256=sha256,
+                doubtful=True,
+            )
+            written = orjson.dumps(entry)
+        elif found.is_being_dropped:
             return "left"
         else:
             # WARN: written anew, not only looked at. A janitor that takes the entry for old would drop it between this
             # look and the delete of the copy; it compares the ETag (J11).
-            fields = {**found.fields, "quarantined_ms": clock.now_ms()}
-        if put_reason(table, name, orjson.dumps(fields), replaces=None if found is None else found.etag):
+            written = found.changed(quarantined_ms=clock.now_ms())
+        if put_reason(table, name, written, replaces=found):
             return "conflict"
     raise _unconfirmed(table.paths, name)
 
 
-def _describe_refusal(paths: TablePaths, rejected: RejectedBatch, *, sha256: str, clock: Clock) -> dict[str, Any]:
-    batch = rejected.batch
-    return {
-        "batch_id": batch.batch_id,
-        "reason": rejected.reason,
-        "payload": payload_key(paths, batch),
-        "bytes": batch.size_bytes,
-        "quarantined_ms": clock.now_ms(),
-        "kind": "batch",
-        "sha256": sha256,
-        "doubtful": rejected.is_doubtful,
-    }
-
-
 def _is_content_of(store: ObjectStore, found: StoredReason, sha256: str) -> bool:
-    """Whether a content is the one that is in quarantine (I8)."""
-    return _find_content(store, found) == sha256
-
-
-def _find_content(store: ObjectStore, found: StoredReason) -> str | None:
-    """Return the SHA-256 of the content of an entry; ``None``: an older release wrote it, and the payload is gone."""
+    """Whether a content is the one that is in quarantine (I8); not, if an older release put it there and it is gone."""
     known = found.fields.get("sha256")
     if known is not None:
-        return str(known)
+        return bool(known == sha256)
     try:
         body = store.get(found.entry.payload_key).body
     except (NotFound, InvalidRequest):
-        return None
-    return hash_content(body, found.entry.payload_key.rpartition(".batch.")[2])
+        return False
+    return hash_content(body, found.entry.payload_key.rpartition(".batch.")[2]) == sha256
 
 
 def _unconfirmed(paths: TablePaths, name: str) -> Unavailable:

@@ -146,25 +146,20 @@ class StagingGate:
         # The body is decoded once, a piece at a time.
         decoded_sha256 = hash_content(offer.body, offer.format, check=self._bounds.counter(offer.format))
 
-        def bind(key: str, preferred_id: str | None) -> Binding:
+        def bind(key: str, batch_id: str) -> Binding:
             with _telling_reuse():
                 return bind_key(
-                    table,
-                    key=key,
-                    content_sha256=content_sha256,
-                    decoded_sha256=decoded_sha256,
-                    clock=self._clock,
-                    preferred_id=preferred_id,
+                    table, key=key, batch_id=batch_id, content_sha256=content_sha256, decoded_sha256=decoded_sha256
                 )
 
         if offer.batch_id is not None:
             # I8: before it is accepted. What is staged under an id that stands for other content becomes no rows.
             bind(offer.batch_id, offer.batch_id)
+        batch_id = offer.batch_id or new_batch_id(self._clock)
         if offer.key is None:
-            return self._stage(table, offer, offer.batch_id or new_batch_id(self._clock))
+            return self._stage(table, offer, batch_id)
         # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
-        is_young = offer.batch_id is not None and not self._is_late(offer.batch_id, config)
-        binding = bind(offer.key, offer.batch_id if is_young else None)
+        binding = bind(offer.key, new_batch_id(self._clock) if self._is_late(batch_id, config) else batch_id)
         if binding.is_staged:
             return Accepted(offer.table, binding.batch_id, len(offer.body))
         age_ms = self._age_ms(binding.batch_id)
