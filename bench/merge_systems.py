@@ -21,7 +21,8 @@ from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_sp
 from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.table import Table
 

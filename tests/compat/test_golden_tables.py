@@ -35,7 +35,8 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fence import read_fence
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.repair.fsck import fsck_table
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.row_changes import delete_rows

@@ -21,7 +21,8 @@ from icedb_log.ingest.import_sources import list_sources, parse_pattern
 from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store import s3
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings

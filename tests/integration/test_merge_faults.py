@@ -18,7 +18,8 @@ from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.jobs import MergedGroup, never_stop
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.store.table_store import TableStore

@@ -22,7 +22,8 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushOutput
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table

@@ -7,7 +7,8 @@ from icedb_log.errors import Fenced, InvalidRequest, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.log.fold import fold
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import BELIEVED_MS

@@ -11,7 +11,8 @@ import pytest
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.errors import InvariantViolated, Unavailable
 from icedb_log.log.fold import fold
-from icedb_log.merge.merge import MergeOptions, MergeWatch, merge_table
+from icedb_log.merge.merge import MergeWatch, merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.table.table import Table
 from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 from icedb_sim.tables.small_table import SmallTable

@@ -9,7 +9,8 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table

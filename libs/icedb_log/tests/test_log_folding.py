@@ -14,7 +14,7 @@ from icedb_log.merge.log_folding import (
     plan_fold,
 )
 from icedb_log.merge.merge_log import build_merge_log
-from icedb_log.merge.merge_plan import MergeIndex, plan_merge
+from icedb_log.merge.merge_plan import MergeIndex, MergeOptions, plan_merge
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.log_views import PATHS, kill, listed, live, log_key, view
 
@@ -27,7 +27,7 @@ def configure(**fields):
 
 
 def plan(*files, now=1_000_000, **config):
-    return plan_merge(view(*files, now=now), paths=PATHS, config=configure(**config))
+    return plan_merge(MergeIndex(PATHS, configure(**config)), view(*files, now=now))
 
 
 def waiting(*files, now=1_000_000):
@@ -168,7 +168,7 @@ def test_merges_of_small_log_files_go_on_while_others_wait():
 
 def test_a_full_merge_waits_for_nothing():
     seen = view(listed(1, *small(2), size_bytes=LARGE))
-    assert len(plan_merge(seen, paths=PATHS, config=configure(), full=True).groups) == 1
+    assert len(plan_merge(MergeIndex(PATHS, configure()), seen, MergeOptions(full=True)).groups) == 1
 
 
 def test_merges_that_wait_come_to_an_end_while_appends_come():
@@ -182,5 +182,5 @@ def test_merges_that_wait_come_to_an_end_while_appends_come():
 
 def test_the_cold_lane_does_not_run_to_fold():
     logs = view(*(listed(number, mature(number)) for number in range(1, 5)))
-    assert plan_merge(logs, paths=PATHS, config=configure(), lane="cold").is_empty
-    assert not plan_merge(logs, paths=PATHS, config=configure()).is_empty
+    assert plan_merge(MergeIndex(PATHS, configure()), logs, MergeOptions("cold")).is_empty
+    assert not plan_merge(MergeIndex(PATHS, configure()), logs).is_empty

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.merge.merge_explain import REASONS, explain_merge
-from icedb_log.merge.merge_plan import MergeLimits, plan_merge
+from icedb_log.merge.merge_plan import MergeIndex, MergeLimits, MergeOptions, plan_merge
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.log_views import PATHS, kill, listed, live, view
 
@@ -17,7 +17,7 @@ def configure(**fields):
 
 
 def explain(*files, now=HOUR - 1, full=False, **fields):
-    return explain_merge(view(*files, now=now), paths=PATHS, config=configure(**fields), full=full)
+    return explain_merge(MergeIndex(PATHS, configure(**fields)), view(*files, now=now), full=full)
 
 
 def partition_of(*sizes, created_ms=1, log_bytes=100, **options):
@@ -40,14 +40,14 @@ def test_what_is_explained_as_merged_is_what_the_plan_merges(files, log_count, l
     ]
     logs = [listed(n + 1, *markers[n::log_count], size_bytes=log_bytes) for n in range(log_count)]
     seen, config = view(*logs, now=HOUR + 5), configure()
-    explained = explain_merge(seen, paths=PATHS, config=config, full=full)
+    explained = explain_merge(MergeIndex(PATHS, config), seen, full=full)
     groups = [group for found in explained.partitions for group in found.groups]
     for lane in ("hot",) if full else ("hot", "cold"):
-        planned = plan_merge(seen, paths=PATHS, config=config, lane=lane, full=full, limits=UNBOUNDED).groups
+        planned = plan_merge(MergeIndex(PATHS, config), seen, MergeOptions(lane, full, UNBOUNDED)).groups
         assert {group.paths for group in groups if group.lane == lane and group.when != "log"} == {
             tuple(marker.path for marker in group.inputs) for group in planned
         }
-        bounded = plan_merge(seen, paths=PATHS, config=config, lane=lane, full=full).groups
+        bounded = plan_merge(MergeIndex(PATHS, config), seen, MergeOptions(lane, full)).groups
         assert {group.paths for group in groups if group.lane == lane and group.when == "now"} == {
             tuple(marker.path for marker in group.inputs) for group in bounded
         }

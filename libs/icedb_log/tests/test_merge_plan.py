@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, MergeIndex, MergeLimits, plan_merge
+from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, MergeIndex, MergeLimits, MergeOptions, plan_merge
 from icedb_log.model import FileMarker
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.log_views import PATHS, data, dead, kill, listed, live, view
@@ -23,7 +23,7 @@ HOUR = 3_600_000
 
 def plan(*files, full=False, limits=None, lane="hot", now=1_000_000, **config):
     seen = view(*files, now=now)
-    return plan_merge(seen, paths=PATHS, config=configure(**config), lane=lane, full=full, limits=limits)
+    return plan_merge(MergeIndex(PATHS, configure(**config)), seen, MergeOptions(lane, full, limits))
 
 
 def of_sizes(*sizes, partition="p=a"):
@@ -227,7 +227,7 @@ def test_an_index_that_is_kept_plans_as_a_new_one():
     index = MergeIndex(PATHS, config)
     first, second = listed(1, *of_sizes(1, 1, 1)), listed(2, live("late", size=1))
     for seen in (view(first), view(first, second), view(second), view(first, second)):
-        assert plan_merge(seen, paths=PATHS, config=config, index=index) == plan_merge(seen, paths=PATHS, config=config)
+        assert plan_merge(index, seen) == plan_merge(MergeIndex(PATHS, config), seen)
 
 
 def test_partitions_are_told_from_keys_alone():

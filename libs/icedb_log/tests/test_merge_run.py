@@ -7,8 +7,8 @@ import pytest
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.jobs import never_stop
 from icedb_log.log.codec import decode_log_file, encode_log_file
-from icedb_log.merge.merge import MergeOptions, MergeResult, MergeWatch, merge_table
-from icedb_log.merge.merge_plan import MergeIndex, MergeLimits
+from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
+from icedb_log.merge.merge_plan import MergeIndex, MergeLimits, MergeOptions
 from icedb_log.store.object_store import list_all
 from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect

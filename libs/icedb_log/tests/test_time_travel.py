@@ -13,7 +13,8 @@ from icedb_log.errors import BelowHorizon
 from icedb_log.ingest.flush import flush_table
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import fold
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.table import Table

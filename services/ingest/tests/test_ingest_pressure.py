@@ -18,7 +18,8 @@ from icedb_log.ingest.pressure import (
 )
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.codec import encode_log_file
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.model import LogFile
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_log.store.object_store import list_all

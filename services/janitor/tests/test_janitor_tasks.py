@@ -10,7 +10,8 @@ from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fence import FenceState, read_fence, write_fence
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.model import LogFile
 from icedb_log.names import JANITOR_VACUUM, MERGE_ERASE
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all

@@ -8,8 +8,8 @@ from cachetools import LRUCache
 from celery import Celery
 from icedb_log.jobs import CheckAlive
 from icedb_log.keys import TablePaths
-from icedb_log.merge.merge import MergeOptions, MergeResult, MergeWatch, merge_table
-from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeIndex, MergeLimits, plan_merge
+from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
+from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeIndex, MergeLimits, MergeOptions, plan_merge
 from icedb_log.names import (
     MERGE_CHANGE,
     MERGE_COLD,
@@ -119,8 +119,7 @@ class MergeTasks:
     def _has_work(self, paths: TablePaths, lane: Lane) -> bool:
         """Say whether a lane would do something now. Costs one listing and the log files that are new."""
         table = self._context.open(paths.name)
-        index = self._index_of(table)
-        return not plan_merge(table.read_log(), paths=paths, config=table.config, lane=lane, index=index).is_empty
+        return not plan_merge(self._index_of(table), table.read_log(), MergeOptions(lane)).is_empty
 
     def _has_retention(self, paths: TablePaths) -> bool:
         return read_table_config(self._context.warehouse.table(paths.name)).retention_ms is not None

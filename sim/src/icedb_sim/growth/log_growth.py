@@ -21,7 +21,7 @@ from icedb_log.ingest.pressure import MAX_LOG_FILES, measure_pressure
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.merge.merge_log import build_merge_log
-from icedb_log.merge.merge_plan import Lane, MergeIndex, plan_merge
+from icedb_log.merge.merge_plan import Lane, MergeIndex, MergeOptions, plan_merge
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
@@ -202,7 +202,7 @@ class GrowingTable:
     def _merge(self, lane: Lane) -> None:
         while True:
             view = self.view()
-            plan = plan_merge(view, paths=PATHS, config=self.config, lane=lane, index=self._index)
+            plan = plan_merge(self._index, view, MergeOptions(lane))
             commits, folded = plan.commits, plan.folded_log_keys
             if self.scenario.policy == "all_small":
                 commits, folded = self._plan_all_small(lane)
@@ -216,7 +216,7 @@ class GrowingTable:
 
     def _plan_all_small(self, lane: Lane) -> tuple[tuple[tuple[MergeGroup, ...], ...], tuple[str, ...]]:
         """Plan as the merger once did: no merge waits, and each takes all log files up to 1 MiB along."""
-        ready = self._index.find_ready(lane=lane)
+        ready = self._index.find_ready(MergeOptions(lane))
         groups = (*ready.groups, *ready.waiting)
         small = tuple(file.key for file in self._index.log.active_files() if file.size_bytes <= FOLDED_BY_ALL_SMALL)
         if not groups and len(small) < self.config.merge_fan_in:

@@ -21,7 +21,8 @@ from icedb_log.keys import log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.table_store import TableStore

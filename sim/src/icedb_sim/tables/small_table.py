@@ -12,8 +12,8 @@ from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeOptions, MergeResult, merge_table
-from icedb_log.merge.merge_plan import MergeLimits
+from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.merge.merge_plan import MergeLimits, MergeOptions
 from icedb_log.model import LogView, Snapshot
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table
 from icedb_log.store.object_store import ObjectStore, list_all

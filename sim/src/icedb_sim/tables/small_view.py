@@ -9,7 +9,8 @@ from icedb_log.feed.views import create_view
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold, newest_feed
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeOptions, MergeResult, merge_table
+from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.model import FeedState, LogView, Snapshot
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table

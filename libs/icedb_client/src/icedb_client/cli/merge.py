@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.merge.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
+from icedb_log.merge.merge_plan import MergeIndex
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
 
 from icedb_client.cli.output import format_bytes, format_count, out, print_note, print_table
@@ -44,7 +45,7 @@ def merge(
         raise InvalidRequest("--cold goes neither with --full, which takes all partitions, nor with --explain")
     opened = run.open(table)
     if explain:
-        explained = explain_merge(opened.read_log(), paths=opened.paths, config=opened.config, full=full)
+        explained = explain_merge(MergeIndex(opened.paths, opened.config), opened.read_log(), full=full)
         fan_in = opened.config.merge_fan_in
         run.answer({"table": table, **asdict(explained)}, lambda: _show_explanation(explained, fan_in=fan_in))
         return

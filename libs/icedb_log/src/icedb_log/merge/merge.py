@@ -6,12 +6,12 @@ fence, and commits as it goes: what has landed stays, whatever happens next.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from typing import Final
 
 from icedb_log.jobs import ContentCheck, GroupMerger, MergedGroup, MergeGroup, RowChange
 from icedb_log.merge.exchange import ExchangeCommit, Exchanged
-from icedb_log.merge.merge_plan import Lane, MergeIndex, MergeLimits, plan_merge
+from icedb_log.merge.merge_plan import NEXT_RUN, MergeIndex, MergeOptions, plan_merge
 from icedb_log.table.table import Table
 
 
@@ -45,34 +45,11 @@ class MergeResult:
 
     def plus(self, other: "MergeResult") -> "MergeResult":
         """Return the result of both, in this order."""
-        return MergeResult(
-            committed_key=other.committed_key or self.committed_key,
-            commit_count=self.commit_count + other.commit_count,
-            group_count=self.group_count + other.group_count,
-            input_count=self.input_count + other.input_count,
-            output_count=self.output_count + other.output_count,
-            input_bytes=self.input_bytes + other.input_bytes,
-            output_bytes=self.output_bytes + other.output_bytes,
-            row_count=self.row_count + other.row_count,
-            folded_log_count=self.folded_log_count + other.folded_log_count,
-            has_more=other.has_more,
-        )
+        figures = {name: getattr(self, name) + getattr(other, name) for name in _FIGURES}
+        return MergeResult(other.committed_key or self.committed_key, has_more=other.has_more, **figures)
 
 
-@dataclass(frozen=True, slots=True)
-class MergeOptions:
-    """What a merge run is asked for.
-
-    Attributes:
-        lane: Which merges.
-        full: Merge everything below the target size, whatever the lane; log files that list a data file twice become
-            one that does not.
-        limits: Bounds of the run; those of the lane if not given.
-    """
-
-    lane: Lane = "hot"
-    full: bool = False
-    limits: MergeLimits | None = None
+_FIGURES: Final = [each.name for each in fields(MergeResult) if each.name not in ("committed_key", "has_more")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +71,7 @@ def merge_table(
     table: Table,
     merger: GroupMerger,
     *,
-    options: MergeOptions | None = None,
+    options: MergeOptions = NEXT_RUN,
     watch: MergeWatch | None = None,
     index: MergeIndex | None = None,
 ) -> MergeResult:
@@ -118,67 +95,43 @@ def merge_table(
         Unavailable: A server did not answer, or the job took too long to be committed safely (W3); or outputs do not
             hold what their inputs hold, for the first time (M6).
     """
-    options, watch = options or MergeOptions(), watch or MergeWatch()
+    watch = watch or MergeWatch()
     config = table.config
     if index is None or (index.config is not config and index.config != config):
         index = MergeIndex(table.paths, config)
-    plan_run = partial(
-        plan_merge,
-        paths=table.paths,
-        config=config,
-        lane=options.lane,
-        full=options.full,
-        limits=options.limits,
-        index=index,
-    )
-    if plan_run(table.read_log()).is_empty:
+    change = None if config.merge_query is None else RowChange("merge_query", config.merge_query)
+
+    def merge_in(
+        commit: ExchangeCommit, groups: tuple[MergeGroup, ...], *, folded: tuple[str, ...] = (), has_more: bool
+    ) -> MergeResult:
+        merged = commit.run(merger, groups, change=change)
+        for group in merged:
+            watch.on_check(group.contents)
+        exchanged = commit.land(merged, folded_log_keys=folded, may_change_rows=change is not None)
+        made = replace(_result(merged, exchanged), has_more=has_more)
+        watch.on_commit(made)
+        return made
+
+    if plan_merge(index, table.read_log(), options).is_empty:
         return MergeResult()
-    run = _MergeRun(merger, watch, config.merge_query)
     with ExchangeCommit(table, state=index.log) as commit:
-        plan = plan_run(commit.view)  # F2: only what was read under the fence counts
+        plan = plan_merge(index, commit.view, options)  # F2: only what was read under the fence counts
         if plan.is_empty:
             return MergeResult()
         first, *rest = plan.commits or ((),)
-        made = run.commit(commit, first, folded=plan.folded_log_keys, has_more=plan.has_more or bool(rest))
-    done = made
+        done = merge_in(commit, first, folded=plan.folded_log_keys, has_more=plan.has_more or bool(rest))
     for number, groups in enumerate(rest, 1):
         if not watch.has_time():
             break
         with ExchangeCommit(table, state=index.log) as commit:
             if not _are_live(groups, commit):
                 return replace(done, has_more=True)  # somebody else merges here, too: plan again
-            is_last = number == len(rest)
-            done = done.plus(run.commit(commit, groups, has_more=plan.has_more or not is_last))
+            done = done.plus(merge_in(commit, groups, has_more=plan.has_more or number < len(rest)))
     return done
 
 
 def _are_live(groups: Sequence[MergeGroup], commit: ExchangeCommit) -> bool:
     return all(commit.state.live_marker(marker.path) is not None for group in groups for marker in group.inputs)
-
-
-@dataclass(frozen=True, slots=True)
-class _MergeRun:
-    merger: GroupMerger
-    watch: MergeWatch
-    query: str | None
-
-    def commit(
-        self,
-        commit: ExchangeCommit,
-        groups: tuple[MergeGroup, ...],
-        *,
-        folded: tuple[str, ...] = (),
-        has_more: bool,
-    ) -> MergeResult:
-        """Merge some groups in one commit."""
-        change = None if self.query is None else RowChange("merge_query", self.query)
-        merged = commit.run(self.merger, groups, change=change)
-        for group in merged:
-            self.watch.on_check(group.contents)
-        exchanged = commit.land(merged, folded_log_keys=folded, may_change_rows=change is not None)
-        made = replace(_result(merged, exchanged), has_more=has_more)
-        self.watch.on_commit(made)
-        return made
 
 
 def _result(merged: Sequence[MergedGroup], committed: Exchanged) -> MergeResult:

@@ -3,16 +3,16 @@
 Asks the planner, never works anything out by itself: what it calls planned is what a run would do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
-from icedb_log.keys import TablePaths
-from icedb_log.merge.log_folding import log_fan_in, log_tier_of
-from icedb_log.merge.merge_plan import LANES, Lane, MergeIndex, ReadyMerges, plan_merge
+from icedb_log.merge.log_folding import FoldPlan, log_fan_in, log_tier_of
+from icedb_log.merge.merge_plan import LANES, Lane, MergeIndex, MergeOptions, plan_merge
 from icedb_log.merge.merge_policy import MIN_FILES, by_tier, is_mature, newest_ms, plan_settling, tier_of
-from icedb_log.model import FileMarker, LogView
+from icedb_log.model import FileMarker, ListedLogFile, LogView
 from icedb_log.table.table_config import TableConfig
 
 When = Literal["now", "next_run", "log"]
@@ -79,12 +79,9 @@ class ExplainedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedLogTier:
-    """Log files of one tier that a commit may involve.
+    """Log files of one tier, 0 for the smallest, that a commit may involve.
 
     Attributes:
-        tier: 0 for the smallest.
-        file_count: Its log files.
-        size_bytes: Bytes of them.
         is_folded: Whether the next hot run folds them.
         may_be_rewritten: Whether merges of files named in them may go on now.
     """
@@ -115,48 +112,39 @@ class MergeExplanation:
     is_crowded: bool
 
 
-def explain_merge(view: LogView, *, paths: TablePaths, config: TableConfig, full: bool = False) -> MergeExplanation:
+def explain_merge(index: MergeIndex, view: LogView, *, full: bool = False) -> MergeExplanation:
     """Explain what each partition waits for.
 
     Args:
-        view: The log.
-        paths: Keys of the table.
-        config: Of the table.
+        index: Of the table; brought up to date.
+        view: Its log.
         full: Explain a full merge instead of the lanes.
     """
-    index = MergeIndex(paths, config)
-    index.update(view)
-    groups: dict[str, list[ExplainedGroup]] = {}
     lanes: tuple[Lane, ...] = ("hot",) if full else LANES
-    hot: ReadyMerges | None = None
-    is_crowded = False
-    for lane in lanes:
-        ready = index.find_ready(lane=lane, full=full)
-        plan = plan_merge(view, paths=paths, config=config, lane=lane, full=full, index=index)
-        if lane == "hot":
-            hot = ready
-            is_crowded = plan.is_empty and bool(ready.groups)
-        now = {_key_of(group) for group in plan.groups}
-        for group in ready.groups:
-            when: When = "now" if _key_of(group) in now else "next_run"
-            groups.setdefault(group.partition, []).append(_explain_group(group, lane, when, config))
-        for group in ready.waiting:
-            groups.setdefault(group.partition, []).append(_explain_group(group, lane, "log", config))
+    plans = {lane: plan_merge(index, view, MergeOptions(lane, full)) for lane in lanes}
+    groups: dict[str, list[ExplainedGroup]] = defaultdict(list)
+    for lane, plan in plans.items():
+        ready, taken = plan.ready, len(plan.groups)  # a run takes the first that are ready
+        whens: dict[When, Sequence[MergeGroup]] = {
+            "now": ready.groups[:taken],
+            "next_run": ready.groups[taken:],
+            "log": ready.waiting,
+        }
+        for when, group in ((when, group) for when, some in whens.items() for group in some):
+            groups[group.partition].append(_explain_group(group, lane, when, index.config))
     partitions = [
-        _explain_partition(paths.partition_of(f"{folder}/"), files.values(), groups, index)
+        _explain_partition(partition, tuple(files.values()), tuple(groups.get(partition, ())), index)
         for folder, files in index.log.folders.items()
+        for partition in [index.paths.partition_of(f"{folder}/")]
     ]
+    hot = plans["hot"]
     return MergeExplanation(
         partitions=tuple(sorted(partitions, key=lambda found: (found.newest_ms, found.partition), reverse=True)),
-        log_tiers=_explain_log(index, hot),
+        log_tiers=_explain_log(index, hot.ready.fold),
         log_file_count=len(view.files),
-        log_fan_in=log_fan_in(config),
-        is_crowded=is_crowded,
+        log_fan_in=log_fan_in(index.config),
+        is_crowded=hot.is_empty and bool(hot.ready.groups),
     )
-
-
-def _key_of(group: MergeGroup) -> tuple[str, str, int]:
-    return group.partition, group.inputs[0].path, len(group.inputs)
 
 
 def _explain_group(group: MergeGroup, lane: Lane, when: When, config: TableConfig) -> ExplainedGroup:
@@ -172,13 +160,10 @@ def _explain_group(group: MergeGroup, lane: Lane, when: When, config: TableConfi
 
 
 def _explain_partition(
-    partition: str, files: Iterable[FileMarker], groups: Mapping[str, list[ExplainedGroup]], index: MergeIndex
+    partition: str, files: tuple[FileMarker, ...], groups: tuple[ExplainedGroup, ...], index: MergeIndex
 ) -> ExplainedPartition:
-    config = index.config
-    files = tuple(files)
-    newest = newest_ms(files)
+    config, newest = index.config, newest_ms(files)
     is_cold = newest + config.cold_after_ms <= index.now_ms
-    mine = tuple(groups.get(partition, ()))
     return ExplainedPartition(
         partition=partition,
         is_cold=is_cold,
@@ -187,8 +172,8 @@ def _explain_partition(
         size_bytes=sum(marker.size_bytes for marker in files),
         mature_count=sum(1 for marker in files if is_mature(marker, config)),
         tiers={tier: len(markers) for tier, markers in sorted(by_tier(files, config).items())},
-        reason="merge" if mine else _why_not(partition, files, config, is_cold=is_cold),
-        groups=mine,
+        reason="merge" if groups else _why_not(partition, files, config, is_cold=is_cold),
+        groups=groups,
     )
 
 
@@ -203,18 +188,17 @@ def _why_not(partition: str, files: tuple[FileMarker, ...], config: TableConfig,
     return "cold" if plan_settling(partition, small, config) else "fan_in"
 
 
-def _explain_log(index: MergeIndex, hot: ReadyMerges | None) -> tuple[ExplainedLogTier, ...]:
-    fan_in = log_fan_in(index.config)
-    tiers: dict[int, list[int]] = {}
-    due: set[int] = set()
-    due_keys = set(hot.fold.due_keys) if hot else set()
+def _explain_log(index: MergeIndex, fold: FoldPlan) -> tuple[ExplainedLogTier, ...]:
+    tiers: dict[int, list[ListedLogFile]] = defaultdict(list)
     for file in index.log.active_files():
-        tier = log_tier_of(file.size_bytes, fan_in)
-        tiers.setdefault(tier, []).append(file.size_bytes)
-        if file.key in due_keys:
-            due.add(tier)
-    reach = hot.fold.reach if hot else 0
+        tiers[log_tier_of(file.size_bytes, log_fan_in(index.config))].append(file)
     return tuple(
-        ExplainedLogTier(tier, len(sizes), sum(sizes), is_folded=tier in due, may_be_rewritten=tier <= reach)
-        for tier, sizes in sorted(tiers.items())
+        ExplainedLogTier(
+            tier=tier,
+            file_count=len(files),
+            size_bytes=sum(file.size_bytes for file in files),
+            is_folded=any(file.key in fold.due_keys for file in files),
+            may_be_rewritten=tier <= fold.reach,
+        )
+        for tier, files in sorted(tiers.items())
     )

@@ -11,8 +11,9 @@ Each lane has bounds of its own, so that neither keeps the other waiting: what a
 at the head of a cold run.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
@@ -64,20 +65,37 @@ CROWD_BYTES: Final = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class MergeOptions:
+    """What a merge run is asked for.
+
+    Attributes:
+        lane: Which merges.
+        full: Merge everything below the target size, whatever the lane, its tier and what it costs; log files that list
+            a data file twice become one that does not.
+        limits: Bounds of the run; those of the lane if not given.
+    """
+
+    lane: Lane = "hot"
+    full: bool = False
+    limits: MergeLimits | None = None
+
+
+NEXT_RUN: Final = MergeOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
     """A partition in which something can be merged.
 
     Attributes:
         partition: Encoded partition path.
         newest_ms: When its newest data file was made.
-        groups: Smallest first.
-        reaches: Tier of the largest log file that each group involves.
+        groups: Smallest first, with the tier of the largest log file that each involves.
     """
 
     partition: str
     newest_ms: int
-    groups: tuple[MergeGroup, ...]
-    reaches: tuple[int, ...]
+    groups: tuple[tuple[MergeGroup, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +122,10 @@ class MergePlan:
         folded_log_keys: Log files that the first commit involves besides those that name an input (M1: "may involve
             more").
         has_more: Whether the limits left groups for another run.
+        ready: What the run was taken from.
     """
 
+    ready: ReadyMerges = field(compare=False)
     commits: tuple[tuple[MergeGroup, ...], ...] = ()
     folded_log_keys: tuple[str, ...] = ()
     has_more: bool = False
@@ -143,7 +163,7 @@ class MergeIndex:
         self.log: Final = LogState()
         self.now_ms = 0
         self.log_file_count = 0
-        self._due: dict[str, Candidate] = {}
+        self._due: dict[str, _Candidate] = {}
         self._tiers: dict[str, int] = {}
         self._changed: set[str] = set()
 
@@ -163,36 +183,29 @@ class MergeIndex:
                 self._due[folder] = found
             self._changed.discard(folder)  # only now: a damaged log must not make the index forget the others
 
-    def find_ready(self, *, lane: Lane = "hot", full: bool = False) -> ReadyMerges:
+    def find_ready(self, options: MergeOptions = NEXT_RUN) -> ReadyMerges:
         """Return what a lane would merge now; ``full`` takes everything, whatever the lane and the log."""
-        if full:
-            candidates = self._newest_first(self._all(plan_full))
-        elif lane == "hot":
-            candidates = self._newest_first(self._due.values())
-        else:
-            cold = self._all(plan_settling, older_than_ms=self.now_ms - self.config.cold_after_ms)
-            candidates = sorted(cold, key=lambda found: (found.newest_ms, found.partition))
+        newest_last = sorted(self._candidates(options), key=lambda found: (found.newest_ms, found.partition))
+        candidates = newest_last if options.lane == "cold" and not options.full else newest_last[::-1]
+        groups = [each for found in candidates for each in found.groups]
         fan_in = log_fan_in(self.config)
-        fold = plan_fold(self.log.active_files(), _wanted(candidates), fan_in=fan_in, now_ms=self.now_ms)
-        groups: list[MergeGroup] = []
-        waiting: list[MergeGroup] = []
-        for found in candidates:
-            for group, reach in zip(found.groups, found.reaches, strict=True):
-                (groups if full or reach <= fold.reach else waiting).append(group)
-        return ReadyMerges(tuple(groups), tuple(waiting), fold)
+        fold = plan_fold(self.log.active_files(), _wanted(groups), fan_in=fan_in, now_ms=self.now_ms)
+        return ReadyMerges(
+            groups=tuple(group for group, reach in groups if options.full or reach <= fold.reach),
+            waiting=tuple(group for group, reach in groups if not options.full and reach > fold.reach),
+            fold=fold,
+        )
 
     def reach_of(self, groups: Iterable[MergeGroup]) -> int:
         """Return the tier of the largest log file that some groups involve."""
         return max((reach_of(group, self.log, self._tiers) for group in groups), default=0)
 
-    def _all(
-        self,
-        plan: Callable[[str, Iterable[FileMarker], TableConfig], tuple[MergeGroup, ...]],
-        *,
-        older_than_ms: int | None = None,
-    ) -> list[Candidate]:
+    def _candidates(self, options: MergeOptions) -> list[_Candidate]:
+        if options.lane == "hot" and not options.full:
+            return list(self._due.values())
+        older_than_ms = None if options.full else self.now_ms - self.config.cold_after_ms
         found = (
-            self._candidate(folder, plan)
+            self._candidate(folder, plan_full if options.full else plan_settling)
             for folder, files in self.log.folders.items()
             if older_than_ms is None or newest_ms(files.values()) <= older_than_ms
         )
@@ -200,61 +213,41 @@ class MergeIndex:
 
     def _candidate(
         self, folder: str, plan: Callable[[str, Iterable[FileMarker], TableConfig], tuple[MergeGroup, ...]]
-    ) -> Candidate | None:
+    ) -> _Candidate | None:
         files = self.log.folders.get(folder)
         if files is None:
             return None
         partition = self.paths.partition_of(f"{folder}/")
         if not is_partition_path(partition):
             return None  # of another writer, with characters that no key of ours may hold: left as it is
-        groups = plan(partition, files.values(), self.config)
-        if not groups:
-            return None
-        reaches = tuple(reach_of(group, self.log, self._tiers) for group in groups)
-        return Candidate(partition, newest_ms(files.values()), groups, reaches)
-
-    @staticmethod
-    def _newest_first(candidates: Iterable[Candidate]) -> list[Candidate]:
-        return sorted(candidates, key=lambda found: (found.newest_ms, found.partition), reverse=True)
+        groups = tuple((g, reach_of(g, self.log, self._tiers)) for g in plan(partition, files.values(), self.config))
+        return _Candidate(partition, newest_ms(files.values()), groups) if groups else None
 
 
-def plan_merge(
-    view: LogView,
-    *,
-    paths: TablePaths,
-    config: TableConfig,
-    lane: Lane = "hot",
-    full: bool = False,
-    limits: MergeLimits | None = None,
-    index: MergeIndex | None = None,
-) -> MergePlan:
+def plan_merge(index: MergeIndex, view: LogView, options: MergeOptions = NEXT_RUN) -> MergePlan:
     """Plan one merge run of a table.
 
     Args:
-        view: The log; what is committed is planned from one that was read after the fence was acquired (F2).
-        paths: Keys of the table.
-        config: Target size, fan-in, and when a partition is cold.
-        lane: Which merges; ``full`` takes all.
-        full: Merge everything below the target size, whatever its tier and whatever it costs, and fold log files that
-            list a data file twice.
-        limits: Bounds of the run; those of the lane if not given.
-        index: Of an earlier view of the same table with the same configuration, to be brought up to date.
+        index: Of the table; brought up to date.
+        view: Its log; what is committed is planned from one that was read after the fence was acquired (F2).
+        options: What is asked for.
     """
-    index = index or MergeIndex(paths, config)
     index.update(view)
-    limits = limits or (COLD_LIMITS if full or lane == "cold" else HOT_LIMITS)
-    ready = index.find_ready(lane=lane, full=full)
+    full, lane = options.full, options.lane
+    limits = options.limits or (COLD_LIMITS if full or lane == "cold" else HOT_LIMITS)
+    ready = index.find_ready(options)
     taken = take_within(ready.groups, limits, ready.fold)
     reach = index.reach_of(taken)
     due_keys = ready.fold.due_keys if taken or full or lane == "hot" else ()  # the cold lane does not run to fold
     folded = set(due_keys)
     if reach == ready.fold.reach and ready.fold.takes_below:
-        folded.update(folded_along(index.log.active_files(), reach=reach, fan_in=log_fan_in(config)))
+        folded.update(folded_along(index.log.active_files(), reach=reach, fan_in=log_fan_in(index.config)))
     if full:
         folded |= listing_twice(index.log.active_files())
     if not full and _waits_in_the_crowd(index, taken, folded):
-        return MergePlan(has_more=False)
+        return MergePlan(ready)
     return MergePlan(
+        ready,
         commits=split_commits(taken, limits, ready.fold if reach else None),
         folded_log_keys=tuple(sorted(folded)),
         has_more=len(taken) < len(ready.groups),
@@ -300,13 +293,11 @@ def split_commits(
     return tuple(commits)
 
 
-def _wanted(candidates: Iterable[Candidate]) -> Wanted:
-    inputs: dict[int, int] = {}
-    size_bytes: dict[int, int] = {}
-    for found in candidates:
-        for group, reach in zip(found.groups, found.reaches, strict=True):
-            inputs[reach] = inputs.get(reach, 0) + len(group.inputs)
-            size_bytes[reach] = size_bytes.get(reach, 0) + group.size_bytes
+def _wanted(groups: Iterable[tuple[MergeGroup, int]]) -> Wanted:
+    inputs, size_bytes = Counter[int](), Counter[int]()
+    for group, reach in groups:
+        inputs[reach] += len(group.inputs)
+        size_bytes[reach] += group.size_bytes
     return Wanted(inputs, size_bytes)
 
 
