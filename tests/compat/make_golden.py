@@ -105,7 +105,7 @@ class Story:
         return TableConfig.create(name=name, partition=(PartitionField.parse("d=day(ts)"),), **{**CONFIG, **fields})
 
     def make_reader(self, paths):
-        return LogReader(TableStore(self.store, paths), clock=self.clock, fetch_threads=1)
+        return LogReader(TableStore(self.store, paths), clock=self.clock, fetch=1)
 
     def run(self, function, paths=None, **options):
         result = function(TableStore(self.store, paths or self.paths), clock=self.clock, **options)

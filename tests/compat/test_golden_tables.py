@@ -88,7 +88,7 @@ class Golden(TableStore):
         return "copy" in self.expected["tables"]
 
     def reader(self, paths=None, **options):
-        return LogReader(TableStore(self.store, paths or self.paths), clock=self.clock, fetch_threads=1, **options)
+        return LogReader(TableStore(self.store, paths or self.paths), clock=self.clock, fetch=1, **options)
 
     def ids_of(self, snapshot):
         files = [self.store.uri(marker.path) for marker in snapshot.live]

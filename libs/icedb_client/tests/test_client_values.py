@@ -8,7 +8,8 @@ from icedb_client.file_list import MarkerFiles, WireFiles
 from icedb_client.requests import to_ms
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_log.errors import InvalidRequest
-from icedb_log.model import FileMarker
+from icedb_log.log.state import LogState
+from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_proto import snapshot_pb2 as pb
 
 MOMENT_MS = 1_767_323_045_123
@@ -61,10 +62,15 @@ def wire_files(pages):
     return WireFiles(files, size_bytes=None, row_count=6)
 
 
+def live_files(markers):
+    log = LogFile(1, markers=tuple(markers))
+    return LogState.of(LogView("t", (ListedLogFile("wh/t/_log/0000000000001_00.jsonl", "", 1, 1, log),), 1)).live
+
+
 def marker_files():
     markers = [FileMarker(f"wh/t/_data/d=2026-01-0{n}/c=x/{n}.parquet", n, n, row_count=n) for n in (1, 2, 3)]
     return MarkerFiles(
-        markers,
+        live_files(markers),
         partition_of=lambda path: path.partition("/_data/")[2].rpartition("/")[0],
         uri=lambda path: f"/wh/{path[-9:-8]}",
     )
@@ -131,7 +137,10 @@ def test_a_presigned_url_is_the_same_whenever_it_is_asked_for():
         return f"https://s3/{path}?signature={len(signed)}"
 
     files = MarkerFiles(
-        [FileMarker("wh/t/_data/1.parquet", 1, 1)], partition_of=lambda _: "", uri=lambda path: path, presign=presign
+        live_files([FileMarker("wh/t/_data/1.parquet", 1, 1)]),
+        partition_of=lambda _: "",
+        uri=lambda path: path,
+        presign=presign,
     )
     assert files.uris == files.uris == [files[0].presigned_url]
     assert len(signed) == 1

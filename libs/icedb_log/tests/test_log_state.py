@@ -1,11 +1,15 @@
-"""The state answers as the fold does, whatever came and went; a merge is checked by it as by the whole log."""
+"""The state answers as a look at all log files does, whatever came and went; a merge is checked by it as by the whole log."""
 
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.errors import InvariantViolated
 from icedb_log.jobs import MergedGroup, MergeGroup
+from icedb_log.log import live_files, state
+from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold, fold_live_paths
 from icedb_log.log.invariants import require_merge
 from icedb_log.log.state import LogState
@@ -13,54 +17,157 @@ from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import ListedLogFile
 from icedb_sim.tables.log_views import PATHS, dead, kill, listed, live, log_key, view
 
+PARTITIONS = ("", "p=a", "p=b", "p=b/u=a")
 names = st.sampled_from("uvwxyz")
-log_files = st.builds(
-    lambda number, alive, gone, kills, size: listed(
+files = st.tuples(names, st.sampled_from(PARTITIONS))
+
+
+@st.composite
+def log_files(draw):
+    """A log file, its markers decoded or as lines; two log files of a time may say different things."""
+    number = draw(st.integers(1, 12))
+    gone, alive = draw(st.sets(files, max_size=6)), draw(st.sets(files, max_size=6))
+    file = listed(
         number,
-        *(live(name, rows=size or None) for name in alive if name not in gone),
-        *(dead(name, number) for name in gone),
-        kills=[kill(other, number) for other in kills],
-        size_bytes=size,
-    ),
-    st.integers(1, 12),
-    st.sets(names),
-    st.sets(names),
-    st.sets(st.integers(1, 12)),
-    st.integers(0, 3),
-)
+        *(live(n, partition=p, rows=draw(st.one_of(st.none(), st.integers(0, 3)))) for n, p in sorted(alive - gone)),
+        *(dead(n, draw(st.integers(1, 9)), partition=p) for n, p in sorted(gone)),
+        kills=[kill(other, number) for other in sorted(draw(st.sets(st.integers(1, 12), max_size=3)))],
+    )
+    file = replace(file, etag=repr(file.log))
+    return as_lines(file) if draw(st.booleans()) else file
+
+
+def as_lines(file):
+    return replace(file, log=decode_log_file(file.key, encode_log_file(file.log), is_compact=True))
 
 
 @st.composite
 def views(draw):
-    """A view in which each key has one content; the ETag tells contents apart."""
-    files = {file.key: file for file in draw(st.lists(log_files, max_size=8))}
-    return view(*(replace(file, etag=repr(file.log)) for file in files.values()))
+    return view(*{file.key: file for file in draw(st.lists(log_files(), max_size=8))}.values())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_chunks():
+    patch = pytest.MonkeyPatch()
+    patch.setattr(live_files, "CHUNK_FILES", 2)
+    patch.setattr(state, "FEW_MARKERS", 10)
+    yield
+    patch.undo()
+
+
+@dataclass
+class Said:
+    """What log files say of one data file, found by a look at each marker."""
+
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    log_keys: list[str] = field(default_factory=list)
+    died_ms: list[int] = field(default_factory=list)
+
+    @property
+    def is_live(self):
+        return self.counts[0] > 0 and not self.counts[1]
+
+    @property
+    def is_torn(self):
+        return (self.counts[2] > 0 and not self.counts[3]) != self.is_live
+
+
+def look_at(seen):
+    dead_logs = {tombstone.path for file in seen.files for tombstone in file.log.log_tombstones}
+    said = defaultdict(Said)
+    for file in seen.files:
+        for marker in file.log.markers:
+            known = said[marker.path]
+            known.counts[0 if marker.is_live else 1] += 1
+            known.counts[2 if marker.is_live else 3] += file.key not in dead_logs
+            known.log_keys.append(file.key)
+            known.died_ms += [] if marker.is_live else [marker.tombstoned_ms]
+    return said, dead_logs
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(views(), min_size=1, max_size=5))
+def test_a_state_that_is_kept_up_to_date_says_what_all_log_files_say(history):
+    kept = LogState()
+    for seen in history:
+        kept.update(seen)
+        said, dead_logs = look_at(seen)
+        alive = sorted(path for path, known in said.items() if known.is_live)
+        assert kept.live.paths() == alive == sorted(fold_live_paths(seen.files))
+        assert [marker.path for marker in kept.live] == alive == [kept.live[at].path for at in range(len(alive))]
+        assert kept.torn == {path for path, known in said.items() if known.is_torn}
+        assert kept.tombstoned_ms == {path: min(known.died_ms) for path, known in said.items() if known.died_ms}
+        for path in (*said, "wh/t/_data/none"):
+            named = kept.named(path)
+            assert [named.live_in, named.dead_in, named.held_live, named.held_dead] == said[path].counts
+            assert sorted(kept.logs_naming(path)) == sorted(said[path].log_keys)
+            assert (kept.live_marker(path) is not None) == (kept.live.find(path) is not None) == (path in alive)
+        keys = {file.key for file in seen.files}
+        assert {key for key in keys if kept.is_dead_log(key)} == keys & dead_logs
+        assert {file.key for file in kept.active_files()} == keys - dead_logs
+        assert {key for key in keys if kept.held_log(key)} == keys - dead_logs
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(views(), min_size=1, max_size=5), st.integers(0, 12))
+def test_a_state_is_the_same_by_whatever_way_it_came(history, as_of_ms):
+    kept = LogState()
+    for seen in history:
+        known, before = kept.copy(), kept.live.paths()
+        expected, found = fold(seen), fold(seen, state=kept)
+        assert replace(found, live=expected.live) == expected
+        assert found.live == expected.live
+        for total in ("size_bytes", "row_count", "newest_ms", "digest", "partition_count"):
+            assert getattr(found.live, total) == getattr(expected.live, total)
+        assert known.live.paths() == before, "a copy goes on by itself"
+        past = fold(replace(seen, files=tuple(f for f in seen.files if f.log.time_ms <= as_of_ms)))
+        known.update(seen)
+        known.update(replace(seen, files=()))
+        assert fold(seen, as_of_ms=None, state=known).live == expected.live
+        known.update(replace(seen, files=tuple(f for f in seen.files if f.log.time_ms <= as_of_ms)))
+        assert known.live == past.live
+        assert found.live.minus(past.live).paths() == sorted(set(found.live.paths()) - set(past.live.paths()))
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(views(), min_size=1, max_size=5))
-def test_an_index_that_is_kept_up_to_date_says_what_a_fold_says(history):
-    index = LogState()
-    before = {}
+@given(st.lists(views(), min_size=2, max_size=2))
+def test_folders_are_the_live_files_of_a_partition_and_say_when_they_change(history):
+    kept, found = LogState(), []
     for seen in history:
-        index.update(seen)
-        snapshot = fold(seen)
-        paths = {marker.path for file in seen.files for marker in file.log.markers}
-        alive = {marker.path for files in index.folders.values() for marker in files.values()}
-        assert alive == {marker.path for marker in snapshot.live}
-        for path in paths:
-            assert (index.live_marker(path) is not None) == (path in alive)
-            naming = [file.key for file in seen.files if any(marker.path == path for marker in file.log.markers)]
-            assert sorted(index.logs_naming(path)) == naming
-        for file in seen.files:
-            assert index.is_dead_log(file.key) == (file.key in snapshot.log_tombstoned_ms)
-        assert {file.key for file in index.active_files()} == {
-            file.key for file in seen.files if file.key not in snapshot.log_tombstoned_ms
-        }
-        changed = index.take_changed()
-        after = {path: sorted(index.logs_naming(path)) for path in alive}
-        assert changed or after == before or not (after.keys() ^ before.keys())
-        before = after
+        kept.update(seen)
+        folders = defaultdict(list)
+        for marker in kept.live:
+            folders[folder_of(marker.path)].append(marker)
+        assert {folder: list(files) for folder, files in kept.folders()} == folders
+        assert all(list(kept.folder(folder)) == markers for folder, markers in folders.items())
+        assert not kept.folder("wh/t/_data/p=c/")
+        naming = {path: sorted(kept.logs_naming(path)) for path in kept.live.paths()}
+        found.append((kept.take_changed(), naming))
+    (_, before), (changed, after) = found
+    assert changed >= {folder_of(path) for path in before.keys() | after if before.get(path) != after.get(path)}
+
+
+def folder_of(path):
+    return path.rpartition("/")[0] + "/"
+
+
+def test_a_commit_leaves_the_chunks_of_other_files_as_they_are():
+    markers = [live(name, partition=partition) for partition in PARTITIONS for name in "abcdefgh"]
+    kept = LogState.of(view(as_lines(listed(1, *markers))))
+    before = kept.live
+    fresh = listed(2, live("zz", partition="p=b"), replace(markers[0], tombstoned_ms=3))
+    kept.update(view(*kept.files, fresh))
+    assert len(set(before.chunks) - set(kept.live.chunks)) <= 2
+    assert len(kept.live) == len(before)
+
+
+def test_what_was_made_of_a_chunk_goes_over_to_one_that_says_the_same():
+    kept = LogState.of(view(listed(1, live("a"), live("b"))))
+    assert kept.live.chunks[0].once("x", lambda: 1) == 1
+    kept.update(view(listed(2, live("a"), live("b"))))
+    assert kept.live.chunks[0].once("x", lambda: 2) == 1
+    kept.update(view(listed(3, live("a"), live("c"))))
+    assert kept.live.chunks[0].once("x", lambda: 3) == 3
 
 
 def test_a_marker_that_knows_its_rows_is_preferred():
@@ -86,22 +193,6 @@ def test_what_dead_log_files_alone_say_is_torn():
     assert carried.held_log(log_key(3)) is not None
     carried.update(view(listed(1, live("x")), listed(3, live("x"))))  # its killer went: it counts again
     assert carried.named(live("x").path).held_live == 2
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(views(), min_size=1, max_size=5))
-def test_what_is_held_is_what_log_files_say_that_are_not_dead(history):
-    state = LogState()
-    for seen in history:
-        state.update(seen)
-        dead_logs = {tombstone.path for file in seen.files for tombstone in file.log.log_tombstones}
-        held = [file for file in seen.files if file.key not in dead_logs]
-        for path in {marker.path for file in seen.files for marker in file.log.markers}:
-            said = [marker.is_live for file in held for marker in file.log.markers if marker.path == path]
-            assert (state.named(path).held_live, state.named(path).held_dead) == (said.count(True), said.count(False))
-            is_torn = (said.count(True) > 0 and not said.count(False)) != (state.live_marker(path) is not None)
-            assert (path in state.torn) == is_torn
-        assert {file.key for file in seen.files if state.held_log(file.key)} == {file.key for file in held}
 
 
 def require_merge_by_whole_log(seen, log, *, inputs, outputs):
@@ -131,7 +222,7 @@ def require_merge_by_whole_log(seen, log, *, inputs, outputs):
 def test_a_merge_is_checked_by_what_it_touches_as_by_the_whole_log(seen, data):
     """Right merges and damaged ones: a marker or a tombstone that is left out, or one too many."""
     state = LogState.of(seen)
-    alive = sorted(marker.path for files in state.folders.values() for marker in files.values())
+    alive = [path for path in state.live.paths() if PATHS.partition_of(path) == "p=a"]
     inputs = data.draw(st.sets(st.sampled_from(alive), min_size=1)) if alive else set()
     markers = tuple(replace(state.live_marker(path), row_count=1) for path in sorted(inputs))
     output = live("merged", rows=len(inputs))

@@ -102,7 +102,7 @@ def test_a_log_file_that_is_gone_leaves_the_cache(table):
 @pytest.mark.parametrize("threads", [1, 16])
 def test_many_log_files_are_read_in_key_order(table, threads):
     keys = [write(table, time_ms, live(str(time_ms))) for time_ms in range(1, 40)]
-    reader = LogReader(table, clock=table.clock, page_size=7, fetch_threads=threads)
+    reader = LogReader(table, clock=table.clock, page_size=7, fetch=threads)
     assert [file.key for file in reader.read().files] == keys
 
 
@@ -114,13 +114,13 @@ def test_log_files_are_fetched_by_shared_threads_or_by_the_caller_where_the_stor
     ]
     script = list(table.store.script)
     with ThreadPoolExecutor(2, "shared") as pool:
-        reader = LogReader(table, clock=table.clock, fetch_pool=pool)
+        reader = LogReader(table, clock=table.clock, fetch=pool)
         assert [file.key for file in reader.read().files] == keys
         assert {name.partition("_")[0] for name in names} == {"shared"}
         names.clear()
         table.store.script = script
         table.store.max_parallel_reads = 1
-        reader = LogReader(table, clock=table.clock, fetch_pool=pool)
+        reader = LogReader(table, clock=table.clock, fetch=pool)
         assert [file.key for file in reader.read().files] == keys
         assert names == {threading.current_thread().name}
 
@@ -226,7 +226,7 @@ def test_r1_a_log_that_never_holds_still_is_unavailable_after_bounded_attempts(t
 
 def test_r2_a_refresh_that_takes_too_long_is_thrown_away(table):
     key = write(table, 1, live("1"))
-    reader = LogReader(table, clock=table.clock, max_refresh_ms=100, fetch_threads=1)
+    reader = LogReader(table, clock=table.clock, max_refresh_ms=100, fetch=1)
     table.store.script = [Fault("get", None, key, before=lambda: table.clock.advance(101))]
     assert paths_of(reader.read()) == [data("1")]
     assert len(table.store.keys_of("get")) == 2  # nothing of the slow refresh was kept

@@ -98,7 +98,7 @@ class History:
         assert self.rows - found == Counter(), f"{when}: rows that nobody removed are lost"
 
     def snapshot(self):
-        return fold(LogReader(self.table, clock=self.table.clock, fetch_threads=1).read())
+        return fold(LogReader(self.table, clock=self.table.clock, fetch=1).read())
 
     def keep(self, test):
         self.rows = Counter({row: count for row, count in self.rows.items() if test(*row)})

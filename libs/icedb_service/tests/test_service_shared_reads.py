@@ -159,6 +159,6 @@ def test_an_unknown_table_is_not_remembered():
         for _ in range(2):
             with pytest.raises(NotFound):
                 await rig.read("nope")
-        assert not rig.reads._reads
+        assert not rig.reads._running
 
     run(test)

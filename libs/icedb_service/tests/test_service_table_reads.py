@@ -22,9 +22,12 @@ class Table:
         self.error = None
         self.is_open = asyncio.Event()
 
-    def known_state(self, *, max_staleness_ms):
-        age_ms = self.clock.monotonic_ms() - self.state.started_ms
-        return self.state if age_ms <= max_staleness_ms > 0 else None
+    def ask(self, max_staleness_ms):
+        return SimpleNamespace(arrived_ms=self.clock.monotonic_ms(), max_staleness_ms=max_staleness_ms)
+
+    def answer(self, question):
+        age_ms = question.arrived_ms - self.state.started_ms
+        return self.state if age_ms <= question.max_staleness_ms > 0 else None
 
     async def read(self, *, max_staleness_ms):
         self.read_count += 1

@@ -1,14 +1,15 @@
 """Answers are serialized once for each version, pruned without being built anew, and cut into pages."""
 
 import pytest
-from icedb_log.log.fold import Folded, fold
+from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.log.state import LogState
 from icedb_log.serving import selection
 from icedb_log.serving.selection import FileSelector
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import parse_partition_filters
 from icedb_proto import snapshot_pb2
-from icedb_snapshot.answers import Answer, AnswerCache, AnswerTooLarge, all_files, build_answer
+from icedb_snapshot.answers import Answer, AnswerCache, AnswerTooLarge, build_answer
 
 
 @pytest.fixture
@@ -17,14 +18,12 @@ def build(warehouse, clock):
 
     def build(config, *filters, where=None, name="events", presign_ms=None, max_joined=1 << 20):
         paths = warehouse.table(name).paths
-        reader = known.setdefault(
-            name, [LogReader(TableStore(warehouse.store, paths), clock=clock, is_compact=True), None]
+        reader, state = known.setdefault(
+            name, (LogReader(TableStore(warehouse.store, paths), clock=clock, is_compact=True), LogState())
         )
-        view = reader[0].read()
-        reader[1] = Folded(view, fold(view, known=reader[1]))
-        snapshot = reader[1].snapshot
+        snapshot = fold(reader.read(), state=state)
         selector = FileSelector(paths, config, snapshot, filters=parse_partition_filters(filters), where=where)
-        selections = selector.select_chunks(all_files(snapshot.live))
+        selections = selector.select_chunks(snapshot.live)
         return build_answer(
             TableStore(warehouse.store, paths), snapshot, selections, max_joined=max_joined, presign_ms=presign_ms
         )

@@ -8,8 +8,8 @@ from icedb_log.errors import Unavailable
 from icedb_log.feed.views import create_view, detach_view
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fence import FenceState, write_fence
-from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.log.state import LogState
 from icedb_log.merge.small_files import Backlog
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
@@ -221,15 +221,15 @@ def test_the_backlog_of_a_compact_log_is_that_of_a_whole_one(tables, warehouse, 
     tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-04", 1)], dead=[dead])
     paths = warehouse.table("events").paths
     whole, compact = (
-        LogReader(TableStore(warehouse.store, paths), clock=clock, is_compact=is_compact).read()
+        LogState.of(LogReader(TableStore(warehouse.store, paths), clock=clock, is_compact=is_compact).read())
         for is_compact in (False, True)
     )
     expected = {marker.path for marker in list_backlog(whole, paths=paths, config=config)}
     assert len(expected) == 2
     assert {marker.path for marker in list_backlog(compact, paths=paths, config=config)} == expected
-    planned = measure_backlog(compact, fold(compact), paths=paths, config=config)
-    assert planned == measure_backlog(whole, fold(whole), paths=paths, config=config) == Backlog(2, 200, clock.ms - 1)
+    planned = measure_backlog(compact, paths=paths, config=config)
+    assert planned == measure_backlog(whole, paths=paths, config=config) == Backlog(2, 200, clock.ms - 1)
     monkeypatch.setattr(status, "MANY_SMALL_FILES", 1)
-    assert measure_backlog(compact, fold(compact), paths=paths, config=config) == planned
+    assert measure_backlog(compact, paths=paths, config=config) == planned
     large = config.model_copy(update={"target_file_bytes": 50})
     assert list_backlog(compact, paths=paths, config=large) == list_backlog(whole, paths=paths, config=large) == ()

@@ -24,9 +24,24 @@ def cache(warehouse, clock, refreshes):
     return TableCache(warehouse, clock=clock, max_tables=3, wait_ms=30_000, on_refresh=refreshes.append)
 
 
+class CountingLock:
+    """A lock that says how many wait for it."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.asked = 0
+
+    def acquire(self, **options):
+        self.asked += 1
+        return self.lock.acquire(**options)
+
+    def release(self):
+        self.lock.release()
+
+
 def await_waiters(table, count):
     deadline = time.monotonic() + 30
-    while len(table._changed._waiters) < count:
+    while table._reading.asked < count + 1:  # who reads has it
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -54,6 +69,7 @@ def test_callers_that_arrive_during_a_read_share_the_next_one(cache, tables, sto
     tables.create()
     tables.commit(files=[("d=2026-01-02", 1)])
     table = cache.table("events")
+    table._reading = CountingLock()
     store.gate = threading.Event()
     seen = []
 
@@ -79,6 +95,7 @@ def test_callers_that_arrive_during_a_read_share_the_next_one(cache, tables, sto
 def test_callers_that_accept_its_age_share_the_running_read(cache, tables, store, clock):
     tables.create()
     table = cache.table("events")
+    table._reading = CountingLock()
     store.gate = threading.Event()
     threads = [threading.Thread(target=table.read, kwargs={"max_staleness_ms": 500})]
     threads[0].start()

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from itertools import chain, islice
 from typing import Any, overload
 
-from icedb_log.log.live_files import LiveFiles, sum_rows
+from icedb_log.log.live_files import LiveFiles
 from icedb_log.model import FileMarker
 from icedb_log.table.partitions import read_partition_values
 
@@ -168,7 +168,7 @@ class MarkerFiles(FileList):
 
     def __init__(
         self,
-        markers: Sequence[FileMarker],
+        markers: LiveFiles,
         *,
         partition_of: Callable[[str], str],
         uri: Callable[[str], str],
@@ -192,9 +192,7 @@ class MarkerFiles(FileList):
     @property
     def paths(self) -> list[str]:
         """See :class:`FileList`."""
-        if isinstance(self._markers, LiveFiles):
-            return [path.decode() for chunk in self._markers.chunks for path in chunk.paths()]
-        return [marker.path for marker in self._markers]
+        return self._markers.paths()
 
     @property
     def uris(self) -> list[str]:
@@ -204,16 +202,12 @@ class MarkerFiles(FileList):
     @cached_property
     def size_bytes(self) -> int:
         """See :class:`FileList`."""
-        if isinstance(self._markers, LiveFiles):
-            return self._markers.size_bytes
-        return sum(marker.size_bytes for marker in self._markers)
+        return self._markers.size_bytes
 
     @cached_property
     def row_count(self) -> int | None:
         """See :class:`FileList`."""
-        if isinstance(self._markers, LiveFiles):
-            return self._markers.row_count
-        return sum_rows(marker.row_count for marker in self._markers)
+        return self._markers.row_count
 
     def _describe(self, marker: FileMarker, known: dict[str, Mapping[str, str | None]]) -> DataFile:
         folder = self._partition_of(marker.path)

@@ -15,7 +15,7 @@ from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import TablePaths, check_table_name
-from icedb_log.model import FileMarker
+from icedb_log.log.live_files import LiveFiles
 from icedb_log.model import Snapshot as LogSnapshot
 from icedb_log.serving.batch_commits import check_batch_id, check_commit_time, find_commit
 from icedb_log.serving.changes import compare_snapshots
@@ -183,7 +183,7 @@ class StoreReads:
             answerer=self,
         )
 
-    def _files(self, paths: TablePaths, markers: Sequence[FileMarker], *, presign_ms: int | None = None) -> MarkerFiles:
+    def _files(self, paths: TablePaths, markers: LiveFiles, *, presign_ms: int | None = None) -> MarkerFiles:
         store = self._warehouse.store
         presign = None if presign_ms is None else lambda key: store.presign(key, expires_ms=presign_ms)
         return MarkerFiles(markers, partition_of=paths.partition_of, uri=store.uri, presign=presign)

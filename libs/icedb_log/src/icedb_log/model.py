@@ -9,7 +9,10 @@ janitor deletes it (J6).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from icedb_log.log.live_files import LiveFiles
 
 FORMAT_VERSION: Final = 1
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -219,7 +222,7 @@ class Snapshot:
 
     table: str
     snapshot_id: str
-    live: Sequence[FileMarker]
+    live: "LiveFiles"
     schema: Mapping[str, str]
     logged_schema: Mapping[str, str]
     tombstoned_ms: Mapping[str, int]
@@ -238,14 +241,9 @@ class Snapshot:
     @property
     def size_bytes(self) -> int:
         """Bytes of all live data files."""
-        known = getattr(self.live, "size_bytes", None)  # compact ones know it without a look at each file
-        return known if known is not None else sum(marker.size_bytes for marker in self.live)
+        return self.live.size_bytes
 
     @property
     def row_count(self) -> int | None:
         """Rows of all live data files; ``None`` when some file does not say."""
-        if hasattr(self.live, "row_count"):
-            rows: int | None = self.live.row_count
-            return rows
-        counts = [marker.row_count for marker in self.live]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        return self.live.row_count

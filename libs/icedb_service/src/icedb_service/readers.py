@@ -7,9 +7,9 @@ store that hangs must not keep answers from being made of what is in memory: one
 one for what only computes. Each table has a share of the first. Nothing queues for a thread of the store's pool.
 
 A caller that accepts the age of what is known has it without a thread. The others wait as coroutines: for each table
-at most one read runs, and at most one more is promised, for those who need one that begins after their call. So any
-number of callers, and a store that hangs, cost one thread for each table. Where callers come all the time, the next
-read begins before the last one is too old for them: nobody waits for it (R4). Must never write.
+at most one read runs, and who needs one that begins later waits for the next; which of them will do, the table itself
+says. So any number of callers, and a store that hangs, cost one thread for each table. Where callers come all the time,
+the next read begins before the last one is too old for them: nobody waits for it (R4). Must never write.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from icedb_log.errors import NotFound, Overloaded, Unavailable
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
-from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, TableCache, TableState
+from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, Question, TableCache, TableState
 from icedb_log.store.known_objects import FETCH_THREADS
 from icedb_log.store.store_clock import SteadyTime
 from icedb_log.store.table_store import TableStore
@@ -284,15 +284,6 @@ READ_AHEAD_PARTS: Final = 2
 """A caller who gets what is older than this fraction of what he accepts lets the next read begin."""
 
 
-@dataclass(slots=True)
-class _Reads:
-    """The read of one table that runs, when it began, and the one that is promised after it."""
-
-    running: asyncio.Task[TableState]
-    started_ms: int
-    promised: asyncio.Task[TableState] | None = None
-
-
 class TableReads:
     """Reads tables for coroutines. Use it from one event loop.
 
@@ -312,7 +303,7 @@ class TableReads:
         self._clock = clock
         self._wait_ms = wait_ms
         self._wait_setting = wait_setting
-        self._reads: dict[str, _Reads] = {}
+        self._running: dict[str, asyncio.Task[TableState]] = {}
 
     async def read(self, table: str, *, max_staleness_ms: int) -> TableState:
         """Return a state of a table that is at most ``max_staleness_ms`` old; 0: of a read that begins after the call.
@@ -325,57 +316,40 @@ class TableReads:
             HaltError: The log is damaged, or was written by a newer release.
         """
         cached = self.tables.table(table)
-        known = cached.known_state(max_staleness_ms=max_staleness_ms)
+        question = cached.ask(max_staleness_ms)
+        known = cached.answer(question)
         if known is not None:
-            if table not in self._reads and self._clock.monotonic_ms() - known.started_ms > (
-                max_staleness_ms // READ_AHEAD_PARTS
-            ):
-                self._find_read(table, cached, max_staleness_ms)  # what becomes of it, whoever needs it will see
+            age_ms = question.arrived_ms - known.started_ms
+            if age_ms > max_staleness_ms // READ_AHEAD_PARTS and table not in self._running:
+                self._start(table, cached)  # what becomes of it, whoever needs it will see
             return known
         try:
-            # The task outlives callers that are cancelled: others may wait for it.
-            return await asyncio.wait_for(
-                asyncio.shield(self._find_read(table, cached, max_staleness_ms)), self._wait_ms / SECOND_MS
-            )
+            async with asyncio.timeout(self._wait_ms / SECOND_MS):
+                return await self._wait(table, cached, question)
         except TimeoutError:
             raise Unavailable(
                 f"table {table}: no read of its log ended within {self._wait_ms} ms ({self._wait_setting}); "
                 "the object store is slow: try again, or accept an older state"
             ) from None
 
-    def _find_read(self, table: str, cached: CachedTable, max_staleness_ms: int) -> asyncio.Task[TableState]:
-        now_ms = self._clock.monotonic_ms()
-        reads = self._reads.get(table)
-        if reads is None:
-            reads = _Reads(self._start(table, cached, after=None), now_ms)
-            self._reads[table] = reads
-            return reads.running
-        if now_ms - reads.started_ms <= max_staleness_ms > 0:
-            return reads.running
-        if reads.promised is None:
-            reads.promised = self._start(table, cached, after=reads.running)
-        return reads.promised
+    async def _wait(self, table: str, cached: CachedTable, question: Question) -> TableState:
+        """Wait for one read after the other until one will do; begin it if none runs."""
+        while (known := cached.answer(question)) is None:
+            running = self._running.get(table)
+            if running is None:
+                return await asyncio.shield(self._start(table, cached))
+            await asyncio.wait((running,))
+        return known
 
-    def _start(
-        self, table: str, cached: CachedTable, *, after: asyncio.Task[TableState] | None
-    ) -> asyncio.Task[TableState]:
-        task = asyncio.ensure_future(self._read(table, cached, after=after))
+    def _start(self, table: str, cached: CachedTable) -> asyncio.Task[TableState]:
+        # The task outlives callers that are cancelled: others may wait for it.
+        work = self.work.run_blocking(table, lambda: cached.read(max_staleness_ms=0))
+        task = self._running[table] = asyncio.ensure_future(work)
         task.add_done_callback(lambda done: self._end(table, done))
         return task
 
-    async def _read(self, table: str, cached: CachedTable, *, after: asyncio.Task[TableState] | None) -> TableState:
-        if after is not None:
-            await asyncio.wait((after,))
-            self._reads[table] = _Reads(self._reads[table].promised or after, self._clock.monotonic_ms())
-        try:
-            return await self.work.run_blocking(table, lambda: cached.read(max_staleness_ms=0))
-        except NotFound:
-            self.tables.drop(table)
-            raise
-
     def _end(self, table: str, done: asyncio.Task[TableState]) -> None:
-        if not done.cancelled():
-            done.exception()  # taken; whoever waits for it has it, too
-        reads = self._reads.get(table)
-        if reads is not None and reads.running is done and reads.promised is None:
-            del self._reads[table]
+        del self._running[table]
+        error = None if done.cancelled() else done.exception()  # taken; whoever waits for it has it, too
+        if isinstance(error, NotFound):
+            self.tables.drop(table)

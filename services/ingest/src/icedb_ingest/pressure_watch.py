@@ -19,6 +19,7 @@ from icedb_log.ingest.pressure import (
     read_pressure,
 )
 from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.log.state import LogState
 from icedb_log.store.object_store import list_all
 from icedb_log.table.status import list_backlog
 from icedb_log.table.stored_config import read_table_config
@@ -225,8 +226,8 @@ class PressureWatch:
         config = read_table_config(table)
         listing = list_all(table.store, paths.log_prefix)
         if self._is_backlog_worth_a_count(known, config):
-            view = self._context.readers.of_table(table).read()
-            known.backlog_files = len(list_backlog(view, paths=paths, config=config))
+            log = LogState.of(self._context.readers.of_table(table).read())
+            known.backlog_files = len(list_backlog(log, paths=paths, config=config))
             known.counted_ms, known.committed_files = clock.monotonic_ms(), 0
         known.log_files, known.commits = len(listing.objects), 0
         known.pressure = measure_pressure(log_files=known.log_files, backlog_files=known.backlog_files, config=config)

@@ -14,8 +14,8 @@ from typing import Final
 
 from cachetools import LRUCache
 from icedb_log.errors import InvalidRequest
-from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
-from icedb_log.model import FileMarker, Snapshot
+from icedb_log.log.live_files import LiveChunk, sum_rows
+from icedb_log.model import Snapshot
 from icedb_log.serving.selection import ChunkSelection
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
@@ -155,7 +155,7 @@ def build_answer(
 
     Args:
         table: Its store and keys.
-        snapshot: The version; its live files are compact.
+        snapshot: The version.
         selections: What is wanted of it.
         max_joined: Most bytes that are joined for the unary call.
         presign_ms: Give each file a URL that lasts so long.
@@ -207,38 +207,27 @@ def describe_values(table: TableStore, path: str) -> list[pb.PartitionValue]:
     return [pb.PartitionValue(name=name, value=value) for name, value in values.items()]
 
 
-def all_files(live: Sequence[FileMarker]) -> LiveFiles:
-    """Return the live files of a snapshot that was read compactly."""
-    if isinstance(live, LiveFiles):
-        return live
-    if live:
-        raise TypeError("the snapshot was not read compactly")
-    return LiveFiles()
-
-
 def serialize_chunk(table: TableStore, chunk: LiveChunk) -> Entries:
     """Return the bytes of a chunk's files, made at the first call. Raises CorruptLog for a file outside the table."""
-    known: Entries | None = chunk.made.get(_WIRE)
-    if known is not None:
-        return known
+    return chunk.once(_WIRE, lambda: _serialize(table, chunk))
+
+
+def _serialize(table: TableStore, chunk: LiveChunk) -> Entries:
     # One message for all of them: to make one for each takes twice as long.
-    response = pb.GetSnapshotResponse(
-        files=(pb.DataFile(partition_values=describe_values(table, chunk.first.decode())),)
-    )
+    response = pb.GetSnapshotResponse(files=(pb.DataFile(partition_values=describe_values(table, chunk.first)),))
     file, entries = response.files[0], []
     for index in range(len(chunk)):
-        file.path = chunk.path(index).decode()
+        file.path = chunk.path(index)
         file.uri = table.store.uri(file.path)
-        file.size_bytes = chunk.file_size_bytes(index)
-        file.created_ms = chunk.file_created_ms(index)
-        row_count = chunk.file_row_count(index)
+        file.size_bytes = chunk.size_of(index)
+        file.created_ms = chunk.created_ms(index)
+        row_count = chunk.rows_of(index)
         if row_count is None:
             file.ClearField("row_count")
         else:
             file.row_count = row_count
         entries.append(response.SerializeToString())
-    wire = chunk.made[_WIRE] = Entries.join(entries)
-    return wire
+    return Entries.join(entries)
 
 
 def _presign(store: ObjectStore, entries: Iterable[bytes | memoryview], presign_ms: int) -> list[bytes]:

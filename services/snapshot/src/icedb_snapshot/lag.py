@@ -11,7 +11,6 @@ from typing import Literal
 from icedb_log.clean.leases import LeaseReader
 from icedb_log.errors import HaltError, IceDBError, NotFound
 from icedb_log.keys import TablePaths
-from icedb_log.log.fold import Folded
 from icedb_log.log.reader import LogReader
 from icedb_log.store.known_objects import FETCH_THREADS
 from icedb_log.table.status import TableStatus, read_status
@@ -117,7 +116,7 @@ class LagExporter:
             Table.open(self._parts.warehouse.table(name), clock=self._clock, reader=cached.read_source().reader),
             read_source=self._read_source,
             leases=self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS)),
-            folded=Folded(state.view, state.snapshot),
+            log=state.log,
         )
 
     def _read_source(self, paths: TablePaths) -> LogReader:

@@ -34,7 +34,7 @@ from icedb_log.table.table_config import TableConfig, unite_columns
 from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2
 
-from icedb_snapshot.answers import Answer, AnswerCache, AnswerKey, all_files, build_answer
+from icedb_snapshot.answers import Answer, AnswerCache, AnswerKey, build_answer
 from icedb_snapshot.requests import ServiceParts, SnapshotQuery, parse_request
 
 MAX_ANSWERS: Final = 1000
@@ -172,7 +172,7 @@ class SnapshotCalls:
     def _make(self, table: TableStore, config: TableConfig, snapshot: Snapshot, query: SnapshotQuery) -> Answer:
         settings = self._parts.settings
         selector = FileSelector(table.paths, config, snapshot, filters=query.filters, where=query.where)
-        selections = selector.select_chunks(all_files(snapshot.live))
+        selections = selector.select_chunks(snapshot.live)
         if query.presign_ms is not None:
             count = sum(selection.file_count for selection in selections)
             if count > settings.snapshot_max_presigned_files:

@@ -189,7 +189,7 @@ class GrowingTable:
         self.growth.max_log_files = max(self.growth.max_log_files, len(self._files))
 
     def _look(self) -> None:
-        self.growth.live_files = sum(len(files) for files in self._index.log.folders.values())
+        self.growth.live_files = len(self._index.log.live)
         self.growth.max_live_files = max(self.growth.max_live_files, self.growth.live_files)
         self.growth.log_bytes = sum(file.size_bytes for file in self._files.values())
 

@@ -66,11 +66,8 @@ def _call_it_new(original: Any, cached: Any) -> Any:
     return replace(original(cached), started_ms=cached._clock.monotonic_ms())
 
 
-def _nearest_of_any_time(folds: Any, newest: Any, as_of_ms: int) -> Any:
-    known = folds._known
-    if not known or newest.snapshot.last_commit_ms <= as_of_ms:
-        return known.get(as_of_ms, newest)
-    return known[max(known)]
+def _gone_but_deleted(state: Any, current: Any) -> Any:
+    return [file for key, file in state._files.items() if key in current and current[key].etag != file.etag]
 
 
 def _read_and_look(table: Any, batch_id: str, read: Any) -> Any:
@@ -83,7 +80,7 @@ SERVING_RULES: Final = seen_with(
     breaks(
         "R4",
         "who comes during a read gets its answer",
-        instead(_CACHE + "CachedTable._next_read", lambda cached: cached._begun + (not cached._is_reading)),
+        instead(_CACHE + "CachedTable._next_read", lambda cached: (cached._ended or (0,))[0] + 1),
     ),
     breaks("R4", "a state is as old as the end of its read", around(_CACHE + "CachedTable._read_now", _call_it_new)),
     breaks(
@@ -94,12 +91,12 @@ SERVING_RULES: Final = seen_with(
     breaks(
         "S1",
         "a log file that went is taken for one that is still there",
-        answers("log.compact_fold:_is_growth", True),
+        instead("log.state:LogState._gone", _gone_but_deleted),
     ),
-    breaks("S1", "a new file is live although a tombstone of it is there", answers("log.compact_fold:_is_dead", False)),
-    breaks("S1", "files that died stay live in a fold of what is new", answers("log.compact_fold:_dead_paths", [])),
-    keeps(
-        "R3", "a time is folded from that of a later one", instead(_CACHE + "PastFolds._nearest", _nearest_of_any_time)
+    breaks(
+        "S1",
+        "a new file is live although a tombstone of it is there",
+        instead("log.live_files:is_live", lambda live_count, dead_count: live_count > 0),
     ),
     keeps("R3", "folds of the past outlive their log files", answers(_CACHE + "_versions", frozenset())),
     breaks(

@@ -377,7 +377,7 @@ class SimReader(LogReader):
     """
 
     def __init__(self, store: ObjectStore, model: SimModel, *, clock: Clock, max_refresh_ms: int) -> None:
-        super().__init__(TableStore(store, PATHS), clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
+        super().__init__(TableStore(store, PATHS), clock=clock, max_refresh_ms=max_refresh_ms, fetch=1)
         self._model = model
 
     @cached_property
@@ -391,7 +391,7 @@ class SimReader(LogReader):
 
 class _HeadReader(LogHeadReader):
     def __init__(self, store: ObjectStore, model: SimModel, *, clock: Clock, max_refresh_ms: int) -> None:
-        super().__init__(TableStore(store, PATHS), clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
+        super().__init__(TableStore(store, PATHS), clock=clock, max_refresh_ms=max_refresh_ms, fetch=1)
         self._model = model
 
     def _decode(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:

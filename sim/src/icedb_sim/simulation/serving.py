@@ -4,12 +4,13 @@ Two callers share each :class:`~icedb_log.serving.table_cache.CachedTable`, as t
 for each other's reads. Answers are checked like plain reads, by what had been committed when they were asked for.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
 from icedb_log.log.codec import decode_log_file
@@ -48,37 +49,34 @@ class InlineExecutor(Executor):
         return map(fn, *iterables)
 
 
-class GreenSignal:
-    """A condition for actors: who waits at it lets others act."""
+class GreenLock:
+    """A lock for actors: who waits for it lets others act."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._is_taken = False
-        self._bell = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - of the library
+        """Take it; ``False``: not within so many seconds."""
+        ends_ms = self._world.now_ms + int(timeout * SECOND_MS)
+        while self._is_taken and blocking:
+            if timeout >= 0 and self._world.now_ms >= ends_ms:
+                return False
+            self._world.sleep(_POLL_MS)
+        is_free, self._is_taken = not self._is_taken, True
+        return is_free
+
+    def release(self) -> None:
+        """Give it back."""
+        self._is_taken = False
 
     def __enter__(self) -> bool:
-        while self._is_taken:
-            self._world.sleep(_POLL_MS)
-        self._is_taken = True
-        return True
+        return self.acquire()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._is_taken = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Let others act until the bell rings."""
-        heard, ends_ms = self._bell, self._world.now_ms + int((timeout or 0) * SECOND_MS)
-        self._is_taken = False
-        while self._bell == heard and (timeout is None or self._world.now_ms < ends_ms):
-            self._world.sleep(_POLL_MS)
-        self.__enter__()
-        return self._bell != heard
-
-    def notify_all(self) -> None:
-        """Ring the bell."""
-        self._bell += 1
+        self.release()
 
 
 class MarkingClock(SimClock):
@@ -108,7 +106,7 @@ class Process:
             wait_ms=sim.world.settings.config.log_grace_ms,
             on_refresh=lambda _: None,
             fetch_pool=InlineExecutor(),
-            new_signal=partial(GreenSignal, sim.world),
+            new_lock=cast("Callable[[], threading.Lock]", partial(GreenLock, sim.world)),
         )
 
 

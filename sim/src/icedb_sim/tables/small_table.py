@@ -189,7 +189,7 @@ class SmallTable(TableStore):
 
     def reader(self, *, page_size: int = 1000) -> LogReader:
         """Return a reader without threads, so that calls come in one order."""
-        return LogReader(self, clock=self.clock, page_size=page_size, fetch_threads=1)
+        return LogReader(self, clock=self.clock, page_size=page_size, fetch=1)
 
     def view(self) -> LogView:
         """Read the log."""

@@ -104,7 +104,7 @@ class SmallView:
 
     def reader(self, paths: TablePaths) -> LogReader:
         """Return a reader without threads, so that calls come in one order."""
-        return LogReader(TableStore(self.store, paths), clock=self.clock, fetch_threads=1)
+        return LogReader(TableStore(self.store, paths), clock=self.clock, fetch=1)
 
     def view(self) -> LogView:
         """Read the view's log."""

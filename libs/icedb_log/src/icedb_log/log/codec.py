@@ -16,8 +16,8 @@ from typing import Any, Final
 import orjson
 
 from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
-from icedb_log.log.compact_markers import CompactMarkers
 from icedb_log.log.gc_pause import paused_gc
+from icedb_log.log.markers import LineMarkers
 from icedb_log.log.widening import find_bad_widening
 from icedb_log.log.wire_values import (
     MAX_INTEGER,
@@ -376,7 +376,7 @@ def _decode_markers(key: str, numbers: range, read_line: Callable[[], bytes]) ->
         yield FileMarker(path, size_bytes, created_ms, tombstoned_ms, row_count, stats, landed_ms, EMPTY)
 
 
-def _decode_compact(key: str, body: bytes, numbers: range, stream: BytesIO) -> CompactMarkers:
+def _decode_compact(key: str, body: bytes, numbers: range, stream: BytesIO) -> LineMarkers:
     starts: deque[int] = deque()
 
     def read_line() -> bytes:
@@ -384,7 +384,7 @@ def _decode_compact(key: str, body: bytes, numbers: range, stream: BytesIO) -> C
         return stream.readline()
 
     lines = ((starts.popleft(), marker) for marker in _decode_markers(key, numbers, read_line))
-    return CompactMarkers(key, body, first_line=numbers.start, lines=lines, decode=_decode_marker_line)
+    return LineMarkers(key, body, first_line=numbers.start, lines=lines, decode=_decode_marker_line)
 
 
 def _decode_marker_line(key: str, number: int, line: bytes) -> FileMarker:

@@ -5,29 +5,20 @@ log files does not matter. Must never drop a log file or a column silently.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import replace
 
 from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, SchemaConflict
 from icedb_log.keys import is_log_folder, parse_log_key
-from icedb_log.log.compact_fold import CompactFold, fold_compact
-from icedb_log.log.compact_markers import CompactMarkers
-from icedb_log.log.live_files import LiveFiles, path_digest, sum_digests
+from icedb_log.log.live_files import LiveFiles
+from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, narrow_columns, unite_inexact
-from icedb_log.model import FeedState, FileMarker, ListedLogFile, ListedLogHead, LogFile, LogHead, LogView, Snapshot
+from icedb_log.model import FeedState, ListedLogFile, ListedLogHead, LogFile, LogHead, LogView, Snapshot
 
 LONGEST_COMMIT_MS = 60 * 60 * 1000
 """A time of travel older than this can get no further commits, whatever a committer's clock says (R3)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """A view and its fold."""
-
-    view: LogView
-    snapshot: Snapshot
 
 
 def fold(
@@ -35,15 +26,15 @@ def fold(
     *,
     as_of_ms: int | None = None,
     longest_commit_ms: int = LONGEST_COMMIT_MS,
-    known: Folded | None = None,
+    state: LogState | None = None,
 ) -> Snapshot:
-    """Fold a table's log into a snapshot. Of a view that was read compactly, ``live`` is compact, too.
+    """Fold a table's log into a snapshot.
 
     Args:
         view: All log files of the table, read by :class:`icedb_log.log.reader.LogReader`.
         as_of_ms: Fold only commits up to this time (unix ms); ``None`` for the newest state.
         longest_commit_ms: Age from which an ``as_of_ms`` counts as stable.
-        known: An earlier compact view of the same table and its fold: what has not changed since is taken from there.
+        state: What is known of the log from an earlier time, brought up to date: then a fold costs what differs.
 
     Raises:
         SchemaConflict: A column has two types (S2).
@@ -54,45 +45,28 @@ def fold(
     if as_of_ms is not None:
         _require_readable(view.table, as_of_ms, horizon_ms=horizon_ms)
     files = _files_until(view, as_of_ms)
-    live, tombstoned_ms = _find_live(files, known)
+    state = state or LogState()
+    state.update(view if as_of_ms is None else replace(view, files=files))
     logged = union_schema(view.table, files)
     schema = logged.effective
     return Snapshot(
         table=view.table,
-        snapshot_id=_snapshot_id(live, schema),
-        live=live,
+        snapshot_id=_snapshot_id(state.live, schema),
+        live=state.live,
         schema=schema,
         logged_schema=logged.logged,
-        tombstoned_ms=tombstoned_ms,
-        log_tombstoned_ms=_earliest([(t.path, t.tombstoned_ms) for f in files for t in f.log.log_tombstones]),
+        tombstoned_ms=state.tombstoned_ms,
+        log_tombstoned_ms={
+            # Of several tombstones of a log file the earliest stands last.
+            path: -negated
+            for negated, path in sorted((-t.tombstoned_ms, t.path) for f in files for t in f.log.log_tombstones)
+        },
         horizon_ms=horizon_ms,
         last_commit_ms=max((file.log.time_ms for file in files if not file.log.is_seal), default=0),
         log_file_count=len(files),
         as_of_ms=as_of_ms,
         is_stable=as_of_ms is not None and as_of_ms + longest_commit_ms <= view.store_now_ms,
     )
-
-
-def _find_live(
-    files: tuple[ListedLogFile, ...], known: Folded | None
-) -> tuple[Sequence[FileMarker], Mapping[str, int]]:
-    markers = [file.log.markers for file in files if type(file.log.markers) is CompactMarkers]
-    if markers and len(markers) == len(files):
-        before = None if known is None else _compact_of(known)
-        return fold_compact(markers, before)
-    tombstoned_ms = _earliest(
-        [(m.path, m.tombstoned_ms) for f in files for m in f.log.markers if m.tombstoned_ms is not None]
-    )
-    return _live_markers(files, tombstoned_ms), tombstoned_ms
-
-
-def _compact_of(known: Folded) -> CompactFold | None:
-    live = known.snapshot.live
-    if not isinstance(live, LiveFiles):
-        return None
-    files = _files_until(known.view, known.snapshot.as_of_ms)
-    numbers = frozenset(file.log.markers.number for file in files if isinstance(file.log.markers, CompactMarkers))
-    return CompactFold(numbers, live, known.snapshot.tombstoned_ms)
 
 
 def _files_until(view: LogView, as_of_ms: int | None) -> tuple[ListedLogFile, ...]:
@@ -207,35 +181,8 @@ def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> 
     return LoggedSchema(schema, widened, inexact)
 
 
-def _live_markers(files: Iterable[ListedLogFile], tombstoned_ms: Mapping[str, int]) -> tuple[FileMarker, ...]:
-    live: dict[str, FileMarker] = {}
-    for file in files:
-        for marker in file.log.markers:
-            # S1: a tombstone anywhere wins, whichever log file sorts last.
-            if marker.path not in tombstoned_ms:
-                known = live.get(marker.path)
-                if known is None or (known.row_count is None and marker.row_count is not None):
-                    live[marker.path] = marker
-    return tuple(live[path] for path in sorted(live))
-
-
-def _earliest(times: list[tuple[str, int]]) -> dict[str, int]:
-    earliest = dict(times)
-    if len(earliest) == len(times):  # mostly: only who has many tombstones of a file looks which one came first
-        return earliest
-    for path, time_ms in times:
-        known = earliest[path]
-        if time_ms < known:  # a call of min() for each marker takes longer than all the rest
-            earliest[path] = time_ms
-    return earliest
-
-
-def _snapshot_id(live: Sequence[FileMarker], schema: Mapping[str, str]) -> str:
-    if type(live) is LiveFiles:
-        shares = live.digest
-    else:
-        shares = sum_digests(path_digest(marker.path.encode()) for marker in live)
-    digest = hashlib.blake2b(b"%d %d" % (len(live), shares), digest_size=16)
+def _snapshot_id(live: LiveFiles, schema: Mapping[str, str]) -> str:
+    digest = hashlib.blake2b(b"%d %d" % (len(live), live.digest), digest_size=16)
     for column in sorted(schema):
         digest.update(f"\0{column}\0{schema[column]}".encode())
     return digest.hexdigest()

@@ -13,7 +13,8 @@ from icedb_log.errors import InvariantViolated
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import fold_live_paths, newest_feed, union_schema
-from icedb_log.log.state import LogState, is_live
+from icedb_log.log.live_files import is_live
+from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, find_bad_widening
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 
@@ -56,7 +57,7 @@ def require_merge(
     missing = [path for path in inputs if state.live_marker(path) is None]
     if missing:
         raise InvariantViolated(f"table {paths.name}: {min(missing)} is merged but is not live (M1)")
-    _require_fresh(paths, outputs, known={marker.path for marker in outputs if state.named(marker.path)})
+    _require_fresh(paths, outputs, known={marker.path for marker in outputs if state.logs_naming(marker.path)})
     # M1: once the janitor has deleted the log files that died, the new one must say it all by itself.
     replaced = [file for t in log.log_tombstones if (file := state.held_log(t.path)) is not None]
     _require_exchanged(paths, state, log, replaced, inputs=inputs, outputs={marker.path for marker in outputs})
@@ -92,17 +93,15 @@ def _require_exchanged(
     lost: list[str] = []
     for path in touched:
         named = state.named(path)
-        live_in, dead_in = (0, 0) if named is None else (named.live_in, named.dead_in)
-        held_live, held_dead = (0, 0) if named is None else (named.held_live, named.held_dead)
-        left_live = held_live - gone_live[path] + new_live[path]
-        left_dead = held_dead - gone_dead[path] + new_dead[path]
-        expected = path in outputs or (is_live(live_in, dead_in) and path not in inputs)
-        if is_live(live_in + new_live[path], dead_in + new_dead[path]) != expected:
+        left_live = named.held_live - gone_live[path] + new_live[path]
+        left_dead = named.held_dead - gone_dead[path] + new_dead[path]
+        expected = path in outputs or (named.is_live and path not in inputs)
+        if is_live(named.live_in + new_live[path], named.dead_in + new_dead[path]) != expected:
             wrong["S1"].append((path, not expected))
         if is_live(left_live, left_dead) != expected:
             wrong["M1"].append((path, not expected))
         # Only what log files that are not dead themselves still say: a strip may have forgotten the rest for good.
-        if held_dead and not left_dead:
+        if named.held_dead and not left_dead:
             lost.append(path)
     for rule, found in wrong.items():
         if found:

@@ -1,121 +1,265 @@
-"""The live data files of a table in little memory, and their change from one read of the log to the next.
+"""The data files of a table in little memory, and which of them are live (rule S1). Immutable.
 
-Files are held as locations of their markers (:mod:`icedb_log.log.compact_markers`), ascending by path, in chunks of one
-partition each. A commit makes new chunks only where its files lie; all others, and whatever was made of them
-(:attr:`LiveChunk.made`), go over to the next snapshot. So a refresh costs what has changed, not what is there.
+Files are held as locations of their markers (:mod:`icedb_log.log.markers`), ascending by path, in chunks of one
+partition each. A commit makes new chunks only where its files lie (:mod:`icedb_log.log.state`); all others, and
+whatever was made of them (:attr:`LiveChunk.made`), go over to the next snapshot.
 """
 
 import hashlib
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import Any, Final, overload
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
+from typing import Any, Final, TypeVar, overload
 
-from icedb_log.log.compact_markers import CompactMarkers, split_location
+from icedb_log.log.markers import INDEX_BITS, INDEX_MASK, Entry, Markers
 from icedb_log.model import FileMarker
 
 CHUNK_FILES: Final = 256
-"""Files of a chunk when it is made; it is made anew when it has twice as many."""
+"""Markers of a chunk when it is made; it is cut when it has twice as many."""
+LAST_CHARACTER: Final = chr(sys.maxunicode)
 _DIGEST_BYTES: Final = 16
 _DIGEST_SPACE: Final = 1 << (8 * _DIGEST_BYTES)
 
-Sources = dict[int, CompactMarkers]
-"""Markers by their number. Those that follow each other by changes share one, which only grows."""
+_Made = TypeVar("_Made")
 
 
-def path_digest(path: bytes) -> int:
-    """Return the share of a file in its snapshot's id; :func:`sum_digests` adds shares up, whatever their order."""
-    return int.from_bytes(hashlib.blake2b(path, digest_size=_DIGEST_BYTES).digest())
+def is_live(live_count: int, dead_count: int) -> bool:
+    """Whether a data file is live that is listed so often as live, and so often as dead (S1: a tombstone wins)."""
+    return live_count > 0 and not dead_count
 
 
-def sum_digests(digests: Iterable[int]) -> int:
-    """Return the sum of the shares of files."""
-    return sum(digests) % _DIGEST_SPACE
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LiveChunk:
-    """Some live data files of one partition, ascending by path.
+@dataclass(slots=True)
+class Named:
+    """What log files say of one data file.
 
     Attributes:
+        live_in: How often they list it as live, and
+        dead_in: as dead.
+        held_live: The same of those log files alone that are not dead themselves.
+        held_dead: The same.
+    """
+
+    live_in: int = 0
+    dead_in: int = 0
+    held_live: int = 0
+    held_dead: int = 0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is live (S1)."""
+        return is_live(self.live_in, self.dead_in)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether the log files that are not dead say something else than all together."""
+        return is_live(self.held_live, self.held_dead) != self.is_live
+
+
+class LiveChunk:
+    """Some data files of one partition, ascending by path. What was not asked for yet is worked out then.
+
+    Args:
         prefix: What their paths begin with, up to the last slash.
-        locations: Where their markers are.
-        sources: The markers.
-        first: The first path.
-        size_bytes: Their bytes.
-        row_count: Their rows; ``None`` when some file does not say.
-        digest: Sum of the shares in the snapshot's id.
+        entries: All that log files say of them, ascending by path.
+        sources: The markers that these are in, by number.
+        dead_logs: Numbers of the markers of log files that are dead themselves.
+
+    Attributes:
+        entries: Locations of all markers, of the dead and of those that say the same once more, too.
+        live: Location of one marker of each live file.
+        first: Path of the first entry.
+        torn: Paths of the files of which the log files that are not dead say something else than all together.
         made: What readers made of this chunk and want to have again, by a name of theirs.
     """
 
-    prefix: bytes
-    locations: "array[int]"
-    sources: Sources
-    first: bytes
-    size_bytes: int
-    row_count: int | None
-    digest: int
-    made: dict[str, Any] = field(default_factory=dict)
+    __slots__ = ("_by_path", "dead_logs", "entries", "first", "live", "made", "prefix", "sources", "torn")
+
+    def __init__(
+        self, prefix: str, entries: Sequence[Entry], sources: Mapping[int, Markers], dead_logs: AbstractSet[int]
+    ) -> None:
+        self.prefix: Final = prefix
+        self.first: Final = entries[0][0]
+        self.entries: Final = array("Q", [location for _, location in entries])
+        numbers = {location >> INDEX_BITS for location in self.entries}
+        self.sources: Final = {number: sources[number] for number in numbers}
+        self.dead_logs: Final = frozenset(dead_logs & numbers)
+        self.made: dict[str, Any] = {}
+        self._by_path: dict[str, list[int]] | None = None
+        self.live, self.torn = self._judge(entries)
+
+    def _judge(self, entries: Sequence[Entry]) -> tuple["array[int]", tuple[str, ...]]:
+        """Return where the markers of live files are, and which files are torn."""
+        dead = {number: source.dead for number, source in self.sources.items()}
+        is_single = len({path for path, _ in entries}) == len(entries)
+        if is_single and not self.dead_logs and not any(dead.values()):
+            return self.entries, ()  # mostly: nothing dead and nothing twice
+        live = array("Q")
+        torn: list[str] = []
+        at, count = 0, len(entries)
+        while at < count:
+            path, location = entries[at]
+            begin, at = at, at + 1
+            while at < count and entries[at][0] == path:
+                at += 1
+            if at == begin + 1:  # said once: judged at once, as there may be a million of them
+                if is_live(1, location & INDEX_MASK in dead[location >> INDEX_BITS]):
+                    live.append(location)
+                    if location >> INDEX_BITS in self.dead_logs:
+                        torn.append(path)
+                continue
+            locations = [each for _, each in entries[begin:at]]
+            named = self._count(locations)
+            if named.is_live:
+                live.append(max(locations, key=self._rank))
+            if named.is_torn:
+                torn.append(path)
+        return live, tuple(torn)
+
+    def _count(self, locations: Iterable[int]) -> Named:
+        named = Named()
+        for location in locations:
+            number = location >> INDEX_BITS
+            is_held = number not in self.dead_logs
+            if location & INDEX_MASK in self.sources[number].dead:
+                named.dead_in += 1
+                named.held_dead += is_held
+            else:
+                named.live_in += 1
+                named.held_live += is_held
+        return named
+
+    def _rank(self, location: int) -> tuple[bool, str, int]:
+        """Of two markers the one that knows its rows, and else the newest: a rebuild may have mended it."""
+        source, at = self.sources[location >> INDEX_BITS], location & INDEX_MASK
+        return source.row_count(at) is not None, source.key, at
 
     def __len__(self) -> int:
-        return len(self.locations)
+        return len(self.live)
 
-    def path(self, index: int) -> bytes:
-        """Return the path of a file."""
-        number, at = split_location(self.locations[index])
-        return self.sources[number].path(at)
+    def at(self, index: int) -> tuple[Markers, int]:
+        """Return where the marker of a live file is: in which markers, and its index there."""
+        location = self.live[index]
+        return self.sources[location >> INDEX_BITS], location & INDEX_MASK
+
+    def path(self, index: int) -> str:
+        """Return the path of a live file."""
+        markers, at = self.at(index)
+        return markers.path(at)
 
     def marker(self, index: int) -> FileMarker:
-        """Return the marker of a file, decoded now."""
-        number, at = split_location(self.locations[index])
-        return self.sources[number][at]
+        """Return the marker of a live file, decoded now if it is held as a line."""
+        markers, at = self.at(index)
+        return markers.marker(at)
 
-    def file_size_bytes(self, index: int) -> int:
-        """Return the size of a file, without decoding its marker."""
-        number, at = split_location(self.locations[index])
-        return self.sources[number].sizes[at]
+    def size_of(self, index: int) -> int:
+        """Return the size of a live file, bytes."""
+        markers, at = self.at(index)
+        return markers.size_bytes(at)
 
-    def file_row_count(self, index: int) -> int | None:
-        """Return the rows of a file, without decoding its marker; ``None`` if its writer did not say."""
-        number, at = split_location(self.locations[index])
-        return self.sources[number].row_count(at)
+    def rows_of(self, index: int) -> int | None:
+        """Return the rows of a live file; ``None`` if its writer did not say."""
+        markers, at = self.at(index)
+        return markers.row_count(at)
 
-    def file_created_ms(self, index: int) -> int:
-        """Return when a file was made, without decoding its marker."""
-        number, at = split_location(self.locations[index])
-        return self.sources[number].created[at]
+    def created_ms(self, index: int) -> int:
+        """Return when a live file was made."""
+        markers, at = self.at(index)
+        return markers.created_ms(at)
 
-    def paths(self) -> list[bytes]:
-        """Return all paths."""
-        return [self.path(index) for index in range(len(self.locations))]
+    def paths(self) -> list[str]:
+        """Return the paths of the live files."""
+        return [self.path(index) for index in range(len(self.live))]
+
+    def said(self) -> list[Entry]:
+        """Return path and location of all markers, of the dead, too."""
+        sources = self.sources
+        return [(sources[each >> INDEX_BITS].path(each & INDEX_MASK), each) for each in self.entries]
+
+    def find(self, path: str) -> int | None:
+        """Return the index of a live file; ``None``: it is none."""
+        at = bisect_left(range(len(self)), path, key=self.path)
+        return at if at < len(self) and self.path(at) == path else None
+
+    def locations(self, path: str) -> Sequence[int]:
+        """Return the locations of all markers of a file. The first question costs as much as the chunk."""
+        if self._by_path is None:
+            self._by_path = dict(_group(self.said()))
+        return self._by_path.get(path, ())
+
+    def only(self, indexes: Iterable[int]) -> "LiveChunk":
+        """Return a chunk of some of the live files."""
+        return LiveChunk(self.prefix, [(self.path(at), self.live[at]) for at in indexes], self.sources, frozenset())
+
+    def named(self, path: str) -> Named:
+        """Return what log files say of a file."""
+        return self._count(self.locations(path))
+
+    def live_marker(self, path: str) -> FileMarker | None:
+        """Return the marker of a live file; ``None``: it is none."""
+        locations = self.locations(path)
+        if not self._count(locations).is_live:
+            return None
+        best = max(locations, key=self._rank)
+        return self.sources[best >> INDEX_BITS].marker(best & INDEX_MASK)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the live files."""
+        return self.once("size", lambda: sum(map(self.size_of, range(len(self)))))
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows of the live files; ``None`` when some file does not say."""
+        return self.once("rows", lambda: sum_rows(map(self.rows_of, range(len(self)))))
+
+    @property
+    def newest_ms(self) -> int:
+        """When the newest of the live files was made; 0: there is none."""
+        return self.once("newest", lambda: max(map(self.created_ms, range(len(self))), default=0))
+
+    @property
+    def digest(self) -> int:
+        """Sum of the shares in the snapshot's id."""
+        return self.once("digest", lambda: sum_digests(map(path_digest, self.paths())))
+
+    def once(self, name: str, work: Callable[[], _Made]) -> _Made:
+        """Return what was made of this chunk under a name, made now if nothing was."""
+        if name not in self.made:
+            self.made[name] = work()
+        made: _Made = self.made[name]
+        return made
 
     def is_same(self, other: "LiveChunk") -> bool:
-        """Whether it says the same of the same files, wherever their markers are."""
-        mine = (self.digest, len(self), self.size_bytes, self.row_count, self.first)
-        return mine == (other.digest, len(other), other.size_bytes, other.row_count, other.first)
+        """Whether it says the same of the same live files, wherever their markers are."""
+        return (
+            len(self) == len(other)
+            and (self.size_bytes, self.row_count) == (other.size_bytes, other.row_count)
+            and self.digest == other.digest
+        )
 
 
 class LiveFiles(Sequence[FileMarker]):
     """All live data files of a table, ascending by path. Immutable.
 
     Args:
-        chunks: Ascending by path.
-        sources: The markers that their locations are in.
+        chunks: Ascending by path, each with a live file.
     """
 
-    def __init__(self, chunks: Iterable[LiveChunk] = (), sources: "Sources | None" = None) -> None:
+    def __init__(self, chunks: Iterable[LiveChunk] = ()) -> None:
         self.chunks: Final = tuple(chunks)
-        self.sources: Final[Sources] = {} if sources is None else sources
 
     @cached_property
     def _ends(self) -> list[int]:
-        return list(accumulate(len(chunk) for chunk in self.chunks))
+        return list(accumulate(map(len, self.chunks)))
 
     @cached_property
-    def _firsts(self) -> list[bytes]:
+    def _firsts(self) -> list[str]:
         return [chunk.first for chunk in self.chunks]
 
     @cached_property
@@ -132,6 +276,11 @@ class LiveFiles(Sequence[FileMarker]):
     def row_count(self) -> int | None:
         """Rows of all files; ``None`` when some file does not say."""
         return sum_rows(chunk.row_count for chunk in self.chunks)
+
+    @cached_property
+    def newest_ms(self) -> int:
+        """When the newest file was made; 0: there is none."""
+        return max((chunk.newest_ms for chunk in self.chunks), default=0)
 
     @cached_property
     def partition_count(self) -> int:
@@ -165,110 +314,76 @@ class LiveFiles(Sequence[FileMarker]):
 
     __hash__ = None  # type: ignore[assignment]  # compared by content, as the tuple that it stands for
 
-    def find(self, path: bytes) -> int | None:
-        """Return the location of a file's marker; ``None`` if it is not live."""
-        which = self._chunk_of(path)
-        if which is None:
-            return None
-        chunk = self.chunks[which]
-        at = bisect_left(range(len(chunk)), path, key=chunk.path)
-        return chunk.locations[at] if at < len(chunk) and chunk.path(at) == path else None
+    def paths(self) -> list[str]:
+        """Return all paths."""
+        return [path for chunk in self.chunks for path in chunk.paths()]
 
-    def change(
-        self, added: Mapping[bytes, int], removed: Iterable[bytes], markers: Iterable[CompactMarkers]
-    ) -> "LiveFiles":
-        """Return the files after a change.
+    def find(self, path: str) -> FileMarker | None:
+        """Return the marker of a file; ``None`` if it is not live."""
+        chunk = self.chunks[max(0, bisect_right(self._firsts, path) - 1)] if self.chunks else None
+        index = None if chunk is None else chunk.find(path)
+        return None if chunk is None or index is None else chunk.marker(index)
 
-        Args:
-            added: Location of each file that is live now; one that was live before gets this location.
-            removed: Files that are live no more; those that were not are fine.
-            markers: What the new locations are in.
-        """
-        self.sources.update((each.number, each) for each in markers)
-        edits: dict[int, dict[bytes, int | None]] = {}
-        for path, location in (*((path, None) for path in removed), *added.items()):
-            edits.setdefault(self._chunk_of(path) or 0, {})[path] = location
-        chunks = list(self.chunks) or [_EMPTY_CHUNK]
-        for which in sorted(edits, reverse=True):
-            chunk = chunks[which]
-            files: dict[bytes, int | None] = dict(zip(chunk.paths(), chunk.locations, strict=True))
-            files.update(edits[which])
-            kept = sorted((path, location) for path, location in files.items() if location is not None)
-            fresh = make_chunks(kept, self.sources)
-            # A file beside a chunk, as of a new day, leaves the chunk as it is.
-            chunks[which : which + 1] = [chunk if each.locations == chunk.locations else each for each in fresh]
-        return LiveFiles((chunk for chunk in chunks if len(chunk)), self.sources)
+    def small(self, target_bytes: int) -> list[FileMarker]:
+        """Return the files below a size; nothing is decoded."""
+        return [
+            markers.light(at)
+            for chunk in self.chunks
+            for markers, at in map(chunk.at, range(len(chunk)))
+            if markers.size_bytes(at) < target_bytes
+        ]
 
-    def _chunk_of(self, path: bytes) -> int | None:
-        if not self.chunks:
-            return None
-        return max(0, bisect_right(self._firsts, path) - 1)
+    def minus(self, other: "LiveFiles") -> "LiveFiles":
+        """Return the files that another snapshot does not have. Chunks that both have are not looked into."""
+        known = {chunk.first: chunk for chunk in other.chunks}
+        firsts = {chunk.first: chunk for chunk in self.chunks}
+        # A file of a shared chunk is in both, and in no other chunk of either.
+        theirs = {path for c in other.chunks if not _is_shared(c, firsts.get(c.first)) for path in c.paths()}
+        ours = [chunk for chunk in self.chunks if not _is_shared(chunk, known.get(chunk.first))]
+        parts = ((chunk, [at for at, path in enumerate(chunk.paths()) if path not in theirs]) for chunk in ours)
+        return LiveFiles(chunk.only(indexes) for chunk, indexes in parts if indexes)
 
 
-def make_chunks(files: Sequence[tuple[bytes, int]], sources: Sources) -> list[LiveChunk]:
-    """Cut files into chunks.
+def sort_entries(entries: list[Entry]) -> list[Entry]:
+    """Sort what log files say of data files by path, in place."""
+    entries.sort(key=itemgetter(0))
+    return entries
 
-    Args:
-        files: Path and location, ascending by path, each path once.
-        sources: All markers that locations are in.
-    """
+
+def cut_chunks(
+    entries: Sequence[Entry], sources: Mapping[int, Markers], dead_logs: AbstractSet[int] = frozenset()
+) -> list[LiveChunk]:
+    """Cut what log files say of data files into chunks. Arguments as of :class:`LiveChunk`."""
     chunks: list[LiveChunk] = []
     begin = 0
-    while begin < len(files):
-        prefix = files[begin][0][: files[begin][0].rfind(b"/") + 1]
-        end = begin
+    while begin < len(entries):
+        slash = entries[begin][0].rfind("/")
+        prefix = entries[begin][0][: slash + 1]
+        end = bisect_right(entries, prefix + LAST_CHARACTER, lo=begin, key=itemgetter(0))
         # One partition is mostly in one piece; where folders are nested in it, it is cut by them.
-        while end < len(files) and files[end][0].startswith(prefix) and b"/" not in files[end][0][len(prefix) :]:
-            end += 1
+        end = next((at for at in range(begin, end) if entries[at][0].rfind("/") != slash), end)
         pieces = max(1, round((end - begin) / CHUNK_FILES)) if end - begin > 2 * CHUNK_FILES else 1
-        cuts = [begin + (end - begin) * piece // pieces for piece in range(pieces + 1)]
-        chunks += [_make_chunk(prefix, files[low:high], sources) for low, high in pairwise(cuts)]
+        cuts = [begin]
+        for piece in range(1, pieces + 1):
+            cut = begin + (end - begin) * piece // pieces
+            while cut < end and entries[cut][0] == entries[cut - 1][0]:  # all of one file are in one chunk
+                cut += 1
+            cuts.append(max(cut, cuts[-1]))
+        chunks += [
+            LiveChunk(prefix, entries[low:high], sources, dead_logs) for low, high in pairwise(cuts) if low < high
+        ]
         begin = end
     return chunks
 
 
-def find_all_live(markers: Sequence[CompactMarkers], dead: frozenset[bytes]) -> LiveFiles:
-    """Return the live files of log files: listed without a tombstone in one, and with one in none (S1).
-
-    Args:
-        markers: Of the log files, ascending by their keys.
-        dead: Paths that have a tombstone somewhere.
-    """
-    sources = {each.number: each for each in markers}
-    found: list[tuple[bytes, int]] = []
-    for each in markers:
-        own_dead = each.dead
-        for index in range(len(each)):
-            if index not in own_dead and (path := each.path(index)) not in dead:
-                found.append((path, each.location(index)))  # noqa: PERF401 - a million of them: no second name for each
-    found.sort()
-    return LiveFiles(make_chunks(_without_repeats(found, sources), sources), sources)
+def path_digest(path: str) -> int:
+    """Return the share of a file in its snapshot's id; :func:`sum_digests` adds shares up, whatever their order."""
+    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=_DIGEST_BYTES).digest())
 
 
-def reuse_chunks(fresh: LiveFiles, known: LiveFiles) -> LiveFiles:
-    """Let chunks of a full fold have what was made of the same files before."""
-    by_first = {chunk.first: chunk for chunk in known.chunks}
-    for chunk in fresh.chunks:
-        before = by_first.get(chunk.first)
-        if before is not None and _is_shared(chunk, before):
-            chunk.made.update(before.made)
-    return fresh
-
-
-def subtract_files(live: LiveFiles, other: LiveFiles) -> LiveFiles:
-    """Return the files of ``live`` that ``other`` does not have. Chunks that both have are not looked into."""
-    known = {chunk.first: chunk for chunk in other.chunks}
-    ours = [chunk for chunk in live.chunks if not _is_shared(chunk, known.get(chunk.first))]
-    firsts = {chunk.first: chunk for chunk in live.chunks}
-    # A file of a shared chunk is in both, and in no other chunk of either.
-    theirs = {path for c in other.chunks if not _is_shared(c, firsts.get(c.first)) for path in c.paths()}
-    files = [
-        (path, location)
-        for chunk in ours
-        for path, location in zip(chunk.paths(), chunk.locations, strict=True)
-        if path not in theirs
-    ]
-    return LiveFiles(make_chunks(files, live.sources), live.sources)
+def sum_digests(digests: Iterable[int]) -> int:
+    """Return the sum of the shares of files."""
+    return sum(digests) % _DIGEST_SPACE
 
 
 def sum_rows(counts: Iterable[int | None]) -> int | None:
@@ -281,46 +396,11 @@ def sum_rows(counts: Iterable[int | None]) -> int | None:
     return total
 
 
+def _group(entries: Iterable[Entry]) -> Iterator[tuple[str, list[int]]]:
+    """Yield each path with the locations of its markers."""
+    for path, found in groupby(entries, key=itemgetter(0)):
+        yield path, [location for _, location in found]
+
+
 def _is_shared(chunk: LiveChunk, other: LiveChunk | None) -> bool:
     return other is not None and (other is chunk or other.is_same(chunk))
-
-
-def _without_repeats(files: list[tuple[bytes, int]], sources: Sources) -> list[tuple[bytes, int]]:
-    """Keep one marker of each file, the first that says how many rows it has; sorts nothing anew."""
-    if all(one[0] != other[0] for one, other in pairwise(files)):
-        return files
-    order = {number: at for at, number in enumerate(sources)}
-    best: dict[bytes, int] = {}
-    for path, location in files:
-        known = best.get(path)
-        best[path] = location if known is None else min(known, location, key=lambda each: _rank(each, sources, order))
-    return list(best.items())
-
-
-def _rank(location: int, sources: Sources, order: Mapping[int, int]) -> tuple[bool, int]:
-    number, at = split_location(location)
-    return sources[number].row_count(at) is None, order[number]
-
-
-def _make_chunk(prefix: bytes, files: Sequence[tuple[bytes, int]], sources: Sources) -> LiveChunk:
-    size_bytes, row_count = 0, 0
-    says_rows = True
-    for _, location in files:
-        number, at = split_location(location)
-        source = sources[number]
-        size_bytes += source.sizes[at]
-        rows = source.row_count(at)
-        says_rows = says_rows and rows is not None
-        row_count += rows or 0
-    return LiveChunk(
-        prefix=prefix,
-        locations=array("Q", (location for _, location in files)),
-        sources=sources,
-        first=files[0][0],
-        size_bytes=size_bytes,
-        row_count=row_count if says_rows else None,
-        digest=sum_digests(path_digest(path) for path, _ in files),
-    )
-
-
-_EMPTY_CHUNK: Final = LiveChunk(b"", array("Q"), {}, b"", 0, 0, 0)

@@ -8,10 +8,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from icedb_log.clock import Clock
 from icedb_log.errors import CorruptLog, NotFound, PreconditionFailed, Unavailable
@@ -44,15 +44,14 @@ class ConsistentReader(ABC, Generic[_Listed]):
     """What both readers share: a consistent listing, and a cache. Thread-safe.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         clock: For back-off and for the time a refresh takes.
         max_refresh_ms: A refresh that takes longer is thrown away (R2): half the log files' grace period,
             ``config.log_grace_ms // 2``.
         page_size: Keys per page; smaller only in tests.
-        fetch_threads: Log files fetched at once; 1 fetches one after another in the caller's thread. A store may want
-            fewer (:func:`~icedb_log.store.object_store.limit_reads`).
-        fetch_pool: Where they are fetched, if many readers share one; ``None``: threads of this reader's own.
+        fetch: How many log files are fetched at once, in threads of this reader's own, or threads that many readers
+            share; 1 fetches one after another in the caller's thread, and so does a store that wants it
+            (:func:`~icedb_log.store.object_store.limit_reads`).
         is_compact: Keep the markers' lines instead of what they decode to: for those who keep many, and look at few.
     """
 
@@ -63,8 +62,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         clock: Clock,
         max_refresh_ms: int = DEFAULT_MAX_REFRESH_MS,
         page_size: int = MAX_KEYS_PER_PAGE,
-        fetch_threads: int = FETCH_THREADS,
-        fetch_pool: Executor | None = None,
+        fetch: int | Executor = FETCH_THREADS,
         is_compact: bool = False,
     ) -> None:
         self._store = table.store
@@ -72,9 +70,15 @@ class ConsistentReader(ABC, Generic[_Listed]):
         self._clock = clock
         self._max_refresh_ms = max_refresh_ms
         self._page_size = page_size
-        self._fetch_threads = limit_reads(table.store, fetch_threads)
-        self._fetch_pool = fetch_pool
+        self._fetch = fetch
+        self._threads = limit_reads(table.store, FETCH_THREADS if isinstance(fetch, Executor) else fetch)
         self._is_compact = is_compact
+        self._settings: dict[str, Any] = {
+            "clock": clock,
+            "max_refresh_ms": max_refresh_ms,
+            "page_size": page_size,
+            "fetch": fetch,
+        }
         self._cache: dict[str, _Listed] = {}
         self._lock = threading.Lock()
 
@@ -108,7 +112,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         if len(cached) < len(listing.objects):
             rest = (info for info in listing.objects if info.key not in cached)
             stale = [info for info in rest if not _is_current(fetched.get(info.key), info)]
-            found = self._fetch(stale)
+            found = self._fetch_all(stale)
             fetched.update(found)
             if len(found) < len(stale):
                 return None  # R1: a log file was deleted or replaced since the listing
@@ -146,13 +150,13 @@ class ConsistentReader(ABC, Generic[_Listed]):
         """Whether what was listed when a read began may be deleted by now (R2)."""
         return self._clock.monotonic_ms() - started_ms > self._max_refresh_ms
 
-    def _fetch(self, infos: list[ObjectInfo]) -> dict[str, _Listed]:
+    def _fetch_all(self, infos: list[ObjectInfo]) -> dict[str, _Listed]:
         """Fetch log files; those that are not what was listed any more are left out."""
-        if self._fetch_threads == 1 or len(infos) < 2:  # noqa: PLR2004 - one needs no pool
+        threads = min(self._threads, len(infos))
+        if threads <= 1:  # one needs no pool
             return {file.key: file for file in map(self._try_fetch, infos) if file is not None}
-        if self._fetch_pool is not None:
-            return {file.key: file for file in self._fetch_pool.map(self._try_fetch, infos) if file is not None}
-        with ThreadPoolExecutor(min(self._fetch_threads, len(infos)), "icedb-log-reader") as pool:
+        shared = self._fetch if isinstance(self._fetch, Executor) else None
+        with nullcontext(shared) if shared else ThreadPoolExecutor(threads, "icedb-log-reader") as pool:
             return {file.key: file for file in pool.map(self._try_fetch, infos) if file is not None}
 
     def _try_fetch(self, info: ObjectInfo) -> _Listed | None:
@@ -219,26 +223,11 @@ class LogReader(ConsistentReader[ListedLogFile]):
     @cached_property
     def heads(self) -> LogHeadReader:
         """Reads the heads of the same log, with a cache of its own that lives as long as this reader."""
-        return LogHeadReader(
-            TableStore(self._store, self._paths),
-            clock=self._clock,
-            max_refresh_ms=self._max_refresh_ms,
-            page_size=self._page_size,
-            fetch_threads=self._fetch_threads,
-            fetch_pool=self._fetch_pool,
-        )
+        return LogHeadReader(TableStore(self._store, self._paths), **self._settings)
 
     def of_table(self, paths: TablePaths) -> "LogReader":
         """Return a fresh reader of another table's log, set up as this one."""
-        return LogReader(
-            TableStore(self._store, paths),
-            clock=self._clock,
-            max_refresh_ms=self._max_refresh_ms,
-            page_size=self._page_size,
-            fetch_threads=self._fetch_threads,
-            fetch_pool=self._fetch_pool,
-            is_compact=self._is_compact,
-        )
+        return LogReader(TableStore(self._store, paths), **self._settings, is_compact=self._is_compact)
 
     def read(self) -> LogView:
         """Read the whole log.

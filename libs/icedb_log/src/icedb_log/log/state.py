@@ -1,55 +1,30 @@
-"""What the log says now, kept up to date from one view of it to the next (S1). Pure: no store, no clock.
+"""What the log says, kept up to date from one view of it to the next (S1). Pure: no store, no clock.
 
-A fold costs as much as the whole log. A state costs what the log files that came and went since the last view hold, so
-that a worker can look at a table of 100,000 files every few seconds, and commit to it, and a simulation can run through
-100,000 commits. It answers the same as :func:`icedb_log.log.fold.fold`; a test compares the two over random histories.
-
-Planners ask it which data files are live and who names them. Checks of a commit ask it two things more: what the log
-files say that are not dead themselves, since the others go (J2), and whether the dead ones are needed for anything.
+The one form of a table's log in memory: planners, the checks of a commit, status and the snapshot service ask it, and
+:func:`icedb_log.log.fold.fold` is a state that is asked once. It holds no object for a data file, only locations of
+markers, ascending by path, in chunks of one partition. An update costs what the log files that came and went hold, so
+that a worker can look at a table of 100,000 files every few seconds, a service at one of a million.
 """
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import Self
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from typing import Final, Self
 
+from icedb_log.log.gc_pause import paused_gc
+from icedb_log.log.live_files import LAST_CHARACTER, LiveChunk, LiveFiles, Named, cut_chunks, sort_entries
+from icedb_log.log.markers import INDEX_BITS, Entry, Markers, markers_of
 from icedb_log.model import FileMarker, ListedLogFile, LogView
 
-
-class Named:
-    """One data file: what the log files say of it.
-
-    Attributes:
-        marker: Its marker: of two that are live, the one that knows its rows.
-        live_in: How often log files list it as live, and
-        dead_in: as dead.
-        held_live: The same of those log files alone that are not dead themselves.
-        held_dead: The same.
-        log_keys: Log files that name it, dead ones too; once for each time.
-    """
-
-    __slots__ = ("dead_in", "held_dead", "held_live", "live_in", "log_keys", "marker")
-
-    def __init__(self, marker: FileMarker) -> None:
-        self.marker = marker
-        self.live_in = 0
-        self.dead_in = 0
-        self.held_live = 0
-        self.held_dead = 0
-        self.log_keys: list[str] = []
-
-    @property
-    def is_live(self) -> bool:
-        """S1: a tombstone anywhere wins."""
-        return is_live(self.live_in, self.dead_in)
-
-
-def is_live(live_count: int, dead_count: int) -> bool:
-    """Whether a data file is live that is listed so often as live, and so often as dead (S1: a tombstone wins)."""
-    return live_count > 0 and not dead_count
+FEW_MARKERS: Final = 1000
+SHARE_OF_MANY: Final = 8
+"""More changed markers than an eighth of all are sorted anew with all others: that is cheaper."""
 
 
 class LogState:
-    """What the log files of a table say together. Not thread-safe.
+    """What the log files of a table say together. Not thread-safe; what it has returned stays as it is.
 
     Attributes:
         view: The log as it was taken in last.
@@ -58,12 +33,14 @@ class LogState:
     def __init__(self) -> None:
         self.view = LogView("", (), 0)
         self._files: dict[str, ListedLogFile] = {}
-        self._held: dict[str, ListedLogFile] = {}
-        self._named: dict[str, Named] = {}
+        self._markers: dict[str, Markers] = {}
         self._killed: Counter[str] = Counter()
-        self._folders: dict[str, dict[str, FileMarker]] = {}
+        self._dead_logs: set[int] = set()
+        self._chunks: list[LiveChunk] = []
+        self._firsts: list[str] = []
         self._changed: set[str] = set()
         self._torn: set[str] = set()
+        self._live: LiveFiles | None = LiveFiles()
         self._active: tuple[ListedLogFile, ...] | None = None
 
     @classmethod
@@ -73,15 +50,24 @@ class LogState:
         state.update(view)
         return state
 
+    def copy(self) -> Self:
+        """Return a state that may go on by itself. Costs a look at each chunk."""
+        other = type(self)()
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy() if isinstance(value, dict | list | set) else value)
+        return other
+
     @property
     def files(self) -> Collection[ListedLogFile]:
         """All log files of the view that was taken in last."""
         return self._files.values()
 
     @property
-    def folders(self) -> Mapping[str, Mapping[str, FileMarker]]:
-        """Live data files by path, for each folder that has any: a partition is a folder."""
-        return self._folders
+    def live(self) -> LiveFiles:
+        """All live data files."""
+        if self._live is None:
+            self._live = LiveFiles(chunk for chunk in self._chunks if chunk.live)
+        return self._live
 
     @property
     def torn(self) -> Collection[str]:
@@ -91,28 +77,107 @@ class LogState:
         """
         return self._torn
 
+    @property
+    def tombstoned_ms(self) -> Mapping[str, int]:
+        """Path of each dead data file that is still named, to the earliest tombstone time."""
+        return Tombstones(tuple(self._markers.values()))
+
     def update(self, view: LogView) -> None:
-        """Take in a later view of the same table. Costs what the log files that came and went hold."""
+        """Take in a later view of the same table, or an earlier one. Costs what the log files that differ hold."""
         self.view = view
         current = {file.key: file for file in view.files}
         came = [file for key, file in current.items() if not _is_same(self._files.get(key), file)]
-        went = [file for key, file in self._files.items() if not _is_same(current.get(key), file)]
+        went = self._gone(current)
+        if not came and not went:
+            return
+        self._files, self._active, self._live = current, None, None
+        touched = [self._markers.pop(file.key) for file in went]
+        gone = {markers.number for markers in touched}
+        new = {file.key: markers_of(file.key, file.log.markers) for file in came}
+        self._markers.update(new)
         for file in came:
-            self._add(file)
+            self._killed.update([tombstone.path for tombstone in file.log.log_tombstones])
         for file in went:
-            self._let_go(file.key)
-            self._remove(file)
-        if came or went:
-            self._files, self._active = current, None
-        for file in (*came, *went):
-            self._hold(file.key)
             for tombstone in file.log.log_tombstones:
-                self._hold(tombstone.path)
+                self._killed[tombstone.path] -= 1
+                if not self._killed[tombstone.path]:
+                    del self._killed[tombstone.path]
+        self._dead_logs -= gone
+        for key in {t.path for file in (*came, *went) for t in file.log.log_tombstones} | new.keys():
+            markers = self._markers.get(key)
+            if markers is not None and (key in self._killed) != (markers.number in self._dead_logs):
+                self._dead_logs ^= {markers.number}
+                if key not in new:
+                    touched.append(markers)
+        with paused_gc():
+            self._rebuild(tuple(new.values()), touched, gone)
+
+    def _gone(self, current: Mapping[str, ListedLogFile]) -> list[ListedLogFile]:
+        """Return the log files that are not there any more, or not as they were."""
+        return [file for key, file in self._files.items() if not _is_same(current.get(key), file)]
+
+    def _rebuild(self, new: Sequence[Markers], touched: Sequence[Markers], gone: AbstractSet[int]) -> None:
+        """Make the chunks anew in which something has changed.
+
+        Args:
+            new: Markers that came.
+            touched: Markers of which the files are to be judged again, or are gone.
+            gone: Numbers of those that are gone.
+        """
+        sources = {markers.number: markers for markers in self._markers.values()}
+        changed_count, all_count = (sum(map(len, each)) for each in ((*new, *touched), sources.values()))
+        if not self._chunks or changed_count > max(FEW_MARKERS, all_count // SHARE_OF_MANY):
+            entries = sort_entries([entry for markers in sources.values() for entry in markers.entries()])
+            self._put(0, len(self._chunks), cut_chunks(entries, sources, self._dead_logs))
+            return
+        edits: dict[int, list[Entry]] = {}
+        for markers in new:
+            for entry in markers.entries():
+                edits.setdefault(self._chunk_of(entry[0]), []).append(entry)
+        for markers in touched:
+            for path in markers.paths():
+                edits.setdefault(self._chunk_of(path), [])
+        for which in sorted(edits, reverse=True):
+            kept = [entry for entry in self._chunks[which].said() if entry[1] >> INDEX_BITS not in gone]
+            self._put(which, which + 1, cut_chunks(sort_entries([*kept, *edits[which]]), sources, self._dead_logs))
+
+    def _put(self, begin: int, end: int, fresh: Iterable[LiveChunk]) -> None:
+        """Let some chunks take the place of others; those that say the same keep what was made of them."""
+        before = self._chunks[begin:end]
+        known = {chunk.first: chunk for chunk in before}
+        after = [_take_over(known.get(chunk.first), chunk) for chunk in fresh]
+        same = set(map(id, before)) & set(map(id, after))
+        for chunk in before:
+            if chunk.torn:
+                self._torn.difference_update(chunk.torn)
+        for chunk in after:
+            if chunk.torn:
+                self._torn.update(chunk.torn)
+        self._changed.update(chunk.prefix for chunk in (*before, *after) if id(chunk) not in same)
+        self._chunks[begin:end] = after
+        self._firsts[begin:end] = [chunk.first for chunk in after]
+
+    def _chunk_of(self, path: str) -> int:
+        return max(0, bisect_right(self._firsts, path) - 1)
 
     def take_changed(self) -> set[str]:
-        """Return the folders of which a live file, or a log file that names one, has changed; forget them."""
+        """Return the folders, with their last slash, in which something has changed; forget them."""
         changed, self._changed = self._changed, set()
         return changed
+
+    def folders(self) -> Iterator[tuple[str, LiveFiles]]:
+        """Yield each folder that has a live file, with its last slash: a partition is a folder."""
+        chunks: dict[str, list[LiveChunk]] = {}
+        for chunk in self._chunks:
+            if chunk.live:
+                chunks.setdefault(chunk.prefix, []).append(chunk)
+        return ((prefix, LiveFiles(found)) for prefix, found in chunks.items())
+
+    def folder(self, prefix: str) -> LiveFiles:
+        """Return the live files of a folder, not of those in it."""
+        end = bisect_right(self._firsts, prefix + LAST_CHARACTER)
+        found = self._chunks[self._chunk_of(prefix) : end]
+        return LiveFiles(chunk for chunk in found if chunk.live and chunk.prefix == prefix)
 
     def is_dead_log(self, key: str) -> bool:
         """Whether a log file is tombstoned."""
@@ -120,7 +185,7 @@ class LogState:
 
     def held_log(self, key: str) -> ListedLogFile | None:
         """Return a log file that is there and not dead."""
-        return self._held.get(key)
+        return None if key in self._killed else self._files.get(key)
 
     def active_files(self) -> tuple[ListedLogFile, ...]:
         """Return the log files that are not dead and may be merged (F4: a seal never is), ascending by key."""
@@ -130,99 +195,61 @@ class LogState:
         return self._active
 
     def logs_naming(self, path: str) -> list[str]:
-        """Return the keys of the log files, dead ones too, that name a data file."""
-        named = self._named.get(path)
-        return [] if named is None else named.log_keys
+        """Return the keys of the log files, dead ones too, that name a data file; once for each time."""
+        chunk = self._holding(path)
+        return [] if chunk is None else [chunk.sources[each >> INDEX_BITS].key for each in chunk.locations(path)]
 
-    def named(self, path: str) -> Named | None:
-        """Return what is said of a data file; ``None``: no log file names it."""
-        return self._named.get(path)
+    def named(self, path: str) -> Named:
+        """Return what is said of a data file: zeros if no log file names it."""
+        chunk = self._holding(path)
+        return Named() if chunk is None else chunk.named(path)
 
     def live_marker(self, path: str) -> FileMarker | None:
         """Return the marker of a live data file, ``None`` for any other."""
-        named = self._named.get(path)
-        return named.marker if named is not None and named.is_live else None
+        chunk = self._holding(path)
+        return None if chunk is None else chunk.live_marker(path)
 
-    def _add(self, file: ListedLogFile) -> None:
-        for marker in file.log.markers:
-            named = self._named.get(marker.path)
-            if named is None:
-                named = self._named[marker.path] = Named(marker)
-            named.log_keys.append(file.key)
-            if marker.tombstoned_ms is not None:
-                named.dead_in += 1
-            else:
-                # Of two markers the one that knows its rows, and else the newest: a rebuild may have mended it, and the
-                # log file that said something else goes.
-                if not named.live_in or named.marker.row_count is None or marker.row_count is not None:
-                    named.marker = marker
-                named.live_in += 1
-            self._settle(marker.path, named)
-        if file.log.log_tombstones:
-            self._killed.update([tombstone.path for tombstone in file.log.log_tombstones])
+    def _holding(self, path: str) -> LiveChunk | None:
+        """Return the chunk that a data file is in if it is named."""
+        return self._chunks[self._chunk_of(path)] if self._chunks else None
 
-    def _remove(self, file: ListedLogFile) -> None:
-        for marker in file.log.markers:
-            named = self._named[marker.path]
-            named.log_keys.remove(file.key)
-            if marker.tombstoned_ms is not None:
-                named.dead_in -= 1
-            else:
-                named.live_in -= 1
-            self._settle(marker.path, named)
-            if not named.log_keys:
-                del self._named[marker.path]
-                self._torn.discard(marker.path)
-        for tombstone in file.log.log_tombstones:
-            self._killed[tombstone.path] -= 1
-            if not self._killed[tombstone.path]:
-                del self._killed[tombstone.path]
 
-    def _hold(self, key: str) -> None:
-        """Count what a log file says among what is held if it is there and not dead, and else not."""
-        file = None if key in self._killed else self._files.get(key)
-        known = self._held.get(key)
-        if known is file:
-            return
-        if known is not None:
-            self._let_go(key)
-        if file is not None:
-            self._held[key] = file
-            self._count_held(file, 1)
+class Tombstones(Mapping[str, int]):
+    """Dead data files with the earliest tombstone time of each; gathered when somebody asks for the first time."""
 
-    def _let_go(self, key: str) -> None:
-        file = self._held.pop(key, None)
-        if file is not None:
-            self._count_held(file, -1)
+    def __init__(self, markers: Sequence[Markers]) -> None:
+        self._markers = markers
 
-    def _count_held(self, file: ListedLogFile, step: int) -> None:
-        for marker in file.log.markers:
-            named = self._named[marker.path]
-            if marker.tombstoned_ms is not None:
-                named.held_dead += step
-            else:
-                named.held_live += step
-            if is_live(named.held_live, named.held_dead) == named.is_live:
-                self._torn.discard(marker.path)
-            else:
-                self._torn.add(marker.path)
+    @cached_property
+    def _earliest(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for markers in self._markers:
+            for index, time_ms in markers.dead.items():
+                path = markers.path(index)
+                if time_ms <= found.get(path, time_ms):
+                    found[path] = time_ms
+        return found
 
-    def _settle(self, path: str, named: Named) -> None:
-        folder = path.rpartition("/")[0]
-        if named.is_live:
-            self._folders.setdefault(folder, {})[path] = named.marker
-            self._changed.add(folder)
-        else:
-            files = self._folders.get(folder)
-            if files is not None and files.pop(path, None) is not None:
-                self._changed.add(folder)
-                if not files:
-                    del self._folders[folder]
-        if is_live(named.held_live, named.held_dead) != named.is_live:
-            self._torn.add(path)
-        elif self._torn:
-            self._torn.discard(path)
+    def __getitem__(self, path: str) -> int:
+        return self._earliest[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._earliest)
+
+    def __len__(self) -> int:
+        return len(self._earliest)
 
 
 def _is_same(one: ListedLogFile | None, other: ListedLogFile) -> bool:
     return one is not None and one.etag == other.etag
+
+
+def _take_over(known: LiveChunk | None, fresh: LiveChunk) -> LiveChunk:
+    """Return a chunk with what was made of the same files before."""
+    if known is None:
+        return fresh
+    if known.entries == fresh.entries and known.dead_logs == fresh.dead_logs:
+        return known
+    if known.made and known.is_same(fresh):
+        fresh.made.update(known.made)
+    return fresh

@@ -133,9 +133,9 @@ def explain_merge(index: MergeIndex, view: LogView, *, full: bool = False) -> Me
         for when, group in ((when, group) for when, some in whens.items() for group in some):
             groups[group.partition].append(_explain_group(group, lane, when, index.config))
     partitions = [
-        _explain_partition(partition, tuple(files.values()), tuple(groups.get(partition, ())), index)
-        for folder, files in index.log.folders.items()
-        for partition in [index.paths.partition_of(f"{folder}/")]
+        _explain_partition(partition, tuple(files), tuple(groups.get(partition, ())), index)
+        for folder, files in index.log.folders()
+        for partition in [index.paths.partition_of(folder)]
     ]
     hot = plans["hot"]
     return MergeExplanation(

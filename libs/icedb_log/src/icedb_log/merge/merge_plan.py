@@ -18,6 +18,7 @@ from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths, is_partition_path
+from icedb_log.log.live_files import LiveFiles
 from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import (
     FoldPlan,
@@ -29,7 +30,7 @@ from icedb_log.merge.log_folding import (
     reach_of,
     tiers_of_logs,
 )
-from icedb_log.merge.merge_policy import newest_ms, plan_full, plan_settling, plan_tiers
+from icedb_log.merge.merge_policy import plan_full, plan_settling, plan_tiers
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
@@ -155,17 +156,18 @@ class MergeIndex:
     Args:
         paths: Keys of the table.
         config: Its configuration; another one needs another index.
+        log: What is known of its log, from now on this index's own.
     """
 
-    def __init__(self, paths: TablePaths, config: TableConfig) -> None:
+    def __init__(self, paths: TablePaths, config: TableConfig, *, log: LogState | None = None) -> None:
         self.paths: Final = paths
         self.config: Final = config
-        self.log: Final = LogState()
+        self.log: Final = log or LogState()
         self.now_ms = 0
         self.log_file_count = 0
         self._due: dict[str, _Candidate] = {}
         self._tiers: dict[str, int] = {}
-        self._changed: set[str] = set()
+        self._changed = {folder for folder, _ in self.log.folders()}
 
     def update(self, view: LogView) -> None:
         """Take in a later view of the table."""
@@ -175,8 +177,8 @@ class MergeIndex:
         self._tiers = tiers_of_logs(self.log, log_fan_in(self.config))
         self._changed |= self.log.take_changed()
         for folder in tuple(self._changed):
-            has_enough = len(self.log.folders.get(folder, ())) >= self.config.merge_fan_in
-            found = self._candidate(folder, plan_tiers) if has_enough else None
+            files = self.log.folder(folder)
+            found = self._candidate(folder, files, plan_tiers) if len(files) >= self.config.merge_fan_in else None
             if found is None:
                 self._due.pop(folder, None)
             else:
@@ -205,23 +207,24 @@ class MergeIndex:
             return list(self._due.values())
         older_than_ms = None if options.full else self.now_ms - self.config.cold_after_ms
         found = (
-            self._candidate(folder, plan_full if options.full else plan_settling)
-            for folder, files in self.log.folders.items()
-            if older_than_ms is None or newest_ms(files.values()) <= older_than_ms
+            self._candidate(folder, files, plan_full if options.full else plan_settling)
+            for folder, files in self.log.folders()
+            if older_than_ms is None or files.newest_ms <= older_than_ms
         )
         return [candidate for candidate in found if candidate is not None]
 
     def _candidate(
-        self, folder: str, plan: Callable[[str, Iterable[FileMarker], TableConfig], tuple[MergeGroup, ...]]
+        self,
+        folder: str,
+        files: LiveFiles,
+        plan: Callable[[str, Iterable[FileMarker], TableConfig], tuple[MergeGroup, ...]],
     ) -> _Candidate | None:
-        files = self.log.folders.get(folder)
-        if files is None:
-            return None
-        partition = self.paths.partition_of(f"{folder}/")
+        partition = self.paths.partition_of(folder)
         if not is_partition_path(partition):
             return None  # of another writer, with characters that no key of ours may hold: left as it is
-        groups = tuple((g, reach_of(g, self.log, self._tiers)) for g in plan(partition, files.values(), self.config))
-        return _Candidate(partition, newest_ms(files.values()), groups) if groups else None
+        planned = plan(partition, files.small(self.config.target_file_bytes), self.config)
+        groups = tuple((group, reach_of(group, self.log, self._tiers)) for group in planned)
+        return _Candidate(partition, files.newest_ms, groups) if groups else None
 
 
 def plan_merge(index: MergeIndex, view: LogView, options: MergeOptions = NEXT_RUN) -> MergePlan:

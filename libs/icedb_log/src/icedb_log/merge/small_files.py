@@ -1,15 +1,10 @@
-"""The files that a merge could take, of logs that are held compactly: the others are never decoded. Pure.
+"""How many files wait for a merge where there are too many of them to plan it. Pure."""
 
-A file has one size in all log files that name it: it is left out of all of them, or of none.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Final
 
-from icedb_log.log.compact_markers import CompactMarkers
-from icedb_log.log.live_files import LiveFiles
-from icedb_log.model import ListedLogFile, LogView
+from icedb_log.log.live_files import LiveChunk, LiveFiles
 from icedb_log.table.table_config import TableConfig
 
 MANY_SMALL_FILES: Final = 200_000
@@ -35,43 +30,17 @@ class Backlog:
         return Backlog(self.file_count + other.file_count, self.size_bytes + other.size_bytes, min(times, default=None))
 
 
-def count_small(view: LogView, config: TableConfig) -> int:
-    """Count the markers below the target size that are held compactly."""
-    target_bytes = config.target_file_bytes
-    return sum(size_bytes < target_bytes for markers in _compact(view) for size_bytes in markers.sizes)
-
-
-def drop_large_files(view: LogView, config: TableConfig) -> LogView:
-    """Return a view without files of the target size, which no merge takes; of compact logs without statistics, too."""
-    return replace(view, files=tuple(_shrink(file, config.target_file_bytes) for file in view.files))
-
-
 def measure_small_files(live: LiveFiles, config: TableConfig) -> Backlog:
     """Sum up the small files of each partition that has at least the fan-in of them. Decodes and keeps none."""
-    folders: dict[bytes, Backlog] = {}
+    folders: dict[str, Backlog] = {}
     for chunk in live.chunks:
-        sizes = [
-            (at, size) for at in range(len(chunk)) if (size := chunk.file_size_bytes(at)) < config.target_file_bytes
-        ]
-        if sizes:
-            found = Backlog(
-                len(sizes), sum(size for _, size in sizes), min(chunk.file_created_ms(at) for at, _ in sizes)
-            )
-            folders[chunk.prefix] = found if chunk.prefix not in folders else folders[chunk.prefix].plus(found)
-    total = Backlog()
-    for found in folders.values():
-        if found.file_count >= config.merge_fan_in:
-            total = total.plus(found)
-    return total
+        found = chunk.once(f"small {config.target_file_bytes}", partial(_measure, chunk, config.target_file_bytes))
+        folders[chunk.prefix] = found.plus(folders.get(chunk.prefix, Backlog()))
+    return reduce(
+        Backlog.plus, (found for found in folders.values() if found.file_count >= config.merge_fan_in), Backlog()
+    )
 
 
-def _compact(view: LogView) -> Iterator[CompactMarkers]:
-    return (file.log.markers for file in view.files if isinstance(file.log.markers, CompactMarkers))
-
-
-def _shrink(file: ListedLogFile, target_bytes: int) -> ListedLogFile:
-    markers = file.log.markers
-    if not isinstance(markers, CompactMarkers):
-        return file
-    small = tuple(markers.light(at) for at, size_bytes in enumerate(markers.sizes) if size_bytes < target_bytes)
-    return replace(file, log=replace(file.log, markers=small))
+def _measure(chunk: LiveChunk, target_bytes: int) -> Backlog:
+    small = [at for at in range(len(chunk)) if chunk.size_of(at) < target_bytes]
+    return Backlog(len(small), sum(map(chunk.size_of, small)), min(map(chunk.created_ms, small), default=None))

@@ -115,7 +115,7 @@ class _Fsck:
             clock=self._clock,
             max_refresh_ms=DEFAULT_MAX_REFRESH_MS if config is None else config.log_grace_ms // 2,
             page_size=self._options.page_size,
-            fetch_threads=self._options.fetch_threads,
+            fetch=self._options.fetch_threads,
         )
         self._check_clock()
         self._progress("log", 0, None)

@@ -38,24 +38,19 @@ class ChunkSelection:
         """Number of files."""
         return len(self.chunk) if self.indexes is None else len(self.indexes)
 
-    def markers(self) -> list[FileMarker]:
-        """Return the markers, decoded now."""
-        indexes = range(len(self.chunk)) if self.indexes is None else self.indexes
-        return [self.chunk.marker(index) for index in indexes]
-
     @property
     def size_bytes(self) -> int:
         """Bytes of the files."""
         if self.indexes is None:
             return self.chunk.size_bytes
-        return sum(map(self.chunk.file_size_bytes, self.indexes))
+        return sum(map(self.chunk.size_of, self.indexes))
 
     @property
     def row_count(self) -> int | None:
         """Rows of the files; ``None`` when some file does not say."""
         if self.indexes is None:
             return self.chunk.row_count
-        return sum_rows(map(self.chunk.file_row_count, self.indexes))
+        return sum_rows(map(self.chunk.rows_of, self.indexes))
 
 
 class FileSelector:
@@ -96,17 +91,13 @@ class FileSelector:
         """Whether there is no condition."""
         return self._matcher.keeps_all and self._pruner is None
 
-    def wants(self, marker: FileMarker) -> bool:
-        """Whether a file can hold a row that is wanted."""
-        return self._wants_partition(marker.path) and self._may_be_true(marker)
-
     def select_chunks(self, live: LiveFiles) -> list[ChunkSelection]:
         """Return what is wanted of each chunk; chunks without a wanted file are left out. Raises CorruptLog."""
         if self.keeps_all:
             return [ChunkSelection(chunk) for chunk in live.chunks]
         selected: list[ChunkSelection] = []
         for chunk in live.chunks:
-            if not self._wants_partition(chunk.first.decode()):
+            if not self._wants_partition(chunk.first):
                 continue
             if self._pruner is None:
                 selected.append(ChunkSelection(chunk))
@@ -142,7 +133,7 @@ def select_files(
     *,
     filters: Sequence[PartitionFilter] = (),
     where: str | None = None,
-) -> Sequence[FileMarker]:
+) -> LiveFiles:
     """Return the live files that can hold rows of a query, ascending by path.
 
     Args:
@@ -158,6 +149,7 @@ def select_files(
     selector = FileSelector(paths, config, snapshot, filters=filters, where=where)
     if selector.keeps_all:
         return snapshot.live
-    if isinstance(snapshot.live, LiveFiles):
-        return tuple(marker for part in selector.select_chunks(snapshot.live) for marker in part.markers())
-    return tuple(marker for marker in snapshot.live if selector.wants(marker))
+    return LiveFiles(
+        part.chunk if part.indexes is None else part.chunk.only(part.indexes)
+        for part in selector.select_chunks(snapshot.live)
+    )

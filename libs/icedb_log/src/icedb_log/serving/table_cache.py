@@ -6,85 +6,52 @@ that cannot be read fails alone. Must never write.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
+
+from cachetools import LRUCache
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.log.fold import Folded, fold
+from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.log.state import LogState
 from icedb_log.model import LogView, Snapshot
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import BELIEVED_MS
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 
 CONFIG_MAX_AGE_MS: Final = BELIEVED_MS
 """How long a table's configuration is believed: policies may change, partitions and sort order may not."""
 
-PAST_FOLDS: Final = 4
+PAST_STATES: Final = 4
 """Times of travel whose files are kept for each table."""
 
 FETCH_THREADS: Final = 64
 """Log files fetched at once, of all tables together: a cold start waits for answers no longer than it takes to ask, and
 a store that is slow holds so many threads and no more."""
 
-LOG_GRACE_PARTS_PER_REFRESH: Final = 2
-"""R2: a refresh may take at most this fraction of the log files' grace period."""
 
-
-class Signal(Protocol):
-    """A lock that can be waited at, as :class:`threading.Condition` is."""
-
-    def __enter__(self) -> bool:
-        """Take it."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        """Give it back."""
-        ...
-
-    def wait(self, timeout: float | None = None, /) -> bool:
-        """Give it back until :meth:`notify_all` is called; ``False``: not within so many seconds."""
-        ...
-
-    def notify_all(self) -> None:
-        """Wake up all who wait."""
-        ...
-
-
-class PastFolds:
-    """The last folds of one table at times that were asked for. Thread-safe."""
+class PastStates:
+    """The last states of one table at times that were asked for. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, Folded] = OrderedDict()
+        self._known: LRUCache[int, LogState] = LRUCache(PAST_STATES)
         self._lock = threading.Lock()
 
-    def fold(self, newest: Folded, as_of_ms: int) -> Snapshot:
-        """Return the fold at a time, made of an earlier one at that time if the log says nothing else since."""
+    def fold(self, newest: LogState, as_of_ms: int) -> Snapshot:
+        """Return the fold at a time, made of what is known of that time, or of the newest state."""
         with self._lock:
-            known = self._nearest(newest, as_of_ms)
-        snapshot = fold(newest.view, as_of_ms=as_of_ms, known=known)
+            state = self._known.get(as_of_ms, newest).copy()
+        snapshot = fold(newest.view, as_of_ms=as_of_ms, state=state)
         with self._lock:
-            self._known[as_of_ms] = Folded(newest.view, snapshot)
-            self._known.move_to_end(as_of_ms)
-            while len(self._known) > PAST_FOLDS:
-                self._known.popitem(last=False)
+            self._known[as_of_ms] = state
         return snapshot
-
-    def _nearest(self, newest: Folded, as_of_ms: int) -> Folded:
-        """Return the fold with the least to be added to it: a log only grows, so it is one of no later time."""
-        earlier = [time_ms for time_ms in self._known if time_ms <= as_of_ms]
-        if not earlier or newest.snapshot.last_commit_ms <= as_of_ms:
-            return self._known.get(as_of_ms, newest)
-        return self._known[max(earlier)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +60,22 @@ class TableState:
 
     Attributes:
         config: The table's configuration.
-        view: All its log files, their markers compact.
-        snapshot: Their fold: the newest state, its live files compact.
+        log: All its log files, and what they say together. Taken over by the next read as a copy.
+        snapshot: Their fold: the newest state.
         started_ms: Monotonic time at which the read began: every commit that landed before is in it.
-        past: Earlier folds at times that were asked for.
+        past: States at times that were asked for.
     """
 
     config: TableConfig
-    view: LogView
+    log: LogState
     snapshot: Snapshot
     started_ms: int
-    past: PastFolds = field(default_factory=PastFolds, compare=False, repr=False)
+    past: PastStates = field(default_factory=PastStates, compare=False, repr=False)
+
+    @property
+    def view(self) -> LogView:
+        """All log files."""
+        return self.log.view
 
     def at(self, as_of_ms: int | None) -> Snapshot:
         """Return the state at a time; ``None``: the newest. Computes, for a second where there are a million files.
@@ -111,9 +83,7 @@ class TableState:
         Raises:
             BelowHorizon: The time lies below the horizon (R3).
         """
-        if as_of_ms is None:
-            return self.snapshot
-        return self.past.fold(Folded(self.view, self.snapshot), as_of_ms)
+        return self.snapshot if as_of_ms is None else self.past.fold(self.log, as_of_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +95,31 @@ class TableSource:
     read_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a caller wants.
+
+    Attributes:
+        max_staleness_ms: How old a state may be.
+        arrived_ms: When the caller came, by the monotonic clock.
+        needed: Number of the first read that began after that.
+    """
+
+    max_staleness_ms: int
+    arrived_ms: int
+    needed: int
+
+
 class CachedTable:
     """The shared state of one table. Thread-safe.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: Its store and keys.
         clock: For the age of a state.
         wait_ms: How long a caller waits for a read that another caller has begun.
         on_refresh: Called with the duration in milliseconds of each successful read.
         fetch_pool: ``FETCH_THREADS`` threads that log files are fetched by, shared with other tables.
-        new_signal: Makes what its callers wait for each other at; not of threads where callers are none.
+        new_lock: Makes what its callers wait for each other at; not of threads where callers are none.
     """
 
     def __init__(
@@ -145,60 +129,69 @@ class CachedTable:
         clock: Clock,
         wait_ms: int,
         on_refresh: Callable[[int], None],
-        fetch_pool: Executor | None = None,
-        new_signal: Callable[[], Signal] = threading.Condition,
+        fetch_pool: Executor,
+        new_lock: Callable[[], threading.Lock] = threading.Lock,
     ) -> None:
-        self._store = table.store
-        self._paths = table.paths
+        self._table = table
         self._clock = clock
         self._wait_ms = wait_ms
         self._on_refresh = on_refresh
         self._fetch_pool = fetch_pool
-        self._changed = new_signal()
+        self._reading = new_lock()
         self._begun = 0
-        self._ended = 0
+        self._ended: tuple[int, TableState | IceDBError] | None = None
         self._state: TableState | None = None
-        self._error: IceDBError | None = None
-        self._is_reading = False
-        self._past = PastFolds()
+        self._past = PastStates()
         self._source: TableSource | None = None
-        self._source_lock = new_signal()
+        self._source_lock = new_lock()
 
-    def known_state(self, *, max_staleness_ms: int) -> TableState | None:
-        """Return what is in memory if it is at most ``max_staleness_ms`` old and not 0; never waits."""
+    def ask(self, max_staleness_ms: int) -> Question:
+        """Take note of who comes now."""
+        return Question(max_staleness_ms, self._clock.monotonic_ms(), self._next_read())
+
+    def answer(self, question: Question) -> TableState | None:
+        """Return what is known if that will do; ``None``: the log has to be read. Never waits.
+
+        Raises:
+            IceDBError: What the read that would have done has raised.
+        """
         state = self._state
-        is_young = state is not None and self._clock.monotonic_ms() - state.started_ms <= max_staleness_ms > 0
-        return state if is_young else None
+        if state is not None and _is_fresh(state, question.arrived_ms, question.max_staleness_ms):
+            return state
+        if self._ended is None or self._ended[0] < question.needed:
+            return None
+        outcome = self._ended[1]
+        if isinstance(outcome, IceDBError):
+            raise type(outcome)(str(outcome)) from outcome
+        return outcome
 
     def read(self, *, max_staleness_ms: int) -> TableState:
-        """Return a state that is at most ``max_staleness_ms`` old (R4).
+        """Return a state that is at most ``max_staleness_ms`` old (R4). Raises as :meth:`read_for`.
 
         With 0 the read begins after this call: callers that arrive during a read share the next one.
+        """
+        return self.read_for(self.ask(max_staleness_ms))
+
+    def read_for(self, question: Question) -> TableState:
+        """Return a state that will do, read now if need be.
 
         Raises:
             NotFound: No such table.
             Unavailable: The store did not answer in time.
             HaltError: The log is damaged, or was written by a newer release.
         """
-        with self._changed:
-            arrived_ms = self._clock.monotonic_ms()
-            needed = self._next_read()
-            while True:
-                state = self._state
-                if state is not None and _is_fresh(state, arrived_ms, max_staleness_ms):
-                    return state
-                if self._ended >= needed:
-                    return self._outcome()
-                if not self._is_reading:
-                    break
-                if not self._changed.wait(self._wait_ms / 1000):
-                    raise Unavailable(
-                        f"table {self._paths.name}: no read of its log ended within {self._wait_ms} ms; "
-                        "the object store is slow: try again"
-                    )
-            self._is_reading = True
-            self._begun += 1
-        return self._lead()
+        known = self.answer(question)
+        if known is not None:
+            return known
+        if not self._reading.acquire(timeout=self._wait_ms / SECOND_MS):
+            raise Unavailable(
+                f"table {self._table.name}: no read of its log ended within {self._wait_ms} ms; "
+                "the object store is slow: try again"
+            )
+        try:
+            return self.answer(question) or self._lead()
+        finally:
+            self._reading.release()
 
     def _next_read(self) -> int:
         """Return the number of the first read that begins after now: one under way may have begun too early (R4)."""
@@ -218,47 +211,38 @@ class CachedTable:
             if known is not None and now_ms - known.read_ms <= CONFIG_MAX_AGE_MS:
                 return known
             self._source = None
-            config = read_table_config(TableStore(self._store, self._paths))
+            config = read_table_config(self._table)
             if known is not None and known.config.log_grace_ms == config.log_grace_ms:
                 reader = known.reader
             else:
                 reader = LogReader(
-                    TableStore(self._store, self._paths),
+                    self._table,
                     clock=self._clock,
-                    max_refresh_ms=config.log_grace_ms // LOG_GRACE_PARTS_PER_REFRESH,
-                    fetch_threads=FETCH_THREADS,
-                    fetch_pool=self._fetch_pool,
+                    max_refresh_ms=config.log_grace_ms // 2,  # R2
+                    fetch=self._fetch_pool,
                     is_compact=True,
                 )
             self._source = TableSource(config, reader, now_ms)
             return self._source
 
-    def _outcome(self) -> TableState:
-        if self._error is not None:
-            raise type(self._error)(str(self._error)) from self._error
-        if self._state is None:
-            raise Unavailable(f"table {self._paths.name}: its log was never read; try again")
-        return self._state
-
     def _lead(self) -> TableState:
-        state: TableState | None = None
-        error: IceDBError = Unavailable(f"table {self._paths.name}: reading its log was broken off; try again")
+        """Read now, and leave what came of it for all who wait."""
+        self._begun += 1
+        outcome: TableState | IceDBError = Unavailable(
+            f"table {self._table.name}: reading its log was broken off; try again"
+        )
         try:
-            state = self._read_now()
-        except IceDBError as failure:
-            error = failure
+            outcome = self._read_now()
+        except IceDBError as error:
+            outcome = error
             raise
         finally:
-            with self._changed:
-                self._is_reading = False
-                self._ended = self._begun
-                self._error = None if state is not None else error
-                # An unreachable store leaves what was read before, for as long as callers accept its age.
-                # A halted or missing table must not look alive from memory.
-                if state is not None or not isinstance(error, Unavailable):
-                    self._state = state
-                self._changed.notify_all()
-        return state
+            # An unreachable store leaves what was read before, for as long as callers accept its age.
+            # A halted or missing table must not look alive from memory.
+            if not isinstance(outcome, Unavailable):
+                self._state = None if isinstance(outcome, IceDBError) else outcome
+            self._ended = self._begun, outcome
+        return outcome
 
     def _read_now(self) -> TableState:
         started_ms = self._clock.monotonic_ms()
@@ -274,20 +258,18 @@ class CachedTable:
             if source.config.incarnation != before.incarnation:
                 view = source.reader.read()
         last = self._state
-        known = None if last is None else Folded(last.view, last.snapshot)
-        snapshot = fold(view, known=known)
+        log = LogState() if last is None else last.log.copy()
+        snapshot = fold(view, state=log)
         if last is not None and _versions(last.view) - _versions(view):
-            # Earlier folds would keep log files in memory that are gone; whoever still folds an older state has them.
-            self._past = PastFolds()
-        state = TableState(source.config, view, snapshot, started_ms, self._past)
+            # Earlier states would keep log files in memory that are gone; whoever still looks at one has them.
+            self._past = PastStates()
+        state = TableState(source.config, log, snapshot, started_ms, self._past)
         self._on_refresh(self._clock.monotonic_ms() - started_ms)
         return state
 
     def _may_be_gone(self, source: TableSource, view: LogView) -> bool:
         """Whether the table may have been purged before its log was read: then its configuration says so."""
-        if self._clock.monotonic_ms() - source.read_ms > CONFIG_MAX_AGE_MS:
-            return True
-        if _is_left_by_purge(view):
+        if self._clock.monotonic_ms() - source.read_ms > CONFIG_MAX_AGE_MS or _is_left_by_purge(view):
             return True
         state = self._state
         return state is not None and bool({f.key for f in state.view.files} - {f.key for f in view.files})
@@ -329,11 +311,10 @@ class TableCache:
     ) -> None:
         self._warehouse = warehouse
         self._clock = clock
-        self._max_tables = max_tables
         self._wait_ms = wait_ms
         self._on_refresh = on_refresh
         self._fetch_pool = ThreadPoolExecutor(FETCH_THREADS, "icedb-log-reader")
-        self._tables: OrderedDict[str, CachedTable] = OrderedDict()
+        self._tables: LRUCache[str, CachedTable] = LRUCache(max_tables)
         self._lock = threading.Lock()
 
     def table(self, name: str) -> CachedTable:
@@ -342,21 +323,17 @@ class TableCache:
         Raises:
             InvalidRequest: Not a table name.
         """
-        paths = self._warehouse.table(name).paths
+        place = self._warehouse.table(name)
         with self._lock:
             table = self._tables.get(name)
             if table is None:
-                table = CachedTable(
-                    TableStore(self._warehouse.store, paths),
+                table = self._tables[name] = CachedTable(
+                    place,
                     clock=self._clock,
                     wait_ms=self._wait_ms,
                     on_refresh=self._on_refresh,
                     fetch_pool=self._fetch_pool,
                 )
-                self._tables[name] = table
-            self._tables.move_to_end(name)
-            while len(self._tables) > self._max_tables:
-                self._tables.popitem(last=False)
             return table
 
     def drop(self, name: str) -> None:

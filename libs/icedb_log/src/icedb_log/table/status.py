@@ -12,19 +12,17 @@ from icedb_log.ingest.pressure import Pressure, measure_pressure, read_pressure
 from icedb_log.ingest.quarantine import batch_id_of, is_bad_rows, is_reason
 from icedb_log.keys import TablePaths
 from icedb_log.log.fence import read_landed
-from icedb_log.log.fold import Folded, fold
-from icedb_log.log.live_files import LiveFiles
+from icedb_log.log.fold import fold
 from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.reader import LogReader
+from icedb_log.log.state import LogState
 from icedb_log.merge.merge_plan import MergeIndex
 from icedb_log.merge.small_files import (
     MANY_SMALL_FILES,
     Backlog,
-    count_small,
-    drop_large_files,
     measure_small_files,
 )
-from icedb_log.model import FileMarker, LogView, Snapshot
+from icedb_log.model import FileMarker, LogView
 from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import require_same_table
@@ -105,7 +103,7 @@ def read_status(
     *,
     read_source: Callable[[TablePaths], LogReader] | None = None,
     leases: LeaseReader | None = None,
-    folded: Folded | None = None,
+    log: LogState | None = None,
 ) -> TableStatus:
     """Read a table's figures. Costs five listings, three small reads and the log files that the reader does not know.
 
@@ -113,16 +111,16 @@ def read_status(
         table: The table.
         read_source: Returns a reader of the source of a view, to be reused.
         leases: A reader of the table's leases to reuse, with its cache.
-        folded: The log as it was read a moment ago: then it is not read and folded again.
+        log: The log as it was read a moment ago: then it is not read again.
 
     Raises:
         HaltError: The log cannot be read.
         Unavailable: The store did not answer.
     """
     store, paths, config = table.store, table.paths, table.config
-    view = folded.view if folded is not None else table.read_log()
-    snapshot = folded.snapshot if folded is not None else fold(view)
-    waiting = measure_backlog(view, snapshot, paths=paths, config=config)
+    log = LogState.of(table.read_log()) if log is None else log.copy()
+    view, snapshot = log.view, fold(log.view, state=log)
+    waiting = measure_backlog(log, paths=paths, config=config)
     staged = list_all(store, paths.staging_prefix)
     in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
     quarantined = {batch_id_of(key) for key in in_quarantine if is_reason(key)}
@@ -136,7 +134,7 @@ def read_status(
         live_files=len(snapshot.live),
         live_rows=snapshot.row_count,
         live_bytes=snapshot.size_bytes,
-        partition_count=_count_partitions(snapshot, paths),
+        partition_count=snapshot.live.partition_count,
         log_files=len(view.files),
         tombstoned_files=len(snapshot.tombstoned_ms),
         tombstoned_logs=sum(1 for file in view.files if file.key in snapshot.log_tombstoned_ms),
@@ -184,31 +182,26 @@ def _read_view(view: Table, read_source: Callable[[TablePaths], LogReader] | Non
         return ViewLag(view.name, paths.name, "broken", 0, 0, 0)
 
 
-def measure_backlog(view: LogView, snapshot: Snapshot, *, paths: TablePaths, config: TableConfig) -> Backlog:
+def measure_backlog(log: LogState, *, paths: TablePaths, config: TableConfig) -> Backlog:
     """Return how much :func:`list_backlog` lists. Pure.
 
-    Of a log that was read compactly and names more than ``MANY_SMALL_FILES`` small files, all of those in partitions
-    that have the fan-in of them: a backlog of this size is no question of the policy, and its plan takes a gigabyte.
+    Of a log that names more than ``MANY_SMALL_FILES`` small files, all of those in partitions that have the fan-in of
+    them: a backlog of this size is no question of the policy, and its plan takes a gigabyte.
     """
-    if isinstance(snapshot.live, LiveFiles) and count_small(view, config) > MANY_SMALL_FILES:
-        return measure_small_files(snapshot.live, config)
-    waiting = list_backlog(view, paths=paths, config=config)
+    small = measure_small_files(log.live, config)
+    if small.file_count > MANY_SMALL_FILES:
+        return small
+    waiting = list_backlog(log, paths=paths, config=config)
     oldest_ms = min((marker.created_ms for marker in waiting), default=None)
     return Backlog(len(waiting), sum(marker.size_bytes for marker in waiting), oldest_ms)
 
 
-def list_backlog(view: LogView, *, paths: TablePaths, config: TableConfig) -> tuple[FileMarker, ...]:
+def list_backlog(log: LogState, *, paths: TablePaths, config: TableConfig) -> tuple[FileMarker, ...]:
     """Return the data files that the hot lane would merge now, whatever one run would take. Pure.
 
     Not counted is what the policy leaves alone: files below the fan-in of their tier, merges that wait until it pays to
     rewrite their log files, and what only the cold lane merges, which has no hurry.
     """
-    index = MergeIndex(paths, config)
-    index.update(drop_large_files(view, config))
+    index = MergeIndex(paths, config, log=log.copy())
+    index.update(log.view)
     return tuple(marker for group in index.find_ready().groups for marker in group.inputs)
-
-
-def _count_partitions(snapshot: Snapshot, paths: TablePaths) -> int:
-    if isinstance(snapshot.live, LiveFiles):
-        return snapshot.live.partition_count
-    return len({paths.partition_of(marker.path) for marker in snapshot.live})

@@ -1,0 +1,204 @@
+"""The file markers of a log file as the state of the log takes them: decoded, or as lines in little memory.
+
+A decoded marker with statistics takes about a kilobyte, its line a quarter of that. Whoever keeps the logs of many
+large tables (:mod:`icedb_log.serving`) keeps the lines, checked once, and decodes a marker when it is asked for.
+Whoever looks at everything keeps what was decoded. A location tells one marker among those of many log files.
+"""
+
+from abc import abstractmethod
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Final, overload
+
+from icedb_log.model import FileMarker
+
+Entry = tuple[str, int]
+"""Path and location of a marker."""
+
+LineDecoder = Callable[[str, int, bytes], FileMarker]
+"""From the key of a log file, the number of a line and its bytes to the marker."""
+
+_PATH_STARTS: Final = b'{"p":"'
+"""How a line of ours begins."""
+_PATH_OFFSET: Final = len(_PATH_STARTS)
+_MAX_PATH_BYTES: Final = (1 << 16) - 1
+_NO_ROWS: Final = -1
+INDEX_BITS: Final = 32
+INDEX_MASK: Final = (1 << INDEX_BITS) - 1
+"""A location is the number of its markers, and then the index in them."""
+_numbers = count(1)
+
+
+class Markers(Sequence[FileMarker]):
+    """The markers of one log file. Immutable.
+
+    Attributes:
+        key: Of the log file.
+        number: Of this object, unique in the process: what locations in it begin with.
+        dead: Index of each marker that is a tombstone, and its time.
+    """
+
+    __slots__ = ("dead", "key", "number")
+
+    def __init__(self, key: str) -> None:
+        self.key: Final = key
+        self.number: Final = next(_numbers)
+        self.dead: dict[int, int] = {}
+
+    @overload
+    def __getitem__(self, index: int) -> FileMarker: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[FileMarker, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> FileMarker | tuple[FileMarker, ...]:
+        if isinstance(index, slice):
+            return tuple(self[at] for at in range(*index.indices(len(self))))
+        return self.marker(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[FileMarker]:
+        return map(self.marker, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return self is other or tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # compared by content, as the tuple that it stands for
+
+    @abstractmethod
+    def marker(self, index: int) -> FileMarker:
+        """Return a marker, whole."""
+
+    @abstractmethod
+    def light(self, index: int) -> FileMarker:
+        """Return a marker, maybe without its statistics and what this version does not know: nothing is decoded."""
+
+    def path(self, index: int) -> str:
+        """Return the path of a data file."""
+        return self.light(index).path
+
+    def size_bytes(self, index: int) -> int:
+        """Return the size of a data file."""
+        return self.light(index).size_bytes
+
+    def created_ms(self, index: int) -> int:
+        """Return when a data file was made."""
+        return self.light(index).created_ms
+
+    def row_count(self, index: int) -> int | None:
+        """Return the rows of a data file; ``None`` if its writer did not say."""
+        return self.light(index).row_count
+
+    def entries(self) -> list[Entry]:
+        """Return path and location of each marker."""
+        base = self.number << INDEX_BITS
+        return [(path, base | index) for index, path in enumerate(self.paths())]
+
+    def paths(self) -> Iterator[str]:
+        """Yield all paths."""
+        return map(self.path, range(len(self)))
+
+
+class DecodedMarkers(Markers):
+    """Markers that somebody has decoded, or made, already."""
+
+    __slots__ = ("_markers",)
+
+    def __init__(self, key: str, markers: Sequence[FileMarker]) -> None:
+        super().__init__(key)
+        self._markers = markers
+        self.dead = {at: time_ms for at, m in enumerate(markers) if (time_ms := m.tombstoned_ms) is not None}
+
+    def __len__(self) -> int:
+        return len(self._markers)
+
+    def marker(self, index: int) -> FileMarker:
+        """See :class:`Markers`."""
+        return self._markers[index]
+
+    light = marker
+
+    def paths(self) -> Iterator[str]:
+        """See :class:`Markers`."""
+        return (marker.path for marker in self._markers)
+
+
+class LineMarkers(Markers):
+    """The lines of a log file, and a few columns of numbers; each access to a whole marker decodes its line.
+
+    Args:
+        key: Of the log file.
+        body: The log file.
+        first_line: Number of the first marker's line.
+        lines: Where each line starts, and the marker that it decodes to, from the first to the last.
+        decode: Decodes a line that was decoded before.
+    """
+
+    __slots__ = ("_body", "_created", "_decode", "_first_line", "_path_lengths", "_rows", "_sizes", "_starts")
+
+    def __init__(
+        self, key: str, body: bytes, *, first_line: int, lines: Iterable[tuple[int, FileMarker]], decode: LineDecoder
+    ) -> None:
+        super().__init__(key)
+        self._body = body
+        self._first_line = first_line
+        self._decode = decode
+        self._starts = array("Q")
+        self._path_lengths = array("H")
+        self._rows = array("q")
+        self._sizes = array("Q")
+        self._created = array("Q")
+        for index, (start, marker) in enumerate(lines):
+            path = marker.path.encode()
+            # A line that another writer wrote may begin with another field, or have escapes in it.
+            is_plain = body.startswith(_PATH_STARTS + path + b'"', start) and len(path) <= _MAX_PATH_BYTES
+            self._starts.append(start)
+            self._path_lengths.append(len(path) if is_plain else 0)
+            self._rows.append(_NO_ROWS if marker.row_count is None else marker.row_count)
+            self._sizes.append(marker.size_bytes)
+            self._created.append(marker.created_ms)
+            if marker.tombstoned_ms is not None:
+                self.dead[index] = marker.tombstoned_ms
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def marker(self, index: int) -> FileMarker:
+        """See :class:`Markers`."""
+        start = self._starts[index]
+        end = self._starts[index + 1] - 1 if index + 1 < len(self._starts) else len(self._body)
+        return self._decode(self.key, self._first_line + index, self._body[start:end])
+
+    def light(self, index: int) -> FileMarker:
+        """See :class:`Markers`."""
+        return FileMarker(
+            self.path(index), self._sizes[index], self._created[index], self.dead.get(index), self.row_count(index)
+        )
+
+    def path(self, index: int) -> str:
+        """See :class:`Markers`."""
+        length = self._path_lengths[index]
+        if not length:
+            return self.marker(index).path
+        start = self._starts[index] + _PATH_OFFSET
+        return self._body[start : start + length].decode()
+
+    def size_bytes(self, index: int) -> int:
+        """See :class:`Markers`."""
+        return self._sizes[index]
+
+    def created_ms(self, index: int) -> int:
+        """See :class:`Markers`."""
+        return self._created[index]
+
+    def row_count(self, index: int) -> int | None:
+        """See :class:`Markers`."""
+        rows = self._rows[index]
+        return None if rows == _NO_ROWS else rows
+
+
+def markers_of(key: str, markers: Sequence[FileMarker]) -> Markers:
+    """Return the markers of a log file as the state takes them."""
+    return markers if isinstance(markers, Markers) else DecodedMarkers(key, markers)
