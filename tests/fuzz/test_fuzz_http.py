@@ -20,6 +20,7 @@ from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.frontend_rig import start_rig
 from icedb_sim.rigs.gateway_rig import start_gateway
 from icedb_sim.tables.profiles import fuzz_examples
+from processes import free_port
 from prometheus_client import CollectorRegistry, Counter
 
 LIMIT_S = 20
@@ -126,11 +127,6 @@ def doors(tmp_path_factory):
     open_gateway.gateway.stop()
     closed_gateway.gateway.stop()
     rig.frontend.stop()
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def gateway_paths():

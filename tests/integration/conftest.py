@@ -13,6 +13,7 @@ import pytest
 import structlog
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
 from icedb_log.store.stores import S3Options
+from icedb_sim.rigs.redis_server import RedisServer
 
 START_DEADLINE_S = 60
 POLL_S = 0.02
@@ -59,6 +60,20 @@ def s3_server(tmp_path_factory) -> Iterator[S3Server]:
 def s3_server_without_conditions(tmp_path_factory) -> Iterator[S3Server]:
     """S3 that accepts conditions on writes and ignores them, as some servers do."""
     with running_s3_server(tmp_path_factory.mktemp("s3-ignores"), "--ignore-conditions") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """A Redis for all tests of a file."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis for one test."""
+    with RedisServer() as server:
         yield server
 
 

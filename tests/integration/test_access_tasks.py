@@ -1,9 +1,6 @@
 """Tasks that say what is to be done want a token: a real worker over a real Redis, and the enqueue task's message."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -55,8 +52,8 @@ from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.access_rig import token_entry, write_access
-from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.rigs.task_context import MemoryContext
+from processes import running, service_env
 
 pytestmark = pytest.mark.redis
 
@@ -65,13 +62,8 @@ LIMIT_S = 60
 KEEPER, READER, STRANGER, SENDER = (
     f"icedbt_{name}-0123456789abcdef" for name in ("keeper", "reader", "stranger", "sender")
 )
+
 CLOCK = SystemClock()
-
-
-@pytest.fixture(scope="module")
-def redis():
-    with RedisServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -98,19 +90,14 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def janitor(redis, folder):
-    env = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")} | {
-        "ICEDB_STORE": f"file://{folder}/warehouse",
-        "ICEDB_REDIS_URL": redis.url,
-        "ICEDB_ACCESS_FILE": str(folder / "access.json"),
-        "ICEDB_LOG_LEVEL": "debug",
-    }
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "icedb_janitor"], env=env, stderr=log, stdout=log)
-    try:
+    env = service_env(
+        ICEDB_STORE=f"file://{folder}/warehouse",
+        ICEDB_REDIS_URL=redis.url,
+        ICEDB_ACCESS_FILE=folder / "access.json",
+        ICEDB_LOG_LEVEL="debug",
+    )
+    with running(["-m", "icedb_janitor"], env, folder) as process:
         yield process
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
 
 
 ERASE, MAINTAIN, APPEND, READ = Verb.ERASE, Verb.MAINTAIN, Verb.APPEND, Verb.READ

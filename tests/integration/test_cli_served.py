@@ -14,6 +14,7 @@ from icedb_client.cli.app import run
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
+from processes import service_env
 from snapshot_services import serving
 
 TOKEN = "a-token-of-the-tests-" + "x" * 22
@@ -123,7 +124,7 @@ def test_who_may_not_ask_gets_7(icedb, serve, monkeypatch, tmp_path):
 
 
 def test_watch_ends_by_ctrl_c_and_with_its_reader(address, parquet):
-    env = {name: value for name, value in os.environ.items() if not name.startswith("ICEDB_")}
+    env = service_env()
     command = [Path(sys.executable).parent / "icedb", "--snapshot-address", address, "watch", "events"]
     with ExitStack() as stack:
         processes = []

@@ -16,7 +16,6 @@ from icedb_log.names import INGEST_FLUSH, MERGE_MERGE, wake_key
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
-from icedb_sim.rigs.redis_server import RedisServer
 from redis import Redis
 
 pytestmark = pytest.mark.redis
@@ -49,12 +48,6 @@ def check_query(table, config, schema=None):
 app.worker_main(["worker", "--pool=solo", "--queues=merge,janitor,ingest", "--loglevel=ERROR",
                  "--without-gossip", "--without-mingle", "--without-heartbeat"])
 """
-
-
-@pytest.fixture
-def redis_server():
-    with RedisServer() as server:
-        yield server
 
 
 @pytest.fixture

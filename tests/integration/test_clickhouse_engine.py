@@ -18,6 +18,7 @@ from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
+from processes import service_env
 
 pytestmark = [
     pytest.mark.soak,
@@ -56,7 +57,7 @@ CONDITIONS = [
 
 
 def ask(statements):
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("ICEDB_", "AWS_"))}
+    env = service_env()
     done = subprocess.run(
         [sys.executable, "-c", ENGINE],
         input=json.dumps(statements),

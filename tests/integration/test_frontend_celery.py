@@ -1,14 +1,9 @@
 """The task icedb.ingest.enqueue: a real worker process, a real Redis, and an application that knows nothing of us."""
 
 import base64
-import contextlib
 import gzip
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -23,8 +18,8 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import HOUR_MS
 from icedb_service.redis_clients import open_redis
-from icedb_sim.rigs.redis_server import RedisServer
 from kombu import Queue
+from processes import free_port, running, service_env
 from waiting import wait_until
 
 pytestmark = pytest.mark.redis
@@ -36,12 +31,6 @@ ROWS = [{"a": 1}, {"a": "zwei", "b": [1, {"c": None}]}]
 
 
 @pytest.fixture(scope="module")
-def redis():
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def warehouse(tmp_path_factory):
     warehouse = StoreSettings(f"file://{tmp_path_factory.mktemp('celery')}").open()
     create_table(warehouse.table("events"), TableConfig.create(name="events"))
@@ -50,33 +39,21 @@ def warehouse(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def metrics_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture(scope="module")
 def env(redis, warehouse, metrics_port):
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "AWS_"))}
-    return inherited | {
-        "ICEDB_STORE": f"file://{warehouse.store.uri('x').rpartition('/')[0]}",
-        "ICEDB_REDIS_URL": redis.url,
-        "ICEDB_METRICS_PORT": str(metrics_port),
-        "ICEDB_ENQUEUE_THREADS": "2",
-    }
+    return service_env(
+        ICEDB_STORE=f"file://{warehouse.store.uri('x').rpartition('/')[0]}",
+        ICEDB_REDIS_URL=redis.url,
+        ICEDB_METRICS_PORT=metrics_port,
+        ICEDB_ENQUEUE_THREADS=2,
+    )
 
 
-@contextlib.contextmanager
 def running_worker(env, folder):
-    log = Path(folder) / "worker.log"
-    with log.open("ab") as out:
-        command = [sys.executable, "-m", "icedb_ingest.frontend.celery_worker"]
-        process = subprocess.Popen(command, env=env, cwd=folder, stdout=out, stderr=out)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
+    return running(["-m", "icedb_ingest.frontend.celery_worker"], env, Path(folder), "worker.log")
 
 
 @pytest.fixture(scope="module")

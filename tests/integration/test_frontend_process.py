@@ -2,11 +2,7 @@
 
 import http.client
 import json
-import os
-import re
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,8 +11,7 @@ from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
-
-LIMIT_S = 60
+from processes import LIMIT_S, read_port, service_env, start_talking
 
 
 @pytest.fixture
@@ -28,25 +23,15 @@ def warehouse(tmp_path):
 
 
 def start(tmp_path, **settings):
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "AWS_"))}
-    env = inherited | {
-        "ICEDB_STORE": f"file://{tmp_path / 'warehouse'}",
-        "ICEDB_REDIS_URL": "redis://127.0.0.1:9/0",  # nobody there: wake-ups are left to the sweep
-        "ICEDB_FRONTEND_HTTP_PORT": "0",
-        "ICEDB_FRONTEND_GRPC_PORT": "0",
-        "ICEDB_FRONTEND_ACCESS_LOG": "errors",
+    env = service_env(
+        ICEDB_STORE=f"file://{tmp_path / 'warehouse'}",
+        ICEDB_REDIS_URL="redis://127.0.0.1:9/0",  # nobody there: wake-ups are left to the sweep
+        ICEDB_FRONTEND_HTTP_PORT=0,
+        ICEDB_FRONTEND_GRPC_PORT=0,
+        ICEDB_FRONTEND_ACCESS_LOG="errors",
         **settings,
-    }
-    command = [sys.executable, "-m", "icedb_ingest.frontend"]
-    return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
-
-
-def read_port(process):
-    for line in process.stderr:
-        found = re.search(r'"http": "http://127.0.0.1:(\d+)"', line)
-        if found:
-            return int(found[1])
-    raise AssertionError("the front end ended")
+    )
+    return start_talking("icedb_ingest.frontend", env)
 
 
 def send_until_refused(port):
@@ -72,7 +57,7 @@ def send_until_refused(port):
 def test_what_was_acknowledged_is_staged_however_the_process_ends(tmp_path, warehouse, number):
     process = start(tmp_path)
     try:
-        port = read_port(process)
+        port = read_port(process, "http")
         with ThreadPoolExecutor(4) as pool:
             senders = [pool.submit(send_until_refused, port) for _ in range(4)]
             time.sleep(0.5)

@@ -1,36 +1,24 @@
 """The S3 gateway as a process: it needs the store alone, says where it serves, and lets a file that is being sent end."""
 
 import http.client
-import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 
 from icedb_log.store.stores import StoreSettings
 from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, HandTable
+from processes import read_port, service_env, start_talking
 
 SIZE = 24 * 1024 * 1024
 
 
 def start(tmp_path, **settings):
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "AWS_"))}
-    env = inherited | {
-        "ICEDB_STORE": f"file://{tmp_path / 'warehouse'}",
-        "ICEDB_REDIS_URL": "redis://127.0.0.1:9/0",  # nobody there: it needs none
-        "ICEDB_GATEWAY_PORT": "0",
+    env = service_env(
+        ICEDB_STORE=f"file://{tmp_path / 'warehouse'}",
+        ICEDB_REDIS_URL="redis://127.0.0.1:9/0",  # nobody there: it needs none
+        ICEDB_GATEWAY_PORT=0,
         **settings,
-    }
-    return subprocess.Popen([sys.executable, "-m", "icedb_gateway"], env=env, stderr=subprocess.PIPE, text=True)
-
-
-def read_port(process):
-    for line in process.stderr:
-        found = re.search(r'"s3": "http://127.0.0.1:(\d+)"', line)
-        if found:
-            return int(found[1])
-    raise AssertionError("the gateway ended")
+    )
+    return start_talking("icedb_gateway", env)
 
 
 def test_a_stop_lets_a_file_end_and_the_log_has_no_secrets(tmp_path):
@@ -40,7 +28,7 @@ def test_a_stop_lets_a_file_end_and_the_log_has_no_secrets(tmp_path):
     table.commit([path])
     process = start(tmp_path)
     try:
-        port = read_port(process)
+        port = read_port(process, "s3")
         connection = http.client.HTTPConnection(LOOPBACK, port, timeout=LIMIT_S)
         connection.request("GET", f"/{BUCKET}/{path.replace('/_data/', '/')}?X-Amz-Signature=a-secret")
         answer = connection.getresponse()

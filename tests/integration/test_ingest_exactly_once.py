@@ -40,6 +40,7 @@ from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups
 from icedb_sim.rigs.redis_server import RedisServer
+from processes import service_env
 
 SCRIPT = Path(__file__).with_name("flush_process.py")
 WORKER = Path(__file__).with_name("ingest_worker_process.py")
@@ -270,8 +271,7 @@ def running_workers(folder, settings, how):
     marks = folder / "marks"
     marks.touch()
     command = [sys.executable, str(WORKER), str(marks), how]
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
-    env = inherited | {"ICEDB_STORE": settings.store, "ICEDB_REDIS_URL": settings.redis_url}
+    env = service_env(ICEDB_STORE=settings.store, ICEDB_REDIS_URL=settings.redis_url)
     with (folder / "log").open("wb") as log:
         workers = [subprocess.Popen(command, env=env, stdout=log, stderr=log) for _ in range(2)]
     try:

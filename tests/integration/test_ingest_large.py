@@ -1,7 +1,6 @@
 """A large batch holds up nobody else: a real Redis, and a worker process for each of the two queues."""
 
 import contextlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import SERVED_PREFIX, Wakeups
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.row_files import encode_rows
+from processes import service_env
 from waiting import wait_until
 
 pytestmark = pytest.mark.redis
@@ -43,14 +43,13 @@ class Warehouse:
         self.app = stack.enter_context(contextlib.closing(make_app(settings)))
         self.redis = stack.enter_context(contextlib.closing(open_redis(redis_url, timeout_ms=1000)))
         self.wakeups = Wakeups(self.app, self.redis, settings=settings)
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
-        self.env = inherited | {
-            "ICEDB_STORE": self.store.url,
-            "ICEDB_REDIS_URL": redis_url,
-            "ICEDB_FLUSH_INTERVAL_MS": "0",
-            "ICEDB_LOCK_TTL_MS": "3000",
-            "ICEDB_FLUSH_LARGE_ROWS": str(LARGE_ROWS),
-        }
+        self.env = service_env(
+            ICEDB_STORE=self.store.url,
+            ICEDB_REDIS_URL=redis_url,
+            ICEDB_FLUSH_INTERVAL_MS=0,
+            ICEDB_LOCK_TTL_MS=3000,
+            ICEDB_FLUSH_LARGE_ROWS=LARGE_ROWS,
+        )
         for name in ("hit", "quiet"):
             create_table(self.warehouse.table(name), TableConfig.create(name=name))
 

@@ -1,7 +1,6 @@
 """The janitor's process on a real Redis and S3 over HTTP: deletes that are denied, and a death in the middle of deletes."""
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.small_table import SmallTable
+from processes import service_env
 
 pytestmark = [pytest.mark.redis, pytest.mark.s3, pytest.mark.timeout(300)]
 
@@ -107,15 +107,15 @@ class Stack:
         (self.metrics_port,) = find_free_ports(1)
         endpoint = f"http://127.0.0.1:{guarded.server_port}"
         url = f"s3://{s3_server.bucket}/{ROOT}"
-        self.env = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")} | {
-            "ICEDB_STORE": url,
-            "ICEDB_S3_ENDPOINT": endpoint,
-            "ICEDB_REDIS_URL": redis_url,
-            "ICEDB_METRICS_PORT": str(self.metrics_port),
-            "ICEDB_LOCK_TTL_MS": "2000",
-            "AWS_ACCESS_KEY_ID": "dev",
-            "AWS_SECRET_ACCESS_KEY": "dev",
-        }
+        self.env = service_env(
+            ICEDB_STORE=url,
+            ICEDB_S3_ENDPOINT=endpoint,
+            ICEDB_REDIS_URL=redis_url,
+            ICEDB_METRICS_PORT=self.metrics_port,
+            ICEDB_LOCK_TTL_MS=2000,
+            AWS_ACCESS_KEY_ID="dev",
+            AWS_SECRET_ACCESS_KEY="dev",
+        )
         self.app = make_app(ServiceSettings(store=url, redis_url=redis_url))
         self.store = S3ObjectStore(s3_server.bucket, s3_server.options)
         self.warehouse = Warehouse(self.store, ROOT)

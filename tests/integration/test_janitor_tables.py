@@ -17,6 +17,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.small_table import SmallTable
+from processes import service_env
 from waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
@@ -58,12 +59,12 @@ class Janitor:
         self.warehouse = open_warehouse(self.store_url)
         self.app = make_app(ServiceSettings(store=self.store_url, redis_url=redis_url))
         self.popen = None
-        self.env = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")} | {
-            "ICEDB_STORE": self.store_url,
-            "ICEDB_REDIS_URL": redis_url,
-            "ICEDB_JANITOR_TABLES_AT_ONCE": "2",
-            "ICEDB_SHUTDOWN_GRACE_MS": "1000",
-        }
+        self.env = service_env(
+            ICEDB_STORE=self.store_url,
+            ICEDB_REDIS_URL=redis_url,
+            ICEDB_JANITOR_TABLES_AT_ONCE=2,
+            ICEDB_SHUTDOWN_GRACE_MS=1000,
+        )
         os.mkfifo(folder / "gate")
         for name in tables:
             with_something_to_delete(self.warehouse.store, name)

@@ -5,7 +5,6 @@ panel of the dashboard shows something, and no rule fails.
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
+from processes import service_env
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 WORKERS = ("ingest", "merger", "janitor")
@@ -185,7 +185,7 @@ def warehouse(tmp_path) -> StoreSettings:
 def snapshot_metrics_port(warehouse, tmp_path) -> Iterator[int]:
     port, grpc_port = find_free_ports(2)
     environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "AWS_"))},
+        **service_env(),
         "ICEDB_STORE": warehouse.url,
         "ICEDB_SNAPSHOT_ADDRESS": f"127.0.0.1:{grpc_port}",
         "ICEDB_METRICS_PORT": str(port),

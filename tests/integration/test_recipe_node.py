@@ -15,6 +15,7 @@ from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
+from processes import service_env
 from snapshot_services import serving
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +79,7 @@ def start():
     with ExitStack() as stack:
 
         def start(node, address, *arguments, **settings):
-            env = {name: value for name, value in os.environ.items() if not name.startswith("ICEDB_")}
+            env = service_env()
             process = subprocess.Popen(
                 [node, *arguments],
                 cwd=EXAMPLE,

@@ -1,7 +1,6 @@
 """The S3 store over HTTP: the acceptance suite, the probe, and what goes wrong with names and addresses."""
 
 import os
-import socket
 
 import pytest
 from icedb_log.errors import InvalidRequest, PreconditionFailed, Unavailable, UnsupportedFormat
@@ -38,12 +37,6 @@ class TestS3ObjectStore(StoreAcceptance):
 
 
 @pytest.fixture
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def test_a_store_that_ignores_conditions_is_refused(s3_server_without_conditions):
     server = s3_server_without_conditions
     store = S3ObjectStore(server.bucket, server.options)

@@ -7,7 +7,6 @@ from icedb_log.names import JANITOR_VACUUM
 from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_sim.rigs.redis_server import RedisServer
 from waiting import wait_until
 from worker_process import running_worker
 
@@ -33,12 +32,6 @@ def fail_once(self, delivery_tag):
 
 QoS.ack = fail_once
 """
-
-
-@pytest.fixture
-def redis_server():
-    with RedisServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 
 import psutil
 import pytest
@@ -23,6 +21,7 @@ from icedb_service.http_server import HealthChecks, check_port_is_free, start_me
 from icedb_service.metrics import MetricMaker, make_registry
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
+from processes import fetch, free_port, service_env
 from waiting import wait_until
 
 pytestmark = pytest.mark.redis
@@ -54,16 +53,9 @@ run_main(ServiceSettings, "janitor", serve)
 """
 
 
-@pytest.fixture(scope="module")
-def redis():
-    with RedisServer() as server:
-        yield server
-
-
 @pytest.fixture
 def env(tmp_path, redis):
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "AWS_"))}
-    return inherited | {"ICEDB_STORE": f"file://{tmp_path / 'warehouse'}", "ICEDB_REDIS_URL": redis.url}
+    return service_env(ICEDB_STORE=f"file://{tmp_path / 'warehouse'}", ICEDB_REDIS_URL=redis.url)
 
 
 @contextlib.contextmanager
@@ -84,21 +76,6 @@ def ends_with(command, env, cwd):
         [sys.executable, *command], env=env, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     return done.returncode, done.stderr
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def fetch(port, path):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 @pytest.mark.parametrize(

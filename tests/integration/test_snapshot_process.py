@@ -3,12 +3,8 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 
 import grpc
 import pytest
@@ -16,7 +12,10 @@ from icedb_log.store.stores import open_warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
+from icedb_snapshot.__main__ import main
+from processes import fetch, free_port, service_env
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import wait_until
 
 DEADLINE_S = 60
 
@@ -33,53 +32,36 @@ def parquet(url):
     return parquet
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Service:
     """A started process; its address comes from its log."""
 
     def __init__(self, log, **environment):
         self.log = log
         self.metrics_port = free_port()
-        settings = {
-            "ICEDB_SNAPSHOT_ADDRESS": "127.0.0.1:0",
-            "ICEDB_METRICS_PORT": str(self.metrics_port),
-            "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "200",
+        env = service_env(
+            ICEDB_SNAPSHOT_ADDRESS="127.0.0.1:0",
+            ICEDB_METRICS_PORT=self.metrics_port,
+            ICEDB_SNAPSHOT_LAG_INTERVAL_MS=200,
             **environment,
-        }
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ICEDB_")}
+        )
         with log.open("wb") as stream:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "icedb_snapshot"], env={**inherited, **settings}, stderr=stream
-            )
+            self.process = subprocess.Popen([sys.executable, "-m", "icedb_snapshot"], env=env, stderr=stream)
 
     def events(self):
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def await_event(self, name):
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            for event in self.events():
-                if event["event"] == name:
-                    return event
+        def find():
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+            return next((event for event in self.events() if event["event"] == name), None)
+
+        return wait_until(find, name)
 
     def channel(self):
         return grpc.insecure_channel(self.await_event("snapshot_served")["address"])
 
     def http(self, path):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
+        return fetch(self.metrics_port, path)
 
     def samples(self):
         return {
@@ -89,10 +71,7 @@ class Service:
         }
 
     def await_sample(self, key, wanted):
-        deadline = time.monotonic() + DEADLINE_S
-        while (found := self.samples().get(key)) != wanted:
-            assert time.monotonic() < deadline, f"{key} is {found}, not {wanted}"
-            time.sleep(0.05)
+        wait_until(lambda: self.samples().get(key) == wanted, f"{key} is {wanted}")
 
 
 @pytest.fixture
@@ -160,14 +139,23 @@ DIRECTORY = "a directory of the test"
         ),
     ],
 )
-def test_wrong_settings_end_it_with_one_line(start, tmp_path, environment, words, code):
+def test_wrong_settings_end_it_with_one_line(tmp_path, monkeypatch, capfd, environment, words, code):
+    """In this process: what comes before the service would come before anything of it runs."""
+    monkeypatch.setattr("icedb_snapshot.__main__.configure_logging", lambda *_arguments, **_names: None)
     stores = {"ICEDB_STORE": (tmp_path / "store").as_uri()} if environment.get("ICEDB_STORE") == DIRECTORY else {}
-    service = start(**{**environment, **stores})
-    assert service.process.wait(DEADLINE_S) == code
-    lines = [line for line in service.log.read_text().splitlines() if line.startswith("icedb-snapshot: ")]
-    assert len(lines) == 1
-    assert words in lines[0]
-    assert "Traceback" not in service.log.read_text()
+    for name in [name for name in os.environ if name.startswith("ICEDB_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"ICEDB_SNAPSHOT_ADDRESS": "127.0.0.1:0", **environment, **stores}.items():
+        monkeypatch.setenv(name, value)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert main() == code
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    lines = capfd.readouterr().err.splitlines()
+    assert [words in line for line in lines if line.startswith("icedb-snapshot: ")] == [True]
+    assert "Traceback" not in lines
 
 
 def test_an_unreachable_s3_keeps_it_up_and_unready(start):

@@ -1,12 +1,10 @@
 """A worker in a process of its own: it serves the janitor's queue with a task that the test gives in the place of vacuum."""
 
-import os
-import subprocess
-import sys
 import textwrap
 from contextlib import contextmanager
 
-LIMIT_S = 60
+from processes import LIMIT_S, running, service_env
+
 PROGRAM = """
 from pathlib import Path
 from icedb_janitor.metrics import JanitorMetrics
@@ -46,16 +44,8 @@ def running_worker(redis_url, folder, *, task, before="", threads=None):
     """
     body = textwrap.indent(textwrap.dedent(task).strip(), " " * 8)
     program = PROGRAM.format(before=textwrap.dedent(before), task=body, threads=threads)
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
-    env = inherited | {"ICEDB_STORE": f"file://{folder / 'warehouse'}", "ICEDB_REDIS_URL": redis_url}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-c", program], env=env, cwd=folder, stderr=log)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(LIMIT_S)
-            finally:
-                process.kill()
-                process.wait()
+    env = service_env(ICEDB_STORE=f"file://{folder / 'warehouse'}", ICEDB_REDIS_URL=redis_url)
+    with running(["-c", program], env, folder) as process:
+        yield process
+        process.terminate()
+        process.wait(LIMIT_S)

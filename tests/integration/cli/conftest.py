@@ -12,6 +12,7 @@ import pytest
 from icedb_client.cli.app import run
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
+from processes import service_env
 
 ICEDB = Path(sys.executable).parent / "icedb"
 NO_REDIS = "redis://127.0.0.1:1/0"
@@ -62,7 +63,6 @@ def process(url):
     """Runs the command as a process of its own."""
 
     def process(*arguments, code=0, stdin=None, **environment):
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ICEDB_", "AWS_"))}
         settings = {"ICEDB_STORE": url, "ICEDB_REDIS_URL": NO_REDIS, "COLUMNS": "80", **environment}
         done = subprocess.run(
             [ICEDB, *arguments],
@@ -70,7 +70,7 @@ def process(url):
             input=stdin,
             capture_output=True,
             timeout=120,
-            env={**inherited, **{name: value for name, value in settings.items() if value is not None}},
+            env=service_env(**{name: value for name, value in settings.items() if value is not None}),
         )
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         assert done.returncode == code, (done.returncode, done.stdout.decode(), done.stderr.decode())

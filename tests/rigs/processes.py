@@ -1,0 +1,60 @@
+"""Processes of services: what they find in their environment, how they run, and what their ports answer."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+LIMIT_S = 60
+
+
+def service_env(**settings):
+    """Return this environment with these settings in the place of all that services know."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ICEDB_", "AWS_"))}
+    return kept | {name: str(value) for name, value in settings.items()}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def fetch(port, path):
+    """Return the status and the text of an answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@contextmanager
+def running(command, env, folder, log="log"):
+    """Run Python in a folder, with all that it says in a log there; kill it in the end."""
+    with (folder / log).open("ab") as out:
+        process = subprocess.Popen([sys.executable, *command], env=env, cwd=folder, stdout=out, stderr=out)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+def start_talking(module, env):
+    """Start a service whose log is read from a pipe."""
+    return subprocess.Popen([sys.executable, "-m", module], env=env, stderr=subprocess.PIPE, text=True)
+
+
+def read_port(process, name):
+    """Read the log until it says where something is served."""
+    for line in process.stderr:
+        found = re.search(rf'"{name}": "http://127.0.0.1:(\d+)"', line)
+        if found:
+            return int(found[1])
+    raise AssertionError("the process ended")
