@@ -19,15 +19,7 @@ from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.log.reader import DEFAULT_MAX_REFRESH_MS
 from icedb_log.parquet.footer import FooterReader
 from icedb_log.parquet.pages import PageReader
-from icedb_log.repair.fsck_data import (
-    Inspection,
-    Progress,
-    Walk,
-    check_config,
-    check_data,
-    no_progress,
-    walk_objects,
-)
+from icedb_log.repair.fsck_data import Inspection, Progress, Walk, check_config, check_data, no_progress, walk_objects
 from icedb_log.repair.fsck_deep import DeepLook, choose_sample, read_all_pages, read_deep, report_deep
 from icedb_log.repair.fsck_findings import MAX_LISTED, Findings, FsckReport
 from icedb_log.repair.fsck_log import CheckedLog, LogChecker, check_log
@@ -92,129 +84,99 @@ def fsck_table(
         NotFound: There is nothing of this name.
         Unavailable: The store did not answer, or the log never held still.
     """
-    return _Fsck(table, clock, options, progress).run()
+    found = Findings(options.max_listed)
+    is_deep = options.footers is not None
+    config, etag = _read_config(table, found)
+    if config is not None and config.dropped is not None and config.dropped.state != "trash":
+        # It is being deleted: nothing else about it is true for long.
+        return found.report(table.name, is_deep=is_deep, figures=_count(None, Walk(), DeepLook()))
+    checker = LogChecker(
+        table,
+        clock=clock,
+        max_refresh_ms=DEFAULT_MAX_REFRESH_MS if config is None else config.log_grace_ms // 2,
+        page_size=options.page_size,
+        fetch=options.fetch_threads,
+    )
+    _check_clock(table, found, clock)
+    progress("log", 0, None)
+    before = checker.check()
+    fences, pins = read_fences(table), read_pins(table)
+    walk = walk_objects(
+        table,
+        live=before.live,
+        named={*before.live, *before.dead, *(path for files in pins.files.values() for path in files)},
+        progress=progress,
+        page_size=options.page_size,
+    )
+    if config is None and not walk.object_count:
+        raise NotFound(f"table {table.name!r} does not exist ({table.paths.prefix}/ is empty)")
+    look = DeepLook()
+    if options.footers is not None:
+        live = [path for path in sorted(before.live) if path not in walk.missing]
+        chosen = live if options.sample is None else choose_sample(live, options.sample, clock.now_ms())
+        infos = [ObjectInfo(path, "", walk.resized.get(path, before.live[path].size_bytes), 0) for path in chosen]
+        read_deep(look, options.footers, table.paths, before, infos=infos, config=config, progress=progress)
+        if options.pages is not None:
+            read_all_pages(options.pages, look, infos, progress=progress)
+    progress("log again", 0, None)
+    after = checker.check()
+    seen = Inspection(table, found, config, before, walk, after, options.fetch_threads)
+    check_log(found, table.paths, after, config)
+    check_data(seen)
+    report_deep(found, look, after)
+    if config is not None:
+        check_config(seen, config)
+    same = config if config is not None and _find_config_etag(table) == etag else None
+    check_fences(seen, fences, config=same)
+    if not before.files and not after.files:
+        check_lost(seen, fences, has_pins=any(pins.files.values()))
+    elif config is None or same is not None:  # T4: a purge empties the log
+        check_lost_commits(seen, fences)
+    check_pins(seen, pins)
+    check_state(seen)
+    return found.report(table.name, is_deep=is_deep, figures=_count(after, walk, look))
 
 
-class _Fsck:
-    """One run."""
+def _read_config(table: TableStore, found: Findings) -> tuple[TableConfig | None, str]:
+    """Return the configuration, if it can be read, with its ETag."""
+    key = table.paths.config_key
+    try:
+        stored = table.store.get(key)
+    except NotFound:
+        found.add("config-unreadable:missing", key)
+        return None, ""
+    try:
+        config = decode_table_config(table.paths, stored.body)
+    except UnsupportedFormat as error:
+        found.add("config-unreadable", key, problem=str(error).removeprefix(f"{key}: "))
+        return None, stored.info.etag
+    if config.dropped is not None:
+        state = config.dropped.state
+        found.add("dropped" if state == "trash" else f"dropped:{state}", key)
+    return config, stored.info.etag
 
-    def __init__(self, table: TableStore, clock: Clock, options: FsckOptions, progress: Progress) -> None:
-        self._store = table.store
-        self._paths = table.paths
-        self._clock = clock
-        self._options = options
-        self._progress = progress
-        self._found = Findings(options.max_listed)
 
-    def run(self) -> FsckReport:
-        config = self._read_config()
-        if config is not None and config.dropped is not None and config.dropped.state != "trash":
-            return self._report(None, Walk(), DeepLook())  # it is being deleted: nothing else about it is true for long
-        checker = LogChecker(
-            TableStore(self._store, self._paths),
-            clock=self._clock,
-            max_refresh_ms=DEFAULT_MAX_REFRESH_MS if config is None else config.log_grace_ms // 2,
-            page_size=self._options.page_size,
-            fetch=self._options.fetch_threads,
-        )
-        self._check_clock()
-        self._progress("log", 0, None)
-        before = checker.check()
-        fences = read_fences(TableStore(self._store, self._paths))
-        pins = read_pins(TableStore(self._store, self._paths))
-        walk = walk_objects(
-            TableStore(self._store, self._paths),
-            live=before.live,
-            named={*before.live, *before.dead, *(path for files in pins.files.values() for path in files)},
-            progress=self._progress,
-            page_size=self._options.page_size,
-        )
-        if config is None and not walk.object_count:
-            raise NotFound(f"table {self._paths.name!r} does not exist ({self._paths.prefix}/ is empty)")
-        look = self._look_deep(before, walk, config)
-        self._progress("log again", 0, None)
-        after = checker.check()
-        check_log(self._found, self._paths, after, config)
-        threads = self._options.fetch_threads
-        seen = Inspection(self._store, self._paths, self._found, config, before, walk, after, threads)
-        check_data(seen)
-        report_deep(self._found, look, after)
-        if config is not None:
-            check_config(seen, config)
-        same = config if config is not None and self._config_etag() == self._etag else None
-        check_fences(seen, fences, config=same)
-        if not before.files and not after.files:
-            check_lost(seen, fences, has_pins=any(pins.files.values()))
-        elif config is None or same is not None:  # T4: a purge empties the log
-            check_lost_commits(seen, fences)
-        check_pins(seen, pins)
-        check_state(seen)
-        self._check_objects(walk)
-        return self._report(after, walk, look)
+def _find_config_etag(table: TableStore) -> str:
+    try:
+        return table.store.head(table.paths.config_key).etag
+    except NotFound:
+        return ""
 
-    _etag = ""
 
-    def _read_config(self) -> TableConfig | None:
-        key = self._paths.config_key
-        try:
-            stored = self._store.get(key)
-        except NotFound:
-            self._found.add("config-unreadable:missing", key)
-            return None
-        self._etag = stored.info.etag
-        try:
-            config = decode_table_config(self._paths, stored.body)
-        except UnsupportedFormat as error:
-            self._found.add("config-unreadable", key, problem=str(error).removeprefix(f"{key}: "))
-            return None
-        if config.dropped is not None:
-            state = config.dropped.state
-            self._found.add("dropped" if state == "trash" else f"dropped:{state}", key)
-        return config
+def _check_clock(table: TableStore, found: Findings, clock: Clock) -> None:
+    key, asked_ms = table.paths.config_key, clock.now_ms()
+    gap_ms = table.store.list_page(key, limit=1).store_now_ms - asked_ms
+    if abs(gap_ms) > MAX_HOST_GAP_MS:
+        found.add("store-clock", key, minutes=gap_ms / 60_000)
 
-    def _config_etag(self) -> str:
-        try:
-            return self._store.head(self._paths.config_key).etag
-        except NotFound:
-            return ""
 
-    def _check_clock(self) -> None:
-        asked_ms = self._clock.now_ms()
-        store_ms = self._store.list_page(self._paths.config_key, limit=1).store_now_ms
-        gap_ms = store_ms - asked_ms
-        if abs(gap_ms) > MAX_HOST_GAP_MS:
-            self._found.add("store-clock", self._paths.config_key, minutes=gap_ms / 60_000)
-
-    def _look_deep(self, log: CheckedLog, walk: Walk, config: TableConfig | None) -> DeepLook:
-        if self._options.footers is None:
-            return DeepLook()
-        live = [path for path in sorted(log.live) if path not in walk.missing]
-        sample = self._options.sample
-        chosen = live if sample is None else choose_sample(live, sample, self._clock.now_ms())
-        infos = [ObjectInfo(path, "", walk.resized.get(path, log.live[path].size_bytes), 0) for path in chosen]
-        look = read_deep(self._options.footers, self._paths, log, infos=infos, config=config, progress=self._progress)
-        if self._options.pages is not None:
-            read_all_pages(self._options.pages, look, infos, progress=self._progress)
-        return look
-
-    def _check_objects(self, walk: Walk) -> None:
-        paths, found = self._paths, self._found
-        for info in walk.strays:
-            found.add("stray-below-log", info.key)
-        for info in walk.unknown:
-            if not info.key.startswith(paths.staging_prefix):
-                found.add("unknown-object", info.key, size_bytes=info.size_bytes)
-        if walk.future:
-            info, ahead_ms = walk.future[0]
-            found.add("store-clock:objects", info.key, count=len(walk.future), minutes=ahead_ms / 60_000)
-
-    def _report(self, log: CheckedLog | None, walk: Walk, look: DeepLook) -> FsckReport:
-        figures = {"objects": walk.object_count, "footers": look.footer_count, "pages": look.page_count}
-        if log is not None:
-            figures |= {
-                "log_files": len(log.files),
-                "live_files": len(log.live),
-                "live_rows": sum(marker.row_count or 0 for marker in log.live.values()),
-                "live_bytes": sum(marker.size_bytes for marker in log.live.values()),
-            }
-        return self._found.report(self._paths.name, is_deep=self._options.footers is not None, figures=figures)
+def _count(log: CheckedLog | None, walk: Walk, look: DeepLook) -> dict[str, int]:
+    figures = {"objects": walk.object_count, "footers": look.footer_count, "pages": look.page_count}
+    if log is not None:
+        figures |= {
+            "log_files": len(log.files),
+            "live_files": len(log.live),
+            "live_rows": sum(marker.row_count or 0 for marker in log.live.values()),
+            "live_bytes": sum(marker.size_bytes for marker in log.live.values()),
+        }
+    return figures

@@ -12,11 +12,10 @@ Costs one LIST for each thousand objects. Memory: a reference for each data file
 not fit.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
@@ -27,7 +26,7 @@ from icedb_log.model import FileMarker, ListedLogFile
 from icedb_log.object_kinds import ObjectKind, find_kind
 from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog
-from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import parse_partition_path
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -79,18 +78,42 @@ class Walk:
     prefix: str = ""
     store_now_ms: int = 0
     object_count: int = 0
-    missing: set[str] = dataclasses.field(default_factory=set)
-    resized: dict[str, int] = dataclasses.field(default_factory=dict)
-    unnamed: list[ObjectInfo] = dataclasses.field(default_factory=list)
+    missing: set[str] = field(default_factory=set)
+    resized: dict[str, int] = field(default_factory=dict)
+    unnamed: list[ObjectInfo] = field(default_factory=list)
     unnamed_count: int = 0
-    strays: list[ObjectInfo] = dataclasses.field(default_factory=list)
-    unknown: list[ObjectInfo] = dataclasses.field(default_factory=list)
-    future: list[tuple[ObjectInfo, int]] = dataclasses.field(default_factory=list)
-    by_kind: dict[ObjectKind, list[ObjectInfo]] = dataclasses.field(default_factory=dict)
+    strays: list[ObjectInfo] = field(default_factory=list)
+    unknown: list[ObjectInfo] = field(default_factory=list)
+    future: list[tuple[ObjectInfo, int]] = field(default_factory=list)
+    by_kind: dict[ObjectKind, list[ObjectInfo]] = field(default_factory=dict)
 
     def of_kind(self, kind: ObjectKind) -> list[ObjectInfo]:
         """Return the objects of a kind."""
         return self.by_kind.get(kind, [])
+
+    def note(self, paths: TablePaths, info: ObjectInfo, live: Mapping[str, FileMarker]) -> None:
+        """Take an object in."""
+        key = info.key
+        marker = live.get(key)
+        if marker is not None and marker.size_bytes != info.size_bytes:
+            self.resized[key] = info.size_bytes
+        if marker is not None or key in self.missing:
+            self.missing.discard(key)
+            return
+        kind = find_kind(paths, key)
+        if kind == "data_file":
+            self.unnamed_count += 1
+            _keep(self.unnamed, info, MAX_UNNAMED)
+        elif key.startswith(f"{paths.prefix}/_log"):
+            if not key.startswith(paths.log_prefix):
+                _keep(self.strays, info)
+        else:
+            _keep(self.unknown if kind is None else self.by_kind.setdefault(kind, []), info)
+
+
+def _keep(kept: list[ObjectInfo], info: ObjectInfo, limit: int = MAX_KEPT) -> None:
+    if len(kept) < limit:
+        kept.append(info)
 
 
 def walk_objects(
@@ -120,12 +143,10 @@ def walk_objects(
         page = table.store.list_page(walk.prefix, token=token, limit=page_size)
         walk.store_now_ms = walk.store_now_ms or page.store_now_ms
         for info in page.objects:
-            _note(walk, table.paths, info, live)
-            if info.modified_ms > page.store_now_ms + FUTURE_MS:
+            walk.note(table.paths, info, live)
+            if info.modified_ms > page.store_now_ms + FUTURE_MS and len(walk.future) < MAX_KEPT:
                 walk.future.append((info, info.modified_ms - page.store_now_ms))
         walk.object_count += len(page.objects)
-        for kept in (walk.strays, walk.unknown, walk.future):
-            del kept[MAX_KEPT:]
         token = page.next_token
         progress("objects", walk.object_count, max(known, walk.object_count))
         if token is None:
@@ -133,37 +154,12 @@ def walk_objects(
     return walk
 
 
-def _note(walk: Walk, paths: TablePaths, info: ObjectInfo, live: Mapping[str, FileMarker]) -> None:
-    key = info.key
-    marker = live.get(key)
-    if marker is not None and marker.size_bytes != info.size_bytes:
-        walk.resized[key] = info.size_bytes
-    if marker is not None or key in walk.missing:
-        walk.missing.discard(key)
-        return
-    kind = find_kind(paths, key)
-    if kind == "data_file":
-        walk.unnamed_count += 1
-        if len(walk.unnamed) < MAX_UNNAMED:
-            walk.unnamed.append(info)
-    elif key.startswith(f"{paths.prefix}/_log"):
-        if not key.startswith(paths.log_prefix):
-            walk.strays.append(info)
-    elif kind is None:
-        walk.unknown.append(info)
-    else:
-        kept = walk.by_kind.setdefault(kind, [])
-        if len(kept) < MAX_KEPT:
-            kept.append(info)
-
-
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """What a run has read of a table, and where its findings go.
 
     Attributes:
-        store: The object store, for a second look at suspects.
-        paths: Keys of the table.
+        table: The table, for a second look at suspects.
         found: Takes the findings.
         config: The configuration, if it can be read.
         before: The log before the objects were listed.
@@ -172,8 +168,7 @@ class Inspection:
         threads: How many looks at once; 1: in the caller's thread.
     """
 
-    store: ObjectStore
-    paths: TablePaths
+    table: TableStore
     found: Findings
     config: TableConfig | None
     before: CheckedLog
@@ -198,15 +193,23 @@ class Inspection:
 
     def _is_missing(self, path: str) -> bool:
         try:
-            self.store.head(path)
+            self.table.store.head(path)
         except (NotFound, InvalidRequest):  # a key that no store takes is never there
             return True
         return False
 
 
 def check_data(seen: Inspection) -> None:
-    """Report what is missing, unnamed or resized. Raises Unavailable."""
+    """Report what is missing, unnamed or resized, and what does not belong here. Raises Unavailable."""
     found, walk, before, after, config = seen.found, seen.walk, seen.before, seen.after, seen.config
+    for info in walk.strays:
+        found.add("stray-below-log", info.key)
+    for info in walk.unknown:
+        if not info.key.startswith(seen.table.paths.staging_prefix):
+            found.add("unknown-object", info.key, size_bytes=info.size_bytes)
+    if walk.future:
+        info, ahead_ms = walk.future[0]
+        found.add("store-clock:objects", info.key, count=len(walk.future), minutes=ahead_ms / 60_000)
     for path, size_bytes in walk.resized.items():
         marker = after.live.get(path)
         if marker is not None and marker.size_bytes != size_bytes:
@@ -260,7 +263,7 @@ def _check_unnamed(seen: Inspection) -> None:
 
 def check_config(seen: Inspection, config: TableConfig) -> None:
     """The configuration against the log: name, partitions of live files, declared types, columns."""
-    found, paths, log, key = seen.found, seen.paths, seen.after, seen.paths.config_key
+    found, paths, log, key = seen.found, seen.table.paths, seen.after, seen.table.paths.config_key
     if config.name != paths.name:
         found.add("config-mismatch:name", key, name=config.name)
     newest = {column: sql_type for file in log.readable for column, sql_type in file.log.schema.items()}
@@ -269,9 +272,9 @@ def check_config(seen: Inspection, config: TableConfig) -> None:
         known = newest.get(column, declared)
         if declared != known and not is_widening(known, declared):
             found.add("config-mismatch:type", key, column=column, declared=declared, known=known)
-    for field in config.partition if log.live and log.is_whole else ():  # a sort column may be one that no row has yet
-        if field.column not in newest:
-            found.add("config-mismatch:column", key, column=field.column)
+    for each in config.partition if log.live and log.is_whole else ():  # a sort column may be one that no row has yet
+        if each.column not in newest:
+            found.add("config-mismatch:column", key, column=each.column)
     partitions: dict[str, str] = {}
     for path in log.live:
         if path.startswith(paths.data_prefix):
@@ -284,17 +287,17 @@ def check_config(seen: Inspection, config: TableConfig) -> None:
 
 def find_partition_problem(partition: str, spec: tuple[PartitionField, ...]) -> str | None:
     """Return why a partition path is none of a partition spec; ``None`` if it is one."""
-    wanted = "/".join(f"{field.name}=…" for field in spec) or "(none)"
+    wanted = "/".join(f"{each.name}=…" for each in spec) or "(none)"
     try:
         values = parse_partition_path(partition)
     except InvalidRequest as error:
         return str(error)
-    if [value.name for value in values] != [field.name for field in spec]:
+    if [value.name for value in values] != [each.name for each in spec]:
         return f"it lies in partition {partition or '(none)'}; the configuration says {wanted}"
-    for value, field in zip(values, spec, strict=True):
-        pattern = _VALUES.get(field.transform)
+    for value, each in zip(values, spec, strict=True):
+        pattern = _VALUES.get(each.transform)
         if pattern is not None and not pattern.fullmatch(value.value):
-            return f"{value.value[:80]!r} is no {field.transform}, which partition field {field.name} is"
-        if field.transform == "bucket" and int(value.value) >= (field.width or 1):
-            return f"bucket {value.value} of partition field {field.name}, which has {field.width}"
+            return f"{value.value[:80]!r} is no {each.transform}, which partition each {each.name} is"
+        if each.transform == "bucket" and int(value.value) >= (each.width or 1):
+            return f"bucket {value.value} of partition each {each.name}, which has {each.width}"
     return None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import ColumnStats, FileMarker
-from icedb_log.parquet.footer import ColumnBounds, Footer, FooterReader, UnreadableFooter
+from icedb_log.parquet.footer import ColumnBounds, Footer, FooterReader, UnreadableCause
 from icedb_log.parquet.pages import PageReader
 from icedb_log.repair.fsck_data import Progress, no_progress
 from icedb_log.repair.fsck_findings import Findings
@@ -27,12 +27,9 @@ MAX_SUSPECTS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """One contradiction between a footer and the log.
+    """One contradiction between a footer and the log: the finding that it becomes if the file is still live.
 
-    Attributes:
-        kind: Of the finding that it becomes if the file is still live.
-        path: The data file.
-        values: What the words of the finding name; ``replaced``: another data file that has to be live, too.
+    ``replaced`` among its values is another data file that has to be live, too.
     """
 
     kind: str
@@ -60,8 +57,18 @@ class DeepLook:
     gone: set[str] = field(default_factory=set)
     unanswered: list[tuple[str, str]] = field(default_factory=list)
 
+    def note_unread(self, path: str, cause: UnreadableCause, reason: str, *, kind: str) -> None:
+        """Take a file in that could not be read; ``kind``: of the finding if it is damaged."""
+        if cause == "gone":
+            self.gone.add(path)
+        elif cause == "unanswered":
+            self.unanswered.append((path, reason))
+        else:
+            self.suspicions.append(Suspicion(kind, path, {"problem": reason}))
+
 
 def read_deep(
+    look: DeepLook,
     reader: FooterReader,
     paths: TablePaths,
     log: CheckedLog,
@@ -69,55 +76,35 @@ def read_deep(
     infos: Sequence[ObjectInfo],
     config: TableConfig | None,
     progress: Progress = no_progress,
-) -> DeepLook:
-    """Read the footers of live data files and compare them with their markers.
-
-    Args:
-        reader: Reads footers.
-        paths: Keys of the table.
-        log: Its log.
-        infos: The files, with their real sizes.
-        config: Configuration of the table, if it can be read.
-        progress: Told now and then.
-    """
-    look = DeepLook()
-    columns = _columns_of_stats(log, config)
+) -> None:
+    """Read the footers of live data files, given with their real sizes, and compare them with their markers."""
+    # By rule those of partitions and of the sort order have statistics.
+    columns = frozenset(column for marker in log.live.values() for column in marker.stats)
+    columns = columns if config is None else fixed_columns(config)
     for number, footer in enumerate(reader.read_footers(infos, bounds_of=columns), 1):
-        if isinstance(footer, UnreadableFooter):
-            _note_unreadable(look, footer)
-        else:
+        path = footer.info.key
+        if isinstance(footer, Footer):
             look.footer_count += 1
             if len(look.suspicions) < MAX_SUSPECTS:
-                look.suspicions.extend(compare(paths, footer, log.live[footer.info.key], log))
+                look.suspicions.extend(compare(paths, footer, log.live[path], log))
+        else:
+            look.note_unread(path, footer.cause, footer.reason, kind="footer-unreadable")
         if number % PROGRESS_FILES == 0 or number == len(infos):
             progress("footers", number, len(infos))
-    return look
 
 
 def read_all_pages(
     reader: PageReader, look: DeepLook, infos: Sequence[ObjectInfo], *, progress: Progress = no_progress
 ) -> None:
-    """Read all bytes of live data files whose footers could be read, and note what is not as it was written.
-
-    Args:
-        reader: Reads pages.
-        look: What the footers said; takes in what pages say.
-        infos: The files, with their real sizes.
-        progress: Told now and then.
-    """
+    """Read all bytes of live data files whose footers could be read, and note what is not as it was written."""
     known = {each.path for each in look.suspicions if each.kind == "footer-unreadable"} | look.gone
     whole = [info for info in infos if info.key not in known]
     for number, found in enumerate(reader.read_pages(whole), 1):
-        path = found.info.key
         look.page_count += found.page_count
         if found.unsummed_count:
-            look.unsummed.append(path)
-        if found.cause == "gone":
-            look.gone.add(path)
-        elif found.cause == "damaged":
-            look.suspicions.append(Suspicion("page-damaged", path, {"problem": found.reason}))
-        elif found.cause is not None:
-            look.unanswered.append((path, found.reason))
+            look.unsummed.append(found.info.key)
+        if found.cause is not None:
+            look.note_unread(found.info.key, found.cause, found.reason, kind="page-damaged")
         progress("pages", number, len(whole))
 
 
@@ -199,23 +186,6 @@ def find_stats_problem(stats: ColumnStats, bounds: ColumnBounds) -> str | None:
     except TypeError:
         return f"its values are like {_show(bounds.low)}; the log says {_show(low)}, which is of another kind"
     return None
-
-
-def _columns_of_stats(log: CheckedLog, config: TableConfig | None) -> frozenset[str]:
-    """Return the columns of which markers have statistics: by rule those of partitions and of the sort order."""
-    if config is not None:
-        return fixed_columns(config)
-    return frozenset(column for marker in log.live.values() for column in marker.stats)
-
-
-def _note_unreadable(look: DeepLook, footer: UnreadableFooter) -> None:
-    path = footer.info.key
-    if footer.cause == "gone":
-        look.gone.add(path)
-    elif footer.cause == "unanswered":
-        look.unanswered.append((path, footer.reason))
-    else:
-        look.suspicions.append(Suspicion("footer-unreadable", path, {"problem": footer.reason}))
 
 
 def _show(value: object) -> str:

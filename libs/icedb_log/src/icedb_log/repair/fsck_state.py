@@ -15,8 +15,8 @@ from icedb_log.clean.orphan_record import read_orphan_record
 from icedb_log.clean.pins import list_pins
 from icedb_log.clock import format_ms
 from icedb_log.erasure.erasure_record import decode_erasure
-from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
-from icedb_log.feed.views import is_view_there, read_registration
+from icedb_log.errors import HaltError, NotFound, UnsupportedFormat
+from icedb_log.feed.views import is_view_there, read_registration, source_of
 from icedb_log.ingest.import_records import decode_record
 from icedb_log.ingest.quarantine import batch_id_of, entry_of_object, is_reason, parse_reason
 from icedb_log.keys import ROLES, Role, parse_log_key, pin_name_of
@@ -70,7 +70,7 @@ def read_fences(table: TableStore) -> tuple[FenceFact, ...]:
 
 def check_fences(seen: Inspection, facts: Iterable[FenceFact], *, config: TableConfig | None) -> None:
     """F1 to F4. The fences were read between both logs; ``config``: if it is still that of the beginning."""
-    found, paths, after = seen.found, seen.paths, seen.after
+    found, paths, after = seen.found, seen.table.paths, seen.after
     present = {file.key for file in after.files}
     horizon_ms = read_horizon_ms(LogView(paths.name, after.readable, after.store_now_ms))
     for fact in facts:
@@ -97,8 +97,8 @@ def check_fences(seen: Inspection, facts: Iterable[FenceFact], *, config: TableC
 
 def check_lost_commits(seen: Inspection, facts: Iterable[FenceFact]) -> None:
     """F5: a commit that landed is in the log, or a merge replaced it; the log was read after the fences."""
-    after, paths = seen.after, seen.paths
-    record = read_orphan_record(TableStore(seen.store, paths))
+    after, paths = seen.after, seen.table.paths
+    record = read_orphan_record(seen.table)
     if not after.is_whole:
         return  # what a log file that cannot be read says of others is not known
     landed = [name for fact in facts if fact.state is not None for name in fact.state.landed]
@@ -127,7 +127,7 @@ def check_lost(seen: Inspection, fences: Iterable[FenceFact], *, has_pins: bool)
     has_merged = any(fact.role == "merge" and fact.state is not None and not fact.state.incarnation for fact in fences)
     has_landed = any(fact.state is not None and fact.state.landed for fact in fences)
     is_certain = has_merged or has_pins or has_landed
-    seen.found.add("log-lost" if is_certain else "log-lost:doubtful", seen.paths.log_prefix, count=count)
+    seen.found.add("log-lost" if is_certain else "log-lost:doubtful", seen.table.paths.log_prefix, count=count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def check_pins(seen: Inspection, facts: PinFacts) -> None:
     if not facts.files and not facts.problems:
         return
     found = seen.found
-    listed = list_pins(TableStore(seen.store, seen.paths))  # J7: one that is still active held its files all the time
+    listed = list_pins(seen.table)  # J7: one that is still active held its files all the time
     lasting = {pin.key for pin in listed.pins if pin.status(listed.store_now_ms) in ("active", "late", "unreadable")}
     for key, problem in facts.problems.items():
         if key in lasting:
@@ -190,16 +190,16 @@ def check_state(seen: Inspection) -> None:
     _check_records(seen)
     _check_views(seen)
     if seen.config is not None and seen.config.view_of is not None:
-        _check_source(seen, seen.config.view_of)
+        _check_source(seen, seen.config)
 
 
 def _check_staging(seen: Inspection) -> None:
-    found, walk, prefix = seen.found, seen.walk, seen.paths.staging_prefix
+    found, walk, prefix = seen.found, seen.walk, seen.table.paths.staging_prefix
     for info in walk.unknown:
         if info.key.startswith(prefix):
             found.add("staging-unknown", info.key, size_bytes=info.size_bytes)
     old = [info for info in walk.of_kind("staged_batch") if info.modified_ms + HOUR_MS <= walk.store_now_ms]
-    still = {info.key for info in list_all(seen.store, prefix).objects} if old else set()
+    still = {info.key for info in list_all(seen.table.store, prefix).objects} if old else set()
     old = [info for info in old if info.key in still]  # the others were committed meanwhile
     if old:
         oldest = min(old, key=lambda info: info.modified_ms)
@@ -215,7 +215,7 @@ def _check_payloads(seen: Inspection) -> None:
     reasons = {batch_id_of(info.key) for info in there if is_reason(info.key)}
     lonely = [info for info in payloads if entry_of_object(info.key) not in reasons]
     if lonely:
-        now = {info.key for info in list_all(seen.store, seen.paths.quarantine_prefix).objects}
+        now = {info.key for info in list_all(seen.table.store, seen.table.paths.quarantine_prefix).objects}
         reasons |= {batch_id_of(key) for key in now if is_reason(key)}
         for info in lonely:
             if info.key in now and entry_of_object(info.key) not in reasons:
@@ -234,7 +234,7 @@ def _check_records(seen: Inspection) -> None:
             seen.found.add("erasure-open-long", stored.info.key, hours=hours, state=erasure.state, count=count)
 
     leases = [info for info in of_kind("lease") if info.modified_ms + MAX_LEASE_TTL_MS > now_ms]
-    erasures = [info for info in of_kind("erasure") if info.key.startswith(seen.paths.open_erasures_prefix)]
+    erasures = [info for info in of_kind("erasure") if info.key.startswith(seen.table.paths.open_erasures_prefix)]
     reasons = [info for info in of_kind("quarantine") if is_reason(info.key)]
     reads: tuple[tuple[str, list[ObjectInfo], Callable[[StoredObject], object]], ...] = (
         ("quarantine-without-reason:unreadable", reasons, _read_reason),
@@ -245,7 +245,7 @@ def _check_records(seen: Inspection) -> None:
     for kind, infos, read in reads:
         for info in infos[:MAX_READS]:
             try:
-                read(seen.store.get(info.key))
+                read(seen.table.store.get(info.key))
             except NotFound:
                 continue
             except (HaltError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -263,17 +263,15 @@ def _read_lease(stored: StoredObject) -> None:
 
 
 def _check_views(seen: Inspection) -> None:
-    found, store, paths, walk = seen.found, seen.store, seen.paths, seen.walk
+    found, paths, walk = seen.found, seen.table.paths, seen.walk
     for info in walk.of_kind("view")[:MAX_READS]:
         view = info.key.removeprefix(paths.views_prefix).removesuffix(".json")
         try:
-            registration = read_registration(store, paths, view)
-            is_there = is_view_there(store, paths, view)
+            registration = read_registration(seen.table, view)
+            is_there = is_view_there(seen.table, view)
         except UnsupportedFormat:
             continue  # the view's own configuration: fsck of the view says so
-        except IceDBError as error:
-            if not isinstance(error, HaltError):
-                raise
+        except HaltError as error:
             found.add("view-registration", info.key, problem=error)
             continue
         if registration is None:
@@ -284,18 +282,19 @@ def _check_views(seen: Inspection) -> None:
             found.add("view-registration:pending", info.key)
 
 
-def _check_source(seen: Inspection, source: str) -> None:
-    found, store, paths = seen.found, seen.store, seen.paths
+def _check_source(seen: Inspection, config: TableConfig) -> None:
+    found, store, paths = seen.found, seen.table.store, seen.table.paths
+    source = source_of(seen.table, config)
     try:
-        read_table_config(TableStore(store, paths.sibling(source)))
-        registration = read_registration(store, paths.sibling(source), paths.name)
+        read_table_config(source)
+        registration = read_registration(source, paths.name)
     except NotFound:
-        found.add("view-registration:no-source", paths.config_key, source=source)
+        found.add("view-registration:no-source", paths.config_key, source=source.name)
         return
     except HaltError:
         return  # fsck of the source says so
     if registration is None:
         age_ms = store.list_page(paths.config_key, limit=1).store_now_ms - store.head(paths.config_key).modified_ms
         if age_ms > HOUR_MS:
-            key = paths.sibling(source).view_key(paths.name)
-            found.add("view-registration:unknown", key, source=source, view=paths.name)
+            key = source.paths.view_key(paths.name)
+            found.add("view-registration:unknown", key, source=source.name, view=paths.name)
