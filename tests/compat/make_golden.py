@@ -258,9 +258,8 @@ class Story:
         self.expected["pin"] = {"name": "q3", "ids": sorted(self.ids)}
 
     def follow(self):
-        follower = Follower(
-            TableStore(self.store, self.paths), clock=self.clock, lease_ms=DATA_GRACE_MS, holder="stream@golden"
-        )
+        table = Table.open(TableStore(self.store, self.paths), clock=self.clock, owner="stream@golden")
+        follower = Follower(table, lease_ms=DATA_GRACE_MS)
         self.expected["position"] = follower.begin().to_json()
         self.append(self.row(17, day=2))
         self.expected["follows"] = [17]

@@ -203,7 +203,7 @@ def test_every_reader_finds_what_was_there(golden, require_rows):
         pin = golden.expected["pin"]
         assert golden.ids_of(read_pinned(golden, pin["name"])[1]) == set(pin["ids"])
     if "position" in golden.expected:
-        follower = Follower(golden, clock=golden.clock, lease_ms=HOUR_MS, accepts_gaps=False)
+        follower = Follower(Table.open(golden, clock=golden.clock), lease_ms=HOUR_MS)
         start = read_position(golden.expected["position"])
         files = [golden.store.uri(marker.path) for marker in follower.files_between(start, follower.look(start))]
         rows = golden.engine.execute("SELECT id FROM read_parquet(?)", [files]).fetchall()

@@ -77,7 +77,7 @@ def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, vi
     assert (config.view_of, config.view_query, config.sort) == ("events", QUERY, ("event",))
     assert config.declared == {"event": "VARCHAR", "n": "BIGINT"}
     assert worker["configs"][0]["view_query"] == QUERY
-    assert read_registration(warehouse.store, warehouse.table("events").paths, "counts").state == "active"
+    assert read_registration(warehouse.table("events"), "counts").state == "active"
     shown = icedb("table", "show", "counts")
     assert "view of" in shown and "events" in shown and QUERY in shown
     append(warehouse, "click")
@@ -96,7 +96,7 @@ def test_a_query_from_a_file_and_a_creation_that_stopped_halfway(icedb, warehous
     assert "exists already" in icedb(*again, code=2)
     warehouse.store.delete([warehouse.table("events").paths.view_key("counts")])
     assert "is there already" in icedb(*again, "--if-not-exists")
-    assert read_registration(warehouse.store, warehouse.table("events").paths, "counts").state == "active"
+    assert read_registration(warehouse.table("events"), "counts").state == "active"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_view_whose_table_is_gone_can_be_detached(icedb, warehouse, view):
     assert "counts gone" in " ".join(icedb("view", "list", "events").split())
     assert "does not exist" in icedb("view", "detach", "counts", code=3)
     assert "is not fed" in icedb("view", "detach", "counts", "--from", "events")
-    assert read_registration(warehouse.store, warehouse.table("events").paths, "counts").state == "detached"
+    assert read_registration(warehouse.table("events"), "counts").state == "detached"
     assert "feeds no view 'other'" in icedb("view", "detach", "other", "--from", "events", code=3)
 
 

@@ -86,7 +86,7 @@ def test_a_feed_that_sleeps_before_it_reads_data_files_halts_nothing(table, act)
         if act == "feed":
             assert view.feed().commit_count == 2
         else:
-            detach_view(table.store, table.paths, "v", clock=table.clock)
+            detach_view(table, "v", clock=table.clock)
         table.merge(full=True)
         grow_old(table)
         table.vacuum()

@@ -96,7 +96,7 @@ def test_a_view_whose_log_cannot_be_read_keeps_the_appends_of_its_source(table):
     table.store.put(table.paths.view_key("v"), b"broken")
     assert not table.vacuum().deleted_logs
     with pytest.raises(CorruptLog, match="registration"):
-        read_registration(table.store, table.paths, "v")
+        read_registration(table, "v")
 
 
 def test_a_detached_view_holds_nothing_up_and_goes_on_from_where_it_is_attached(table):
@@ -104,23 +104,23 @@ def test_a_detached_view_holds_nothing_up_and_goes_on_from_where_it_is_attached(
     table.append(1)
     view.feed()
     table.append(2)
-    assert detach_view(table.store, table.paths, "v", clock=table.clock)
-    assert not detach_view(table.store, table.paths, "v", clock=table.clock)
+    assert detach_view(table, "v", clock=table.clock)
+    assert not detach_view(table, "v", clock=table.clock)
     result = view.feed()
     assert (result.is_attached, result.committed_key) == (False, None)
     assert not is_feed_needed(*view.opened())
     table.append(3)
-    assert register_view(table.store, table.paths, "v", clock=table.clock).state == "detached"
+    assert register_view(table, "v", clock=table.clock).state == "detached"
     table.merge(full=True)
     grow_old(table)
     assert len(table.vacuum().deleted_logs) == 3
     table.append(4)
-    assert register_view(table.store, table.paths, "v", clock=table.clock, is_new=True).state == "active"
+    assert register_view(table, "v", clock=table.clock, is_new=True).state == "active"
     table.append(5)
     view.feed_all()
     assert view.ids() == [1, 5]
     with pytest.raises(NotFound, match="feeds no view 'x'"):
-        detach_view(table.store, table.paths, "x", clock=table.clock)
+        detach_view(table, "x", clock=table.clock)
 
 
 def test_a_stalled_creator_cannot_bring_back_an_old_list_of_what_is_skipped(table):
@@ -128,12 +128,12 @@ def test_a_stalled_creator_cannot_bring_back_an_old_list_of_what_is_skipped(tabl
     view = SmallView(table, is_created=False)
 
     def meanwhile():
-        register_view(table.store, table.paths, "v", clock=table.clock)
-        detach_view(table.store, table.paths, "v", clock=table.clock)
+        register_view(table, "v", clock=table.clock)
+        detach_view(table, "v", clock=table.clock)
         table.append(1)
         table.store.script.append(Fault("list_page", Effect.CRASH_BEFORE, key="t/_log/"))
         with contextlib.suppress(Crash):
-            register_view(table.store, table.paths, "v", clock=table.clock, is_new=True)
+            register_view(table, "v", clock=table.clock, is_new=True)
 
     table.store.script.append(Fault("put_if_match", None, key="_icedb/views/v.json", before=meanwhile))
     view.create()
@@ -156,7 +156,7 @@ def test_who_listed_the_log_for_a_view_that_was_removed_does_not_begin_the_new_o
             view.create()
 
     table.store.script.append(Fault("put_if_match", None, key="_icedb/views/v.json", before=meanwhile))
-    register_view(table.store, table.paths, "v", clock=table.clock)
+    register_view(table, "v", clock=table.clock)
     table.append(2)
     view.feed_all()
     assert view.ids() == [2]

@@ -227,7 +227,7 @@ def test_a_creation_that_is_disturbed_at_any_call_can_be_repeated(effect):
         table.store.fault_at = {}
         with contextlib.suppress(InvalidRequest):  # it exists
             view.create()
-        register_view(table.store, table.paths, "v", clock=table.clock)
+        register_view(table, "v", clock=table.clock)
         table.append(2)
         table.store.land_delayed()
         view.feed_all()

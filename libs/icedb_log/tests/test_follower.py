@@ -5,9 +5,9 @@ import json
 import pytest
 from icedb_log.clean.leases import read_leases
 from icedb_log.errors import BelowHorizon, InvalidRequest
-from icedb_log.feed.budget import Budget
 from icedb_log.feed.follower import Follower, PositionLost
-from icedb_log.feed.position import Piecewise, Position, read_position, slices_between
+from icedb_log.feed.position import Budget, Position, Slice, read_position, slices_between
+from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import read_rows
 from icedb_sim.tables.small_table import SmallTable
 
@@ -19,7 +19,8 @@ class Reader:
 
     def __init__(self, table, *, lease_ms=LEASE_MS, budget=None, accepts_gaps=False, **start):
         self.table = table
-        self.options = {"lease_ms": lease_ms, "accepts_gaps": accepts_gaps}
+        self.lease_ms = lease_ms
+        self.accepts_gaps = accepts_gaps
         self.budget = budget or Budget()
         self.gaps = []
         self.rows = []
@@ -27,12 +28,9 @@ class Reader:
         self.checkpoint = self.write(self.follower.begin(**start))
 
     def restart(self):
-        self.follower = Follower(
-            self.table,
-            clock=self.table.clock,
-            on_gap=lambda gap: self.gaps.append(gap),
-            **self.options,
-        )
+        table = Table.open(self.table, clock=self.table.clock)
+        on_gap = self.gaps.append if self.accepts_gaps else None
+        self.follower = Follower(table, lease_ms=self.lease_ms, on_gap=on_gap)
 
     def write(self, position):
         return json.dumps(position.to_json())
@@ -328,7 +326,7 @@ def test_what_lies_between_positions():
         return Position("", 0, taken, open=opened)
 
     def piece(name, done, *, is_state=False):
-        return Piecewise((name,), is_state, done)
+        return Slice((name,), is_state, done)
 
     def between(start, end):
         return [(each.logs[0], each.first, each.last) for each in slices_between(start, end)]

@@ -263,7 +263,7 @@ def test_t2_a_view_that_is_dropped_holds_nothing_up_and_comes_back_detached(tabl
     view.feed_all()
     result = drop(table, paths=view.paths)
     assert result.detached_from == "t"
-    assert read_registration(table.store, table.paths, "v").state == "detached"
+    assert read_registration(table, "v").state == "detached"
     table.append(11)
     table.merge(full=True)
     table.clock.advance(70_000)
@@ -283,7 +283,7 @@ def test_t2_a_drop_of_a_view_that_is_cut_off_never_leaves_it_dropped_and_attache
 
     for table in try_each_call(make, lambda table: drop(table, paths=table.paths.sibling("v")), effect):
         is_dropped = load_any_config(TableStore(table.store, table.paths.sibling("v")))[0].dropped is not None
-        assert not is_dropped or read_registration(table.store, table.paths, "v").state == "detached"
+        assert not is_dropped or read_registration(table, "v").state == "detached"
 
 
 def test_t2_a_view_that_was_attached_while_it_was_dropped_comes_back_detached(table):
@@ -293,14 +293,14 @@ def test_t2_a_view_that_was_attached_while_it_was_dropped_comes_back_detached(ta
     body = table.store.get(key).body.replace(b"detached", b"active")
     table.store.put(key, body)
     undrop(table, paths=view.paths)
-    assert read_registration(table.store, table.paths, "v").state == "detached"
+    assert read_registration(table, "v").state == "detached"
 
 
 def test_a_detached_view_outlives_its_source_and_can_be_attached_to_the_next_one(table):
     view = SmallView(table, name="v")
     table.append(10)
     view.feed_all()
-    detach_view(table.store, table.paths, "v", clock=table.clock)
+    detach_view(table, "v", clock=table.clock)
     drop(table, FORCED)
     for _ in range(2):
         status = read_status(Table.open(TableStore(table.store, view.paths), clock=table.clock))
@@ -308,7 +308,7 @@ def test_a_detached_view_outlives_its_source_and_can_be_attached_to_the_next_one
         purge_table(table, clock=table.clock, owner="janitor")
     table.clock.advance(table.config.log_grace_ms)
     create_table(table, table.config)
-    register_view(table.store, table.paths, "v", clock=table.clock, is_new=True)
+    register_view(table, "v", clock=table.clock, is_new=True)
     table.append(11)
     view.feed_all()
     assert view.ids() == [10, 11]

@@ -14,7 +14,7 @@ def make_removed(*, is_detached):
     table = SmallTable()
     view = SmallView(table)
     if is_detached:
-        detach_view(table.store, table.paths, "v", clock=table.clock)
+        detach_view(table, "v", clock=table.clock)
     table.append(1)
     table.store.delete(table.keys(f"{view.paths.prefix}/"))
     table.append(2)

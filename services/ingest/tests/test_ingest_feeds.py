@@ -151,7 +151,7 @@ def test_the_sweep_finds_what_no_wake_up_told(context):
     tasks.sweep()
     assert context.wakeups.woken == []
     append(context, tasks, 2)
-    detach_view(context.warehouse.store, context.warehouse.table("events").paths, "copy", clock=context.clock)
+    detach_view(context.warehouse.table("events"), "copy", clock=context.clock)
     context.wakeups.woken.clear()
     tasks.sweep()
     assert context.wakeups.woken == []
@@ -176,9 +176,9 @@ def test_a_view_that_cannot_be_looked_at_does_not_keep_the_others_waiting(contex
 
 def test_a_detached_view_whose_source_is_dropped_needs_nothing(context):
     make_view(context)
-    source = context.warehouse.table("events").paths
-    detach_view(context.warehouse.store, source, "copy", clock=context.clock)
-    drop_table(TableStore(context.warehouse.store, source), clock=context.clock)
+    source = context.warehouse.table("events")
+    detach_view(source, "copy", clock=context.clock)
+    drop_table(source, clock=context.clock)
     make_tasks(context).sweep()
     assert (INGEST_FEED, "copy") not in context.wakeups.woken
     context.clock.advance(1)

@@ -208,7 +208,7 @@ def test_a_view_shows_how_far_it_is_behind_and_a_table_shows_nothing_of_it(
     assert (value("waiting_commits"), value("refused_commits")) == (2, 0)
     assert value("lag_seconds") >= 30
     assert value("lag_seconds", table="events") is None
-    detach_view(warehouse.store, warehouse.table("events").paths, "hourly", clock=clock)
+    detach_view(warehouse.table("events"), "hourly", clock=clock)
     exporter.export_once()
     assert value("lag_seconds") == value("waiting_commits") == 0
     warehouse.store.delete([warehouse.table("events").paths.config_key])

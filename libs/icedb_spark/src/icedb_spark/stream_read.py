@@ -14,12 +14,12 @@ import structlog
 from icedb_log.clean.leases import release_lease
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
-from icedb_log.feed.budget import NO_BUDGET, Budget
 from icedb_log.feed.follower import Follower
-from icedb_log.feed.position import read_position
+from icedb_log.feed.position import NO_BUDGET, Budget, read_position
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partitions import PartitionMatcher, read_partition_values
+from icedb_log.table.table import Table
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
@@ -130,18 +130,14 @@ class IceDBStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _follow(self) -> Follower:
         if self._follower is None:
-            place = self._options.place
-            store = place.store.open().store
+            place = TableStore(self._options.place.store.open().store, self._scan.paths)
             self._follower = Follower(
-                TableStore(store, self._scan.paths),
-                clock=SystemClock(),
+                Table.open(place, clock=SystemClock(), owner="spark stream"),
                 lease_ms=self._stream.lease_ms,
-                holder="spark stream",
-                accepts_gaps=not self._stream.fails_on_data_loss,
-                on_gap=lambda gap: _log.warning("position lost, rows may be missing", problem=gap),
+                on_gap=None if self._stream.fails_on_data_loss else _warn_of_gap,
             )
             if self._spare_lease_id is not None:
-                release_lease(TableStore(store, self._scan.paths), self._spare_lease_id)
+                release_lease(place, self._spare_lease_id)
                 self._spare_lease_id = None
             if self._stream.lease_ms:
                 self._is_stopped = threading.Event()
@@ -151,6 +147,10 @@ class IceDBStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 keeper.start()
         return self._follower
+
+
+def _warn_of_gap(gap: str) -> None:
+    _log.warning("position lost, rows may be missing", problem=gap)
 
 
 def _renew_for_ever(follower: Follower, is_stopped: threading.Event, every_s: float) -> None:

@@ -109,7 +109,7 @@ class FeedTasks:
         names = self._views.get(table.name)
         if names is None:
             try:
-                names = self._views[table.name] = list_view_names(table.store, table.paths)
+                names = self._views[table.name] = list_view_names(table)
             except IceDBError as error:
                 get_logger().warning("views_not_woken", error=str(error), mitigation="the sweep wakes them")
                 return
@@ -140,13 +140,13 @@ class FeedTasks:
         if view.config.view_of is None:
             self._no_views.note(paths.name)
             return False
-        registration = read_registration(view.store, source_of(paths, view.config), paths.name)
+        registration = read_registration(source_of(view, view.config), paths.name)
         if registration is not None and registration.state == "detached":
             return False  # its source may be dropped
         return is_feed_needed(view, self._source_of(view))
 
     def _source_of(self, view: Table) -> Table:
-        return self._context.open(source_of(view.paths, view.config).name)
+        return self._context.open(source_of(view, view.config).name)
 
     def _feed_once(self, paths: TablePaths) -> FeedResult:
         started_ms = self._context.clock.monotonic_ms()

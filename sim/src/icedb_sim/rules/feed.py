@@ -21,7 +21,7 @@ VIEW_RULES: Final = seen_with(
     breaks(
         "V1",
         "a feed names only what it has taken itself",
-        instead("feed.feeds:_FeedRun._names_taken", lambda run, state, source, *, decided: tuple(sorted(decided))),
+        instead("feed.feeds:advance", lambda taken, files, *, decided: tuple(sorted(decided))),
     ),
     breaks(
         "V1",
@@ -73,6 +73,6 @@ FOLLOWER_RULES: Final = seen_with(
     breaks(
         "L3",
         "the first state is whatever is live when its next piece is read",
-        instead(_FOLLOWER + "_read_state", lambda follower, names: tuple(fold(follower._reader.read()).live)),
+        instead(_FOLLOWER + "_read_state", lambda follower, names: tuple(fold(follower._table.read_log()).live)),
     ),
 )

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import orjson
 from icedb_log.errors import InvalidRequest
-from icedb_log.feed.budget import Budget
 from icedb_log.feed.follower import Follower, PositionLost
-from icedb_log.feed.position import read_position
+from icedb_log.feed.position import Budget, read_position
 from icedb_log.ingest.append import AppendJob, append_files, make_batch_id
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
@@ -236,7 +235,8 @@ def finish_following(sim: Simulation, watch: OutsiderScenario) -> None:
 def _open(sim: Simulation, clock: SimClock) -> Follower:
     log_grace_ms = sim.world.settings.config.log_grace_ms
     lease_ms = sim.world.rng.choice((0, 3 * log_grace_ms))
-    return Follower(TableStore(sim.store, PATHS), clock=clock, lease_ms=lease_ms, reader=sim.make_reader(clock))
+    table = Table.open(TableStore(sim.store, PATHS), clock=clock, reader=sim.make_reader(clock))
+    return Follower(table, lease_ms=lease_ms)
 
 
 def _step(sim: Simulation, follower: Follower, watch: OutsiderScenario) -> bool:

@@ -121,7 +121,7 @@ def create(
                 f"table {name!r} exists with another configuration; see `icedb table show {name}`"
             ) from None
         if config.view_of is not None:  # its creation may have stopped halfway
-            register_view(place.store, source_of(place.paths, config), name, clock=run.clock)
+            register_view(source_of(place, config), name, clock=run.clock)
     run.answer(
         {"table": name, "created": is_new, "config": config.model_dump(mode="json")},
         lambda: out.print(f"table [bold]{name}[/] {'created' if is_new else 'is there already'}"),
@@ -397,12 +397,12 @@ def list_views(run: Run, *, source: str = argument("Name of the table that feeds
     """
     run.client.table_config(source)
     place = run.place(source)
-    lags = [_read_lag(run, place, name) for name in list_view_names(place.store, place.paths)]
+    lags = [_read_lag(run, place, name) for name in list_view_names(place)]
     run.answer({"table": source, "views": [asdict(lag) for lag in lags]}, lambda: _show_lags(source, lags))
 
 
 def _read_lag(run: Run, source: TableStore, name: str) -> ViewLag:
-    if not is_view_there(source.store, source.paths, name):
+    if not is_view_there(source, name):
         return ViewLag(name, source.name, GONE, 0, 0, 0)
     view = run.open(name)
     try:
@@ -443,9 +443,8 @@ def detach(
 
     Example: icedb view detach hourly
     """
-    place = run.place(name)
-    of = run.place(source).paths if source else source_of(place.paths, run.client.table_config(name))
-    is_changed = detach_view(place.store, of, name, clock=run.clock)
+    of = run.place(source) if source else source_of(run.place(name), run.client.table_config(name))
+    is_changed = detach_view(of, name, clock=run.clock)
     what = f"is not fed by {of.name} any more; what is committed now is lost to it"
     run.answer(
         {"view": name, "source": of.name, "changed": is_changed},
@@ -460,10 +459,9 @@ def attach(run: Run, *, name: str = argument("Name of the view.")) -> None:
 
     Example: icedb view attach hourly
     """
-    place = run.place(name)
-    of = source_of(place.paths, run.client.table_config(name))
+    of = source_of(run.place(name), run.client.table_config(name))
     run.client.table_config(of.name)
-    register_view(place.store, of, name, clock=run.clock, is_new=True)
+    register_view(of, name, clock=run.clock, is_new=True)
     run.answer(
         {"view": name, "source": of.name, "state": "active"},
         lambda: out.print(f"view [bold]{escape(name)}[/] is fed by {of.name}"),

@@ -259,9 +259,9 @@ def _next_mark(
 
 
 def _detach(table: TableStore, config: TableConfig, *, clock: Clock) -> str:
-    source = source_of(table.paths, config)
+    source = source_of(table, config)
     with contextlib.suppress(NotFound):  # its creation stopped halfway
-        detach_view(table.store, source, table.name, clock=clock)
+        detach_view(source, table.name, clock=clock)
     return source.name
 
 

@@ -84,8 +84,8 @@ def find_claims(table: TableStore) -> tuple[Hold, ...]:
     """
     views = [
         Hold("view", each.view)
-        for each in list_registrations(table.store, table.paths)
-        if each.state != "detached" and is_view_there(table.store, table.paths, each.view)
+        for each in list_registrations(table)
+        if each.state != "detached" and is_view_there(table, each.view)
     ]
     return (*views, *(Hold("erasure", erasure_id) for erasure_id in list_open_ids(table)))
 

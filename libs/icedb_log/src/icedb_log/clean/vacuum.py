@@ -144,7 +144,7 @@ def vacuum_table(
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
         # between the two reads, is merged and gets old, and the plan knows the commit but not the view.
-        wanted = find_wanted(table.store, view, paths, read_view=caches.read_view or table.reader.of_table)
+        wanted = find_wanted(table, view, read_view=caches.read_view or table.reader.of_table)
         if not wanted.isdisjoint(plan.log_keys):
             holds = holds.plus(Hold("view", files=wanted))
             plan = plan_vacuum(view, config=config, holds=holds)

@@ -150,7 +150,7 @@ def find_not_covered(table: Table, listing: Listing) -> NotCovered:
         unknown_staged=NamedObjects.of([key for key in staged if not _is_batch(key)]),
         unknown_data=NamedObjects.of([info.key for info in listing.objects if not info.key.endswith(DATA_SUFFIX)]),
         import_sources=NamedObjects.of(_import_sources(table)),
-        views=NamedObjects.of(list_view_names(table.store, table.paths)),
+        views=NamedObjects.of(list_view_names(table)),
         view_of=table.config.view_of,
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.feed.views import find_unfed, read_registration, source_of
+from icedb_log.keys import log_name
 from icedb_log.log.fold import newest_feed, union_schema
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FeedState, LogHeads, LogView
@@ -48,7 +49,7 @@ def open_source(view: Table, *, reader: LogReader | None = None) -> Table:
         InvalidRequest: The table is no view.
         NotFound: Its source is gone.
     """
-    return view.other(source_of(view.paths, view.config), reader=reader)
+    return view.other(source_of(view, view.config).paths, reader=reader)
 
 
 def is_feed_needed(view: Table, source: Table) -> bool:
@@ -58,7 +59,7 @@ def is_feed_needed(view: Table, source: Table) -> bool:
         HaltError: A log cannot be read.
         Unavailable: The store did not answer.
     """
-    registration = read_registration(view.store, source.paths, view.name)
+    registration = read_registration(source, view.name)
     if registration is None or registration.state == "pending":
         return True
     if registration.state == "detached":
@@ -70,14 +71,15 @@ def is_feed_needed(view: Table, source: Table) -> bool:
 
 def read_view_lag(view: Table, source: Table) -> ViewLag:
     """Return how far a view is behind. Raises as :func:`is_feed_needed`."""
-    registration = read_registration(view.store, source.paths, view.name)
+    registration = read_registration(source, view.name)
     refused = count_refused(view)
     if registration is None:
         return ViewLag(view.name, source.name, "unregistered", 0, 0, refused)
     state = read_feed_state(view.read_heads())
     heads = source.read_heads()
     unfed = set(find_unfed(heads.files, registration, state.names))
-    oldest_ms = min((file.modified_ms for file in heads.files if file.key in unfed), default=heads.store_now_ms)
+    waiting = (file.modified_ms for file in heads.files if log_name(file.key) in unfed)
+    oldest_ms = min(waiting, default=heads.store_now_ms)
     lag_ms = max(0, heads.store_now_ms - oldest_ms)
     return ViewLag(view.name, source.name, registration.state, len(unfed), lag_ms, refused)
 

@@ -21,6 +21,7 @@ from icedb_log.feed.feed_jobs import (
     require_commits_accounted,
 )
 from icedb_log.feed.feed_state import find_unrecorded, read_feed_state, unite_source_schema
+from icedb_log.feed.position import advance
 from icedb_log.feed.views import Registration, find_unfed, register_view
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.keys import log_name
@@ -93,7 +94,7 @@ def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLim
         HaltError: The view needs a person.
         Unavailable: A server did not answer, or the job took too long (W3).
     """
-    registration = register_view(view.store, source.paths, view.name, clock=view.clock)
+    registration = register_view(source, view.name, clock=view.clock)
     if registration.state == "detached":
         return FeedResult(is_attached=False)
     seen = source.read_heads()
@@ -102,14 +103,6 @@ def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLim
         return FeedResult()
     with AppendCommit(view) as commit:
         return _FeedRun(view, source, feeder, commit).feed(registration, limits or FeedLimits())
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """What a feed works on: commits of the source, and how many wait behind them."""
-
-    commits: tuple[SourceCommit, ...]
-    waiting_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +125,22 @@ class _FeedRun:
         unfed = find_unfed(source.files, registration, state.names)
         if len(self.commit.log.files) >= MAX_LOG_FILES:
             return FeedResult(waiting_count=len(unfed), is_log_full=True)
-        taken = self._read_commits(source.files, unfed, limits)
-        if not taken.commits:
+        commits = self._read_commits(source, unfed, limits)
+        if not commits:
             return FeedResult()
-        return self._commit(taken, source, state)
+        return self._commit(commits, source, state, waiting_count=len(unfed) - len(commits))
 
-    def _read_commits(self, files: Sequence[ListedLogHead], unfed: Sequence[str], limits: FeedLimits) -> _Taken:
-        by_key = {file.key: file for file in files}
+    def _read_commits(self, source: LogHeads, unfed: Sequence[str], limits: FeedLimits) -> tuple[SourceCommit, ...]:
+        by_name = {log_name(file.key): file for file in source.files}
         commits: list[SourceCommit] = []
         size_bytes = 0
-        for key in unfed[: limits.max_commits]:
-            commit = self._read_commit(by_key[key])
+        for name in unfed[: limits.max_commits]:
+            commit = self._read_commit(by_name[name])
             size_bytes += commit.size_bytes
             if commits and size_bytes > limits.max_bytes:
                 break
             commits.append(commit)
-        return _Taken(tuple(commits), len(unfed) - len(commits))
+        return tuple(commits)
 
     def _read_commit(self, file: ListedLogHead) -> SourceCommit:
         try:
@@ -159,17 +152,19 @@ class _FeedRun:
         # V2: as appended; what was merged or removed since is in the store as long as this log file is (J2, V4).
         return SourceCommit(log_name(file.key), log.time_ms, tuple(marker for marker in log.markers if marker.is_live))
 
-    def _commit(self, taken: _Taken, source: LogHeads, state: FeedState) -> FeedResult:
+    def _commit(
+        self, commits: tuple[SourceCommit, ...], source: LogHeads, state: FeedState, *, waiting_count: int
+    ) -> FeedResult:
         known = self.commit.known
-        output = FeedOutput((), known.effective, taken.commits, (), (), 0, 0)
-        if any(commit.files for commit in taken.commits):
+        output = FeedOutput((), known.effective, commits, (), (), 0, 0)
+        if any(commit.files for commit in commits):
             job = FeedJob(
                 paths=self.view.paths,
                 config=self.view.config,
                 schema=known.effective,
                 source=self.source.paths,
                 source_schema=unite_source_schema(self.source.config, source),
-                commits=taken.commits,
+                commits=commits,
                 commit_id=self.commit.commit_id,
                 time_ms=self.view.clock.now_ms(),
                 check_alive=self.commit.still_mine,
@@ -178,7 +173,7 @@ class _FeedRun:
         refused = {each.commit.name: each.reason for each in output.refused}
         feed = FeedState(
             sequence=state.sequence + 1,
-            names=self._names_taken(state, source, decided=[*(commit.name for commit in output.taken), *refused]),
+            names=advance(state.names, source.files, decided=[*(commit.name for commit in output.taken), *refused]),
             refused=refused,
         )
         schema = output.schema if output.files else None
@@ -192,13 +187,8 @@ class _FeedRun:
             file_count=len(output.files),
             size_bytes=sum(marker.size_bytes for marker in output.files),
             refused=output.refused,
-            waiting_count=taken.waiting_count + len(output.deferred),
+            waiting_count=waiting_count + len(output.deferred),
         )
-
-    def _names_taken(self, state: FeedState, source: LogHeads, *, decided: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of what was taken (V1). One whose log file is gone is gone for good (W2, F4): forgotten."""
-        present = {log_name(file.key) for file in source.files}
-        return tuple(sorted({*(name for name in state.names if name in present), *decided}))
 
     def _run(self, job: FeedJob) -> FeedOutput:
         try:

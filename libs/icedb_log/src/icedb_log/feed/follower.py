@@ -8,24 +8,23 @@ period has passed (J1). Where neither is so, it says so (:class:`PositionLost`) 
 Order of a look: the lease; the log; the store's clock. Writes nothing but leases.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from cachetools import FIFOCache
+
 from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
-from icedb_log.clock import Clock, format_ms
+from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
-from icedb_log.feed.budget import NO_BUDGET, Budget, Spent
-from icedb_log.feed.position import Piecewise, Position, Slice, slices_between
-from icedb_log.keys import TablePaths, log_name, parse_log_key
+from icedb_log.feed.position import NO_BUDGET, Budget, Position, Slice, Spent, advance, find_appends, slices_between
+from icedb_log.keys import log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold, read_horizon_ms
-from icedb_log.log.reader import LogReader, naming_remedy
-from icedb_log.model import FileMarker, ListedLogFile, LogHeads, LogView
+from icedb_log.log.reader import naming_remedy
+from icedb_log.model import FileMarker, LogView
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
@@ -43,45 +42,25 @@ class Follower:
     """Follows one table. Not thread-safe, but for :meth:`renew_leases`.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: For ids and back-off.
+        table: The table; its owner stands in the leases, for people who look at them.
         lease_ms: How long each lease lasts; 0: takes none, and writes nothing at all.
-        holder: Who follows, for people who look at leases.
-        accepts_gaps: Go on where a position is lost, with what is there: rows may be missing.
-        on_gap: Told of each position that is lost, in words.
-        reader: A log reader of the table to reuse, with its caches.
+        on_gap: Go on where a position is lost, with what is there: rows may be missing. Told of each, in words.
+            ``None``: that is an error.
     """
 
-    def __init__(
-        self,
-        table: TableStore,
-        *,
-        clock: Clock,
-        lease_ms: int,
-        holder: str = "follower",
-        accepts_gaps: bool = False,
-        on_gap: Callable[[str], None] = lambda _: None,
-        reader: LogReader | None = None,
-    ) -> None:
-        self._store = table.store
-        self._paths = table.paths
-        self._clock = clock
+    def __init__(self, table: Table, *, lease_ms: int, on_gap: Callable[[str], None] | None = None) -> None:
+        self._table = table
         self._lease_ms = lease_ms
-        self._holder = holder
-        self._accepts_gaps = accepts_gaps
         self._on_gap = on_gap
-        self._config = read_table_config(table)
-        self._reader = reader or LogReader(table, clock=clock, max_refresh_ms=self._config.log_grace_ms // 2)
         self._leases: dict[str, Lease] = {}
         self._taken_ms: dict[str, int] = {}
-        self._commits: dict[str, tuple[FileMarker, ...]] = {}
+        self._commits: FIFOCache[str, tuple[FileMarker, ...]] = FIFOCache(MAX_CACHED_COMMITS)
         self._states: dict[tuple[str, ...], tuple[FileMarker, ...]] = {}
 
     @property
     def config(self) -> TableConfig:
         """The table's configuration, as of the last look."""
-        return self._config
+        return self._table.config
 
     def begin(self, *, starting_ms: int | None = None, starts_with_all: bool = False) -> Position:
         """Return the position of a follower that begins now.
@@ -98,18 +77,17 @@ class Follower:
         """
         lease_id = self._take_lease()
         rebuilds = self._count_rebuilds()
-        view = self._reader.read()
-        appends = tuple(log_name(file.key) for file in view.files if _is_append(file))
-        position = Position(self._config.incarnation, view.store_now_ms, appends, lease_id, rebuilds)
+        view = self._table.read_log()
+        appends = tuple(find_appends(view.files))
+        position = Position(self.config.incarnation, view.store_now_ms, appends, lease_id, rebuilds)
         if starts_with_all:
             names = _find_living(view)
             self._states[names] = _fold_some(view, names)
-            return replace(position, open=Piecewise(names, is_state=True, done_count=0))
+            return replace(position, open=Slice(names, is_state=True))
         if starting_ms is None:
             return position
         self._require_known(starting_ms, view)
-        taken = tuple(name for name in appends if _time_of(self._paths, name) <= starting_ms)
-        return replace(position, taken=taken)
+        return replace(position, taken=tuple(name for name in appends if _time_of(name) <= starting_ms))
 
     def look(self, start: Position, *, budget: Budget = NO_BUDGET, until: frozenset[str] | None = None) -> Position:
         """Return the position up to which rows can be delivered now; ``start`` itself if there is nothing new.
@@ -128,42 +106,39 @@ class Follower:
         self._hold(start)
         lease_id = self._find_young_lease() or self._take_lease()
         rebuilds = self._count_rebuilds()
-        heads = self._reader.heads.read()
+        heads = self._table.read_heads()
         self._require_unbroken(start, rebuilds)
         spent = Spent(budget)
-        known = set(start.taken)
         taken: list[str] = []
-        opened: Piecewise | None = None
-        if start.open is not None:
-            opened = self._advance(start.open, spent)
-            if opened is None and not start.open.is_state:
-                taken += start.open.logs
-                known.update(start.open.logs)
-        if opened is None:
-            for name in _find_appends(heads):
-                if name in known or (until is not None and name not in until):
+        left = start.open and self._deliver(start.open, spent)
+        if start.open is not None and left is None and not start.open.is_state:
+            taken += start.open.logs
+        if left is None:
+            for name in find_appends(heads.files, taken={*start.taken, *taken}):
+                if until is not None and name not in until:
                     continue
                 if spent.is_over:
                     break
-                opened = self._advance(Piecewise((name,), is_state=False, done_count=0), spent)
-                if opened is not None:
+                left = self._deliver(Slice((name,)), spent)
+                if left is not None:
                     break
                 taken.append(name)
-        if not spent.file_count and opened == start.open and not self._is_old(start, heads, until=until):
+        # Renewed although there is nothing new: an idle table must not outlive it.
+        is_old = until is None and heads.store_now_ms - start.read_ms >= self.config.log_grace_ms // 2
+        if not spent.file_count and left == start.open and not is_old:
             return start
-        present = {log_name(file.key) for file in heads.files}
         return Position(
-            incarnation=self._config.incarnation,
+            incarnation=self.config.incarnation,
             read_ms=heads.store_now_ms,
-            taken=tuple(sorted({*(name for name in start.taken if name in present), *taken})),
+            taken=advance(start.taken, heads.files, decided=taken),
             lease_id=lease_id,
             rebuilds=rebuilds,
-            open=opened if opened is None or opened.done_count or opened.is_state else None,
+            open=left if left is None or left.first or left.is_state else None,
         )
 
     def list_appends(self) -> frozenset[str]:
         """Return the names of the appends that the log has now. Raises HaltError, Unavailable."""
-        return frozenset(_find_appends(self._reader.heads.read()))
+        return frozenset(find_appends(self._table.read_heads().files))
 
     def files_between(self, start: Position, end: Position) -> tuple[FileMarker, ...]:
         """Return the data files to be delivered by going from one position to another; the same whenever it is asked.
@@ -190,32 +165,32 @@ class Follower:
         # Not newer ones: a position behind this one may have been planned already.
         for lease in [each for each in tuple(self._leases.values()) if each.at_ms < kept.at_ms]:
             self._leases.pop(lease.lease_id, None)
-            release_lease(TableStore(self._store, self._paths), lease.lease_id)
+            release_lease(self._table, lease.lease_id)
 
     def renew_leases(self) -> None:
         """Renew what is held. One that has ended is forgotten: the next look finds out what that means."""
         for lease_id in list(self._leases):
             try:
-                renewed = renew_lease(
-                    TableStore(self._store, self._paths), lease_id, clock=self._clock, ttl_ms=self._lease_ms
-                )
+                renewed = self._renew(lease_id)
             except NotFound:
                 self._leases.pop(lease_id, None)
                 continue
             if lease_id in self._leases:  # it may have been settled meanwhile
                 self._leases[lease_id] = renewed
 
+    def _renew(self, lease_id: str) -> Lease:
+        return renew_lease(self._table, lease_id, clock=self._table.clock, ttl_ms=self._lease_ms)
+
     def _take_lease(self) -> str | None:
         if not self._lease_ms:
             return None
         # L2: before the log is listed: an append that is not seen then dies later than this, and is held.
         try:
-            table = Table.open(TableStore(self._store, self._paths), clock=self._clock, reader=self._reader)
-            lease = acquire_lease(table, ttl_ms=self._lease_ms, holder=self._holder)
+            lease = acquire_lease(self._table, ttl_ms=self._lease_ms, holder=self._table.owner or "follower")
         except (BelowHorizon, Overloaded):
             return None  # a committer's clock is ahead, or there are too many: the grace periods have to do for now
         self._leases[lease.lease_id] = lease
-        self._taken_ms = {lease.lease_id: self._clock.monotonic_ms()}
+        self._taken_ms = {lease.lease_id: self._table.clock.monotonic_ms()}
         return lease.lease_id
 
     def _hold(self, start: Position) -> None:
@@ -223,15 +198,13 @@ class Follower:
         if start.lease_id is None or not self._lease_ms or start.lease_id in self._leases:
             return
         try:
-            self._leases[start.lease_id] = renew_lease(
-                TableStore(self._store, self._paths), start.lease_id, clock=self._clock, ttl_ms=self._lease_ms
-            )
+            self._leases[start.lease_id] = self._renew(start.lease_id)
         except NotFound:
             return
 
     def _find_young_lease(self) -> str | None:
         """Return the newest lease, if it does not hold much more than a new one would."""
-        oldest_ms = self._clock.monotonic_ms() - self._config.log_grace_ms
+        oldest_ms = self._table.clock.monotonic_ms() - self.config.log_grace_ms
         young = [
             lease for lease in tuple(self._leases.values()) if self._taken_ms.get(lease.lease_id, oldest_ms) > oldest_ms
         ]
@@ -239,37 +212,33 @@ class Follower:
 
     def _require_unbroken(self, start: Position, rebuilds: int) -> None:
         """Raise PositionLost unless it is certain that no append came and went since a position was made (L2)."""
-        problem = None
         # WARN: the clock is read after the log: what was still there when the log was read is what counts.
-        now_ms = self._store.list_page(self._paths.config_key, limit=1).store_now_ms
+        now_ms = self._table.read_store_clock()
+        log_grace_ms = self.config.log_grace_ms
         lease = self._leases.get(start.lease_id or "")
         is_leased = lease is not None and now_ms < lease.expires_ms
-        if not is_leased and now_ms + _STORE_MARGIN_MS >= start.read_ms + self._config.log_grace_ms:
+        if not is_leased and now_ms + _STORE_MARGIN_MS >= start.read_ms + log_grace_ms:
             problem = (
                 f"it was made at {format_ms(start.read_ms)}, no lease has lasted since, and the log forgets appends "
-                f"that were merged {self._config.log_grace_ms} ms ago"
+                f"that were merged {log_grace_ms} ms ago"
             )
         elif rebuilds != start.rebuilds:
             problem = "the log was rebuilt since (icedb rebuild)"
-        if problem is None:
+        else:
             return
         message = (
-            f"table {self._paths.name}: this position is lost: {problem}; rows may have come that it would miss. Begin "
+            f"table {self._table.name}: this position is lost: {problem}; rows may have come that it would miss. Begin "
             "anew from where you choose, or accept that"
         )
-        if not self._accepts_gaps:
+        if self._on_gap is None:
             raise PositionLost(message)
         self._on_gap(message)
 
-    def _is_old(self, start: Position, heads: LogHeads, *, until: frozenset[str] | None) -> bool:
-        """Whether a position should be renewed although there is nothing new: an idle table must not outlive it."""
-        return until is None and heads.store_now_ms - start.read_ms >= self._config.log_grace_ms // 2
-
     def _refresh_config(self, start: Position) -> None:
-        self._config = read_table_config(TableStore(self._store, self._paths))
-        if self._config.incarnation != start.incarnation:
+        self._table = self._table.renewed()
+        if self.config.incarnation != start.incarnation:
             raise PositionLost(
-                f"table {self._paths.name}: it was dropped since this position was made, and a table of that name is "
+                f"table {self._table.name}: it was dropped since this position was made, and a table of that name is "
                 "another one: begin anew"
             )
 
@@ -277,61 +246,63 @@ class Follower:
         horizon_ms = read_horizon_ms(view)
         if starting_ms < horizon_ms:
             raise BelowHorizon(
-                f"table {self._paths.name}: commits after {starting_ms} may be forgotten already; the oldest time to "
+                f"table {view.table}: commits after {starting_ms} may be forgotten already; the oldest time to "
                 f"begin from is {horizon_ms} ({format_ms(horizon_ms)}). Begin with all rows, or from there"
             )
         if starting_ms > view.store_now_ms + SECOND_MS:
             raise InvalidRequest(
-                f"table {self._paths.name}: {starting_ms} lies in the future of the store, which says "
+                f"table {view.table}: {starting_ms} lies in the future of the store, which says "
                 f"{view.store_now_ms}; leave the time out to begin now"
             )
 
     def _count_rebuilds(self) -> int:
-        return len(list_all(self._store, self._paths.rebuilds_prefix).objects)
+        return len(list_all(self._table.store, self._table.paths.rebuilds_prefix).objects)
 
-    def _advance(self, piece: Piecewise, spent: Spent) -> Piecewise | None:
+    def _deliver(self, piece: Slice, spent: Spent) -> Slice | None:
         """Deliver files of a piece within a budget; return what is left of it, ``None`` if nothing is."""
-        files = self._files_of(Slice(piece.logs, piece.is_state))
-        done = piece.done_count
+        files = self._files_of(piece)
+        done = piece.first
         while done < len(files) and spent.take(files[done]):
             done += 1
-        return None if done >= len(files) else replace(piece, done_count=done)
+        return None if done >= len(files) else replace(piece, first=done)
 
     def _files_of(self, part: Slice) -> tuple[FileMarker, ...]:
+        """Return the files of a slice, and those before and behind it."""
         if part.is_state:
             if part.logs not in self._states:
                 self._states = {part.logs: self._read_state(part.logs)}
             return self._states[part.logs]
         (name,) = part.logs
         if name not in self._commits:
-            while len(self._commits) >= MAX_CACHED_COMMITS:
-                self._commits.pop(next(iter(self._commits)))
             self._commits[name] = self._read_commit(name)
         return self._commits[name]
 
     def _read_commit(self, name: str) -> tuple[FileMarker, ...]:
-        key = f"{self._paths.log_prefix}{name}.jsonl"
+        key = self._key_of(name)
         try:
-            body = self._store.get(key).body
+            body = self._table.store.get(key).body
         except NotFound as error:
-            raise self._lost(key) from error
-        with naming_remedy(self._paths):
+            raise self._lost(name) from error
+        with naming_remedy(self._table.paths):
             log = decode_log_file(key, body)
         # As appended (V2): what was merged or removed since is in the store as long as this log file is (J2).
         return tuple(marker for marker in log.markers if marker.is_live)
 
     def _read_state(self, names: tuple[str, ...]) -> tuple[FileMarker, ...]:
         """Fold the log files of which a follower's first state was made: what came later does not count."""
-        view = self._reader.read()
+        view = self._table.read_log()
         missing = set(names) - {log_name(file.key) for file in view.files}
         if missing:
-            raise self._lost(f"{self._paths.log_prefix}{min(missing)}.jsonl")
+            raise self._lost(min(missing))
         return _fold_some(view, names)
 
-    def _lost(self, key: str) -> PositionLost:
+    def _key_of(self, name: str) -> str:
+        return f"{self._table.paths.log_prefix}{name}.jsonl"
+
+    def _lost(self, name: str) -> PositionLost:
         return PositionLost(
-            f"table {self._paths.name}: {key} is gone, which this position needs: no lease has lasted since it was "
-            "made. Begin anew from where you choose"
+            f"table {self._table.name}: {self._key_of(name)} is gone, which this position needs: no lease has lasted "
+            "since it was made. Begin anew from where you choose"
         )
 
 
@@ -350,15 +321,5 @@ def _fold_some(view: LogView, names: tuple[str, ...]) -> tuple[FileMarker, ...]:
     return tuple(fold(LogView(view.table, files, view.store_now_ms)).live)
 
 
-def _find_appends(heads: LogHeads) -> Iterator[str]:
-    return (
-        log_name(file.key) for file in heads.files if not file.log.is_seal and not parse_log_key(file.key).is_merged
-    )
-
-
-def _is_append(file: ListedLogFile) -> bool:
-    return not file.log.is_seal and not parse_log_key(file.key).is_merged
-
-
-def _time_of(paths: TablePaths, name: str) -> int:
-    return parse_log_key(f"{paths.log_prefix}{name}.jsonl").time_ms
+def _time_of(name: str) -> int:
+    return parse_log_key(f"{name}.jsonl").time_ms

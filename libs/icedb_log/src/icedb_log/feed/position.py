@@ -1,33 +1,61 @@
-"""How far a follower has got in the log of a table, and what lies between two positions. Pure, and the codec.
+"""What a reader of a table's changes has seen of its appends, and what comes next. Pure, and the codec.
 
-A position names the appends that are delivered, as far as their log files still exist: as a view's feed does (V1), and
-for the same reason a name may be forgotten when its log file is gone. Beside them stands what is being delivered in
-pieces, because it is larger than one batch: one commit, or the whole state with which a follower began.
+Views and followers read changes in the same way: a position names the appends that are taken, as far as their log files
+still exist. A log file that is gone is gone for good (W2, F4), so its name may be forgotten: no append is taken twice
+(V1, L1). A view keeps the names in the commits that have its rows, a follower in a :class:`Position` of its own. Beside
+them stands there what is being delivered in pieces, because it is larger than one batch: one commit, or the whole state
+that it began with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.keys import log_name, parse_log_key
+from icedb_log.model import FileMarker, ListedLogFile, ListedLogHead
 
 _FORMAT: Final = 1
 
+LogFiles = Iterable[ListedLogFile] | Iterable[ListedLogHead]
+
+
+def find_appends(files: LogFiles, *, taken: Collection[str] = ()) -> Iterator[str]:
+    """Yield the names of the appends among some log files that are not taken, in their order."""
+    for file in files:
+        name = log_name(file.key)
+        if name not in taken and not file.log.is_seal and not parse_log_key(file.key).is_merged:
+            yield name
+
+
+def advance(taken: Iterable[str], files: LogFiles, *, decided: Iterable[str]) -> tuple[str, ...]:
+    """Return the names to be kept when some more appends are taken, ascending (V1, L1).
+
+    Args:
+        taken: Names until now; one whose log file is gone is forgotten.
+        files: Log files that are there.
+        decided: Names that are taken now.
+    """
+    present = {log_name(file.key) for file in files}
+    return tuple(sorted({*(name for name in taken if name in present), *decided}))
+
 
 @dataclass(frozen=True, slots=True)
-class Piecewise:
-    """Files that are delivered in several pieces, in an order that is always the same.
+class Slice:
+    """Files that are delivered, or that are left to be: of one append, or of the state that a follower began with.
 
     Attributes:
-        logs: Names of log files: one append, whose files these are, or all log files of the state that a follower
-            began with, whose live files these are.
+        logs: Names of log files: one append, whose files these are, or all log files of the state, whose live files
+            these are. The order of the files is always the same.
         is_state: Whether it is the latter.
-        done_count: How many of the files are delivered.
+        first: Place of the first file.
+        last: Place behind the last file; ``None``: to the end.
     """
 
     logs: tuple[str, ...]
-    is_state: bool
-    done_count: int
+    is_state: bool = False
+    first: int = 0
+    last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +69,7 @@ class Position:
             those whose log files were there when the position was made.
         lease_id: The lease that holds what lies behind the position; ``None``: the grace periods alone.
         rebuilds: How often the table's log had been rebuilt.
-        open: What is delivered in part; ``None``: nothing.
+        open: What is left of what is delivered in part; ``None``: nothing.
     """
 
     incarnation: str
@@ -49,7 +77,7 @@ class Position:
     taken: tuple[str, ...]
     lease_id: str | None = None
     rebuilds: int = 0
-    open: Piecewise | None = None
+    open: Slice | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the position in the form in which a checkpoint keeps it."""
@@ -63,11 +91,7 @@ class Position:
         if self.lease_id is not None:
             value["lease"] = self.lease_id
         if self.open is not None:
-            value["open"] = {
-                "logs": list(self.open.logs),
-                "state": self.open.is_state,
-                "done": self.open.done_count,
-            }
+            value["open"] = {"logs": list(self.open.logs), "state": self.open.is_state, "done": self.open.first}
         return value
 
 
@@ -76,39 +100,20 @@ def read_position(value: Mapping[str, Any]) -> Position:
     try:
         if value["format"] != _FORMAT:
             raise ValueError(f"format {value['format']!r}")
-        opened = value.get("open")
+        left = value.get("open")
         return Position(
             incarnation=str(value["incarnation"]),
             read_ms=int(value["read_ms"]),
             taken=tuple(map(str, value["taken"])),
             lease_id=value.get("lease"),
             rebuilds=int(value["rebuilds"]),
-            open=None
-            if opened is None
-            else Piecewise(tuple(map(str, opened["logs"])), bool(opened["state"]), int(opened["done"])),
+            open=left and Slice(tuple(map(str, left["logs"])), bool(left["state"]), int(left["done"])),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequest(
             f"this checkpoint was not written by this release ({type(error).__name__}: {str(error)[:100]}): use the "
             "release that wrote it, or begin with a new checkpoint"
         ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Files to be delivered: some of those of one append, or of the state that a follower began with.
-
-    Attributes:
-        logs: As of :class:`Piecewise`.
-        is_state: As there.
-        first: Place of the first file.
-        last: Place behind the last file; ``None``: to the end.
-    """
-
-    logs: tuple[str, ...]
-    is_state: bool
-    first: int = 0
-    last: int | None = None
 
 
 def slices_between(start: Position, end: Position) -> tuple[Slice, ...]:
@@ -118,13 +123,53 @@ def slices_between(start: Position, end: Position) -> tuple[Slice, ...]:
     finished: tuple[str, ...] = ()
     if before is not None:
         is_same = after is not None and (after.logs, after.is_state) == (before.logs, before.is_state)
-        last = after.done_count if is_same and after is not None else None
-        if last != before.done_count:
-            found.append(Slice(before.logs, before.is_state, before.done_count, last))
+        last = after.first if is_same and after is not None else None
+        if last != before.first:
+            found.append(Slice(before.logs, before.is_state, before.first, last))
         finished = () if before.is_state else before.logs
         after = None if is_same else after
     known = {*start.taken, *finished}
-    found += [Slice((name,), is_state=False) for name in end.taken if name not in known]
+    found += [Slice((name,)) for name in end.taken if name not in known]
     if after is not None:
-        found.append(Slice(after.logs, after.is_state, 0, after.done_count))
+        found.append(Slice(after.logs, after.is_state, 0, after.first))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much one step of a follower may deliver; at least one file always.
+
+    Attributes:
+        max_files: Data files; ``None``: no limit.
+        max_bytes: Bytes of data files; ``None``: no limit.
+    """
+
+    max_files: int | None = None
+    max_bytes: int | None = None
+
+
+NO_BUDGET: Final = Budget()
+
+
+class Spent:
+    """What a step has delivered, against its budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._max_files = float("inf") if budget.max_files is None else budget.max_files
+        self._max_bytes = float("inf") if budget.max_bytes is None else budget.max_bytes
+        self.file_count = 0
+        self._size_bytes = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no file more may be delivered for certain."""
+        return self.file_count >= self._max_files or self._size_bytes >= self._max_bytes
+
+    def take(self, marker: FileMarker) -> bool:
+        """Count a file, if there is room for it."""
+        size_bytes = self._size_bytes + marker.size_bytes
+        if self.file_count and (self.file_count >= self._max_files or size_bytes > self._max_bytes):
+            return False
+        self.file_count += 1
+        self._size_bytes = size_bytes
+        return True

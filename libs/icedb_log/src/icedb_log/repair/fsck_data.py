@@ -202,14 +202,7 @@ class Inspection:
 def check_data(seen: Inspection) -> None:
     """Report what is missing, unnamed or resized, and what does not belong here. Raises Unavailable."""
     found, walk, before, after, config = seen.found, seen.walk, seen.before, seen.after, seen.config
-    for info in walk.strays:
-        found.add("stray-below-log", info.key)
-    for info in walk.unknown:
-        if not info.key.startswith(seen.table.paths.staging_prefix):
-            found.add("unknown-object", info.key, size_bytes=info.size_bytes)
-    if walk.future:
-        info, ahead_ms = walk.future[0]
-        found.add("store-clock:objects", info.key, count=len(walk.future), minutes=ahead_ms / 60_000)
+    _check_strangers(seen)
     for path, size_bytes in walk.resized.items():
         marker = after.live.get(path)
         if marker is not None and marker.size_bytes != size_bytes:
@@ -226,6 +219,18 @@ def check_data(seen: Inspection) -> None:
         for path in seen.still_missing(early):
             found.add("dangling-dead", path, minutes=(gone_ms[path] - after.store_now_ms) / 60_000)
     _check_unnamed(seen)
+
+
+def _check_strangers(seen: Inspection) -> None:
+    found, walk = seen.found, seen.walk
+    for info in walk.strays:
+        found.add("stray-below-log", info.key)
+    for info in walk.unknown:
+        if not info.key.startswith(seen.table.paths.staging_prefix):
+            found.add("unknown-object", info.key, size_bytes=info.size_bytes)
+    if walk.future:
+        info, ahead_ms = walk.future[0]
+        found.add("store-clock:objects", info.key, count=len(walk.future), minutes=ahead_ms / 60_000)
 
 
 def _gone_from(files: Iterable[ListedLogFile], grace_ms: int) -> dict[str, int]:

@@ -209,10 +209,10 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
     erasures = list_erasures(table, limit=_ALL)
     runs = [run for each in erasures for run in each.runs]
     pinned, has_unread_pins = _read_pins(table)
-    views = tuple(each.view for each in list_registrations(store, paths) if each.state != "detached")
+    views = tuple(each.view for each in list_registrations(table) if each.state != "detached")
     holds_single = bool(views or has_unread_pins)
     records = [each.record for each in read_records(table)]
-    source = None if config.view_of is None else source_of(paths, config)
+    source = None if config.view_of is None else source_of(table, config)
     return RebuildEvidence(
         paths=paths,
         config=config,
@@ -230,7 +230,7 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
         holds_single_files=holds_single,
         views=views,
         staged_count=len(list_all(store, paths.staging_prefix).objects),
-        source_names=None if source is None else tuple(log_name(key) for key in list_appends(store, source)),
+        source_names=None if source is None else tuple(log_name(key) for key in list_appends(source)),
     )
 
 

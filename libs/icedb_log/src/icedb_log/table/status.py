@@ -171,15 +171,15 @@ def _find_lost(table: Table, view: LogView) -> tuple[str, ...]:
 
 
 def _read_view(view: Table, read_source: Callable[[TablePaths], LogReader] | None) -> ViewLag:
-    paths = source_of(view.paths, view.config)
+    source = source_of(view, view.config)
     try:
-        registration = read_registration(view.store, paths, view.name)
+        registration = read_registration(source, view.name)
         if registration is not None and registration.state == "detached":
             # Its source may have been dropped since, and purged: the registration is still there.
-            return ViewLag(view.name, paths.name, "detached", 0, 0, count_refused(view))
-        return read_view_lag(view, view.other(paths, reader=read_source(paths) if read_source else None))
+            return ViewLag(view.name, source.name, "detached", 0, 0, count_refused(view))
+        return read_view_lag(view, view.other(source.paths, reader=read_source(source.paths) if read_source else None))
     except (NotFound, HaltError):  # the source's own trouble: the view's figures are there all the same
-        return ViewLag(view.name, paths.name, "broken", 0, 0, 0)
+        return ViewLag(view.name, source.name, "broken", 0, 0, 0)
 
 
 def measure_backlog(log: LogState, *, paths: TablePaths, config: TableConfig) -> Backlog:
