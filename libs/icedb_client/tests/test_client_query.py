@@ -7,8 +7,8 @@ import duckdb
 import pytest
 from icedb_client.client import Client
 from icedb_client.duck import lock, open_duckdb
+from icedb_client.requests import to_filters
 from icedb_client.settings import ClientSettings
-from icedb_client.snapshots import to_filters
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.table.partitions import PartitionFilter

@@ -7,22 +7,21 @@ Has no code of its own for what a client does. What asks the snapshot service is
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, cast
 
 from icedb_log.errors import InvalidRequest
 
-from icedb_client.client import Client
-from icedb_client.reads import Reads, check_names
-from icedb_client.requests import Answerer, Request, SnapshotEvent
+from icedb_client.client import Client, check_names
+from icedb_client.requests import Answerer, SnapshotEvent
 from icedb_client.snapshots import Snapshot
 
 if TYPE_CHECKING:
     from icedb_log.store.stores import S3Options
 
     from icedb_client.file_list import FileList
-    from icedb_client.grpc_snapshots import AioSnapshots
+    from icedb_client.grpc_reads import ServiceReads
     from icedb_client.requests import LeaseInfo
 
 _Given = ParamSpec("_Given")
@@ -155,12 +154,13 @@ class AsyncSnapshot:
 
 
 def _asking(
-    method: Callable[Concatenate[Reads, _Given], _Answer],
+    method: Callable[Concatenate[Client, _Given], _Answer],
 ) -> Callable[Concatenate["AsyncClient", _Given], Awaitable[_Answer]]:
-    """Await what a method of :class:`Reads` asks for: it runs as it stands, over :class:`_AwaitedReads`."""
+    """Await what a method of the client asks for: it runs as it stands, over an answerer whose answers are awaited."""
 
     async def call(self: "AsyncClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
-        answer: Any = method(self._reads, *args, **kwargs)
+        asking: Any = _Asking(self._answerer())
+        answer: Any = method(asking, *args, **kwargs)
         found: _Answer = await answer
         return found
 
@@ -169,7 +169,7 @@ def _asking(
 
 
 def _asking_for_snapshot(
-    method: Callable[Concatenate[Reads, _Given], Snapshot],
+    method: Callable[Concatenate[Client, _Given], Snapshot],
 ) -> Callable[Concatenate["AsyncClient", _Given], Awaitable[AsyncSnapshot]]:
     ask = _asking(method)
 
@@ -180,19 +180,21 @@ def _asking_for_snapshot(
     return call
 
 
-class _AwaitedReads(Reads):
-    """Reading methods that return what is to be awaited: each ends with ``return self._ask(…)``."""
+class _Asking:
+    """All that the reading methods of a client need of it."""
 
-    def __init__(self, client: "AsyncClient") -> None:
-        self._client = client
+    def __init__(self, answerer: "ServiceReads | _InThreads") -> None:
+        self.answerer = answerer
 
-    def _ask(self, request: Request[Any]) -> Any:
-        return self._client.ask(request)
 
-    @property
-    def answerer(self) -> Answerer:
-        """Not for this class: what blocks runs in a thread, with the client that is wrapped."""
-        raise InvalidRequest("this method blocks: it belongs into a thread")
+class _InThreads:
+    """An answerer each of whose methods runs in a thread."""
+
+    def __init__(self, answerer: Answerer) -> None:
+        self._answerer = answerer
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return partial(asyncio.to_thread, getattr(self._answerer, name))
 
 
 class AsyncClient:
@@ -205,8 +207,7 @@ class AsyncClient:
 
     def __init__(self, **arguments: Any) -> None:
         self.wrapped = Client(**arguments)
-        self._reads = _AwaitedReads(self)
-        self._aio: AioSnapshots | None = None
+        self._aio: ServiceReads | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
@@ -224,12 +225,6 @@ class AsyncClient:
             await aio.close()
         await asyncio.to_thread(self.wrapped.close)
 
-    async def ask(self, request: Request[Any]) -> Any:
-        """Return the answer to a request; see :class:`icedb_client.requests.Answerer`."""
-        if self.wrapped.settings.snapshot_address is None:
-            return await asyncio.to_thread(self.wrapped.answerer.ask, request)
-        return await self._service().ask(request)
-
     async def watch(self, tables: Sequence[str] = ()) -> AsyncIterator[SnapshotEvent]:
         """See :meth:`icedb_client.Client.watch`."""
         names = check_names(tables)
@@ -241,10 +236,10 @@ class AsyncClient:
             async for event in events:
                 yield event
 
-    snapshot = _asking_for_snapshot(Reads.snapshot)
-    tables = _asking(Reads.tables)
-    table = _asking(Reads.table)
-    changes = _asking(Reads.changes)
+    snapshot = _asking_for_snapshot(Client.snapshot)
+    tables = _asking(Client.tables)
+    table = _asking(Client.table)
+    changes = _asking(Client.changes)
     reading = entering_in_thread(Client.reading, AsyncSnapshot)
     query = in_thread(Client.query)
     table_config = in_thread(Client.table_config)
@@ -254,12 +249,22 @@ class AsyncClient:
     producer = in_thread(Client.producer)
     wait_committed = in_thread(Client.wait_committed)
 
-    def _service(self) -> "AioSnapshots":
+    def _answerer(self) -> "ServiceReads | _InThreads":
+        if self.wrapped.settings.snapshot_address is None:
+            return _InThreads(self.wrapped.answerer)
+        return self._service()
+
+    def _service(self) -> "ServiceReads":
         loop = asyncio.get_running_loop()
         if self._aio is None:
-            from icedb_client.grpc_snapshots import AioSnapshots  # noqa: PLC0415 - gRPC only if it is used
+            from icedb_client.grpc_reads import Awaiting, ServiceReads  # noqa: PLC0415 - gRPC only if it is used
 
-            self._aio = AioSnapshots(self.wrapped.settings, clock=self.wrapped.clock, answerer=self.wrapped.answerer)
+            self._aio = ServiceReads(
+                self.wrapped.settings,
+                clock=self.wrapped.clock,
+                transport=Awaiting(),
+                answerer=self.wrapped.answerer,
+            )
             self._loop = loop
         if self._loop is not loop:
             raise InvalidRequest("this client belongs to another event loop: make one for each")

@@ -1,4 +1,4 @@
-"""DuckDB over snapshots: how a snapshot becomes SQL that reads exactly its rows.
+"""DuckDB over snapshots: how a snapshot becomes SQL that reads exactly its rows, and queries over many of them.
 
 Every column of the table is there with its type, whichever files have it; partition fields that are no columns follow
 as text; the snapshot's condition is applied to the rows. Whoever reads a snapshot reads it through here.
@@ -23,7 +23,7 @@ from icedb_log.store.stores import S3Options
 from icedb_log.table.partitions import HIVE_NULL, decode_partition_value
 from icedb_log.texts import is_text, quote_name, quote_text
 
-from icedb_client.reads import ReadLease, hold_while_reading, release_hold, take_hold
+from icedb_client.leases import ReadLease, hold_while_reading, take_hold
 from icedb_client.snapshots import Snapshot
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ _FILE_NAME: Final = "filename"
 """DuckDB skips files by conditions on the column of this name, and of no other."""
 _OTHER_FILE_NAME: Final = "icedb_file_name__"
 MAX_BATCH_ROWS: Final = 10_000_000
+MAX_TABLES: Final = 100
+"""Tables of one query."""
+_READING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_UNKNOWN_TABLE: Final = re.compile(r"Catalog Error: Table with name (?P<name>.+?) does not exist!", re.DOTALL)
 
 
 def first_line(error: BaseException) -> str:
@@ -188,12 +192,8 @@ class Rows:
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
             self._check()
-            try:
+            with _explained_query():
                 answer = method(*args, **kwargs)
-            except UNREADABLE as error:
-                raise unreadable(error) from error
-            except duckdb.Error as error:
-                raise InvalidRequest(f"the query failed: {why_it_failed(error)}") from error
             self._check()
             return answer
 
@@ -207,7 +207,8 @@ class Rows:
 def create_view(con: duckdb.DuckDBPyConnection, snapshot: Snapshot, *, view: str) -> str:
     """Make a snapshot a view; see :meth:`icedb_client.snapshots.Snapshot.duckdb`."""
     _prepare(con, snapshot)
-    _execute(con, f"CREATE OR REPLACE TEMP VIEW {quote_name(view)} AS {select_from(snapshot)}", snapshot)
+    with explained(snapshot):
+        con.execute(f"CREATE OR REPLACE TEMP VIEW {quote_name(view)} AS {select_from(snapshot)}")
     return view
 
 
@@ -373,16 +374,22 @@ def explained(snapshot: Snapshot) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _explained_query() -> Iterator[None]:
+    """Turn what DuckDB says about a query into our errors."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise unreadable(error) from error
+    except duckdb.Error as error:
+        raise InvalidRequest(f"the query failed: {why_it_failed(error)}") from error
+
+
 def _prepare(con: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
     if len(snapshot.files) and snapshot.files[0].presigned_url is not None:
         load_httpfs(con)
     elif snapshot.s3 is not None:
         prepare_s3(con, snapshot.s3)
-
-
-def _execute(con: duckdb.DuckDBPyConnection, sql: str, snapshot: Snapshot) -> None:
-    with explained(snapshot):
-        con.execute(sql)
 
 
 def unreadable(error: Exception) -> Unavailable:
@@ -439,24 +446,20 @@ def read_polars(snapshot: Snapshot, columns: Sequence[str] | None) -> "pl.DataFr
 
 def _stream(pa: Any, snapshot: Snapshot, columns: Sequence[str] | None, batch_rows: int) -> Iterator[Any]:
     """Yield the schema, then each batch, holding the files until the last one is taken."""
-    hold = take_hold(snapshot)
-    try:
-        with open_duckdb() as con:
-            rows = select_rows(con, snapshot, columns=columns)
+    with take_hold(snapshot) as hold, open_duckdb() as con:
+        rows = select_rows(con, snapshot, columns=columns)
+        with explained(snapshot):
+            reader = rows.to_arrow_reader(batch_rows)
+        schema = _in_utc(pa, reader.schema)
+        yield schema
+        while True:
+            if hold is not None:
+                hold.check()
             with explained(snapshot):
-                reader = rows.to_arrow_reader(batch_rows)
-            schema = _in_utc(pa, reader.schema)
-            yield schema
-            while True:
-                if hold is not None:
-                    hold.check()
-                with explained(snapshot):
-                    batch = next(reader, None)
-                if batch is None:
-                    return
-                yield batch.cast(schema)
-    finally:
-        release_hold(snapshot, hold)
+                batch = next(reader, None)
+            if batch is None:
+                return
+            yield batch.cast(schema)
 
 
 def _in_utc(pa: Any, schema: Any) -> Any:
@@ -472,3 +475,105 @@ def _require(package: str, *, extra: str, what: str) -> Any:
         raise InvalidRequest(
             f"{what} needs {package}, which is not installed: pip install 'icedb-client[{extra}]'"
         ) from error
+
+
+def find_snapshots(sql: str, read: Callable[[str], Snapshot]) -> dict[str, Snapshot]:
+    """Return the snapshot of each table that a query names, by name.
+
+    The query is bound, not run, on a connection that can open no file: DuckDB says which names are tables (and not
+    columns, aliases or parts of the query itself).
+
+    Args:
+        sql: The query.
+        read: Returns the snapshot of a table.
+
+    Raises:
+        InvalidRequest: Not SQL, more than one statement, or one that does not only read tables.
+        NotFound: Whatever ``read`` raises.
+    """
+    found: dict[str, Snapshot] = {}
+    with duckdb.connect(config={**OFFLINE, "enable_external_access": "false"}) as con:
+        _check_statement(con, sql)
+        while len(found) <= MAX_TABLES:
+            name = _first_unknown_table(con, sql, tables=found)
+            if name is None:
+                return found
+            if name in found:
+                raise InvalidRequest(f"the query names table {name!r} in a way that DuckDB does not resolve")
+            found[name] = read(name)
+            con.execute(f"CREATE TEMP VIEW {quote_name(name)} AS {select_empty(found[name])}")
+    raise InvalidRequest(f"the query names more than {MAX_TABLES} tables")
+
+
+def _check_statement(con: duckdb.DuckDBPyConnection, sql: str) -> None:
+    try:
+        statements = con.extract_statements(sql)
+    except duckdb.Error as error:
+        raise InvalidRequest(f"the query is not understood: {first_line(error)}") from error
+    if len(statements) != 1:
+        raise InvalidRequest(f"give one statement, not {len(statements)}")
+    if statements[0].type not in _READING:
+        raise InvalidRequest(
+            f"{statements[0].type.name} is not allowed: tables are read only here; "
+            "use SELECT, WITH, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
+        )
+
+
+def _first_unknown_table(con: duckdb.DuckDBPyConnection, sql: str, *, tables: Mapping[str, Snapshot]) -> str | None:
+    try:
+        con.sql(sql)
+    except duckdb.PermissionException as error:
+        raise InvalidRequest(
+            f"a query reads the warehouse's tables and nothing else ({first_line(error)}); "
+            "for other files use Snapshot.duckdb with a connection of your own"
+        ) from error
+    except duckdb.Error as error:
+        match = _UNKNOWN_TABLE.match(str(error))
+        if match is None:
+            empty = next((name for name, snapshot in tables.items() if snapshot.last_commit_ms is None), None)
+            if empty is not None:
+                declared = ", ".join(tables[empty].schema)
+                raise InvalidRequest(
+                    f"table {empty!r} has no columns at this time{f' but {declared}' if declared else ''}: nothing was "
+                    f"committed to it yet. Events that wait show in `icedb status {empty}`, and those that could not "
+                    f"be committed in `icedb quarantine list {empty}`. DuckDB says: {first_line(error)}"
+                ) from error
+            raise InvalidRequest(f"the query is refused: {first_line(error)}") from error
+        return match["name"].lower()  # as DuckDB, which does not tell cases apart
+    return None
+
+
+def query_one(snapshot: Snapshot, sql: str) -> Rows:
+    """See :meth:`Snapshot.sql`."""
+
+    def read(name: str) -> Snapshot:
+        if name != snapshot.table:
+            raise InvalidRequest(
+                f"the query names {name[:80]!r}: this snapshot is of table {snapshot.table!r} alone; "
+                "Client.query reads several"
+            )
+        return snapshot
+
+    return run(sql, find_snapshots(sql, read))
+
+
+def run(sql: str, snapshots: Mapping[str, Snapshot]) -> Rows:
+    """Run a checked query on a connection of its own that can open the files of these snapshots and nothing else.
+
+    Raises:
+        InvalidRequest: DuckDB refuses it; its own words.
+        Unavailable: A data file could not be read.
+    """
+    with ExitStack() as undo:
+        con = undo.enter_context(open_duckdb())
+        releasing = undo.enter_context(ExitStack())
+        leases = []
+        for snapshot in snapshots.values():
+            if (hold := releasing.enter_context(take_hold(snapshot))) is not None:
+                leases.append(hold)
+            create_view(con, snapshot, view=snapshot.table)
+        lock(con, [uri for snapshot in snapshots.values() for uri in snapshot.files.uris])
+        with _explained_query():
+            relation = con.sql(sql)
+        undo.pop_all()
+        return Rows(relation, connection=con, leases=leases, releasing=releasing)

@@ -43,10 +43,20 @@ class FileList(Sequence[DataFile]):
     """Data files, ascending by path. A sequence of :class:`DataFile`; equal to any sequence of the same files."""
 
     @abstractmethod
-    def __iter__(self) -> Iterator[DataFile]: ...
+    def _entries(self) -> Iterator[Any]:
+        """Yield each file as it came."""
 
     @abstractmethod
-    def _at(self, index: int) -> DataFile: ...
+    def _entry(self, index: int) -> Any:
+        """Return one file as it came."""
+
+    @abstractmethod
+    def _describe(self, entry: Any, known: dict[str, Mapping[str, str | None]]) -> DataFile:
+        """Return a file; those of one partition share what ``known`` has of it."""
+
+    def __iter__(self) -> Iterator[DataFile]:
+        known: dict[str, Mapping[str, str | None]] = {}
+        return (self._describe(entry, known) for entry in self._entries())
 
     @property
     @abstractmethod
@@ -83,11 +93,11 @@ class FileList(Sequence[DataFile]):
 
     def __getitem__(self, index: int | slice) -> DataFile | tuple[DataFile, ...]:
         if isinstance(index, slice):
-            return tuple(self._at(place) for place in range(*index.indices(len(self))))
+            return tuple(self._describe(self._entry(place), {}) for place in range(*index.indices(len(self))))
         place = index + len(self) if index < 0 else index
         if not 0 <= place < len(self):
             raise IndexError(f"file {index} of {len(self)}")
-        return self._at(place)
+        return self._describe(self._entry(place), {})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
@@ -119,35 +129,46 @@ class WireFiles(FileList):
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[DataFile]:
-        known: dict[str, Mapping[str, str | None]] = {}
-        return (_of_wire(file, known) for file in self._all)
-
-    @property
-    def _all(self) -> Iterator[Any]:
+    def _entries(self) -> Iterator[Any]:
         return chain.from_iterable(self._pages)
 
-    def _at(self, index: int) -> DataFile:
+    def _entry(self, index: int) -> Any:
         for page in self._pages:
             if index < len(page):
-                return _of_wire(page[index], {})
+                return page[index]
             index -= len(page)
         raise IndexError(index)
+
+    def _describe(self, entry: Any, known: dict[str, Mapping[str, str | None]]) -> DataFile:
+        folder = entry.path.rpartition("/")[0]
+        if folder not in known:
+            known[folder] = {
+                each.name: each.value if each.HasField("value") else None for each in entry.partition_values
+            }
+        return DataFile(
+            path=entry.path,
+            uri=entry.uri,
+            size_bytes=entry.size_bytes,
+            row_count=entry.row_count if entry.HasField("row_count") else None,
+            partition=known[folder],
+            created_ms=entry.created_ms,
+            presigned_url=entry.presigned_url if entry.HasField("presigned_url") else None,
+        )
 
     @property
     def paths(self) -> list[str]:
         """See :class:`FileList`."""
-        return [file.path for file in self._all]
+        return [file.path for file in self._entries()]
 
     @property
     def uris(self) -> list[str]:
         """See :class:`FileList`."""
-        return [file.presigned_url or file.uri for file in self._all]
+        return [file.presigned_url or file.uri for file in self._entries()]
 
     @property
     def size_bytes(self) -> int:
         """See :class:`FileList`."""
-        return sum(file.size_bytes for file in self._all) if self._size_bytes is None else self._size_bytes
+        return sum(file.size_bytes for file in self._entries()) if self._size_bytes is None else self._size_bytes
 
     @property
     def row_count(self) -> int | None:
@@ -182,12 +203,25 @@ class MarkerFiles(FileList):
     def __len__(self) -> int:
         return len(self._markers)
 
-    def __iter__(self) -> Iterator[DataFile]:
-        known: dict[str, Mapping[str, str | None]] = {}
-        return (self._describe(marker, known) for marker in self._markers)
+    def _entries(self) -> Iterator[FileMarker]:
+        return iter(self._markers)
 
-    def _at(self, index: int) -> DataFile:
-        return self._describe(self._markers[index], {})
+    def _entry(self, index: int) -> FileMarker:
+        return self._markers[index]
+
+    def _describe(self, entry: FileMarker, known: dict[str, Mapping[str, str | None]]) -> DataFile:
+        folder = self._partition_of(entry.path)
+        if folder not in known:
+            known[folder] = read_partition_values(folder)
+        return DataFile(
+            entry.path,
+            self._uri(entry.path),
+            entry.size_bytes,
+            entry.row_count,
+            known[folder],
+            entry.created_ms,
+            self._presign(entry.path) if self._presign is not None else None,
+        )
 
     @property
     def paths(self) -> list[str]:
@@ -199,46 +233,12 @@ class MarkerFiles(FileList):
         """See :class:`FileList`."""
         return list(map(self._presign or self._uri, self.paths))
 
-    @cached_property
+    @property
     def size_bytes(self) -> int:
         """See :class:`FileList`."""
         return self._markers.size_bytes
 
-    @cached_property
+    @property
     def row_count(self) -> int | None:
         """See :class:`FileList`."""
         return self._markers.row_count
-
-    def _describe(self, marker: FileMarker, known: dict[str, Mapping[str, str | None]]) -> DataFile:
-        folder = self._partition_of(marker.path)
-        partition = known.get(folder)
-        if partition is None:
-            partition = known[folder] = read_partition_values(folder)
-        return DataFile(
-            marker.path,
-            self._uri(marker.path),
-            marker.size_bytes,
-            marker.row_count,
-            partition,
-            marker.created_ms,
-            self._presign(marker.path) if self._presign is not None else None,
-        )
-
-
-def _of_wire(file: Any, known: dict[str, Mapping[str, str | None]]) -> DataFile:
-    """Return a file; those of one partition share what ``known`` has of it."""
-    path = file.path
-    folder = path.rpartition("/")[0]
-    partition = known.get(folder)
-    if partition is None:
-        partition = {each.name: each.value if each.HasField("value") else None for each in file.partition_values}
-        known[folder] = partition
-    return DataFile(
-        path=path,
-        uri=file.uri,
-        size_bytes=file.size_bytes,
-        row_count=file.row_count if file.HasField("row_count") else None,
-        partition=partition,
-        created_ms=file.created_ms,
-        presigned_url=file.presigned_url if file.HasField("presigned_url") else None,
-    )

@@ -1,9 +1,9 @@
-"""What a reader asks and is answered: requests, times, partitions, and the values of the answers."""
+"""What a reader asks and is answered: times, partitions, the values of the answers, and who answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import MAX_MS
@@ -11,6 +11,9 @@ from icedb_log.table.partitions import PartitionFilter
 from icedb_log.table.table_config import PartitionField
 
 from icedb_client.file_list import FileList
+
+if TYPE_CHECKING:
+    from icedb_client.snapshots import Snapshot
 
 Time = datetime | date | str | int
 """A datetime, a date (its first moment), ISO 8601 text, or unix milliseconds. What names no zone is UTC."""
@@ -98,10 +101,6 @@ def _as_text(name: str, value: object) -> str:
     raise InvalidRequest(
         f"partition {name}: {value!r} is a {type(value).__name__}; give text, a number, a date, a list of them or None"
     )
-
-
-AnswerT = TypeVar("AnswerT")
-AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,77 +193,85 @@ class LeaseInfo:
     expires_ms: int
 
 
-class Request(Generic[AnswerT_co]):
-    """Something that can be asked; the parameter is the type of the answer."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class TablesRequest(Request[tuple[str, ...]]):
-    """Which tables there are."""
-
-    glob: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TableRequest(Request[TableInfo]):
-    """What a table is."""
+class SnapshotRequest:
+    """Which files are live. Fields as of :meth:`icedb_client.Client.snapshot`."""
 
     table: str
+    as_of_ms: int | None = None
+    pin: str | None = None
+    filters: Sequence[PartitionFilter] = ()
+    where: str | None = None
     max_staleness_ms: int | None = None
+    min_commit: str | None = None
+    presign_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChangesRequest(Request[Changes]):
-    """Which files came and went between two times."""
+def make_request(
+    table: str,
+    *,
+    partitions: Partitions = None,
+    as_of: Time | None = None,
+    where: str | None = None,
+    pin: str | None = None,
+    min_commit: str | None = None,
+    max_staleness_ms: int | None = None,
+    presign_ms: int | None = None,
+) -> SnapshotRequest:
+    """Check what a caller wrote, as far as no table has to be known for it. Raises InvalidRequest."""
+    if pin is not None and as_of is not None:
+        raise InvalidRequest("a pin has its own time: give either a pin or a time")
+    if min_commit is not None and pin is not None:
+        raise InvalidRequest("a pin never changes: give either a pin or min_commit")
+    if where is not None:
+        from icedb_client.duck import check_condition  # noqa: PLC0415 - DuckDB is loaded by those who need it
 
-    table: str
-    from_ms: int
-    to_ms: int | None = None
-    max_staleness_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AcquireLease(Request[LeaseInfo]):
-    """Hold a table as it was at a time, and at any time since."""
-
-    table: str
-    ttl_ms: int
-    at_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RenewLease(Request[LeaseInfo]):
-    """Let a lease last for ``ttl_ms`` from now on."""
-
-    table: str
-    lease_id: str
-    ttl_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseLease(Request[None]):
-    """End a lease."""
-
-    table: str
-    lease_id: str
+        check_condition(where)
+    return SnapshotRequest(
+        table,
+        as_of_ms=None if as_of is None else to_ms(as_of, what="as_of"),
+        pin=pin,
+        filters=to_filters(partitions),
+        where=where,
+        max_staleness_ms=max_staleness_ms,
+        min_commit=min_commit,
+        presign_ms=presign_ms,
+    )
 
 
 class Answerer(Protocol):
-    """Answers requests; both ways in are one."""
+    """Answers readers: the store (:mod:`icedb_client.store_reads`) or a service (:mod:`icedb_client.grpc_reads`).
 
-    def ask(self, request: Request[AnswerT]) -> AnswerT:
-        """Return the answer.
+    Every method raises InvalidRequest (the call is wrong), NotFound (no such table, pin or lease), Unauthenticated,
+    PermissionDenied, HaltError (the table's log is damaged) and Unavailable (no answer in time). Times are unix ms.
+    """
 
-        Raises:
-            InvalidRequest: The request is wrong.
-            NotFound: No such table, pin or lease.
-            Unauthenticated: No credentials, or wrong ones.
-            PermissionDenied: These credentials do not allow this.
-            HaltError: The table's log is damaged.
-            Unavailable: No answer in time.
-        """
+    def snapshot(self, request: SnapshotRequest) -> "Snapshot":
+        """Return which files are live."""
+        ...
+
+    def tables(self, glob: str | None) -> tuple[str, ...]:
+        """Return which tables there are, ascending."""
+        ...
+
+    def table(self, table: str, max_staleness_ms: int | None = None) -> TableInfo:
+        """Return what a table is."""
+        ...
+
+    def changes(self, table: str, *, from_ms: int, to_ms: int | None, max_staleness_ms: int | None) -> Changes:
+        """Return which files came and went between two times."""
+        ...
+
+    def acquire_lease(self, table: str, *, ttl_ms: int, at_ms: int | None) -> LeaseInfo:
+        """Hold a table as it was at a time, and at any time since; ``None``: from now on."""
+        ...
+
+    def renew_lease(self, table: str, lease_id: str, *, ttl_ms: int) -> LeaseInfo:
+        """Let a lease last for ``ttl_ms`` from now on."""
+        ...
+
+    def release_lease(self, table: str, lease_id: str) -> None:
+        """End a lease."""
         ...
 
     def watch(self, tables: Sequence[str]) -> Iterator[SnapshotEvent]:

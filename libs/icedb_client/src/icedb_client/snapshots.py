@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from icedb_log.table.partitions import PartitionFilter
-
 from icedb_client.file_list import DataFile, FileList
-from icedb_client.requests import Answerer, LeaseInfo, Partitions, Request, TableRequest, to_filters
+from icedb_client.requests import Answerer, LeaseInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +18,14 @@ if TYPE_CHECKING:
     from icedb_log.store.stores import S3Options
 
     from icedb_client.duck import Rows
-    from icedb_client.reads import ReadLease
+    from icedb_client.leases import ReadLease
 
-__all__ = ["DataFile", "Partitions", "Snapshot", "SnapshotRequest", "to_filters"]
+__all__ = ["DataFile", "Snapshot"]
+
+
+def _duck() -> Any:
+    """Return what reads rows: DuckDB and pyarrow are loaded by those who read."""
+    return import_module("icedb_client.duck")
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Snapshot:
         """Names of the table's partition fields."""
         if len(self.files) or self.answerer is None:
             return self.files.partition_names
-        return tuple(field.name for field in self.answerer.ask(TableRequest(self.table)).partition_fields)
+        return tuple(field.name for field in self.answerer.table(self.table).partition_fields)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None) -> "pa.Table":
         """Return all rows as an Arrow table. ``TIMESTAMP`` columns are timestamps in UTC.
@@ -98,9 +102,7 @@ class Snapshot:
             InvalidRequest: No such column, a condition that DuckDB refuses, or pyarrow is missing.
             Unavailable: A data file could not be read, or a lease was lost.
         """
-        from icedb_client.duck import read_table  # noqa: PLC0415 - DuckDB and pyarrow only for those who read
-
-        return read_table(self, columns)
+        return _duck().read_table(self, columns)
 
     def to_arrow_reader(
         self, *, columns: Sequence[str] | None = None, batch_rows: int = 100_000
@@ -113,9 +115,7 @@ class Snapshot:
             columns: As of :meth:`to_arrow`.
             batch_rows: Most rows of a batch.
         """
-        from icedb_client.duck import open_reader  # noqa: PLC0415 - as above
-
-        return open_reader(self, columns, batch_rows=batch_rows)
+        return _duck().open_reader(self, columns, batch_rows=batch_rows)
 
     def to_batches(
         self, *, columns: Sequence[str] | None = None, batch_rows: int = 100_000
@@ -136,9 +136,8 @@ class Snapshot:
             columns: As of :meth:`to_arrow`.
             options: For :meth:`pyarrow.Table.to_pandas`, e.g. ``types_mapper``.
         """
-        from icedb_client.duck import read_pandas  # noqa: PLC0415 - as above
-
-        return read_pandas(self, columns, options)
+        frame: pd.DataFrame = _duck().read_pandas(self, columns, options)
+        return frame
 
     def to_polars(self, *, columns: Sequence[str] | None = None) -> "pl.DataFrame":
         """Return all rows as a Polars DataFrame. ``TIMESTAMP`` is ``Datetime("us", "UTC")``.
@@ -148,9 +147,8 @@ class Snapshot:
         Args:
             columns: As of :meth:`to_arrow`.
         """
-        from icedb_client.duck import read_polars  # noqa: PLC0415 - as above
-
-        return read_polars(self, columns)
+        frame: pl.DataFrame = _duck().read_polars(self, columns)
+        return frame
 
     def duckdb(self, con: "DuckDBPyConnection", *, view: str | None = None) -> str:
         """Make the snapshot a view of a DuckDB connection and return the view's name.
@@ -170,9 +168,7 @@ class Snapshot:
             InvalidRequest: DuckDB refuses the snapshot's condition.
             Unavailable: DuckDB's httpfs extension cannot be loaded (S3 only).
         """
-        from icedb_client.duck import create_view  # noqa: PLC0415 - as above
-
-        return create_view(con, self, view=view or self.table)
+        return str(_duck().create_view(con, self, view=view or self.table))
 
     def sql(self, query: str) -> "Rows":
         """Run one reading statement over the snapshot, which it names as the table is named.
@@ -189,9 +185,8 @@ class Snapshot:
             InvalidRequest: Not one reading statement, it names another table, or DuckDB refuses it.
             Unavailable: A data file could not be read, or a lease was lost.
         """
-        from icedb_client.duck_query import query_one  # noqa: PLC0415 - as above
-
-        return query_one(self, query)
+        rows: Rows = _duck().query_one(self, query)
+        return rows
 
     def held(self) -> "AbstractContextManager[None]":
         """Hold the files while a reader of your own reads them, if that may outlast the grace period.
@@ -199,20 +194,6 @@ class Snapshot:
         Raises:
             Unavailable: At the end: the lease was lost meanwhile, and files may have been deleted under the reader.
         """
-        from icedb_client.reads import hold_while_reading  # noqa: PLC0415 - as above
+        from icedb_client.leases import hold_while_reading  # noqa: PLC0415 - leases know what they hold
 
         return hold_while_reading(self)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotRequest(Request[Snapshot]):
-    """Which files are live. Fields as of :meth:`icedb_client.Client.snapshot`."""
-
-    table: str
-    as_of_ms: int | None = None
-    pin: str | None = None
-    filters: Sequence[PartitionFilter] = ()
-    where: str | None = None
-    max_staleness_ms: int | None = None
-    min_commit: str | None = None
-    presign_ms: int | None = None

@@ -6,15 +6,15 @@ leases.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from fnmatch import translate
-from typing import Any, Final, cast
+from typing import Final
 
 from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
-from icedb_log.keys import TablePaths, check_table_name
+from icedb_log.keys import check_table_name
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.model import Snapshot as LogSnapshot
 from icedb_log.serving.batch_commits import check_batch_id, check_commit_time, find_commit
@@ -32,37 +32,15 @@ from icedb_log.table.table_config import TableConfig, unite_columns
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.file_list import MarkerFiles
-from icedb_client.requests import (
-    AcquireLease,
-    AnswerT,
-    Changes,
-    ChangesRequest,
-    LeaseInfo,
-    ReleaseLease,
-    RenewLease,
-    Request,
-    SnapshotEvent,
-    TableInfo,
-    TableRequest,
-    TablesRequest,
-)
-from icedb_client.snapshots import Snapshot, SnapshotRequest
+from icedb_client.requests import Changes, LeaseInfo, SnapshotEvent, SnapshotRequest, TableInfo
+from icedb_client.snapshots import Snapshot
 
 MAX_TABLES: Final = 1000
 WATCH_INTERVAL_MS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One read of a table's log."""
-
-    paths: TablePaths
-    config: TableConfig
-    state: TableState
-
-
 class StoreReads:
-    """Answers requests from a warehouse. Thread-safe.
+    """Answers from a warehouse; implements :class:`icedb_client.requests.Answerer`. Thread-safe.
 
     Args:
         warehouse: Where the tables lie.
@@ -80,98 +58,128 @@ class StoreReads:
             warehouse, clock=clock, max_tables=MAX_TABLES, wait_ms=timeout_ms, on_refresh=lambda _ms: None
         )
 
-    def ask(self, request: Request[AnswerT]) -> AnswerT:
-        """Return the answer; see :class:`icedb_client.requests.Answerer`."""
-        return cast("AnswerT", self._answer(request))
+    def snapshot(self, request: SnapshotRequest) -> Snapshot:
+        """Return which files are live."""
+        place = self._warehouse.table(request.table)
+        if request.pin is not None:
+            config = read_table_config(place)
+            _, pinned = read_pinned(place, request.pin)
+            return self._describe(place, config, pinned, request)
+        batch_id = None if request.min_commit is None else check_batch_id(request.min_commit)
+        read = self._read(request.table, request.max_staleness_ms)
+        if batch_id is not None:
+            if find_commit(read, batch_id) is None:
+                read = await_commit(
+                    place,
+                    batch_id,
+                    read=lambda: replace(self._tables.table(place.name).read(max_staleness_ms=0), config=read.config),
+                    clock=self._clock,
+                    timeout_ms=self._timeout_ms,
+                    setting="ICEDB_SNAPSHOT_TIMEOUT_MS",
+                )
+            if request.as_of_ms is not None:
+                check_commit_time(read, batch_id, "as_of", request.as_of_ms)
+        return self._describe(place, read.config, _fold_at(read, request.as_of_ms, "as_of"), request)
+
+    def tables(self, glob: str | None) -> tuple[str, ...]:
+        """Return which tables there are, ascending."""
+        fits = re.compile(translate("*" if glob is None else glob))
+        return tuple(name for name in self._warehouse.list_tables() if fits.match(name))
+
+    def table(self, table: str, max_staleness_ms: int | None = None) -> TableInfo:
+        """Return what a table is."""
+        read = self._read(table, max_staleness_ms)
+        config, state = read.config, read.snapshot
+        time_field = None if config.retention_ms is None else find_time_field(config)
+        return TableInfo(
+            name=config.name,
+            schema=state.schema,
+            partition_fields=config.partition,
+            sort_columns=config.sort,
+            data_grace_ms=config.data_grace_ms,
+            log_grace_ms=config.log_grace_ms,
+            retention_ms=config.retention_ms,
+            retention_field=None if time_field is None else time_field.name,
+            horizon_ms=state.horizon_ms or None,
+        )
+
+    def changes(self, table: str, *, from_ms: int, to_ms: int | None, max_staleness_ms: int | None) -> Changes:
+        """Return which files came and went between two times."""
+        place, read = self._warehouse.table(table), self._read(table, max_staleness_ms)
+        if to_ms is not None and to_ms < from_ms:
+            raise InvalidRequest(f"table {table}: from_={from_ms} lies after to={to_ms}; give the earlier first")
+        before, after = _fold_at(read, from_ms, "from_"), _fold_at(read, to_ms, "to")
+        found = compare_snapshots(before, after)
+        return Changes(
+            table=table,
+            from_snapshot_id=before.snapshot_id,
+            to_snapshot_id=after.snapshot_id,
+            added=_files(place, found.added),
+            removed=_files(place, found.removed),
+            changed_columns=found.changed_columns,
+            is_stable=found.is_stable,
+        )
+
+    def acquire_lease(self, table: str, *, ttl_ms: int, at_ms: int | None) -> LeaseInfo:
+        """Hold a table as it was at a time, and at any time since; ``None``: from now on."""
+        reader = self._tables.table(table).read_source().reader
+        opened = Table.open(self._warehouse.table(table), clock=self._clock, reader=reader)
+        return _lease(table, acquire_lease(opened, ttl_ms=ttl_ms, at_ms=at_ms))
+
+    def renew_lease(self, table: str, lease_id: str, *, ttl_ms: int) -> LeaseInfo:
+        """Let a lease last for ``ttl_ms`` from now on."""
+        place = self._warehouse.table(table)
+        return _lease(table, renew_lease(place, lease_id, clock=self._clock, ttl_ms=ttl_ms))
+
+    def release_lease(self, table: str, lease_id: str) -> None:
+        """End a lease."""
+        release_lease(self._warehouse.table(table), lease_id)
 
     def watch(self, tables: Sequence[str]) -> Iterator[SnapshotEvent]:
-        """Look at the tables again and again; see :class:`icedb_client.requests.Answerer`."""
+        """Look at the tables again and again, and yield what is new."""
         names = tuple(check_table_name(name) for name in tables)
         for name in names:
             read_table_config(self._warehouse.table(name))
         last: dict[str, SnapshotEvent] = {}
         while True:
             present = names or self._warehouse.list_tables()
-            gone = [name for name in last if name not in present]
-            for event in (*map(self._look, present), *map(_gone, gone)):
-                if _is_news(last.get(event.table), event):
+            gone = [SnapshotEvent(name, None) for name in last if name not in present]
+            for event in (*map(self._look, present), *gone):
+                known = last.get(event.table)
+                if known is None or (known.snapshot_id, known.problem) != (event.snapshot_id, event.problem):
                     last[event.table] = event
                     yield event
             self._clock.sleep_ms(WATCH_INTERVAL_MS)
 
-    def _answer(self, request: Request[Any]) -> Any:  # noqa: PLR0911 - one for each request
-        store = self._warehouse.store
-        match request:
-            case SnapshotRequest():
-                return self._snapshot(request)
-            case TablesRequest(glob=glob):
-                fits = re.compile(translate("*" if glob is None else glob))
-                return tuple(name for name in self._warehouse.list_tables() if fits.match(name))
-            case TableRequest(table=table, max_staleness_ms=max_staleness_ms):
-                return _describe_table(self._read(table, max_staleness_ms=max_staleness_ms))
-            case ChangesRequest():
-                return self._changes(request)
-            case AcquireLease(table=table, ttl_ms=ttl_ms, at_ms=at_ms):
-                reader = self._tables.table(table).read_source().reader
-                paths = self._warehouse.table(table).paths
-                lease = acquire_lease(
-                    Table.open(TableStore(store, paths), clock=self._clock, reader=reader), ttl_ms=ttl_ms, at_ms=at_ms
-                )
-                return _lease(table, lease)
-            case RenewLease(table=table, lease_id=lease_id, ttl_ms=ttl_ms):
-                paths = self._warehouse.table(table).paths
-                return _lease(table, renew_lease(TableStore(store, paths), lease_id, clock=self._clock, ttl_ms=ttl_ms))
-            case ReleaseLease(table=table, lease_id=lease_id):
-                return release_lease(TableStore(store, self._warehouse.table(table).paths), lease_id)
-        raise TypeError(f"no request: {request!r}")
-
-    def _read(self, table: str, *, max_staleness_ms: int | None = None) -> _Read:
-        """Read a table: its configuration always, its log if what is known is older than allowed."""
-        paths = self._warehouse.table(table).paths
+    def _look(self, table: str) -> SnapshotEvent:
         try:
-            config = read_table_config(TableStore(self._warehouse.store, paths))
+            state = self._read(table).snapshot
+        except NotFound:
+            return SnapshotEvent(table, None)
+        except (HaltError, Unavailable) as error:
+            return SnapshotEvent(table, None, problem=str(error))
+        return SnapshotEvent(
+            table, state.snapshot_id, len(state.live), state.size_bytes, state.row_count, state.last_commit_ms or None
+        )
+
+    def _read(self, table: str, max_staleness_ms: int | None = None) -> TableState:
+        """Read a table: its configuration always, its log if what is known is older than allowed."""
+        try:
+            config = read_table_config(self._warehouse.table(table))
         except NotFound:
             self._tables.drop(table)
             raise
-        return _Read(paths, config, self._tables.table(table).read(max_staleness_ms=max_staleness_ms or 0))
-
-    def _snapshot(self, request: SnapshotRequest) -> Snapshot:
-        if request.pin is not None:
-            paths = self._warehouse.table(request.table).paths
-            config = read_table_config(TableStore(self._warehouse.store, paths))
-            _, state = read_pinned(TableStore(self._warehouse.store, paths), request.pin)
-            return self._describe(paths, config, state, request)
-        batch_id = None if request.min_commit is None else check_batch_id(request.min_commit)
-        read = self._read(request.table, max_staleness_ms=request.max_staleness_ms)
-        if batch_id is not None:
-            read = self._await_commit(read, batch_id, request)
-        return self._describe(read.paths, read.config, _fold_at(read, request.as_of_ms, "as_of"), request)
-
-    def _await_commit(self, read: _Read, batch_id: str, request: SnapshotRequest) -> _Read:
-        if find_commit(read.state, batch_id) is None:
-            table = self._tables.table(request.table)
-            state = await_commit(
-                TableStore(self._warehouse.store, read.paths),
-                batch_id,
-                read=lambda: table.read(max_staleness_ms=0),
-                clock=self._clock,
-                timeout_ms=self._timeout_ms,
-                setting="ICEDB_SNAPSHOT_TIMEOUT_MS",
-            )
-            read = _Read(read.paths, read.config, state)
-        if request.as_of_ms is not None:
-            check_commit_time(read.state, batch_id, "as_of", request.as_of_ms)
-        return read
+        return replace(self._tables.table(table).read(max_staleness_ms=max_staleness_ms or 0), config=config)
 
     def _describe(
-        self, paths: TablePaths, config: TableConfig, state: LogSnapshot, request: SnapshotRequest
+        self, place: TableStore, config: TableConfig, state: LogSnapshot, request: SnapshotRequest
     ) -> Snapshot:
-        markers = select_files(paths, config, state, filters=request.filters, where=request.where)
+        markers = select_files(place.paths, config, state, filters=request.filters, where=request.where)
         return Snapshot(
-            table=paths.name,
+            table=place.name,
             snapshot_id=state.snapshot_id,
             schema=unite_columns(state.schema, config),
-            files=self._files(paths, markers, presign_ms=request.presign_ms),
+            files=_files(place, markers, presign_ms=request.presign_ms),
             total_file_count=len(state.live),
             as_of_ms=state.as_of_ms,
             is_stable=state.is_stable,
@@ -183,75 +191,18 @@ class StoreReads:
             answerer=self,
         )
 
-    def _files(self, paths: TablePaths, markers: LiveFiles, *, presign_ms: int | None = None) -> MarkerFiles:
-        store = self._warehouse.store
-        presign = None if presign_ms is None else lambda key: store.presign(key, expires_ms=presign_ms)
-        return MarkerFiles(markers, partition_of=paths.partition_of, uri=store.uri, presign=presign)
 
-    def _changes(self, request: ChangesRequest) -> Changes:
-        read = self._read(request.table, max_staleness_ms=request.max_staleness_ms)
-        if request.to_ms is not None and request.to_ms < request.from_ms:
-            raise InvalidRequest(
-                f"table {request.table}: from_={request.from_ms} lies after to={request.to_ms}; give the earlier first"
-            )
-        before, after = _fold_at(read, request.from_ms, "from_"), _fold_at(read, request.to_ms, "to")
-        found = compare_snapshots(before, after)
-        return Changes(
-            table=request.table,
-            from_snapshot_id=before.snapshot_id,
-            to_snapshot_id=after.snapshot_id,
-            added=self._files(read.paths, found.added),
-            removed=self._files(read.paths, found.removed),
-            changed_columns=found.changed_columns,
-            is_stable=found.is_stable,
-        )
-
-    def _look(self, table: str) -> SnapshotEvent:
-        try:
-            state = self._read(table).state.snapshot
-        except NotFound:
-            return _gone(table)
-        except (HaltError, Unavailable) as error:
-            return SnapshotEvent(table, None, problem=str(error))
-        return SnapshotEvent(
-            table,
-            state.snapshot_id,
-            len(state.live),
-            state.size_bytes,
-            state.row_count,
-            state.last_commit_ms or None,
-        )
+def _files(place: TableStore, markers: LiveFiles, *, presign_ms: int | None = None) -> MarkerFiles:
+    store = place.store
+    presign = None if presign_ms is None else lambda key: store.presign(key, expires_ms=presign_ms)
+    return MarkerFiles(markers, partition_of=place.paths.partition_of, uri=store.uri, presign=presign)
 
 
-def _fold_at(read: _Read, time_ms: int | None, what: str) -> LogSnapshot:
+def _fold_at(read: TableState, time_ms: int | None, what: str) -> LogSnapshot:
     if time_ms is not None:
-        check_has_come(read.paths.name, what, time_ms, store_now_ms=read.state.view.store_now_ms)
-    return read.state.at(time_ms)
-
-
-def _describe_table(read: _Read) -> TableInfo:
-    config, state = read.config, read.state.snapshot
-    time_field = None if config.retention_ms is None else find_time_field(config)
-    return TableInfo(
-        name=config.name,
-        schema=state.schema,
-        partition_fields=config.partition,
-        sort_columns=config.sort,
-        data_grace_ms=config.data_grace_ms,
-        log_grace_ms=config.log_grace_ms,
-        retention_ms=config.retention_ms,
-        retention_field=None if time_field is None else time_field.name,
-        horizon_ms=state.horizon_ms or None,
-    )
+        check_has_come(read.view.table, what, time_ms, store_now_ms=read.view.store_now_ms)
+    return read.at(time_ms)
 
 
 def _lease(table: str, lease: Lease) -> LeaseInfo:
     return LeaseInfo(table, lease.lease_id, lease.at_ms, lease.expires_ms)
-
-
-def _gone(table: str) -> SnapshotEvent:
-    return SnapshotEvent(table, None)
-
-
-def _is_news(last: SnapshotEvent | None, event: SnapshotEvent) -> bool:
-    return last is None or (last.snapshot_id, last.problem) != (event.snapshot_id, event.problem)
