@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from icedb_engine.writing.part_files import PartEncoder, PartLayout, make_footer
+from icedb_engine.limits import EngineLimits
+from icedb_engine.units.work import Unit
+from icedb_engine.writing.part_files import PartEncoder, PartLayout
 from icedb_log.clock import SystemClock
 from icedb_log.log.fence import acquire_fence
 from icedb_log.model import FileMarker, LogFile
@@ -142,26 +144,23 @@ def put_file(table: TableStore, config: TableConfig, rows: pa.Table, *, scratch:
         scratch: A folder.
     """
     clock = SystemClock()
-    layout = PartLayout(
+    unit = Unit(
         paths=table.paths,
-        partitions=("",),
-        footer=lambda _ordinal: make_footer(table=TABLE, partition="", commit_id="bench", kind="flush"),
-        sort_columns=config.sort,
-        stats_columns=config.sort,
-        row_group_rows=config.row_group_rows,
-        split_bytes=config.target_file_bytes,
-        created_ms=clock.now_ms(),
+        config=config,
+        schema=SCHEMA,
+        commit_id="bench",
+        time_ms=clock.now_ms(),
+        engine=EngineLimits(),
     )
+    layout = PartLayout(unit, SCHEMA, ("",))
     path = scratch / "next.parquet"
     encoder = PartEncoder(path, layout)
     for first in range(0, rows.num_rows, config.row_group_rows):
         encoder.write_group(rows.slice(first, config.row_group_rows))
-    encoder.close(layout.footer(0))
+    encoder.close(layout.make_footer(0))
     key = table.paths.data_key(partition="", file_id=clock.new_id())
     table.store.upload(key, path)
-    return FileMarker(
-        key, path.stat().st_size, layout.created_ms, row_count=rows.num_rows, stats=encoder.stats.finish()
-    )
+    return FileMarker(key, path.stat().st_size, unit.time_ms, row_count=rows.num_rows, stats=encoder.stats.finish())
 
 
 def _commit(table: TableStore, markers: list[FileMarker]) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable, WriterProperties, convert_to_deltalake
-from icedb_engine.spark.spark_merge import SparkGroupMerger
+from icedb_engine.spark.spark_merge import SparkMerger
 from icedb_engine.spark.spark_runner import warm_up
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
 from icedb_log.clock import SystemClock
@@ -94,7 +94,7 @@ class IceDB(_System):
         settings = StoreSettings(f"file://{self._folder}")
         warehouse = settings.open()
         clock = SystemClock()
-        merger = SparkGroupMerger(self._spark, settings, clock=clock)
+        merger = SparkMerger(self._spark, settings, clock=clock)
         merge_table(
             Table.open(warehouse.table(TABLE), clock=clock, owner="bench"),
             merger,

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_engine.limits import EngineLimits
-from icedb_engine.units.merge_unit import MergeUnit, merge_unit
+from icedb_engine.units.merge_unit import merge_unit
+from icedb_engine.units.work import MergeUnit
 from icedb_log.clock import SystemClock
 from icedb_log.jobs import MergeGroup
 from icedb_log.model import FileMarker

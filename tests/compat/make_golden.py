@@ -49,7 +49,7 @@ from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
-from icedb_sim.rigs.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
+from icedb_sim.rigs.native_jobs import NativeFeeder, NativeMerger, NativeWriter
 
 GOLDEN = Path(__file__).with_name("golden")
 START_MS = 1_790_000_000_000
@@ -214,7 +214,7 @@ class Story:
         assert not self.store.script
 
     def delete_and_remove(self):
-        changer = NativeChanger(self.store, self.clock)
+        changer = NativeMerger(self.store, self.clock)
         self.work(delete_rows, changer, "id = 2", owner="delete@golden")
         self.ids.discard(2)
         self.remember()
@@ -298,7 +298,7 @@ class Story:
         self.clock.advance(1)
 
     def carry_on_erasure(self):
-        changer = NativeChanger(self.store, self.clock)
+        changer = NativeMerger(self.store, self.clock)
         self.work(advance_erasure, changer, self.expected["erasure"], owner="erase@golden")
         self.ids -= {4, 14}
         self.remember()

@@ -48,7 +48,7 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.mirrored_store import MirroredStore
-from icedb_sim.rigs.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
+from icedb_sim.rigs.native_jobs import NativeFeeder, NativeMerger, NativeWriter
 from icedb_sim.rigs.snapshot_rig import start_snapshot
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -140,7 +140,7 @@ class Golden(TableStore):
         """Carry the erasure on, if there is one; return whether it has ended."""
         if "erasure" not in self.expected:
             return True
-        changer = NativeChanger(self.store, self.clock)
+        changer = NativeMerger(self.store, self.clock)
         work = (advance_erasure, changer, self.expected["erasure"])
         try:
             return self.work(*work, owner="erase@now").erasure.is_closed
@@ -274,7 +274,7 @@ def test_a_whole_life(golden, require_rows):
         golden.copied = fed
     golden.merge(full=True)
     require_rows()
-    changer = NativeChanger(golden.store, golden.clock)
+    changer = NativeMerger(golden.store, golden.clock)
     removed = golden.work(delete_rows, changer, "id = 16 OR id = 30", owner="delete@now")
     assert removed.rows_removed == 2
     golden.ids -= {16, 30}

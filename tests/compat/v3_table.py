@@ -27,7 +27,7 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.mirrored_store import MirroredStore
-from icedb_sim.rigs.native_jobs import NativeChanger, NativeMerger, NativeWriter
+from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 
 HOST = "ip-10-0-3-7.eu-west-1"
 
@@ -155,12 +155,12 @@ class V3Table(TableStore):
         )
 
     def delete(self, condition):
-        changer = NativeChanger(self.store, self.clock)
+        changer = NativeMerger(self.store, self.clock)
         return self.work(delete_rows, changer, condition, owner="delete")
 
     def rewrite(self, query):
         matches = PartitionMatcher((), read_table_config(TableStore(self.store, self.paths)))
-        changer = NativeChanger(self.store, self.clock)
+        changer = NativeMerger(self.store, self.clock)
         return self.work(rewrite_partitions, changer, query, matches=matches, owner="rewrite")
 
     def rebuild(self, **options):

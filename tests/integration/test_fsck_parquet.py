@@ -10,14 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_client.cli.app import run
 from icedb_client.footers import ParquetFooterReader
-from icedb_engine.imports.import_types import read_sql_type
-from icedb_engine.writing.part_files import PartEncoder, PartLayout, make_footer
+from icedb_engine.imports.import_footers import read_sql_type
+from icedb_engine.limits import EngineLimits
+from icedb_engine.units.work import Unit
+from icedb_engine.writing.part_files import PartEncoder, PartLayout
+from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.parquet.footer import Footer
 from icedb_log.repair.fsck_findings import CODES, Counted, Finding, FsckReport
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.stores import open_warehouse
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schemas" / "icedb.fsck.schema.json").read_text())
@@ -29,6 +33,14 @@ def read(path, *columns):
     footer = ParquetFooterReader(store).read_footer(store.head(path.name), bounds_of=frozenset(columns))
     assert isinstance(footer, Footer), footer
     return footer
+
+
+def make_layout(columns, partition, **more):
+    config = TableConfig(name="t", sort=columns)
+    unit = Unit(
+        paths=TablePaths("t", "wh/t"), config=config, schema={}, commit_id="0c", time_ms=1, engine=EngineLimits()
+    )
+    return PartLayout(unit, columns, (partition,), **more)
 
 
 def write_types(path):
@@ -81,12 +93,8 @@ def test_types_of_duckdb_are_those_of_imports(tmp_path):
 
 def test_what_the_data_path_writes_is_read_back(tmp_path):
     path = tmp_path / "f.parquet"
-    texts = make_footer(table="t", partition="p=a", commit_id="0c", kind="merge", inputs=["wh/t/_data/p=a/1.parquet"])
     columns = ("n", "s", "ts", "d", "b")
-    layout = PartLayout(
-        paths=None, partitions=["p=a"], footer=lambda _: texts, sort_columns=["n"], stats_columns=columns,
-        row_group_rows=3, split_bytes=1 << 20, created_ms=1,
-    )  # fmt: skip
+    layout = make_layout(columns, "p=a", kind="merge", inputs=["wh/t/_data/p=a/1.parquet"])
     encoder = PartEncoder(path, layout)
     for first in (0, 3):
         numbers = list(range(first, first + 3))
@@ -101,7 +109,7 @@ def test_what_the_data_path_writes_is_read_back(tmp_path):
                 }
             )
         )
-    encoder.close(texts)
+    encoder.close(layout.make_footer(0))
     footer = read(path, *columns)
     assert footer.row_count == encoder.row_count == 6
     assert (footer.origin.kind, footer.origin.table, footer.origin.partition) == ("merge", "t", "p=a")
@@ -228,11 +236,7 @@ def test_sixty_flipped_bytes_are_found_before_a_query_finds_them(warehouse, caps
             "amount": pa.array(range(5000), pa.float64()),
         }
     )
-    layout = PartLayout(
-        paths=None, partitions=["d=2026-01-04"], footer=lambda _: {}, sort_columns=[], stats_columns=(),
-        row_group_rows=5000, split_bytes=1 << 20, created_ms=1,
-    )  # fmt: skip
-    encoder = PartEncoder(path, layout)
+    encoder = PartEncoder(path, make_layout((), "d=2026-01-04"))
     encoder.write_group(rows)
     encoder.close({})
     body = bytearray(path.read_bytes())

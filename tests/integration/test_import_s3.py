@@ -13,7 +13,7 @@ from icedb_client.settings import ClientSettings
 from icedb_engine.imports import import_spark
 from icedb_engine.imports.import_spark import SparkFileImporter
 from icedb_engine.imports.import_unit import open_source
-from icedb_engine.spark.spark_merge import SparkGroupMerger
+from icedb_engine.spark.spark_merge import SparkMerger
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.errors import NotFound
@@ -77,7 +77,7 @@ class ImportingTable:
         self.warehouse = settings.open()
         self.store, self.paths = self.warehouse.store, self.warehouse.table("imported").paths
         self.importer = SparkFileImporter(spark, settings, clock=CLOCK, source_s3=source_s3)
-        self.merger = SparkGroupMerger(spark, settings, clock=CLOCK)
+        self.merger = SparkMerger(spark, settings, clock=CLOCK)
         fields = (PartitionField.parse("d=day(ts)"),)
         config = TableConfig.create(
             name="imported", partition=fields, sort=("event", "n"), data_grace_ms=1000, log_grace_ms=1000

@@ -205,7 +205,7 @@ class RunnerWithoutSpark(SparkRunner):
     def checking(self, check_alive):
         return self
 
-    def run(self, kind, bodies):
+    def run_bodies(self, kind, bodies, *, is_users=False):
         answers = enumerate(run_unit(kind, body, self.store) for body in bodies)
         rows = [{"unit": unit, "outcome": outcome, "body": body} for unit, (outcome, body) in answers]
         return read_answers(rows, range(len(bodies)))

@@ -19,7 +19,8 @@ from icedb_log.jobs import StagedBatch
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.table_config import TableConfig
 from icedb_engine.limits import MIB, EngineLimits, FlushUnitLimits
-from icedb_engine.units.flush_unit import FlushUnit, flush_unit
+from icedb_engine.units.flush_unit import flush_unit
+from icedb_engine.units.work import FlushUnit
 
 folder, shape, rows, memory_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 line = {

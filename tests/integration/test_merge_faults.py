@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.retries.standard import ExponentialBackoff
 from icedb_engine.limits import EngineLimits
-from icedb_engine.units.merge_unit import MergeUnit, merge_unit
+from icedb_engine.units.merge_unit import merge_unit
+from icedb_engine.units.work import MergeUnit
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.jobs import MergedGroup, never_stop
@@ -45,7 +46,7 @@ class UnitMerger:
     def merge_groups(self, job):
         merged = []
         for group in job.groups:
-            unit = MergeUnit(job.paths, job.config, job.schema, group, job.commit_id, job.time_ms, self._engine)
+            unit = MergeUnit.of(job, self._engine, group=group)
             result = merge_unit(unit, self._store, clock=CLOCK)
             merged.append(MergedGroup(group, result.outputs, result.rows_read))
         return tuple(merged)
@@ -84,7 +85,8 @@ from icedb_log.model import FileMarker
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_engine.limits import EngineLimits
-from icedb_engine.units.merge_unit import MergeUnit, merge_unit
+from icedb_engine.units.merge_unit import merge_unit
+from icedb_engine.units.work import MergeUnit
 import numpy, pyarrow, pyarrow.parquet
 
 folder, memory_bytes, limit_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -99,7 +101,10 @@ for name in "ab":
     inputs.append(FileMarker(key, store.head(key).size_bytes, 0, row_count=100_000))
 engine = EngineLimits(memory_bytes=memory_bytes, thread_count=1, scratch_folder=str(folder / "scratch"))
 group = MergeGroup("", tuple(inputs))
-unit = MergeUnit(paths, TableConfig(name="events", sort=("n",)), {"n": "BIGINT"}, group, "c1", 1, engine)
+unit = MergeUnit(
+    paths=paths, config=TableConfig(name="events", sort=("n",)), schema={"n": "BIGINT"}, commit_id="c1", time_ms=1,
+    engine=engine, group=group,
+)
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))  # no file may grow beyond: a disk that is full
 try:
     merge_unit(unit, store, clock=SystemClock())

@@ -8,8 +8,8 @@ from pathlib import Path
 import duckdb
 import pytest
 from icedb_client.cli.app import run
-from icedb_engine.spark.spark_change import SparkRowChanger
 from icedb_engine.spark.spark_flush import SparkBatchWriter
+from icedb_engine.spark.spark_merge import SparkMerger
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
@@ -47,7 +47,7 @@ class RealTable(TableStore):
         self.store, self.paths = warehouse.store, warehouse.table("events").paths
         create_table(TableStore(self.store, self.paths), CONFIG)
         self.writer = SparkBatchWriter(spark, settings, clock=CLOCK)
-        self.changer = SparkRowChanger(spark, settings, clock=CLOCK)
+        self.changer = SparkMerger(spark, settings, clock=CLOCK)
 
     def flush(self, first, count):
         rows = [

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_engine.spark.spark_flush import SparkBatchWriter
-from icedb_engine.spark.spark_merge import SparkGroupMerger
+from icedb_engine.spark.spark_merge import SparkMerger
 from icedb_engine.spark.spark_session import is_session_alive, open_spark
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import NotFound, SchemaConflict
@@ -48,10 +48,12 @@ class Table:
         return SparkBatchWriter(spark, self.settings, clock=CLOCK, limits=self.limits(batch, direct_bytes))
 
     def flush_job(self, *batches, schema=None, config=CONFIG):
-        return FlushJob(self.paths, config, schema or {}, batches, "c0ffee", 1)
+        return FlushJob(
+            paths=self.paths, config=config, schema=schema or {}, batches=batches, commit_id="c0ffee", time_ms=1
+        )
 
     def merge_job(self, *groups, schema):
-        return MergeJob(self.paths, CONFIG, schema, groups, "c1", 2)
+        return MergeJob(paths=self.paths, config=CONFIG, schema=schema, groups=groups, commit_id="c1", time_ms=2)
 
     def rows(self, *markers):
         return [
@@ -80,7 +82,7 @@ def events(number, count=200):
 
 
 def test_events_become_files_and_files_become_fewer(spark, table):
-    merger: GroupMerger = SparkGroupMerger(spark, table.settings, clock=CLOCK, limits=table.limits())
+    merger: GroupMerger = SparkMerger(spark, table.settings, clock=CLOCK, limits=table.limits())
     batches = [table.stage(*events(number)) for number in range(5)]
     gone = table.stage({"ts": 0})
     table.store.delete([gone.key])
@@ -204,7 +206,7 @@ def test_a_commit_takes_no_more_partitions_than_it_may(spark, table, direct_byte
 
 def test_an_error_in_a_task_arrives_as_ours(spark, table):
     writer = SparkBatchWriter(spark, table.settings, clock=CLOCK, limits=table.limits())
-    merger = SparkGroupMerger(spark, table.settings, clock=CLOCK, limits=table.limits())
+    merger = SparkMerger(spark, table.settings, clock=CLOCK, limits=table.limits())
     flushed = writer.write_batches(table.flush_job(table.stage(*events(0)), table.stage(*events(1))))
     (first, *_) = flushed.files
     group = MergeGroup(table.paths.partition_of(first.path), (first,))

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
-from icedb_engine.spark.spark_change import SparkRowChanger
 from icedb_engine.spark.spark_feed import SparkViewFeeder
+from icedb_engine.spark.spark_merge import SparkMerger
 from icedb_engine.sql.checks import check_view_query
-from icedb_engine.units.flush_types import FlushUnit
 from icedb_engine.units.flush_unit import flush_unit
+from icedb_engine.units.work import FlushUnit
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest
 from icedb_log.feed.feed_state import open_source
@@ -46,9 +46,7 @@ class DirectWriter:
 
     def write_batches(self, job):
         schema = {**job.schema, **job.config.declared}
-        unit = FlushUnit(
-            job.paths, job.config, schema, job.batches, job.commit_id, job.time_ms, FlushUnitLimits(), self.engine
-        )
+        unit = FlushUnit.of(job, self.engine, schema=schema, batches=job.batches, limits=FlushUnitLimits())
         result = flush_unit(unit, self.store, clock=CLOCK)
         return FlushOutput(result.files, schema, job.batches, (), (), result.row_count)
 
@@ -64,7 +62,7 @@ class Warehouse:
         limits = JobLimits(FlushUnitLimits(), engine, write_task_bytes=4096)
         self.writer = DirectWriter(self.store, engine)
         self.feeder = SparkViewFeeder(spark, settings, clock=CLOCK, limits=limits)
-        self.changer = SparkRowChanger(spark, settings, clock=CLOCK, limits=limits)
+        self.changer = SparkMerger(spark, settings, clock=CLOCK, limits=limits)
         config = TableConfig.create(
             name="events",
             partition=(PartitionField.parse("d=day(ts)"),),

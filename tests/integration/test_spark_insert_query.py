@@ -50,7 +50,9 @@ class Table:
     def flush(self, spark, config, *batches, schema=None, direct_bytes=10**9):
         limits = JobLimits(FlushUnitLimits(), self.engine, direct_bytes=direct_bytes)
         writer = SparkBatchWriter(spark, self.settings, clock=CLOCK, limits=limits)
-        return writer.write_batches(FlushJob(self.paths, config, schema or {}, batches, "c1", 1))
+        return writer.write_batches(
+            FlushJob(paths=self.paths, config=config, schema=schema or {}, batches=batches, commit_id="c1", time_ms=1)
+        )
 
     def rows(self, output):
         return [

@@ -123,7 +123,17 @@ def test_an_insert_query_that_is_interrupted_leaves_its_batch_staged(spark, tmp_
     writer = SparkBatchWriter(spark, settings, clock=CLOCK, rules=WatchRules(interval_s=0.02, stuck_wait_ms=10**6))
     check = lose_when(lambda: len(find_sql_processes()) == 1)
     with pytest.raises(LockLost):
-        writer.write_batches(FlushJob(paths, config, {"n": "BIGINT"}, (batch,), "c0ffee", 1, check_alive=check))
+        writer.write_batches(
+            FlushJob(
+                paths=paths,
+                config=config,
+                schema={"n": "BIGINT"},
+                batches=(batch,),
+                commit_id="c0ffee",
+                time_ms=1,
+                check_alive=check,
+            )
+        )
     assert store.head(key).size_bytes == batch.size_bytes
     deadline_ms = CLOCK.monotonic_ms() + WAIT_MS
     while find_sql_processes():

@@ -7,7 +7,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 from icedb_engine.limits import EngineLimits, JobLimits
-from icedb_engine.spark.spark_change import SparkRowChanger
+from icedb_engine.spark.spark_merge import SparkMerger
 from icedb_log.clock import SystemClock
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure
@@ -41,7 +41,7 @@ class TableUnderTest(TableStore):
         self.parquet = ParquetWarehouse(self.settings.open())
         self.store, self.paths = self.parquet.warehouse.store, self.parquet.warehouse.table("events").paths
         limits = JobLimits(engine=EngineLimits(scratch_folder=str(folder / "scratch"), thread_count=1))
-        self.changer = SparkRowChanger(spark, self.settings, clock=CLOCK, limits=limits)
+        self.changer = SparkMerger(spark, self.settings, clock=CLOCK, limits=limits)
         options.setdefault("sort", ("User", "ts"))
         self.parquet.create("events", "d=day(ts)", **options)
 
@@ -233,7 +233,7 @@ def test_a_rewrite_that_does_not_fit_its_scratch_is_refused_before_it_starts(unc
     limits = JobLimits(engine=EngineLimits(scratch_bytes=1000))
     unchanged_changer, unchanged.changer = (
         unchanged.changer,
-        SparkRowChanger(spark, unchanged.settings, clock=CLOCK, limits=limits),
+        SparkMerger(spark, unchanged.settings, clock=CLOCK, limits=limits),
     )
     try:
         with pytest.raises(InvalidRequest, match=r"takes about \d+ bytes of scratch, and a task has 1000.*Nothing was"):

@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
-from icedb_engine.spark.spark_merge import SparkGroupMerger
+from icedb_engine.spark.spark_merge import SparkMerger
 from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
@@ -54,7 +54,7 @@ class TableUnderTest:
     def merge(self):
         merge_table(
             Table.open(TableStore(self.store, self.paths), clock=CLOCK, owner="test"),
-            SparkGroupMerger(self.spark, self.settings, clock=CLOCK),
+            SparkMerger(self.spark, self.settings, clock=CLOCK),
             options=MergeOptions(full=True),
         )
 

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from icedb_client.footers import ParquetFooterReader
 from icedb_engine.spark.spark_flush import SparkBatchWriter
-from icedb_engine.spark.spark_merge import SparkGroupMerger
+from icedb_engine.spark.spark_merge import SparkMerger
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
@@ -69,7 +69,7 @@ def test_a_real_table_is_read_alike_after_each_step(spark, tmp_path):
     store, paths = warehouse.store, warehouse.table("events").paths
     create_table(TableStore(store, paths), CONFIG)
     writer = SparkBatchWriter(spark, settings, clock=CLOCK)
-    merger = SparkGroupMerger(spark, settings, clock=CLOCK)
+    merger = SparkMerger(spark, settings, clock=CLOCK)
 
     def check(row_count):
         strict = read_strictly(root, paths.prefix)

@@ -19,7 +19,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.partitions import encode_partition_value, select_partitions
 from icedb_log.table.table import Table
-from icedb_sim.rigs.native_jobs import NativeChanger, NativeImporter
+from icedb_sim.rigs.native_jobs import NativeImporter, NativeMerger
 from icedb_sim.tables.row_imports import describe_source
 from table_model import PLACES, TableModel, present
 
@@ -39,7 +39,7 @@ class ChangesOfRows(TableModel):
     @rule(condition=st.sampled_from(sorted(CONDITIONS)), dry_run=st.booleans())
     def delete(self, condition, dry_run):
         gone = self.CONDITIONS[condition]
-        result = self.table.delete(condition, dry_run=dry_run, changer=NativeChanger(self.store, self.clock))
+        result = self.table.delete(condition, dry_run=dry_run, changer=NativeMerger(self.store, self.clock))
         assert result.rows_removed == sum(map(gone, self.live)), (condition, result)
         if not dry_run:
             self.live = [row for row in self.live if not gone(row)]
@@ -58,7 +58,7 @@ class ChangesOfRows(TableModel):
     @present
     @rule(query=st.sampled_from(sorted(QUERIES)), place=st.sampled_from([*PLACES, "nope"]), dry_run=st.booleans())
     def rewrite(self, query, place, dry_run):
-        changer = NativeChanger(self.store, self.clock)
+        changer = NativeMerger(self.store, self.clock)
         old = [row for row in self.live if row["p"] == place]
         new = self.QUERIES[query](old)
         result = self.table.rewrite(query, f"p={place}", dry_run=dry_run, changer=changer)
@@ -164,7 +164,7 @@ class ChangesOfRows(TableModel):
                 Table.open(
                     TableStore(self.store, self.paths), clock=self.clock, owner="erase", reader=self.table.reader()
                 ),
-                NativeChanger(self.store, self.clock),
+                NativeMerger(self.store, self.clock),
                 erasure.erasure_id,
             )
             if progress.erasure.is_closed:

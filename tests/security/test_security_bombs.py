@@ -91,7 +91,7 @@ def test_honest_files_are_read():
         {"row_group_size": 100},
         {"write_page_index": True},
     ):
-        assert read_parquet(write_parquet(table, **options), LIMITS).table.num_rows == 3000
+        assert read_parquet(write_parquet(table, **options), LIMITS).row_count == 3000
 
 
 def test_damaged_pages_are_the_batchs_own_fault():

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.limits import EngineLimits, FlushUnitLimits
-from icedb_engine.units.flush_unit import FlushUnit, FlushUnitResult, flush_unit
-from icedb_engine.units.merge_unit import MergeUnit, merge_unit
+from icedb_engine.units.flush_unit import flush_unit
+from icedb_engine.units.merge_unit import merge_unit
+from icedb_engine.units.work import DataFile, FlushUnit, MergeUnit, ReadUnit, UnitResult, WriteUnit
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import NotFound
 from icedb_log.jobs import MergedGroup, MergeGroup, SizeClass, StagedBatch
@@ -52,48 +53,47 @@ class PartsTable:
         self.store.put(key, body)
         return StagedBatch(key, batch_id, staging_format, len(body), TIME_MS)
 
-    def flush(self, *batches: StagedBatch, schema=None, refused=None) -> FlushUnitResult:
-        """Flush batches as one unit; ``refused`` are columns that cannot become wider, with the reason."""
-        return flush_unit(
-            FlushUnit(
-                paths=self.paths,
-                config=self.config,
-                schema={**(schema or {}), **self.config.declared},
-                batches=batches,
-                commit_id=COMMIT_ID,
-                time_ms=TIME_MS,
-                limits=self.limits,
-                engine=self.engine,
-                refused_widenings=refused or {},
-                sizes=self.sizes,
-            ),
-            self.store,
-            clock=self.clock,
+    def job(self, kind, **more):
+        """Make a job for the table."""
+        told = {"paths": self.paths, "config": self.config, "schema": {}, "commit_id": COMMIT_ID, "time_ms": TIME_MS}
+        return kind(**{**told, **more})
+
+    def unit(self, kind, **more):
+        """Make a unit of work."""
+        return self.job(kind, **{"engine": self.engine, **more})
+
+    def flush_unit(self, *batches: StagedBatch, schema=None, **more) -> FlushUnit:
+        """Make a unit of some batches."""
+        schema = {**(schema or {}), **self.config.declared}
+        return self.unit(FlushUnit, schema=schema, batches=batches, limits=self.limits, sizes=self.sizes, **more)
+
+    def write_unit(self, columns, **more) -> WriteUnit:
+        """Make a unit that writes rows with these columns."""
+        return self.unit(WriteUnit, schema=columns, **more)
+
+    def read_unit(self, columns, *files, **more) -> ReadUnit:
+        """Make a unit that reads data files."""
+        return ReadUnit(
+            paths=self.paths, columns=columns, files=tuple(map(DataFile.of, files)), engine=self.engine, **more
         )
+
+    def flush(self, *batches: StagedBatch, schema=None, refused=None) -> UnitResult:
+        """Flush batches as one unit; ``refused`` are columns that cannot become wider, with the reason."""
+        unit = self.flush_unit(*batches, schema=schema, refused_widenings=refused or {})
+        return flush_unit(unit, self.store, clock=self.clock)
 
     def reason(self, *batches: StagedBatch, schema=None) -> str:
         """Flush batches, and return the reason why the only rejected one was rejected."""
         result = self.flush(*batches, schema=schema)
         assert len(result.rejected) == 1, result
-        return result.rejected[0].reason
+        return next(iter(result.rejected.values()))
 
     def merge(self, *inputs: FileMarker, schema=None, engine=None) -> MergedGroup:
         """Merge data files of one partition as one unit; by default of a table that has all of their columns."""
         partition = self.paths.partition_of(inputs[0].path)
         schema = schema or self.united_types(inputs)
-        result = merge_unit(
-            MergeUnit(
-                paths=self.paths,
-                config=self.config,
-                schema=schema,
-                group=MergeGroup(partition, inputs),
-                commit_id=COMMIT_ID,
-                time_ms=TIME_MS,
-                engine=engine or self.engine,
-            ),
-            self.store,
-            clock=self.clock,
-        )
+        unit = self.unit(MergeUnit, schema=schema, group=MergeGroup(partition, inputs), engine=engine or self.engine)
+        result = merge_unit(unit, self.store, clock=self.clock)
         before, after = ([self.parquet(marker).read() for marker in markers] for markers in (inputs, result.outputs))
         if not after:
             assert not sum(rows.num_rows for rows in before)

@@ -3,8 +3,7 @@
 import pyarrow as pa
 import pytest
 from icedb_engine.sql.checks import check_reader_condition
-from icedb_engine.units.flush_types import WriteUnit
-from icedb_engine.units.read_unit import NumberedFile, ReadFilesUnit, read_files
+from icedb_engine.units.read_unit import read_files
 from icedb_engine.units.typed_rows import append_unit
 from icedb_log.errors import InvalidRequest
 
@@ -12,14 +11,12 @@ UTC = pa.timestamp("us", tz="UTC")
 
 
 def append(table, data, **types):
-    unit = WriteUnit(table.paths, table.config, types, "c0ffee", 1, table.engine)
     batch = pa.record_batch(list(data.values()), names=list(data))
-    return append_unit(unit, [batch], table.store, clock=table.clock)
+    return append_unit(table.write_unit(types), [batch], table.store, clock=table.clock)
 
 
 def read(table, files, columns, **options):
-    numbered = tuple(NumberedFile(0, marker.path, marker.row_count) for marker in files)
-    unit = ReadFilesUnit(table.paths, columns, is_whole=False, files=numbered, engine=table.engine, **options)
+    unit = table.read_unit(columns, *files, **options)
     rows = []
     for batch in read_files(unit, table.store):
         names = list(unit.outputs)

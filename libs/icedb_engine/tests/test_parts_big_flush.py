@@ -7,51 +7,33 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from icedb_engine.engine import open_scratch
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.units.flush_types import (
-    Blob,
-    FlushUnit,
-    FlushUnitResult,
-    UnitBlobs,
-    WriteUnit,
-    count_prefix,
-    plan_writes,
-)
-from icedb_engine.units.flush_unit import BlobFolder, cut_blobs, parse_unit, write_unit
-from icedb_engine.units.work_units import WRITE_RESULTS, WRITE_UNITS, encode
+from icedb_engine.units.blobs import BlobFolder, cut_blobs, plan_writes
+from icedb_engine.units.flush_unit import parse_unit, write_unit
+from icedb_engine.units.work import Blob, UnitResult, count_prefix, decode_result, decode_unit, encode
 from icedb_engine.writing.part_files import ORDINAL, find_dictionary_columns
 from icedb_log.errors import InvariantViolated, Unavailable
 
 
 def parse(table, *batches, schema=None):
-    unit = FlushUnit(
-        table.paths,
-        table.config,
-        {**(schema or {}), **table.config.declared},
-        batches,
-        "c1",
-        1,
-        table.limits,
-        table.engine,
-    )
-    *filled, result = parse_unit(unit, table.store)
-    assert isinstance(result, FlushUnitResult)
+    *filled, result = parse_unit(table.flush_unit(*batches, schema=schema), table.store)
     return [each.body for each in filled], result
 
 
 def write(table, parsed, *, columns, task_bytes=1, piece_bytes=2**40, spoil=lambda blobs: blobs):
     """Run the write tasks of several parsed units; return the data files of each."""
-    units = [UnitBlobs(number, result.partitions, result.blobs) for number, (_, result) in enumerate(parsed)]
+    answered = [(number, result) for number, (_, result) in enumerate(parsed)]
     results = []
-    for plan in plan_writes(units, task_bytes=task_bytes, piece_bytes=piece_bytes):
-        unit = WriteUnit(table.paths, table.config, columns, "c1", 1, table.engine, plan.partitions, plan.blobs)
-        unit = WRITE_UNITS.validate_json(encode(unit))
-        with BlobFolder(table.engine) as folder:
+    for plan in plan_writes(answered, task_bytes=task_bytes, piece_bytes=piece_bytes):
+        unit = table.write_unit(columns, partitions=plan.partitions, blobs=plan.blobs)
+        unit = decode_unit("write", encode(unit))
+        with open_scratch(table.engine) as scratch:
+            folder = BlobFolder(scratch)
             for blob in spoil(plan.blobs):
                 folder.add(blob.unit, blob.number, parsed[blob.unit][0][blob.number])
-            results.append(
-                WRITE_RESULTS.validate_json(encode(write_unit(unit, folder, table.store, clock=table.clock)))
-            )
+            written = write_unit(unit, folder, table.store, clock=table.clock)
+            results.append(decode_result("write", encode(written)))
     return results
 
 
@@ -107,7 +89,7 @@ def test_a_blob_that_was_made_again_with_other_rows_is_found(make_table):
 
 
 def test_blobs_are_cut_by_ordinal_and_size(monkeypatch):
-    monkeypatch.setattr("icedb_engine.units.flush_unit.BLOB_BYTES", 4000)
+    monkeypatch.setattr("icedb_engine.units.blobs.BLOB_BYTES", 4000)
     ordinals = pa.array([0] * 1000 + [2] * 10 + [3] * 3000, pa.int32())
     numbers = pa.array(range(4010), pa.int64())
     rows = pa.table({ORDINAL: ordinals, "n": numbers})
@@ -129,15 +111,14 @@ def test_a_plan_has_every_blob_once(sizes, task_bytes, piece_bytes):
     blobs = [Blob(number, partition, 1, size, number) for number, (partition, size) in enumerate(sizes)]
     paths = [f"p={place}" for place in range(7)]
     half = len(blobs) // 2
-    units = [UnitBlobs(0, paths, blobs[:half]), UnitBlobs(1, paths, blobs[half:])]
-    plans = plan_writes(units, task_bytes=task_bytes, piece_bytes=piece_bytes)
+    results = [UnitResult(partitions=tuple(paths), blobs=tuple(each)) for each in (blobs[:half], blobs[half:])]
+    plans = plan_writes(enumerate(results), task_bytes=task_bytes, piece_bytes=piece_bytes)
     planned = [(blob.unit, blob.number) for plan in plans for blob in plan.blobs]
     assert sorted(planned) == [(int(number >= half), number) for number in range(len(blobs))]
     for plan in plans:
         assert [plan.partitions[blob.partition] for blob in plan.blobs] == sorted(
             paths[blobs[blob.number].partition] for blob in plan.blobs
         )
-        assert plan.size_bytes == sum(blobs[blob.number].size_bytes for blob in plan.blobs)
     pieces = [(partition, number) for number, plan in enumerate(plans) for partition in set(plan.partitions)]
     for place, path in enumerate(paths):
         size_bytes = sum(size for partition, size in sizes if partition == place)
@@ -173,9 +154,9 @@ def test_a_unit_defers_batches_beyond_the_partitions_of_a_commit(make_table):
     ]
     result = table.flush(*batches)
     assert result.accepted == tuple(batches[place].batch_id for place in (0, 2, 4))
-    assert [rejection.batch.batch_id for rejection in result.rejected] == [batches[1].batch_id]
+    assert [*result.rejected] == [batches[1].batch_id]
     assert result.deferred == (batches[3].batch_id, batches[5].batch_id)
-    assert result.columns == ("user", "n")
+    assert result.columns == {"user": "VARCHAR", "n": "BIGINT"}
     assert "other" not in result.new_kinds
     assert sorted(row["n"] for row in table.rows(*result.files)) == [1, 2, 3, 4]
 

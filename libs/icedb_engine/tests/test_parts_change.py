@@ -8,8 +8,9 @@ from datetime import date, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_engine.units.change_unit import ChangeUnit, CountUnit, change_unit, count_unit
-from icedb_engine.units.read_unit import CHUNK_BYTES, NumberedFile, ReadFilesUnit, read_files
+from icedb_engine.units.merge_unit import count_unit, merge_unit
+from icedb_engine.units.read_unit import CHUNK_BYTES, read_files
+from icedb_engine.units.work import MergeUnit
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict, Unavailable
 from icedb_log.jobs import MergeGroup, RowChange
 from icedb_log.units import MIB
@@ -23,12 +24,8 @@ def table(make_table):
 
 
 def read(table, *files, columns=COLUMNS, is_whole=True):
-    unit = ReadFilesUnit(table.paths, columns, is_whole, files, table.engine)
+    unit = table.read_unit(columns, *files, is_whole=is_whole)
     return [row for chunk in read_files(unit, table.store) for row in chunk.to_pylist()]
-
-
-def numbered(marker, ordinal=0, row_count=None):
-    return NumberedFile(ordinal, marker.path, row_count)
 
 
 def test_pages_that_differ_from_their_checksums_halt(table):
@@ -38,52 +35,52 @@ def test_pages_that_differ_from_their_checksums_halt(table):
     body[1000] ^= 1
     table.store.put(marker.path, bytes(body))
     with pytest.raises(CorruptLog, match=r"a.parquet cannot be read .*another checksum than its bytes"):
-        read(table, numbered(marker))
+        read(table, marker)
 
 
 def test_a_column_that_the_table_has_not_is_left_out_only_if_it_repeats_the_path(make_table):
     table = make_table()
     same = table.put_file(pa.table({"x": [0.5], "d": [date(2023, 6, 7)]}), "a", partition="d=2023-06-07")
     other = table.put_file(pa.table({"x": [0.5], "d": [date(2023, 6, 8)]}), "b", partition="d=2023-06-07")
-    assert [row["c0"] for row in read(table, numbered(same), columns={"x": "DOUBLE"})] == [0.5]
+    assert [row["c0"] for row in read(table, same, columns={"x": "DOUBLE"})] == [0.5]
     with pytest.raises(
         SchemaConflict, match=r"column 'd' is DATE in data file .*/b.parquet, but the table has no such"
     ):
-        read(table, numbered(other), columns={"x": "DOUBLE"})
+        read(table, other, columns={"x": "DOUBLE"})
 
 
 def test_rows_have_the_types_and_columns_of_the_table(table):
     narrow = table.put_file(pa.table({"x": pa.array([7], pa.int32()), "ts": [date(2023, 6, 1)]}), "a")
     wide = table.put_file(pa.table({"User": ["ann"], "x": [0.5]}), "b")
-    rows = read(table, numbered(narrow, 3, 1), numbered(wide, 5))
+    rows = read(table, narrow, wide)
     assert [list(row.values()) for row in rows] == [
-        [3, datetime.fromisoformat("2023-06-01T00:00:00+00:00"), None, 7.0],
-        [5, None, "ann", 0.5],
+        [0, datetime.fromisoformat("2023-06-01T00:00:00+00:00"), None, 7.0],
+        [1, None, "ann", 0.5],
     ]
-    assert [row["c0"] for row in read(table, numbered(wide), columns={"x": "DOUBLE"}, is_whole=False)] == [0.5]
-    assert read(table, numbered(wide, 4), columns={}, is_whole=False) == [{"ordinal": 4}]
+    assert [row["c0"] for row in read(table, wide, columns={"x": "DOUBLE"}, is_whole=False)] == [0.5]
+    assert read(table, wide, columns={}, is_whole=False) == [{"ordinal": 0}]
 
 
 def test_a_file_that_is_not_the_tables_is_named(table):
     good = table.put_file(pa.table({"x": [1.5]}), "a")
     with pytest.raises(CorruptLog, match=f"{good.path} has 1 rows, and 2 by the log"):
-        read(table, numbered(good, 0, 2))
+        read(table, replace(good, row_count=2))
     for name, values, reason in (
         ("more", [1], "'more' is BIGINT .*the table has no such column"),
         ("user", ["a"], "'user' is VARCHAR .*the table has 'User' as VARCHAR"),
         ("x", ["a"], "'x' is VARCHAR .*the table has 'x' as DOUBLE"),
     ):
         with pytest.raises(SchemaConflict, match=reason):
-            read(table, numbered(table.put_file(pa.table({name: values}), "b")))
+            read(table, table.put_file(pa.table({name: values}), "b"))
     table.store.delete([good.path])
     with pytest.raises(NotFound, match=f"data file {good.path} is gone"):
-        read(table, numbered(good))
+        read(table, good)
 
 
 def test_chunks_of_wide_rows_are_bounded(table):
     text = ["y" * 500_000 + str(number) for number in range(64)]
     marker = table.put_file(pa.table({"User": text}), "a", compression="zstd", use_dictionary=False)
-    unit = ReadFilesUnit(table.paths, COLUMNS, True, (numbered(marker),), table.engine)
+    unit = table.read_unit(COLUMNS, marker, is_whole=True)
     sizes = [chunk.nbytes for chunk in read_files(unit, table.store)]
     assert len(sizes) > 2
     assert max(sizes) <= 2 * CHUNK_BYTES
@@ -101,17 +98,15 @@ def put(table, name, *rows, partition=JUNE, columns=("ts", "User", "x")):
 
 
 def change(table, kind, sql, *inputs, schema=COLUMNS, partition=JUNE, **limits):
-    unit = ChangeUnit(
-        paths=table.paths,
-        config=table.config,
+    unit = table.unit(
+        MergeUnit,
         schema=schema,
         group=MergeGroup(partition, tuple(inputs)),
         change=RowChange(kind, sql),
-        commit_id="c0",
         time_ms=5,
         engine=replace(table.engine, **limits),
     )
-    return change_unit(unit, table.store, clock=table.clock)
+    return merge_unit(unit, table.store, clock=table.clock)
 
 
 def read_outputs(table, result):
@@ -141,14 +136,13 @@ def test_what_a_deletion_leaves_is_written_sorted_and_counted(table):
 def test_rows_are_counted_for_each_file(table):
     first = put(table, "a", (MORNING, "b", 1.0), (MORNING, "z", None))
     second = put(table, "b", (MORNING, "b", 6.0))
-    files = (numbered(first, 0), numbered(second, 1))
 
     def count(condition):
-        return count_unit(CountUnit(table.paths, COLUMNS, files, condition, table.engine), table.store).counts
+        return count_unit(table.read_unit(COLUMNS, first, second, where=condition), table.store)
 
-    assert count("User = 'b'") == {0: 1, 1: 1}
-    assert count("x IS NULL") == {0: 1, 1: 0}
-    assert count("true") == {0: 2, 1: 1}
+    assert count("User = 'b'") == (1, 1)
+    assert count("x IS NULL") == (1, 0)
+    assert count("true") == (2, 1)
     with pytest.raises(InvalidRequest, match=r"table events: condition: Conversion Error.*'b'"):
         count("CAST(User AS INT) = 1")
 

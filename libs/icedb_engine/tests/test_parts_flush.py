@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from icedb_engine.reading.types import Kind
-from icedb_engine.units.flush_types import WriteUnit
 from icedb_engine.units.typed_rows import append_unit
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.errors import InvariantViolated
@@ -183,6 +182,5 @@ def test_a_row_that_gets_lost_or_doubled_on_its_way_to_a_file_is_found(make_tabl
     table = make_table()
     with pytest.raises(InvariantViolated, match=r"read 2 rows and wrote [13]"):
         table.flush(table.stage({"n": 1}, {"n": 2}))
-    unit = WriteUnit(table.paths, table.config, {"n": "BIGINT"}, "c0ffee", 1, table.engine)
     with pytest.raises(InvariantViolated, match=r"read 2 rows and wrote [13]"):
-        append_unit(unit, [pa.record_batch({"n": [1, 2]})], table.store, clock=table.clock)
+        append_unit(table.write_unit({"n": "BIGINT"}), [pa.record_batch({"n": [1, 2]})], table.store, clock=table.clock)

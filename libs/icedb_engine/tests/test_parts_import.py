@@ -7,11 +7,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_engine.imports.import_footers import TAIL_BYTES, FileRefused
+from icedb_engine.imports.import_footers import NARROW_TYPES, TAIL_BYTES, FileRefused
 from icedb_engine.imports.import_inspect import inspect_file
-from icedb_engine.imports.import_types import NARROW_TYPES
-from icedb_engine.imports.import_unit import ImportUnit, import_unit
-from icedb_engine.units.work_units import IMPORT_RESULTS, IMPORT_UNITS, encode
+from icedb_engine.imports.import_unit import copy_unit, inspect_unit
+from icedb_engine.units.work import CopyUnit, decode_result, decode_unit, encode
 from icedb_log.ingest.import_jobs import InspectJob
 from icedb_log.ingest.import_sources import SourceFile, list_sources, parse_pattern
 from icedb_log.model import FileMarker
@@ -250,19 +249,16 @@ def test_units_travel_as_text_and_account_for_each_file(make_table, tmp_path):
     good = [put(table, parquet({"kind": ["a"], "n": [n]}), f"in/{n}.parquet") for n in range(3)]
     bad = put(table, b"no parquet at all", "in/bad.parquet")
     job = InspectJob(table.paths, table.config, (*good[:2], bad, good[2]))
-    unit = IMPORT_UNITS.validate_json(encode(ImportUnit(job, (), table.engine)))
-
-    def run(unit):
-        return import_unit(unit, table.store, open_source=lambda url: table.store, clock=table.clock)
-
-    inspected = IMPORT_RESULTS.validate_json(encode(run(unit)))
-    assert [file.source for file in inspected.inspected] == good
+    inspected = inspect_unit(decode_unit("inspect", encode(job)), lambda url: table.store)
+    inspected = decode_result("inspect", encode(inspected))
+    assert [file.source for file in inspected.files] == good
     assert [refused.url for refused in inspected.refused] == [bad.url]
     put(table, parquet({"kind": ["a"], "n": [9]}), "in/1.parquet")
     table.store.delete(["in/2.parquet"])
-    copied = run(ImportUnit(InspectJob(table.paths, table.config, ()), inspected.inspected, table.engine))
-    copied = IMPORT_RESULTS.validate_json(encode(copied))
-    (placed,) = copied.placed
+    unit = decode_unit("copy", encode(CopyUnit(table.paths, inspected.files, table.engine)))
+    copied = copy_unit(unit, table.store, lambda url: table.store, clock=table.clock)
+    copied = decode_result("copy", encode(copied))
+    (placed,) = copied.files
     assert table.paths.partition_of(placed.path) == "kind=a"
     assert table.store.get(placed.path).body == table.store.get("in/0.parquet").body
     assert sorted(refused.reason.partition(":")[0] for refused in copied.refused) == [
@@ -283,13 +279,10 @@ def test_a_local_file_is_uploaded_as_it_lies_there(make_table, tmp_path):
     )
     opened = LocalObjectStore(tmp_path.joinpath(*tmp_path.parts[:2]))
     job = InspectJob(table.paths, table.config, sources)
-    found = import_unit(
-        ImportUnit(job, (), table.engine), table.store, open_source=lambda url: opened, clock=table.clock
-    )
-    copied = import_unit(
-        ImportUnit(job, found.inspected, table.engine), table.store, open_source=lambda url: opened, clock=table.clock
-    )
-    assert table.store.get(copied.placed[0].path).body == local.get("in/x.parquet").body
+    found = inspect_unit(job, lambda url: opened)
+    unit = CopyUnit(table.paths, found.files, table.engine)
+    copied = copy_unit(unit, table.store, lambda url: opened, clock=table.clock)
+    assert table.store.get(copied.files[0].path).body == local.get("in/x.parquet").body
 
 
 def test_narrow_types_and_unsorted_files_merge_to_the_tables_types_sorted(make_table):

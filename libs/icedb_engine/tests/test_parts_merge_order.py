@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
 from icedb_engine.reading import data_files
-from icedb_engine.reading.data_files import InputFile, read_sorted
+from icedb_engine.reading.data_files import DataFiles, InputFile
+from icedb_engine.units.work import MergeUnit
 from icedb_log.errors import CorruptLog
+from icedb_log.jobs import MergeGroup
+from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
+from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
 EPOCH = datetime(2025, 6, 1)
@@ -73,18 +77,19 @@ def make_input(table: pa.Table, number: int, **options) -> InputFile:
 
 def read_all(inputs, sort, *, columns=COLUMNS, chunk_rows=3) -> list[pa.Table]:
     limits = EngineLimits(memory_bytes=64 * MIB)
+    unit = MergeUnit(
+        paths=TablePaths("t", "wh/t"),
+        config=TableConfig.model_construct(name="t", sort=tuple(sort), row_group_rows=chunk_rows),
+        schema=columns,
+        commit_id="c",
+        time_ms=0,
+        engine=limits,
+        group=MergeGroup("", tuple(each.marker for each in inputs)),
+    )
     with open_scratch(limits) as scratch:
-        return list(
-            read_sorted(
-                inputs,
-                table="t",
-                columns=columns,
-                sort=sort,
-                chunk_rows=chunk_rows,
-                open_engine=partial(open_engine, limits, scratch),
-                folder=scratch,
-            )
-        )
+        files = DataFiles(unit, scratch / "in", partial(open_engine, limits, scratch))
+        files.files = inputs
+        return list(files.read_sorted(columns))
 
 
 some_columns = st.sets(st.sampled_from(list(VALUES)), max_size=3)

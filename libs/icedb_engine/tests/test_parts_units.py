@@ -1,5 +1,7 @@
 """Cutting jobs into units, settling types between units, and the wire between driver and task."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,8 +9,7 @@ from icedb_engine.limits import FlushUnitLimits, JobLimits
 from icedb_engine.reading.types import Kind, infer_type
 from icedb_engine.reading.widening import settle_types
 from icedb_engine.spark.spark_runner import run_unit
-from icedb_engine.units.merge_unit import MergeUnit
-from icedb_engine.units.work_units import FLUSH_RESULTS, FLUSH_UNITS, MERGE_RESULTS, encode, split_batches
+from icedb_engine.units.work import MergeUnit, decode_result, decode_unit, encode, pack, split_batches
 from icedb_log import errors
 from icedb_log.jobs import MergeGroup, StagedBatch
 from icedb_log.model import FileMarker
@@ -30,6 +31,15 @@ def test_units_hold_every_batch_once_in_order_and_are_about_equal(sizes):
         assert len(units) == 1
     else:
         assert max(estimates) <= 1000 + 4001, "a unit is at most one batch above its target"
+
+
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 20), st.integers(1, 5))
+def test_parts_are_as_large_as_they_may_be_and_have_one_at_least(sizes, max_bytes, max_count):
+    parts = pack(sizes, lambda size: size, max_bytes=max_bytes, max_count=max_count)
+    assert [size for part in parts for size in part] == sizes
+    assert all(len(part) == 1 or (sum(part) <= max_bytes and len(part) <= max_count) for part in parts)
+    for part, after in itertools.pairwise(parts):
+        assert sum(part) + after[0] > max_bytes or len(part) == max_count, "the next would have fitted in"
 
 
 @pytest.mark.parametrize(
@@ -69,22 +79,21 @@ def test_results_survive_the_wire(make_table):
     files = []
     for event in ({"s": "é\u0001", "f": 0.1}, {"s": "x" * 100, "f": -0.0}):
         result = table.flush(table.stage({"ts": "2023-06-07", **event}), table.stage({"ts": 1.5}))
-        assert FLUSH_RESULTS.validate_json(encode(result)) == result
+        assert decode_result("flush", encode(result)) == result
         files += result.files
     merged = table.merge(*files)
-    assert MERGE_RESULTS.validate_json(encode(merged)) == merged
+    assert decode_result("merge", encode(merged)) == merged
 
 
 def test_a_unit_is_refused_when_it_is_not_understood():
     with pytest.raises(ValueError, match="paths"):
-        FLUSH_UNITS.validate_json('{"config": {}}')
+        decode_unit("flush", '{"config": {}}')
 
 
 def test_a_task_answers_with_the_error_by_name(tmp_path, make_table):
     table = make_table(max_files_per_group=2)
     group = MergeGroup("", (FileMarker(table.paths.data_key(partition="", file_id="a"), 1, 0),))
-    unit = MergeUnit(table.paths, table.config, {}, group, "c", 1, table.engine)
     store = StoreSettings(f"file://{tmp_path}/store")
-    outcome, message = run_unit("merge", encode(unit), store)
+    outcome, message = run_unit("merge", encode(table.unit(MergeUnit, group=group)), store)
     assert getattr(errors, outcome) is errors.NotFound
     assert "a.parquet is live but gone" in message

@@ -5,14 +5,19 @@ from datetime import date, datetime
 import pyarrow as pa
 import pytest
 from icedb_engine.imports.import_footers import read_footer
-from icedb_engine.reading.widening import WideningProof, Wish, find_inexact, find_widenable, unite_known
+from icedb_engine.reading.widening import WideningProof, find_inexact, find_widenable, unite_known
 from icedb_log.errors import SchemaConflict
 from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.jobs import FlushJob
 from icedb_log.table.table_config import PartitionField, TableConfig
 
-TO_DOUBLE = Wish("n", "BIGINT", "DOUBLE")
 KNOWN = {"n": "BIGINT", "s": "VARCHAR"}
+
+
+def find_problem(table, *live, column="n", narrow="BIGINT", known=None):
+    """Ask what the log says of a column, and where it says nothing the files."""
+    job = table.job(FlushJob, batches=(), inexact=known, read_live=lambda: live)
+    return WideningProof(job, lambda: table.store).find_problem(column, narrow)
 
 
 def put(table, values, *, column="n", arrow_type=pa.int64(), file_id="f"):
@@ -34,7 +39,7 @@ def test_a_fraction_in_a_bigint_column_is_a_wish_and_nothing_is_done(make_table)
     result = table.flush(*batches, schema=KNOWN)
     assert result.wishes == {"n": "DOUBLE"}
     assert result.left == tuple(batch.batch_id for batch in batches)
-    assert (result.accepted, result.rejected, result.files, result.row_count) == ((), (), (), 0)
+    assert (result.accepted, result.rejected, result.files, result.row_count) == ((), {}, (), 0)
     granted = table.flush(*batches, schema={**KNOWN, "n": "DOUBLE"})
     assert sorted(row["n"] for row in table.rows(*granted.files)) == [0.5, 1.0]
 
@@ -43,8 +48,8 @@ def test_a_refused_wish_rejects_the_batch_with_what_stands_in_the_way(make_table
     table = make_table(evolution="widen")
     result = table.flush(table.stage({"n": 1}), table.stage({"n": 0.5}), schema=KNOWN, refused={"n": "file x is large"})
     assert len(result.accepted) == 1
-    assert "number with a fraction values" in result.rejected[0].reason
-    assert "the column cannot become wider: file x is large (line 1: 0.5)" in result.rejected[0].reason
+    assert "number with a fraction values" in next(iter(result.rejected.values()))
+    assert "the column cannot become wider: file x is large (line 1: 0.5)" in next(iter(result.rejected.values()))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_the_footers_of_live_files_decide(make_table, values, expected):
         put(table, [1e300], arrow_type=pa.float64(), file_id="w"),
         put(table, [2**60], column="m", file_id="o"),
     )
-    found = WideningProof({"n": False}, lambda: table.store, lambda: (good, wide, other, file)).find_problem(TO_DOUBLE)
+    found = find_problem(table, good, wide, other, file, known={"n": False})
     if expected is None:
         assert found is None
     else:
@@ -129,19 +134,15 @@ def test_the_footers_of_live_files_decide(make_table, values, expected):
 def test_a_file_without_statistics_or_that_is_gone_proves_nothing(make_table):
     table = make_table()
     silent = table.put_file(pa.table({"n": [1]}), "s", write_statistics=False)
-    assert "does not say between which bounds" in WideningProof(
-        {"n": False}, lambda: table.store, lambda: (silent,)
-    ).find_problem(TO_DOUBLE)
+    assert "does not say between which bounds" in find_problem(table, silent)
     table.store.delete([silent.path])
-    assert "gone" in WideningProof({"n": False}, lambda: table.store, lambda: (silent,)).find_problem(TO_DOUBLE)
+    assert "gone" in find_problem(table, silent)
 
 
 def test_dates_of_files_become_timestamps(make_table):
     table = make_table()
     file = put(table, [date(1, 1, 1), date(9999, 12, 31)], column="d", arrow_type=pa.date32())
-    assert (
-        WideningProof(None, lambda: table.store, lambda: (file,)).find_problem(Wish("d", "DATE", "TIMESTAMP")) is None
-    )
+    assert find_problem(table, file, column="d", narrow="DATE") is None
 
 
 def test_which_columns_may_become_wider():
@@ -154,12 +155,14 @@ def test_which_columns_may_become_wider():
 
 def test_a_declared_wider_type_needs_no_proof_but_the_policy(make_table):
     table = make_table(evolution="widen", declared={"n": "DOUBLE", "d": "TIMESTAMP"})
-    job = FlushJob(table.paths, table.config, {"n": "BIGINT", "d": "DATE"}, (), "c", 1)
-    assert unite_known(job) == {"n": "DOUBLE", "d": "TIMESTAMP"}
+    assert unite_known(table.job(FlushJob, schema={"n": "BIGINT", "d": "DATE"}, batches=())) == {
+        "n": "DOUBLE",
+        "d": "TIMESTAMP",
+    }
     for config in ({"evolution": "add_columns"}, {"evolution": "widen", "sort": ("n",)}):
         table = make_table(declared={"n": "DOUBLE"}, **config)
         with pytest.raises(SchemaConflict, match="declares 'n' as DOUBLE, but the log has 'n' as BIGINT"):
-            unite_known(FlushJob(table.paths, table.config, {"n": "BIGINT"}, (), "c", 1))
+            unite_known(table.job(FlushJob, schema={"n": "BIGINT"}, batches=()))
 
 
 @pytest.mark.parametrize(
@@ -187,11 +190,14 @@ def source_of(marker):
     return SourceFile("", marker.path, marker.path, "", marker.size_bytes, 0, is_named=True)
 
 
-def test_no_data_file_is_needed_where_the_log_says_it():
+def test_no_data_file_is_needed_where_the_log_says_it(make_table):
     def never():
         raise AssertionError("nothing is read")
 
-    assert WideningProof({}, never, never).find_problem(TO_DOUBLE) is None
-    proof = WideningProof({"n": True}, never, never)
-    assert "which DOUBLE cannot hold exactly, by its log" in proof.find_problem(TO_DOUBLE)
+    def prove(known):
+        return WideningProof(make_table().job(FlushJob, batches=(), inexact=known, read_live=never), never)
+
+    assert prove({}).find_problem("n", "BIGINT") is None
+    proof = prove({"n": True})
+    assert "which DOUBLE cannot hold exactly, by its log" in proof.find_problem("n", "BIGINT")
     assert proof.inexact == set()

@@ -7,18 +7,18 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_engine.imports.import_unit import ImportUnit, import_unit, open_source
+from icedb_engine.imports.import_unit import copy_unit, inspect_unit, open_source
 from icedb_engine.limits import EngineLimits
+from icedb_engine.units.work import CopyUnit
 from icedb_ingest.imports import LOCK_WAIT_MS, ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.ingest.import_jobs import CopyOutput, InspectJob, InspectOutput
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.table_config import PartitionField
 from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
 from pydantic import ValidationError
@@ -31,17 +31,12 @@ class DirectImporter:
         self.context = context
         self.engine = EngineLimits(scratch_folder=str(folder))
 
-    def run(self, job, inspected=()):
-        store, clock = self.context.warehouse.store, self.context.clock
-        return import_unit(ImportUnit(job, inspected, self.engine), store, open_source=open_source(None), clock=clock)
-
     def inspect_files(self, job):
-        result = self.run(job)
-        return InspectOutput(result.inspected, result.refused)
+        return inspect_unit(job, open_source(None))
 
     def copy_files(self, paths, files):
-        result = self.run(InspectJob(paths, TableConfig(name=paths.name), ()), files)
-        return CopyOutput(result.placed, result.refused)
+        store, clock = self.context.warehouse.store, self.context.clock
+        return copy_unit(CopyUnit(paths, files, self.engine), store, open_source(None), clock=clock)
 
 
 @pytest.fixture

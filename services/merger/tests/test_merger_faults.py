@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_engine.limits import EngineLimits
-from icedb_engine.units.merge_unit import MergeUnit, merge_unit
+from icedb_engine.units.merge_unit import merge_unit
+from icedb_engine.units.work import MergeUnit
 from icedb_log.jobs import MergedGroup
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
@@ -31,7 +32,7 @@ class UnitMerger:
     def merge_groups(self, job):
         merged = []
         for group in job.groups:
-            unit = MergeUnit(job.paths, job.config, job.schema, group, job.commit_id, job.time_ms, self._engine)
+            unit = MergeUnit.of(job, self._engine, group=group)
             result = merge_unit(unit, self._context.warehouse.store, clock=self._context.clock)
             merged.append(MergedGroup(group, result.outputs, result.rows_read))
         return tuple(merged)

@@ -13,3 +13,30 @@ ARROW_TYPES: Final[Mapping[str, Any]] = {
     "TIMESTAMP": pa.timestamp("us"),
     "VARCHAR": pa.string(),
 }
+
+
+def make_schema(columns: Mapping[str, str]) -> Any:
+    """Return the Arrow schema of columns with SQL types."""
+    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in columns.items()])
+
+
+def number_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], Any]:
+    """Return names of ours for columns with SQL types, ``c0``, ``c1``, …, and the Arrow schema under these."""
+    names = {name: f"c{place}" for place, name in enumerate(columns)}
+    return names, make_schema(dict(zip(names.values(), columns.values(), strict=True)))
+
+
+def fit(rows: pa.RecordBatch, schema: Any) -> pa.RecordBatch:
+    """Return rows with the names and types of a schema, column by column: Spark's timestamps have a zone, UTC."""
+    arrays = [
+        array if array.type == wanted.type else array.cast(wanted.type)
+        for array, wanted in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def align(rows: pa.RecordBatch, schema: Any) -> pa.RecordBatch:
+    """Return rows with all columns of a schema; NULL where they have no column of that name."""
+    found = dict(zip(rows.schema.names, rows.columns, strict=True))
+    arrays = [found[each.name] if each.name in found else pa.nulls(rows.num_rows, each.type) for each in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

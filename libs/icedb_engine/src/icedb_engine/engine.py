@@ -11,7 +11,7 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -97,6 +97,38 @@ def open_engine(limits: EngineLimits, scratch: Path) -> Iterator[Any]:
         ) from error
     finally:
         connection.close()
+
+
+class CapturedRows:
+    """Rows that the native engine takes from a stream: what making them raises is kept, for the engine words it anew.
+
+    Attributes:
+        row_count: How many it has taken.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._error: Exception | None = None
+        self.row_count = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in self._batches:
+                self.row_count += batch.num_rows
+                yield batch
+        except Exception as error:
+            self._error = error
+            raise
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Raise what making the rows raised, whatever the engine made of it."""
+        try:
+            yield
+        except Exception as error:
+            if self._error is not None and error is not self._error:
+                raise self._error from error
+            raise
 
 
 def release_memory() -> None:

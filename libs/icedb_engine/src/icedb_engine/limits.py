@@ -1,7 +1,7 @@
 """The bounds of the data path: what one unit of work may take, and what a batch may hold."""
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Self
 
 from icedb_log.units import GIB, MIB
 
@@ -32,6 +32,22 @@ class EngineLimits:
     scratch_folder: str | None = None
     transfer_count: int = 4
     query_ms: int = 3 * 60_000
+
+    def part(self, count: int) -> Self:
+        """Return so large a part of the memory, and the rest as it is."""
+        return replace(self, memory_bytes=self.memory_bytes // count)
+
+    def shared_by(self, unit_count: int) -> Self:
+        """Return the bounds of one of several units that run at once."""
+        return replace(self, thread_count=max(1, self.thread_count // unit_count))
+
+    def beside(self, held_bytes: int) -> Self:
+        """Return what is left for the native engine of a unit that holds batches, decoded, of so many bytes.
+
+        Besides their text there are the columns that are made of it, about as large; and the process itself.
+        """
+        left_bytes = self.memory_bytes - PROCESS_BYTES - 2 * held_bytes
+        return replace(self, memory_bytes=max(self.memory_bytes // 4, left_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +98,3 @@ class JobLimits:
     engine: EngineLimits = field(default_factory=EngineLimits)
     direct_bytes: int = 512 * MIB
     write_task_bytes: int = 64 * MIB
-
-
-def leave_memory(engine: EngineLimits, held_bytes: int) -> EngineLimits:
-    """Return what is left for the native engine of a unit that holds batches, decoded, of so many bytes.
-
-    Besides their text there are the columns that are made of it, about as large; and the process itself.
-    """
-    left_bytes = engine.memory_bytes - PROCESS_BYTES - 2 * held_bytes
-    return replace(engine, memory_bytes=max(engine.memory_bytes // 4, left_bytes))
-
-
-def share_threads(engine: EngineLimits, unit_count: int) -> EngineLimits:
-    """Return the bounds of one of several units that run at once."""
-    return replace(engine, thread_count=max(1, engine.thread_count // unit_count))

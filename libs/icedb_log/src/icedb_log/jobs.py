@@ -70,18 +70,33 @@ class SizeClass:
         return most_bytes > self.decoded_bytes or most_bytes // MIN_ROW_BYTES > self.row_count
 
 
-@dataclass(frozen=True, slots=True)
-class FlushJob:
-    """Turn batches into data files.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The table that gets data files, and what they say of their commit: the same for a job and its units of work.
 
     Attributes:
         paths: Keys of the table.
         config: Its configuration.
-        schema: Column to SQL type as the snapshot has it (widened types are the wider ones); declared columns are not
-            necessarily in it yet.
-        batches: Oldest first; at least one.
+        schema: Column to SQL type, as far as types are fixed.
         commit_id: Goes into each file's footer.
         time_ms: ``created_ms`` of each new marker.
+    """
+
+    paths: TablePaths
+    config: TableConfig
+    schema: Mapping[str, str]
+    commit_id: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushJob(Target):
+    """Turn batches into data files.
+
+    The schema is the snapshot's (widened types are the wider ones); declared columns are not necessarily in it yet.
+
+    Attributes:
+        batches: Oldest first; at least one.
         read_live: Reads the markers of all live data files; needed only to prove that a widening loses nothing.
         check_alive: Asked while the job works; what it raises stops the job.
         sizes: Which of the batches are taken; ``None``: all.
@@ -89,12 +104,7 @@ class FlushJob:
             changes (S2). ``read_live`` is asked of the others among them alone. ``None``: it proves nothing.
     """
 
-    paths: TablePaths
-    config: TableConfig
-    schema: Mapping[str, str]
     batches: tuple[StagedBatch, ...]
-    commit_id: str
-    time_ms: int
     read_live: Callable[[], tuple[FileMarker, ...]] = tuple
     check_alive: CheckAlive = never_stop
     sizes: SizeClass | None = None
@@ -252,27 +262,17 @@ class CountJob:
     check_alive: CheckAlive = never_stop
 
 
-@dataclass(frozen=True, slots=True)
-class MergeJob:
-    """Merge groups, each on its own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeJob(Target):
+    """Merge groups, each on its own; the schema is that of the whole table.
 
     Attributes:
-        paths: Keys of the table.
-        config: Its configuration (sort order, target size, row groups).
-        schema: Column to SQL type of the whole table.
         groups: At least one.
-        commit_id: Goes into each file's footer.
-        time_ms: ``created_ms`` of each new marker.
         change: What else becomes of the rows; ``None``: nothing.
         check_alive: Asked while the job works; what it raises stops the job.
     """
 
-    paths: TablePaths
-    config: TableConfig
-    schema: Mapping[str, str]
     groups: tuple[MergeGroup, ...]
-    commit_id: str
-    time_ms: int
     change: RowChange | None = None
     check_alive: CheckAlive = never_stop
 

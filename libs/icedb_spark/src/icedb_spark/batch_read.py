@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from icedb_engine.units.work import DataFile
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icedb_spark.scan import Scan, deal_files
-from icedb_spark.values import ScanFile
 
 
 class IceDBReader(DataSourceReader):
@@ -22,7 +22,7 @@ class IceDBReader(DataSourceReader):
         split_bytes: Bytes of files for one task.
     """
 
-    def __init__(self, scan: Scan, files: tuple[ScanFile, ...], *, split_bytes: int) -> None:
+    def __init__(self, scan: Scan, files: tuple[DataFile, ...], *, split_bytes: int) -> None:
         self._scan = scan
         self._split_bytes = split_bytes
         self._files = files

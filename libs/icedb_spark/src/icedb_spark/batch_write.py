@@ -85,12 +85,19 @@ class IceDBWriter(DataSourceArrowWriter):
         """
         if self.is_done:
             return WrittenFiles()
-        from icedb_engine.units.flush_types import WriteUnit  # noqa: PLC0415 - only tasks need it
-        from icedb_engine.units.typed_rows import append_unit  # noqa: PLC0415
+        from icedb_engine.units.typed_rows import append_unit  # noqa: PLC0415 - only tasks need it
+        from icedb_engine.units.work import WriteUnit  # noqa: PLC0415
 
         clock = SystemClock()
         place = self.options.place
-        unit = WriteUnit(self.paths, self.config, self.columns, self.commit_id, clock.now_ms(), place.engine)
+        unit = WriteUnit(
+            paths=self.paths,
+            config=self.config,
+            schema=self.columns,
+            commit_id=self.commit_id,
+            time_ms=clock.now_ms(),
+            engine=place.engine,
+        )
         try:
             return WrittenFiles.of(append_unit(unit, iterator, place.store.open().store, clock=clock))
         except Unavailable:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from icedb_engine.units.read_unit import NumberedFile, ReadFilesUnit, read_files, spark_arrow_type
+from icedb_engine.units.read_unit import read_files, spark_arrow_type
+from icedb_engine.units.work import DataFile, ReadUnit
 from icedb_log.keys import TablePaths
 from pyspark.sql.datasource import InputPartition
 
 from icedb_spark.spark_types import make_spark_schema
-from icedb_spark.values import PinnedSnapshot, Place, ScanFile
+from icedb_spark.values import PinnedSnapshot, Place
 
 if TYPE_CHECKING:
     from icedb_spark.options import ReadOptions
@@ -26,7 +27,7 @@ MAX_FILES_PER_TASK: Final = 1000
 class FilePartition(InputPartition):
     """Some data files, for one task."""
 
-    def __init__(self, files: tuple[ScanFile, ...]) -> None:
+    def __init__(self, files: tuple[DataFile, ...]) -> None:
         super().__init__(files)
 
 
@@ -65,11 +66,10 @@ class Scan:
         if not isinstance(partition, FilePartition):
             return  # what Spark makes up for a read without files
         schema = pa.schema([(name, spark_arrow_type(self.schema[name])) for name in self.columns])
-        unit = ReadFilesUnit(
+        unit = ReadUnit(
             paths=self.paths,
             columns=self.schema,
-            is_whole=False,
-            files=tuple(NumberedFile(0, file.path, file.row_count) for file in partition.value),
+            files=partition.value,
             engine=self.place.engine,
             where=self.where,
             wanted=self.columns,
@@ -84,14 +84,14 @@ def make_scan(options: "ReadOptions", pinned: PinnedSnapshot) -> Scan:
     return Scan(options.place, pinned.paths, pinned.schema, columns, options.where)
 
 
-def deal_files(files: Sequence[ScanFile], *, split_bytes: int) -> list[InputPartition]:
+def deal_files(files: Sequence[DataFile], *, split_bytes: int) -> list[InputPartition]:
     """Deal files out to tasks so that all have about the same bytes, and none much more than ``split_bytes``. Pure.
 
     A file goes to one task whole: data files are written of a size that is right for one.
     """
     total_bytes = sum(file.size_bytes for file in files)
     count = max(-(-total_bytes // split_bytes), -(-len(files) // MAX_FILES_PER_TASK), 1)
-    dealt: list[list[ScanFile]] = [[] for _ in range(min(count, len(files)))]
+    dealt: list[list[DataFile]] = [[] for _ in range(min(count, len(files)))]
     heap = [(0, place) for place in range(len(dealt))]
     for file in sorted(files, key=lambda file: (-file.size_bytes, file.path)):
         load_bytes, place = heapq.heappop(heap)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import structlog
+from icedb_engine.units.work import DataFile
 from icedb_log.clean.leases import release_lease
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
@@ -25,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from icedb_spark.options import ReadOptions, StreamOptions
 from icedb_spark.scan import Scan, deal_files
-from icedb_spark.values import PinnedSnapshot, ScanFile
+from icedb_spark.values import PinnedSnapshot
 
 RENEWALS_PER_LEASE: Final = 3
 
@@ -106,10 +107,7 @@ class IceDBStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             chosen = pruner.select(chosen)
         if not chosen:
             return []
-        return deal_files(
-            [ScanFile(file.path, file.size_bytes, file.row_count) for file in chosen],
-            split_bytes=self._options.split_bytes,
-        )
+        return deal_files([DataFile.of(file) for file in chosen], split_bytes=self._options.split_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task reads."""

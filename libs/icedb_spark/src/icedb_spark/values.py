@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import orjson
 from icedb_engine.limits import EngineLimits
+from icedb_engine.units.work import DataFile
 from icedb_log.keys import TablePaths
 from icedb_log.store.stores import StoreSettings
 
@@ -41,21 +42,6 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanFile:
-    """A data file to be read.
-
-    Attributes:
-        path: Key.
-        size_bytes: Its size.
-        row_count: Rows in it by the log; ``None`` if the log does not say.
-    """
-
-    path: str
-    size_bytes: int
-    row_count: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class PinnedSnapshot:
     """What a DataFrame is made of.
 
@@ -71,8 +57,8 @@ class PinnedSnapshot:
     files: bytes
     lease_id: str | None = None
 
-    def unpack(self) -> tuple[ScanFile, ...]:
+    def unpack(self) -> tuple[DataFile, ...]:
         """Return the data files."""
         prefix = self.paths.data_prefix
         rows = orjson.loads(zlib.decompress(self.files))
-        return tuple(ScanFile(f"{prefix}{name}", size, count) for name, size, count in rows)
+        return tuple(DataFile(f"{prefix}{name}", size, count) for name, size, count in rows)

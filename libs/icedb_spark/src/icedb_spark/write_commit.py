@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
-from icedb_engine.sql.columns import read_output_columns
+from icedb_engine.sql.columns import OutputRules
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
 from icedb_log.feed.views import require_takes_batches
@@ -65,9 +65,7 @@ def _read_columns(schema: Any, table: Table, known: Mapping[str, str]) -> dict[s
     config = table.config
     table_columns = {**known, **{name: kind for name, kind in config.declared.items() if name not in known}}
     given = [(field.name, find_sql_type(field.name, field.dataType.simpleString())) for field in schema.fields]
-    found = read_output_columns(
-        given, config, known=table_columns, max_columns=MAX_TABLE_COLUMNS, widens=True, what="write"
-    )
+    found = OutputRules(config, table_columns, "write", MAX_TABLE_COLUMNS).read(given)
     columns = {column.name: column.sql_type for column in found}
     check_columns(table, columns, known=known)
     return columns

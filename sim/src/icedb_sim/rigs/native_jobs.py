@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from icedb_engine.imports.import_unit import ImportUnit, import_unit
+from icedb_engine.imports.import_unit import copy_unit, inspect_unit
 from icedb_engine.limits import EngineLimits, JobLimits
-from icedb_engine.spark.spark_change import SparkRowChanger
 from icedb_engine.spark.spark_feed import SparkViewFeeder
 from icedb_engine.spark.spark_flush import SparkBatchWriter
-from icedb_engine.spark.spark_merge import SparkGroupMerger
-from icedb_engine.spark.spark_runner import SparkJobs, SparkRunner, UnitKind, run_opened
+from icedb_engine.spark.spark_merge import SparkMerger
+from icedb_engine.spark.spark_runner import SparkJobs, SparkRunner, run_opened
+from icedb_engine.units.work import CopyUnit, UnitKind
 from icedb_log.clock import Clock
 from icedb_log.ingest.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
 from icedb_log.jobs import CheckAlive
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.stores import StoreSettings
-from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 from icedb_log.warehouse import Warehouse
 
@@ -52,7 +51,7 @@ class NativeRunner(SparkRunner):
         del check_alive
         return self
 
-    def run(self, kind: UnitKind, bodies: Sequence[str], *, is_users: bool = False) -> list[str]:
+    def run_bodies(self, kind: UnitKind, bodies: Sequence[str], *, is_users: bool = False) -> list[str]:
         """Run units and return their results in the same order. Raises what a unit raises."""
         del is_users
         return [run_opened(kind, body, self._objects, clock=self._clock) for body in bodies]
@@ -74,16 +73,8 @@ class NativeFeeder(_NativeJobs, SparkViewFeeder):
     """A :class:`icedb_log.feed.feed_jobs.ViewFeeder`."""
 
 
-class NativeMerger(_NativeJobs, SparkGroupMerger):
-    """A :class:`icedb_log.jobs.GroupMerger`."""
-
-
-class NativeChanger(_NativeJobs, SparkRowChanger):
-    """A :class:`icedb_log.jobs.RowChanger`."""
-
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        super().__init__(store, clock)
-        self._merger = NativeMerger(store, clock)
+class NativeMerger(_NativeJobs, SparkMerger):
+    """A :class:`icedb_log.jobs.GroupMerger`, and a :class:`icedb_log.jobs.RowChanger`."""
 
 
 class NativeImporter:
@@ -95,15 +86,9 @@ class NativeImporter:
 
     def inspect_files(self, job: InspectJob) -> InspectOutput:
         """Read the footers of a job's files."""
-        done = import_unit(
-            ImportUnit(job, (), LIMITS.engine), self._store, open_source=lambda _: self._store, clock=self._clock
-        )
-        return InspectOutput(done.inspected, done.refused)
+        return inspect_unit(job, lambda _: self._store)
 
     def copy_files(self, paths: TablePaths, files: tuple[InspectedFile, ...]) -> CopyOutput:
         """Copy files, each to a fresh key."""
-        job = InspectJob(paths, TableConfig(name=paths.name), ())
-        done = import_unit(
-            ImportUnit(job, files, LIMITS.engine), self._store, open_source=lambda _: self._store, clock=self._clock
-        )
-        return CopyOutput(done.placed, done.refused)
+        unit = CopyUnit(paths, files, LIMITS.engine)
+        return copy_unit(unit, self._store, lambda _: self._store, clock=self._clock)

@@ -13,8 +13,9 @@ from typing import Any
 
 from icedb_engine.limits import EngineLimits, JobLimits
 from icedb_engine.spark.spark_flush import SparkBatchWriter
-from icedb_engine.spark.spark_merge import SparkGroupMerger
-from icedb_engine.spark.spark_runner import SparkRunner, UnitKind, read_answers, run_unit
+from icedb_engine.spark.spark_merge import SparkMerger
+from icedb_engine.spark.spark_runner import SparkRunner, read_answers, run_unit
+from icedb_engine.units.work import UnitKind
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import register_tasks as register_ingest
@@ -42,7 +43,7 @@ class InProcessRunner(SparkRunner):
         """Return a runner for one run."""
         return InProcessRunner(self.store, check_alive)
 
-    def run(self, kind: UnitKind, bodies: Sequence[str], *, is_users: bool = False) -> list[str]:
+    def run_bodies(self, kind: UnitKind, bodies: Sequence[str], *, is_users: bool = False) -> list[str]:
         """Run units. Raises as the base class does."""
         del is_users
         rows: list[dict[str, Any]] = []
@@ -60,7 +61,7 @@ class LightEngine(NoEngine):
     def __init__(self, store: StoreSettings) -> None:
         limits = JobLimits(engine=EngineLimits(memory_bytes=MEMORY_BYTES, thread_count=1))
         self.writer = SparkBatchWriter(None, store, clock=SystemClock(), limits=limits)  # type: ignore[arg-type]
-        self.merger = SparkGroupMerger(None, store, clock=SystemClock(), limits=limits)  # type: ignore[arg-type]
+        self.merger = SparkMerger(None, store, clock=SystemClock(), limits=limits)  # type: ignore[arg-type]
         for one in (self.writer, self.merger):
             one._runner = InProcessRunner(store)  # noqa: SLF001 - the one thing that differs
 

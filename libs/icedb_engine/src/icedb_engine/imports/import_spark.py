@@ -6,22 +6,20 @@ endpoint of the worker; the caller has no say in that.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Any, Final, Literal
 
 import structlog
 from icedb_log.clock import Clock
 from icedb_log.ingest.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
 from icedb_log.keys import TablePaths
 from icedb_log.store.stores import S3Options, StoreSettings
-from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 from pyspark.sql import SparkSession
 
-from icedb_engine.imports.import_unit import ImportUnit, ImportUnitResult, import_unit, open_source
-from icedb_engine.limits import EngineLimits
-from icedb_engine.spark.spark_runner import SparkRunner
+from icedb_engine.limits import JobLimits
+from icedb_engine.spark.spark_runner import SparkJobs, run_opened
 from icedb_engine.spark.spark_watch import WatchRules
-from icedb_engine.units.work_units import IMPORT_RESULTS, encode
+from icedb_engine.units.work import CopyUnit, decode_result, encode, pack
 
 DIRECT_FILES: Final = 64
 """Up to so many footers are read, or small files copied, without a Spark job."""
@@ -31,10 +29,9 @@ COPIES_PER_UNIT: Final = 100
 COPY_UNIT_BYTES: Final = 2048 * MIB
 
 _log = structlog.get_logger(__name__)
-_Item = TypeVar("_Item")
 
 
-class SparkFileImporter:
+class SparkFileImporter(SparkJobs):
     """A :class:`icedb_log.ingest.import_jobs.FileImporter` that runs on Spark.
 
     Args:
@@ -42,7 +39,7 @@ class SparkFileImporter:
         store: How tasks reach the store of the table.
         clock: For durations in the log, and names of copies.
         source_s3: How tasks reach S3 sources if the table is not on S3.
-        engine: Bounds of tasks.
+        limits: Bounds of tasks.
         rules: How jobs are watched.
     """
 
@@ -53,25 +50,21 @@ class SparkFileImporter:
         *,
         clock: Clock,
         source_s3: S3Options | None = None,
-        engine: EngineLimits | None = None,
+        limits: JobLimits | None = None,
         rules: WatchRules | None = None,
     ) -> None:
         # A directory has no use for it: its settings carry it to the tasks, where no plan or log shows a secret.
-        self._store = store if store.s3 else StoreSettings(store.url, source_s3)
-        self._runner = SparkRunner(spark, self._store, rules=rules)
-        self._clock = clock
-        self._engine = engine or EngineLimits()
+        store = store if store.s3 else StoreSettings(store.url, source_s3)
+        super().__init__(spark, store, clock=clock, limits=limits, rules=rules)
 
     def inspect_files(self, job: InspectJob) -> InspectOutput:
         """Read the footers of a job's files. Raises Unavailable when a store or Spark did not answer."""
         started_ms = self._clock.monotonic_ms()
-        units = [
-            self._make_unit(replace(job, sources=sources))
-            for sources in _cut([(source, 1) for source in job.sources], FOOTERS_PER_UNIT, FOOTERS_PER_UNIT)
-        ]
-        results = self._run(units, is_direct=len(job.sources) <= DIRECT_FILES)
+        parts = pack(job.sources, lambda _: 1, max_bytes=FOOTERS_PER_UNIT)
+        units = [replace(job, sources=part) for part in parts]
+        results: list[InspectOutput] = self._run("inspect", units, is_direct=len(job.sources) <= DIRECT_FILES)
         output = InspectOutput(
-            tuple(file for result in results for file in result.inspected),
+            tuple(file for result in results for file in result.files),
             tuple(refused for result in results for refused in result.refused),
         )
         _log.info(
@@ -86,15 +79,13 @@ class SparkFileImporter:
     def copy_files(self, paths: TablePaths, files: tuple[InspectedFile, ...]) -> CopyOutput:
         """Copy files, each to a fresh key. Not idempotent. Raises Unavailable when a store or Spark did not answer."""
         started_ms = self._clock.monotonic_ms()
-        job = InspectJob(paths, TableConfig(name=paths.name), ())
         size_bytes = sum(file.source.size_bytes for file in files)
-        units = [
-            self._make_unit(job, part)
-            for part in _cut([(file, file.source.size_bytes) for file in files], COPIES_PER_UNIT, COPY_UNIT_BYTES)
-        ]
-        results = self._run(units, is_direct=len(files) <= DIRECT_FILES and size_bytes <= DIRECT_BYTES)
+        parts = pack(files, lambda file: file.source.size_bytes, max_bytes=COPY_UNIT_BYTES, max_count=COPIES_PER_UNIT)
+        units = [CopyUnit(paths, part, self._limits.engine) for part in parts]
+        is_direct = len(files) <= DIRECT_FILES and size_bytes <= DIRECT_BYTES
+        results: list[CopyOutput] = self._run("copy", units, is_direct=is_direct)
         output = CopyOutput(
-            tuple(placed for result in results for placed in result.placed),
+            tuple(placed for result in results for placed in result.files),
             tuple(refused for result in results for refused in result.refused),
         )
         _log.info(
@@ -107,26 +98,9 @@ class SparkFileImporter:
         )
         return output
 
-    def _make_unit(self, job: InspectJob, inspected: tuple[InspectedFile, ...] = ()) -> ImportUnit:
-        return ImportUnit(job, inspected, self._engine)
-
-    def _run(self, units: Sequence[ImportUnit], *, is_direct: bool) -> list[ImportUnitResult]:
-        if is_direct:
-            store = self._store.open().store
-            opener = open_source(self._store.s3)
-            return [import_unit(unit, store, open_source=opener, clock=self._clock) for unit in units]
-        results = self._runner.run("import", [encode(unit) for unit in units])
-        return [IMPORT_RESULTS.validate_json(body) for body in results]
-
-
-def _cut(items: Sequence[tuple[_Item, int]], max_count: int, max_size: int) -> list[tuple[_Item, ...]]:
-    parts: list[tuple[_Item, ...]] = []
-    part: list[_Item] = []
-    part_size = 0
-    for item, size in items:
-        if part and (len(part) == max_count or part_size + size > max_size):
-            parts.append(tuple(part))
-            part, part_size = [], 0
-        part.append(item)
-        part_size += size
-    return [*parts, tuple(part)] if part else parts
+    def _run(self, kind: Literal["inspect", "copy"], units: Sequence[Any], *, is_direct: bool) -> list[Any]:
+        if not is_direct:
+            return self._runner.run(kind, units)
+        store, source_s3 = self._runner.store.open().store, self._runner.store.s3
+        bodies = [run_opened(kind, encode(unit), store, clock=self._clock, source_s3=source_s3) for unit in units]
+        return [decode_result(kind, body) for body in bodies]

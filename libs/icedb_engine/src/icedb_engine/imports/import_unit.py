@@ -1,94 +1,84 @@
-"""One unit of an import: footers are read, or files copied, many at once. Needs stores, not Spark.
+"""Units of an import: footers are read, or files copied below a table, many at once. They need stores, not Spark.
 
-A unit is one of two kinds: without ``inspected`` it reads the footers of ``sources``; with it, it copies those files.
+Copies lie under fresh names (W1). On one S3 the server copies. From a directory the file is uploaded as it lies there;
+otherwise the object passes through the scratch folder. A copy counts only if the source was what was inspected, before
+(its footer was read) and after.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from icedb_log.clock import Clock
-from icedb_log.errors import InvalidRequest
-from icedb_log.ingest.import_jobs import InspectedFile, InspectJob, PlacedFile, RefusedFile
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed
+from icedb_log.ingest.import_jobs import (
+    CopyOutput,
+    InspectedFile,
+    InspectJob,
+    InspectOutput,
+    PlacedFile,
+    RefusedFile,
+)
+from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.store.table_store import TableStore
 
 from icedb_engine.engine import open_scratch
-from icedb_engine.imports.import_copy import copy_file
 from icedb_engine.imports.import_footers import FileRefused
 from icedb_engine.imports.import_inspect import inspect_file
-from icedb_engine.limits import EngineLimits
+from icedb_engine.units.work import CopyUnit
 
 THREADS: Final = 16
 """Files of one unit that are worked on at once: it is the network that takes the time."""
+_CHANGED: Final = "it changed after its footer was read: run the import again when nobody writes it"
 
-_Input = TypeVar("_Input")
-_Output = TypeVar("_Output")
-
-
-@dataclass(frozen=True, slots=True)
-class ImportUnit:
-    """Some files of an import, for one task.
-
-    Attributes:
-        job: The table, and the files whose footers are to be read.
-        inspected: Files to be copied instead.
-        engine: Bounds of the task.
-    """
-
-    job: InspectJob
-    inspected: tuple[InspectedFile, ...]
-    engine: EngineLimits
+OpenSource = Callable[[str], ObjectStore]
+_Input = TypeVar("_Input", SourceFile, InspectedFile)
+_Output = TypeVar("_Output", InspectedFile, PlacedFile)
 
 
-@dataclass(frozen=True, slots=True)
-class ImportUnitResult:
-    """What became of the files of a unit; each is in exactly one of the three."""
+@runtime_checkable
+class ServerCopies(Protocol):
+    """A store whose server copies objects from stores of the same kind."""
 
-    inspected: tuple[InspectedFile, ...] = ()
-    placed: tuple[PlacedFile, ...] = ()
-    refused: tuple[RefusedFile, ...] = ()
+    def copy_from(self, source: object, info: ObjectInfo, key: str) -> ObjectInfo:
+        """Copy an object that is still what ``info`` says."""
+        ...
 
 
-def import_unit(
-    unit: ImportUnit, store: ObjectStore, *, open_source: Callable[[str], ObjectStore], clock: Clock
-) -> ImportUnitResult:
-    """Read footers, or copy files.
+def open_source(s3: S3Options | None) -> OpenSource:
+    """Return what opens the store of a source by its URL."""
+    return lambda url: StoreSettings(url, s3).open().store
 
-    Args:
-        unit: What to do.
-        store: Where the table is.
-        open_source: Opens the store of a source by its URL.
-        clock: Gives the names of copies.
+
+def inspect_unit(job: InspectJob, open_source: OpenSource) -> InspectOutput:
+    """Read the footers of a job's sources. Raises Unavailable when a store did not answer."""
+    stores = {url: open_source(url) for url in {source.store_url for source in job.sources}}
+    told = replace(job, sources=())
+
+    def inspect(source: SourceFile) -> InspectedFile:
+        return inspect_file(stores[source.store_url], source, told)
+
+    return InspectOutput(*_do_all(job.sources, inspect, url_of=lambda source: source.url))
+
+
+def copy_unit(unit: CopyUnit, store: ObjectStore, open_source: OpenSource, *, clock: Clock) -> CopyOutput:
+    """Copy files, each to a fresh key of its partition (N1). Not idempotent: after an error copies are orphans (J5).
 
     Raises:
         Unavailable: A store did not answer.
     """
-    files = unit.inspected
-    stores = {url: open_source(url) for url in {s.store_url for s in (*unit.job.sources, *(f.source for f in files))}}
-    if not files:
-        found, refused = _do_all(
-            unit.job.sources,
-            lambda source: inspect_file(stores[source.store_url], source, replace(unit.job, sources=())),
-            url_of=lambda source: source.url,
-        )
-        return ImportUnitResult(inspected=found, refused=refused)
+    stores = {url: open_source(url) for url in {file.source.store_url for file in unit.files}}
+    table = TableStore(store, unit.paths)
     with open_scratch(unit.engine) as scratch:
-        placed, refused = _do_all(
-            files,
-            lambda file: copy_file(
-                stores[file.source.store_url], file, TableStore(store, unit.job.paths), clock=clock, scratch=scratch
-            ),
-            url_of=lambda file: file.source.url,
-        )
-    return ImportUnitResult(placed=placed, refused=refused)
 
+        def copy(file: InspectedFile) -> PlacedFile:
+            return _copy_file(stores[file.source.store_url], file, table, clock=clock, scratch=scratch)
 
-def open_source(s3: S3Options | None) -> Callable[[str], ObjectStore]:
-    """Return what opens the store of a source by its URL."""
-    return lambda url: StoreSettings(url, s3).open().store
+        return CopyOutput(*_do_all(unit.files, copy, url_of=lambda file: file.source.url))
 
 
 def _do_all(
@@ -101,8 +91,44 @@ def _do_all(
             return RefusedFile(url_of(item), str(error))
 
     with ThreadPoolExecutor(max(1, min(THREADS, len(items))), "icedb-import") as pool:
-        results: Iterable[_Output | RefusedFile] = list(pool.map(try_one, items))
+        results = list(pool.map(try_one, items))
     return (
         tuple(result for result in results if not isinstance(result, RefusedFile)),
         tuple(result for result in results if isinstance(result, RefusedFile)),
     )
+
+
+def _copy_file(
+    source_store: ObjectStore, file: InspectedFile, table: TableStore, *, clock: Clock, scratch: Path
+) -> PlacedFile:
+    """Copy one file. Raises FileRefused: it is gone or changed."""
+    source = file.source
+    file_id = clock.new_id()
+    key = table.paths.data_key(partition=file.partition, file_id=file_id)
+    try:
+        if isinstance(table.store, ServerCopies) and isinstance(source_store, ServerCopies):
+            info = ObjectInfo(source.key, source.etag, source.size_bytes, source.modified_ms)
+            copied = table.store.copy_from(source_store, info, key)
+        else:
+            copied = _stream(source_store, source.key, table.store, key, scratch / file_id)
+        # Looked at once more, also where the server was given a condition: some servers do not know that one.
+        if source_store.head(source.key).etag != source.etag:
+            raise FileRefused(_CHANGED)
+    except NotFound as error:
+        raise FileRefused("it is gone since its footer was read: run the import again") from error
+    except PreconditionFailed as error:
+        raise FileRefused(_CHANGED) from error
+    if copied.size_bytes != source.size_bytes:
+        raise FileRefused(_CHANGED)
+    return PlacedFile(file, key, copied.size_bytes)
+
+
+def _stream(source_store: ObjectStore, source_key: str, store: ObjectStore, key: str, scratch: Path) -> ObjectInfo:
+    address = source_store.uri(source_key)
+    if address.startswith("/"):
+        return store.upload(key, Path(address))
+    try:
+        source_store.download(source_key, scratch)
+        return store.upload(key, scratch)
+    finally:
+        scratch.unlink(missing_ok=True)

@@ -6,10 +6,10 @@ as it came, byte for byte where it came as a line, so that its producer can mend
 
 import io
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -76,9 +76,10 @@ def _check_size(decoded_bytes: int, row_count: int, limits: FlushUnitLimits) -> 
     check_row_count(row_count, limits)
 
 
-def is_utf8(data: bytes) -> bool:
+def _is_utf8(data: bytes) -> bool:
     """Return whether these bytes are UTF-8, without making text of them."""
-    text = pa.Array.from_buffers(pa.large_string(), 1, [None, _offsets(len(data)), pa.py_buffer(data)])
+    offsets = (0).to_bytes(8, "little") + len(data).to_bytes(8, "little")
+    text = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
@@ -88,26 +89,25 @@ def is_utf8(data: bytes) -> bool:
 
 def check_utf8(data: bytes) -> None:
     """Raise BatchRejected with line and offset if these bytes are not UTF-8."""
-    if is_utf8(data):
+    if _is_utf8(data):
         return
     try:
         data.decode()
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
-        raise BatchRejected(
-            f"line {number} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}; "
-            "encode the batch as UTF-8"
-        ) from error
+        raise BatchRejected(_not_utf8(number, data, error.start)) from error
 
 
-def _offsets(size_bytes: int) -> pa.Buffer:
-    return pa.py_buffer((0).to_bytes(8, "little") + size_bytes.to_bytes(8, "little"))
+def _not_utf8(number: int, data: bytes | bytearray, at: int) -> str:
+    return f"line {number} is not UTF-8: byte 0x{data[at]:02x} at offset {at}; encode the batch as UTF-8"
 
 
 MAX_OWN_REASONS: Final = 10
 """Rows of a batch that are described one by one; the others are counted by what is wrong with them."""
 MAX_COUNTED_REASONS: Final = 10
 """Reasons by which the others are counted, the most frequent first."""
+MAX_FAULT_ROWS: Final = 10_000
+"""Bad rows of a batch of which it is written down what is wrong with each; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,57 +121,6 @@ class Fault:
 
     what: str
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a batch cannot be taken as it is.
-
-    Attributes:
-        reason: In words for its producer: what, where, the remedy; of the first row if it is about rows.
-        find_rows: Finds the numbers of the rows that are at fault; None if it is the batch as a whole.
-        what: What is wrong with each of them, without number and value.
-        explain: Returns the reason of one of them.
-    """
-
-    reason: str
-    find_rows: Callable[[], Collection[int]] | None = None
-    what: str = ""
-    explain: Callable[[int], str] | None = None
-
-    def find_faults(self) -> dict[int, Fault]:
-        """Return the rows that are at fault, ascending, with what is wrong: the first ones each in its own words."""
-        numbers = sorted(self.find_rows()) if self.find_rows is not None else []
-        faults = dict.fromkeys(numbers, Fault(self.what or self.reason))
-        if self.explain is not None:
-            faults |= {number: Fault(self.what, self.explain(number)) for number in numbers[:MAX_OWN_REASONS]}
-        return faults
-
-
-def number_fault(noun: str, what: str, number: int) -> str:
-    """Return what is wrong with one row that is told by its number alone."""
-    return f"{noun} {number}: {what}"
-
-
-def describe_faults(faults: Mapping[int, Fault]) -> str:
-    """Return the reason of a batch's bad rows: the first ones each on a line of its own, the others by count.
-
-    Args:
-        faults: By number of the row, ascending; at least one.
-    """
-    rest = iter(faults.values())
-    lines = [fault.reason or fault.what for fault in islice(rest, MAX_OWN_REASONS)]
-    counts = Counter(fault.what for fault in rest).most_common()
-    if counts:
-        shown = [f"{count:,} rows: {what}" for what, count in counts[:MAX_COUNTED_REASONS]]
-        if len(counts) > MAX_COUNTED_REASONS:
-            shown.append(f"{sum(count for _, count in counts[MAX_COUNTED_REASONS:]):,} rows: other reasons")
-        lines += [f"and {len(faults) - MAX_OWN_REASONS:,} more rows:", *shown]
-    return "\n".join(lines)
-
-
-MAX_FAULT_ROWS: Final = 10_000
-"""Bad rows of a batch of which it is written down what is wrong with each; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +145,16 @@ class BadLines:
 
     @property
     def reason(self) -> str:
-        """What is wrong with them: the first ones each in its own words, the others counted."""
-        return describe_faults(self.faults)
+        """What is wrong with them: the first ones each on a line of its own, the others by count."""
+        rest = iter(self.faults.values())
+        lines = [fault.reason or fault.what for fault in islice(rest, MAX_OWN_REASONS)]
+        counts = Counter(fault.what for fault in rest).most_common()
+        if counts:
+            shown = [f"{count:,} rows: {what}" for what, count in counts[:MAX_COUNTED_REASONS]]
+            if len(counts) > MAX_COUNTED_REASONS:
+                shown.append(f"{sum(count for _, count in counts[MAX_COUNTED_REASONS:]):,} rows: other reasons")
+            lines += [f"and {self.row_count - MAX_OWN_REASONS:,} more rows:", *shown]
+        return "\n".join(lines)
 
     def group_faults(self) -> tuple[RowFault, ...]:
         """Return what is wrong with each of the first :data:`MAX_FAULT_ROWS`, rows of one fault together."""
@@ -205,10 +162,6 @@ class BadLines:
         for number, fault in islice(self.faults.items(), MAX_FAULT_ROWS):
             groups.setdefault(fault.what, []).append(number)
         return tuple(RowFault(what, tuple(numbers)) for what, numbers in groups.items())
-
-    def add(self, rows: Mapping[int, tuple[bytes, Fault]]) -> "BadLines":
-        """Return these and some more."""
-        return BadLines({**self.rows, **rows}) if rows else self
 
     def compress(self) -> bytes:
         """Return the rows as NDJSON, in order, compressed with zstd."""
@@ -218,44 +171,61 @@ class BadLines:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchTable:
+class Batch:
     """The rows of one batch.
 
     Attributes:
-        table: Its columns, of the Arrow types that the forms have in the engine.
-        forms: The form of each column, by name; the order is that of the batch.
-        numbers: Number of each row in the batch, from 1 (the line, for a format that has lines).
-        decoded_bytes: Size in memory.
+        rows: Lines of JSON that are not blank, each with its line ending, in one buffer; or a table, of the Arrow types
+            that the forms have in the engine.
+        numbers: Number of each row in the decoded batch, from 1 (the line, for a format that has lines).
+        decoded_bytes: Size after decompression, or in memory.
+        forms: The form of each column of a table, by name, in the order of the batch; ``None``: lines.
         bad: Rows that were set aside.
-        noun: What a producer calls a row.
+        noun: What a producer calls a row: ``line``, ``row``, or ``element`` of a JSON array.
+        sha256: Of the decoded body, in hex: what tells it from other content (I8).
     """
 
-    table: pa.Table
-    forms: Mapping[str, Form]
+    rows: Any
     numbers: pa.Int32Array
     decoded_bytes: int
+    forms: Mapping[str, Form] | None = None
     bad: BadLines = field(default_factory=BadLines)
     noun: str = "row"
+    sha256: str = ""
 
     @property
     def row_count(self) -> int:
         """Rows to be looked at."""
-        return int(self.table.num_rows)
+        return len(self.rows)
 
-    def split(self, bad_numbers: Mapping[int, Fault]) -> "BatchTable":
-        """Return the same batch with some more rows among the bad ones, as JSON objects.
+    def head(self, count: int) -> "Batch":
+        """Return the first lines only, as a copy."""
+        return replace(self, rows=pa.array(self.rows[:count].to_pylist(), pa.string()), numbers=self.numbers[:count])
+
+    def split(self, faults: Mapping[int, Fault]) -> "Batch":
+        """Return the same batch with some more rows among the bad ones; those of a table as JSON objects.
 
         Args:
-            bad_numbers: Number of each such row, with what is wrong with it.
+            faults: Number of each such row, with what is wrong with it.
         """
-        is_bad = pc.is_in(self.numbers, pa.array(list(bad_numbers), pa.int32()))
+        is_bad = pc.is_in(self.numbers, pa.array(list(faults), pa.int32()))
+        rows = self.rows.filter(is_bad).to_pylist()
+        texts = [row.rstrip("\r\n").encode() if self.forms is None else orjson.dumps(row) for row in rows]
         numbers = self.numbers.filter(is_bad).to_pylist()
-        rows = self.table.filter(is_bad).to_pylist()
-        bad = self.bad.add(
-            {number: (orjson.dumps(row), bad_numbers[number]) for number, row in zip(numbers, rows, strict=True)}
-        )
+        bad = {number: (text, faults[number]) for number, text in zip(numbers, texts, strict=True)}
         kept = pc.invert(is_bad)
-        return replace(self, table=self.table.filter(kept), numbers=self.numbers.filter(kept), bad=bad)
+        return replace(
+            self,
+            rows=self.rows.filter(kept),
+            numbers=self.numbers.filter(kept),
+            bad=BadLines({**self.bad.rows, **bad}),
+        )
+
+
+def count_up(count: int, *, first: int = 0) -> pa.Int32Array:
+    """Return ascending numbers."""
+    numbers = np.arange(first, first + count, dtype=np.int32)
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(numbers)])
 
 
 _NEWLINE: Final = 10
@@ -264,87 +234,32 @@ _STEP_BYTES: Final = 8 * MIB
 _IS_SPACE: Final = np.isin(np.arange(256), [9, 10, 13, 32])
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLines:
-    """The lines of one batch that are not blank.
-
-    Attributes:
-        lines: The text of each, with its line ending; one buffer.
-        numbers: Number of each in the decoded batch, from 1.
-        decoded_bytes: Size after decompression.
-        bad: Lines that cannot even be text; only if rows are told from batches (``on_bad_rows``).
-        noun: What a producer calls a line: ``line``, or ``element`` of a JSON array.
-    """
-
-    lines: pa.StringArray
-    numbers: pa.Int32Array
-    decoded_bytes: int
-    bad: BadLines = field(default_factory=BadLines)
-    noun: str = "line"
-
-    @property
-    def row_count(self) -> int:
-        """Rows to be looked at."""
-        return len(self.lines)
-
-    def head(self, count: int) -> "BatchLines":
-        """Return the first lines only, as a copy."""
-        return replace(self, lines=pa.array(self.lines[:count].to_pylist(), pa.string()), numbers=self.numbers[:count])
-
-    def split(self, bad_numbers: Mapping[int, Fault]) -> "BatchLines":
-        """Return the same batch with some more lines among the bad ones.
-
-        Args:
-            bad_numbers: Number of each such line, with what is wrong with it.
-        """
-        is_bad = pc.is_in(self.numbers, pa.array(list(bad_numbers), pa.int32()))
-        texts = [text.rstrip("\r\n").encode() for text in self.lines.filter(is_bad).to_pylist()]
-        numbers = self.numbers.filter(is_bad).to_pylist()
-        bad = self.bad.add({number: (text, bad_numbers[number]) for number, text in zip(numbers, texts, strict=True)})
-        kept = pc.invert(is_bad)
-        return replace(self, lines=self.lines.filter(kept), numbers=self.numbers.filter(kept), bad=bad)
-
-
-def read_batch_lines(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: bool = False) -> BatchLines:
-    r"""Split an NDJSON batch into lines.
+def read_lines(decoded: bytes, limits: FlushUnitLimits) -> Batch:
+    r"""Split an NDJSON batch into lines; those that cannot be text, or are too long, are set aside.
 
     A byte order mark is dropped, blank lines are ignored, both ``\n`` and ``\r\n`` end a line.
-
-    Args:
-        decoded: The batch, decompressed.
-        limits: The bounds of a batch.
-        splits_rows: Lines that cannot be text go to ``bad`` instead of rejecting the batch.
-
-    Raises:
-        BatchRejected: Not UTF-8, or above a bound.
     """
     decoded = decoded.removeprefix(BOM)
     bad: dict[int, tuple[bytes, Fault]] = {}
-    if splits_rows and not is_utf8(decoded):
+    if not _is_utf8(decoded):
         decoded, bad = _blank_undecodable(decoded)
-    check_utf8(decoded)
     offsets = _find_offsets(decoded)
     lengths = np.diff(offsets)
     is_blank = _find_blank(decoded, offsets)
-    too_long = np.flatnonzero(lengths > limits.line_bytes)
-    too_long_what = f"a line is longer than {limits.line_bytes} bytes: is it a JSON array? Send one event per line"
-    for index in too_long.tolist():
-        reason = (
-            f"line {index + 1} has {lengths[index]} bytes; the limit is {limits.line_bytes}: "
-            "is it a JSON array? Send one event per line"
+    remedy = "is it a JSON array? Send one event per line"
+    for index in np.flatnonzero(lengths > limits.line_bytes).tolist():
+        fault = Fault(
+            f"a line is longer than {limits.line_bytes} bytes: {remedy}",
+            f"line {index + 1} has {lengths[index]} bytes; the limit is {limits.line_bytes}: {remedy}",
         )
-        if not splits_rows:
-            raise BatchRejected(reason)
-        bad[index + 1] = (decoded[offsets[index] : offsets[index + 1]].rstrip(b"\r\n"), Fault(too_long_what, reason))
+        bad[index + 1] = (decoded[offsets[index] : offsets[index + 1]].rstrip(b"\r\n"), fault)
         is_blank[index] = True
     lines = pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(decoded))
-    numbers = pa.Array.from_buffers(
-        pa.int32(), len(lengths), [None, pa.py_buffer(np.arange(1, len(lengths) + 1, dtype=np.int32))]
-    )
+    numbers = count_up(len(lengths), first=1)
     if is_blank.any():
         kept = pa.array(~is_blank)
         lines, numbers = lines.filter(kept), numbers.filter(kept)
-    return BatchLines(lines, numbers, len(decoded), BadLines().add(bad))
+    return Batch(lines, numbers, len(decoded), bad=BadLines(bad), noun="line")
 
 
 def _blank_undecodable(decoded: bytes) -> tuple[bytes, dict[int, tuple[bytes, Fault]]]:
@@ -363,11 +278,8 @@ def _blank_undecodable(decoded: bytes) -> tuple[bytes, dict[int, tuple[bytes, Fa
         begin = blanked.rfind(b"\n", 0, at) + 1
         end = blanked.find(b"\n", at)
         end = len(blanked) if end < 0 else end
-        reason = f"line {number} is not UTF-8: byte 0x{blanked[at]:02x} at offset {at}; encode the batch as UTF-8"
-        bad[number] = (
-            bytes(blanked[begin:end]).rstrip(b"\r"),
-            Fault("a line is not UTF-8; encode the batch as UTF-8", reason),
-        )
+        fault = Fault("a line is not UTF-8; encode the batch as UTF-8", _not_utf8(number, blanked, at))
+        bad[number] = (bytes(blanked[begin:end]).rstrip(b"\r"), fault)
         blanked[begin:end] = b" " * (end - begin)
         start = end
 
@@ -393,6 +305,3 @@ def _find_blank(decoded: bytes, offsets: np.ndarray) -> np.ndarray:
         return begins_blank
     visible: np.ndarray = np.add.reduceat(~_IS_SPACE[data], starts) == 0
     return visible
-
-
-BatchContent = BatchLines | BatchTable

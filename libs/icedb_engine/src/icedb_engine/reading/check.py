@@ -9,225 +9,22 @@ without them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import MAX_KEY_BYTES
 from icedb_log.table.partitions import encode_partition_value
-from icedb_log.table.table_config import PartitionField, TableConfig, check_column_name
+from icedb_log.table.table_config import PartitionField, check_column_name
 from icedb_log.table.time_columns import DEFAULT_UNIT, TIME_WORDS, TimeColumn
 from icedb_log.table.transforms import bad_time_sql, find_type_problem
 
-from icedb_engine.limits import MAX_PARTITION_VALUE_BYTES, FlushUnitLimits
-from icedb_engine.reading.batches import BadLines, BatchContent, Fault, Problem, number_fault
-from icedb_engine.reading.frame import ColumnEvidence, EventFrame, ExampleValue, UnitSections
-from icedb_engine.reading.read_json import BatchKeys, RawEvents
+from icedb_engine.limits import MAX_PARTITION_VALUE_BYTES
+from icedb_engine.reading.batches import MAX_OWN_REASONS, BadLines, Fault
+from icedb_engine.reading.frame import ColumnEvidence, EventFrame, UnitSections
+from icedb_engine.reading.read_json import BatchKeys, Example, Offenders
 from icedb_engine.reading.types import TAKEN_KINDS, Form, Kind, SchemaBuilder, find_odd_kinds, infer_type
 from icedb_engine.reading.widening import find_way_out, find_widenable
-
-_SHOWN_NAMES: Final = 5
-
-
-class KeyChecks:
-    """Decides about keys, batch after batch: who spells a column first is right.
-
-    Attributes:
-        is_order_at_stake: Whether some batch was judged by keys of others that are known only roughly: those of
-            batches that the fast reader took. They have to be read exactly, then.
-
-    Args:
-        config: Of the table.
-        schema: Its columns so far.
-        limits: Bounds of a batch.
-        fast_names: Columns that batches of the fast reader may have, all of them taken as if they came first.
-    """
-
-    def __init__(
-        self, config: TableConfig, schema: Mapping[str, str], limits: FlushUnitLimits, fast_names: Collection[str]
-    ) -> None:
-        self.is_order_at_stake = False
-        self._config = config
-        self._schema = schema
-        self._limits = limits
-        self._has_fast = bool(fast_names)
-        self._spelling = {name.lower(): name for name in (*schema, *fast_names)}
-        self._reserved = {field.name.lower(): field for field in config.partition if field.name != field.column}
-
-    def check_lines(self, lines: RawEvents, batches: Mapping[int, BatchContent]) -> dict[int, Problem]:
-        """Return the batches with a line that is not a JSON object."""
-        problems = {}
-        for batch, number in lines.find_malformed().items():
-            noun = batches[batch].noun
-            explain = partial(_explain_malformed, lines, batch, noun)
-            problems[batch] = Problem(
-                explain(number),
-                partial(lines.read_malformed, batch),
-                f"a {noun} is not a JSON object; send one JSON object per {noun}",
-                explain,
-            )
-        return problems
-
-    def check(
-        self, batches: Mapping[int, BatchContent], keys: Mapping[int, BatchKeys], lines: Mapping[int, RawEvents]
-    ) -> dict[int, Problem]:
-        """Return the batches whose keys cannot be columns of the table.
-
-        Args:
-            batches: By number, oldest first.
-            keys: Their keys.
-            lines: Where each of those that came as lines can be looked up.
-        """
-        problems: dict[int, Problem] = {}
-        for batch, content in batches.items():
-            problem = self._check_batch(batch, content, keys[batch], lines.get(batch))
-            if problem is None:
-                self._spelling.update((name.lower(), name) for name in keys[batch].names)
-            else:
-                problems[batch] = problem
-        return problems
-
-    def _check_batch(
-        self, batch: int, content: BatchContent, keys: BatchKeys, lines: RawEvents | None
-    ) -> Problem | None:
-        if keys.has_duplicates:
-            return _describe_duplicate(lines, batch, content.noun)
-        if keys.count > self._limits.batch_columns:
-            return Problem(
-                f"{keys.count} different top-level keys; the limit is {self._limits.batch_columns}: "
-                "put keys that vary into a nested object, which is kept as JSON text"
-            )
-        if content.row_count * keys.count > self._limits.unit_cells:
-            return Problem(
-                f"{content.row_count} events with {keys.count} different keys together; the limit is "
-                f"{self._limits.unit_cells} events times keys: send smaller batches"
-            )
-        bad = {name: reason for name in keys.names if (reason := self._find_name_problem(name))}
-        bad |= self._find_case_problems(keys.names)
-        if bad:
-            return _describe_names(lines, batch, content.noun, bad)
-        column_count = len(self._spelling.keys() | {name.lower() for name in keys.names})
-        if column_count > self._limits.table_columns:
-            self.is_order_at_stake |= self._has_fast
-            return Problem(
-                f"with this batch the table would have {column_count} columns; the limit is "
-                f"{self._limits.table_columns}: put keys that vary into a nested object"
-            )
-        return None
-
-    def _find_name_problem(self, name: str) -> str | None:
-        try:
-            check_column_name(name)
-        except ValueError as error:
-            return str(error)
-        if name.lower() in self._reserved:
-            return (
-                f"column {name!r} is named like the partition {self._reserved[name.lower()]}: readers of Hive "
-                "partitions would take one for the other; rename the column"
-            )
-        if self._config.evolution == "strict" and name.lower() not in map(str.lower, self._schema):
-            return (
-                f"column {name!r} is not in the schema of table {self._config.name}, and the table takes no other "
-                "(evolution strict): declare it with `icedb table alter`, or leave it out"
-            )
-        return None
-
-    def _find_case_problems(self, names: Sequence[str]) -> dict[str, str]:
-        own: dict[str, str] = {}
-        problems = {}
-        for name in names:
-            other = own.setdefault(name.lower(), self._spelling.get(name.lower(), name))
-            if other != name:
-                self.is_order_at_stake |= self._has_fast
-                problems[name] = (
-                    f"columns {other!r} and {name!r} differ only in case, which query engines cannot tell apart: "
-                    "use one spelling"
-                )
-        return problems
-
-
-def _explain_malformed(lines: RawEvents, batch: int, noun: str, number: int) -> str:
-    words = lines.explain_malformed(batch, number)
-    return f"{noun} {number} is not a JSON object ({words}); send one JSON object per {noun}"
-
-
-def _explain_name(lines: RawEvents, batch: int, noun: str, bad: Mapping[str, str], number: int) -> str:
-    reason = next(bad[name] for name in lines.read_line_keys(batch, number) if name in bad)
-    return f"{noun} {number}: {reason}"
-
-
-def _describe_duplicate(lines: RawEvents | None, batch: int, noun: str) -> Problem:
-    what = "an event has the same key twice; which value counts is not defined: send it once"
-    if lines is None:
-        return Problem(what)
-    explain = partial(number_fault, noun, what)
-    return Problem(explain(lines.find_duplicate_line(batch)), partial(lines.read_lines_with, batch, ()), what, explain)
-
-
-def _describe_names(lines: RawEvents | None, batch: int, noun: str, bad: Mapping[str, str]) -> Problem:
-    name, reason = next(iter(bad.items()))
-    if lines is None:
-        return Problem(reason)
-    return Problem(
-        f"{noun} {lines.find_key_line(batch, name)}: {reason}",
-        partial(lines.read_lines_with, batch, tuple(bad)),
-        reason if len(bad) == 1 else "a field cannot be a column of the table, by its name",
-        partial(_explain_name, lines, batch, noun, bad),
-    )
-
-
-def find_bad_times(
-    frame: EventFrame,
-    batches: Collection[int],
-    *,
-    types: Mapping[str, str],
-    config: TableConfig,
-    show: Callable[[int, ExampleValue], str],
-) -> dict[int, Problem]:
-    """Return what is wrong with the times of some batches.
-
-    Args:
-        frame: With the typed rows of the batches.
-        batches: Whose rows.
-        types: Columns of the typed rows, with types.
-        config: Of the table.
-        show: Returns a value of a batch for people, with its row.
-    """
-    conditions = {
-        name: condition
-        for name, time in config.times.items()
-        if name in types and (condition := bad_time_sql(time, types[name])) is not None
-    }
-    counts = frame.count_bad(conditions) if conditions and batches else {}
-
-    def describe(batch: int, name: str) -> Problem:
-        time, condition = config.times[name], conditions[name]
-
-        def explain(row: int | None) -> str:
-            example = frame.find_bad(batch, name, condition, row=row)
-            wrong = time.describe_bad(name, example.text, sql_type=types[name], table=config.name)
-            return f"{wrong} ({show(batch, example)})"
-
-        rows = partial(frame.read_bad_rows, batch, name, condition)
-        return Problem(explain(None), rows, f"column {name!r} takes times of {time.describe_range()}", explain)
-
-    bad = {batch: next((name for name, n in counts.get(batch, {}).items() if n), None) for batch in batches}
-    return {batch: describe(batch, name) for batch, name in bad.items() if name is not None}
-
-
-def describe_remedy(sql_type: str | None, time: TimeColumn | None, text: str = "") -> str:
-    """Return what to send instead of a value that did not survive its cast, and which unit its digits seem to have."""
-    if sql_type == "TIMESTAMP":
-        time = time or TimeColumn()
-        likely = time.describe_likely(text)
-        return (
-            f"{likely}{likely and '; '}send ISO-8601 text such as 2023-06-07T13:00:00Z, or integer unix "
-            f"{TIME_WORDS[time.unit or DEFAULT_UNIT]}, of the years 1 to 9999"
-        )
-    if sql_type == "DATE":
-        return "send text such as 2023-06-07"
-    return "send numbers in the range of a 64-bit float"
-
+from icedb_engine.units.work import FlushUnit
 
 _SHOWN_CHARS: Final = 80
 _ENCODED_GROWTH: Final = 3
@@ -236,6 +33,36 @@ _FILE_NAME_BYTES: Final = 64
 """Room for a data file's own name in its key."""
 _TEXT_TYPES: Final = ("VARCHAR", "DATE")
 """Columns of these types take the cells of a CSV file as text, whatever they look like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a batch cannot be taken as it is.
+
+    Attributes:
+        reason: In words for its producer: what, where, the remedy; of the first row if it is about rows.
+        rows: Those that are at fault; None if it is the batch as a whole.
+        what: What is wrong with each of them, without number and value.
+        explain: Returns the reason of one of them.
+    """
+
+    reason: str
+    rows: Offenders | None = None
+    what: str = ""
+    explain: Callable[[Example], str] | None = None
+
+    @classmethod
+    def of_rows(cls, rows: Offenders, what: str, explain: Callable[[Example], str]) -> "Problem":
+        """Return a problem whose reason is that of the first row."""
+        return cls(explain(rows.find_example()), rows, what, explain)
+
+    def find_faults(self) -> dict[int, Fault]:
+        """Return the rows that are at fault, ascending, with what is wrong: the first ones each in its own words."""
+        if self.rows is None or self.explain is None:
+            return {}
+        numbers = sorted(self.rows.find_numbers())
+        own = {number: self.explain(self.rows.find_example(number)) for number in numbers[:MAX_OWN_REASONS]}
+        return {number: Fault(self.what, own.get(number, "")) for number in numbers}
 
 
 class UnitChecks:
@@ -254,29 +81,21 @@ class UnitChecks:
         partition_paths: Their encoded paths.
     """
 
-    def __init__(
-        self,
-        config: TableConfig,
-        paths: TablePaths,
-        schema: Mapping[str, str],
-        limits: FlushUnitLimits,
-        frame: EventFrame,
-        *,
-        refused_widenings: Mapping[str, str] | None = None,
-    ) -> None:
-        self._config = config
-        self._paths = paths
-        self._schema = schema
-        self._limits = limits
+    def __init__(self, unit: FlushUnit, frame: EventFrame) -> None:
+        self._unit = unit
+        self._config = unit.config
+        self._schema = unit.schema
+        self._limits = unit.limits
         self._frame = frame
-        self._sections = UnitSections(frame, config, schema, limits)
-        self._splits_rows = config.on_bad_rows == "quarantine_rows"
-        self._refused = dict(refused_widenings or {})
-        widenable = find_widenable(config, schema)
-        self._widenable = {name: wide for name, wide in widenable.items() if name not in self._refused}
-        self._builder = SchemaBuilder(schema, self._widenable)
+        self._sections = UnitSections(unit, frame)
+        self._splits_rows = unit.config.on_bad_rows == "quarantine_rows"
+        widenable = find_widenable(unit.config, unit.schema)
+        self._widenable = {name: wide for name, wide in widenable.items() if name not in unit.refused_widenings}
+        self._reserved = {field.name.lower(): field for field in unit.config.partition if field.name != field.column}
+        self._builder = SchemaBuilder(self._schema, self._widenable)
         self._evidence: dict[int, dict[str, ColumnEvidence]] = {}
         self._columns: list[str] = []
+        self._spelling: dict[str, str] = {}
         self._bad_found: dict[int, dict[int, Fault]] = {}
         self._doubts: set[int] = set()
         self.wishes: dict[str, str] = {}
@@ -300,9 +119,9 @@ class UnitChecks:
         if self.wishes:
             return
         for number in batches:
-            bad = self._frame.batches[number].bad
-            if bad.row_count and not self._frame.batches[number].row_count:
-                self.rejected[number] = bad.reason
+            batch = self._frame.batches[number]
+            if batch.bad.row_count and not batch.row_count:
+                self.rejected[number] = batch.bad.reason
         self._finish()
 
     def _check_all(self, batches: Sequence[int]) -> None:
@@ -321,9 +140,7 @@ class UnitChecks:
             return
         types = {name: self._builder.type_of(name) for name in dict.fromkeys([*self._schema, *columns])}
         found = {name for own in self._evidence.values() for name in own}
-        self._frame.cast(
-            {name: sql_type for name, sql_type in types.items() if sql_type and name in found}, self._config.partition
-        )
+        self._frame.cast({name: sql_type for name, sql_type in types.items() if sql_type and name in found})
         self._check_casts()
         self._check_times()
         self._check_partitions()
@@ -350,7 +167,7 @@ class UnitChecks:
         """Return the partitions of each accepted batch, as ascending places in ``partitions``."""
         places = {values: place for place, values in enumerate(self.partitions)}
         found: dict[int, list[int]] = {batch: [] for batch in self.accepted}
-        for batch, values in self._frame.read_batch_partitions(self.accepted, len(self._config.partition)):
+        for batch, values in self._frame.read_batch_partitions(self.accepted):
             found[batch].append(places[values])
         return {batch: tuple(sorted(ordinals)) for batch, ordinals in found.items()}
 
@@ -362,7 +179,7 @@ class UnitChecks:
     def _reject(self, problems: Mapping[int, Problem]) -> None:
         for number, problem in problems.items():
             self.rejected[number] = problem.reason
-            if self._splits_rows and problem.find_rows is not None and number not in self._sections.fast:
+            if self._splits_rows and number not in self._sections.fast:
                 rows = problem.find_faults()
                 if rows:
                     self._bad_found[number] = rows
@@ -370,38 +187,131 @@ class UnitChecks:
 
     def _check_keys(self) -> list[str]:
         """Check lines and keys; return the union of the keys that the exact reader found, in order."""
-        lines = self._sections.open_lines(self.accepted)
-        keys = KeyChecks(self._config, self._schema, self._limits, self._sections.fast_names)
-        if lines is not None:
-            self._reject(keys.check_lines(lines, self._frame.batches))
-        exact = [number for number in self.accepted if number not in self._sections.fast]
-        found = self._sections.read_table_keys(exact)
-        raw = [number for number in exact if number not in found]
-        if lines is not None and raw:
-            found |= lines.read_keys(raw, max_count=self._limits.batch_columns)
-        problems = keys.check(
-            {number: self._frame.batches[number] for number in exact}, found, dict.fromkeys(raw, lines) if lines else {}
-        )
+        sections = self._sections
+        sections.open_lines(self.accepted)
+        if sections.lines is not None:
+            malformed = set(sections.lines.find_malformed())
+            self._reject({batch: self._describe_malformed(batch) for batch in self.accepted if batch in malformed})
+        exact = [number for number in self.accepted if number not in sections.fast]
+        keys = sections.read_keys(exact)
+        # Who spells a column first is right. The fast reader's batches are taken as if they came first.
+        self._spelling = {name.lower(): name for name in (*self._schema, *sections.fast_names)}
+        problems: dict[int, Problem] = {}
+        for batch in exact:
+            problem = self._find_key_problem(batch, keys[batch])
+            if problem is None:
+                self._spelling.update((name.lower(), name) for name in keys[batch].names)
+            else:
+                problems[batch] = problem
         self._reject(problems)
-        if keys.is_order_at_stake:
+        self._leave_beyond(keys)
+        sections.fill_frame(self.accepted, keys)
+        accepted = [number for number in exact if number in self.accepted]
+        return list(dict.fromkeys(name for number in accepted for name in keys[number].names))
+
+    def _describe_malformed(self, batch: int) -> Problem:
+        lines, noun = self._sections.lines, self._noun(batch)
+        assert lines is not None  # noqa: S101 - it has found them
+
+        def explain(row: Example) -> str:
+            words = lines.explain_malformed(batch, row.row_number)
+            return f"{noun} {row.row_number} is not a JSON object ({words}); send one JSON object per {noun}"
+
+        what = f"a {noun} is not a JSON object; send one JSON object per {noun}"
+        return Problem.of_rows(lines.malformed(batch), what, explain)
+
+    def _find_key_problem(self, batch: int, keys: BatchKeys) -> Problem | None:
+        row_count, lines = self._frame.batches[batch].row_count, self._sections.lines
+        if keys.has_duplicates and lines is not None:
+            what = "an event has the same key twice; which value counts is not defined: send it once"
+            return self._describe_rows(batch, lines.having(batch, (), or_twice=True), what)
+        if keys.count > self._limits.batch_columns:
+            return Problem(
+                f"{keys.count} different top-level keys; the limit is {self._limits.batch_columns}: "
+                "put keys that vary into a nested object, which is kept as JSON text"
+            )
+        if row_count * keys.count > self._limits.unit_cells:
+            return Problem(
+                f"{row_count} events with {keys.count} different keys together; the limit is "
+                f"{self._limits.unit_cells} events times keys: send smaller batches"
+            )
+        bad = {name: reason for name in keys.names if (reason := self._find_name_problem(name))}
+        bad |= self._find_case_problems(keys.names)
+        if bad:
+            return self._describe_names(batch, bad)
+        column_count = len(self._spelling.keys() | {name.lower() for name in keys.names})
+        if column_count > self._limits.table_columns:
+            self._doubt_order()
+            return Problem(
+                f"with this batch the table would have {column_count} columns; the limit is "
+                f"{self._limits.table_columns}: put keys that vary into a nested object"
+            )
+        return None
+
+    def _doubt_order(self) -> None:
+        """Have all batches of the fast reader read exactly: one was judged by their keys, known only roughly."""
+        if self._sections.fast_names:
             self._doubts |= self._sections.fast
-        self._leave_beyond(found)
-        names = dict.fromkeys(name for number in exact if number in self.accepted for name in found[number].names)
-        raw_names = dict.fromkeys(name for number in raw if number in self.accepted for name in found[number].names)
-        self._sections.fill_frame(self.accepted, list(raw_names))
-        return list(names)
+
+    def _find_name_problem(self, name: str) -> str | None:
+        try:
+            check_column_name(name)
+        except ValueError as error:
+            return str(error)
+        if name.lower() in self._reserved:
+            return (
+                f"column {name!r} is named like the partition {self._reserved[name.lower()]}: readers of Hive "
+                "partitions would take one for the other; rename the column"
+            )
+        if self._config.evolution == "strict" and name.lower() not in map(str.lower, self._schema):
+            return (
+                f"column {name!r} is not in the schema of table {self._config.name}, and the table takes no other "
+                "(evolution strict): declare it with `icedb table alter`, or leave it out"
+            )
+        return None
+
+    def _find_case_problems(self, names: Sequence[str]) -> dict[str, str]:
+        own: dict[str, str] = {}
+        problems = {}
+        for name in names:
+            other = own.setdefault(name.lower(), self._spelling.get(name.lower(), name))
+            if other != name:
+                self._doubt_order()
+                problems[name] = (
+                    f"columns {other!r} and {name!r} differ only in case, which query engines cannot tell apart: "
+                    "use one spelling"
+                )
+        return problems
+
+    def _describe_names(self, batch: int, bad: Mapping[str, str]) -> Problem:
+        name, reason = next(iter(bad.items()))
+        lines, noun = self._sections.lines, self._noun(batch)
+        if self._frame.batches[batch].forms is not None or lines is None:
+            return Problem(reason)
+
+        def explain(row: Example) -> str:
+            own = next(bad[key] for key in lines.read_line_keys(batch, row.row_number) if key in bad)
+            return f"{noun} {row.row_number}: {own}"
+
+        return Problem(
+            f"{noun} {lines.having(batch, (name,)).find_example().row_number}: {reason}",
+            lines.having(batch, tuple(bad), or_twice=True),
+            reason if len(bad) == 1 else "a field cannot be a column of the table, by its name",
+            explain,
+        )
 
     def _leave_beyond(self, keys: Mapping[int, BatchKeys]) -> None:
         """Leave the batches from the first one on with which rows times columns would be above the bound."""
         columns: set[str] = set()
         row_count = 0
         self.left = ()
+        fast_columns = self._sections.fast_columns
         for place, batch in enumerate(self.accepted):
             own_count = self._frame.batches[batch].row_count
-            if batch in self._sections.fast and own_count * len(self._sections.fast_columns) > self._limits.unit_cells:
+            if batch in self._sections.fast and own_count * len(fast_columns) > self._limits.unit_cells:
                 self._doubts.add(batch)
             row_count += own_count
-            columns.update(keys[batch].names if batch in keys else self._sections.fast_columns)
+            columns.update(keys[batch].names if batch in keys else fast_columns)
             if place and row_count * len(columns) > self._limits.unit_cells:
                 self.accepted, self.left = self.accepted[:place], self.accepted[place:]
                 return
@@ -414,7 +324,7 @@ class UnitChecks:
                 if self._frame.form_of(batch, name) != Form.CELL:
                     continue
                 known = self._schema.get(name)
-                if known in _TEXT_TYPES or (known is None and _is_text(found.kinds)):
+                if known in _TEXT_TYPES or (known is None and infer_type(found.kinds) is None):
                     own[name] = ColumnEvidence(Kind.STRING, found.value_count)
         return evidence
 
@@ -459,7 +369,7 @@ class UnitChecks:
         return None
 
     def _describe_clash(self, batch: int, name: str, kinds: Kind, clash: str) -> Problem:
-        sql_type = self._builder.type_of(name)
+        sql_type, refused = self._builder.type_of(name), self._unit.refused_widenings.get(name)
         odd = (~Kind(0) if self._frame.form_of(batch, name) == Form.CELL else kinds) & ~TAKEN_KINDS.get(
             sql_type or "", Kind(0)
         )
@@ -467,25 +377,24 @@ class UnitChecks:
             odd = find_odd_kinds(kinds, self._frame.find_first_kind(batch, name))
         elif name in self._widenable:
             odd = kinds & odd & ~TAKEN_KINDS[self._widenable[name]] or odd
-        if name in self._refused:
-            clash = f"{clash}; the column cannot become wider: {self._refused[name]}"
+        if refused is not None:
+            clash = f"{clash}; the column cannot become wider: {refused}"
         way_out = ""
         if name not in self._widenable:
-            is_refused = name in self._refused
+            is_refused = refused is not None
             way_out = find_way_out(self._config, self._schema, column=name, kinds=kinds, is_refused=is_refused)
-
-        def explain(row: int | None) -> str:
-            return f"{clash} ({self._show(batch, self._frame.find_kind(batch, name, odd, row=row))}){way_out}"
-
-        rows = partial(self._frame.read_kind_rows, batch, name, odd)
-        return Problem(explain(None), rows, f"{clash}{way_out}", explain)
+        return Problem.of_rows(
+            self._frame.of_kinds(batch, name, odd),
+            f"{clash}{way_out}",
+            lambda row: f"{clash} ({self._show(batch, row)}){way_out}",
+        )
 
     def _check_casts(self) -> None:
-        columns = self._frame.find_fallible()
-        counts = self._frame.count_cast(columns) if columns else {}
+        columns = sorted(self._frame.find_fallible())
+        counts = self._frame.count(dict.fromkeys(columns, "{} IS NOT NULL")) if columns else {}
         problems: dict[int, Problem] = {}
         for batch in self.accepted:
-            for name in sorted(columns):
+            for name in columns:
                 found = self._evidence[batch].get(name)
                 if found and counts[batch][name] != found.value_count:
                     problems[batch] = self._describe_failed_cast(batch, name)
@@ -496,56 +405,73 @@ class UnitChecks:
         sql_type, time = self._builder.type_of(name), self._config.times.get(name)
         what = f"column {name!r} is {sql_type}, and a value of this batch is none"
 
-        def explain(row: int | None) -> str:
-            example = self._frame.find_failed_cast(batch, name, row=row)
-            return f"{what} ({self._show(batch, example)}): {describe_remedy(sql_type, time, example.text)}"
+        def explain(row: Example) -> str:
+            return f"{what} ({self._show(batch, row)}): {_describe_remedy(sql_type, time, row.text)}"
 
-        rows = partial(self._frame.read_failed_rows, batch, name)
-        return Problem(explain(None), rows, f"{what}: {describe_remedy(sql_type, time)}", explain)
+        whole = f"{what}: {_describe_remedy(sql_type, time)}"
+        return Problem.of_rows(self._frame.failed_cast(batch, name), whole, explain)
 
     def _check_times(self) -> None:
-        if self._config.times:
-            types = self._frame.types
-            self._reject(find_bad_times(self._frame, self.accepted, types=types, config=self._config, show=self._show))
+        """Reject batches with times that the table takes for a mistake."""
+        types = self._frame.types
+        conditions = {
+            name: condition
+            for name, time in self._config.times.items()
+            if name in types and (condition := bad_time_sql(time, types[name])) is not None
+        }
+        counts = self._frame.count(conditions) if conditions and self.accepted else {}
+        bad = {batch: next((name for name, n in counts.get(batch, {}).items() if n), None) for batch in self.accepted}
+        self._reject(
+            {
+                batch: self._describe_bad_time(batch, name, conditions[name])
+                for batch, name in bad.items()
+                if name is not None
+            }
+        )
+
+    def _describe_bad_time(self, batch: int, name: str, condition: str) -> Problem:
+        time, sql_type = self._config.times[name], self._frame.types[name]
+
+        def explain(row: Example) -> str:
+            wrong = time.describe_bad(name, row.text, sql_type=sql_type, table=self._config.name)
+            return f"{wrong} ({self._show(batch, row)})"
+
+        what = f"column {name!r} takes times of {time.describe_range()}"
+        return Problem.of_rows(self._frame.bad_times(batch, name, condition), what, explain)
 
     def _check_partitions(self) -> None:
         partition = self._config.partition
         if not partition or not self.accepted:
             return
-        missing = self._frame.count_missing(partition)
+        missing = self._frame.count_missing()
         problems: dict[int, Problem] = {}
         for batch in self.accepted:
             lacking = [field for field, count in zip(partition, missing[batch], strict=True) if count]
             if lacking:
                 problems[batch] = self._describe_missing(batch, lacking[0])
         self._reject(problems)
-        self._check_partition_lengths()
-
-    def _check_partition_lengths(self) -> None:
-        partition = self._config.partition
-        room = MAX_KEY_BYTES - len(self._paths.data_prefix) - _FILE_NAME_BYTES
+        room = MAX_KEY_BYTES - len(self._unit.paths.data_prefix) - _FILE_NAME_BYTES
         room -= sum(len(field.name) + 2 for field in partition)
         # Shorter ones cannot exceed any bound, however much they grow by their encoding.
         min_bytes = min(MAX_PARTITION_VALUE_BYTES, max(0, room)) // _ENCODED_GROWTH
-        problems: dict[int, Problem] = {}
-        for batch, values in self._frame.read_long_partitions(self.accepted, len(partition), min_bytes=min_bytes):
+        problems = {}
+        for batch, values in self._frame.read_batch_partitions(self.accepted, min_bytes=min_bytes):
             encoded = [encode_partition_value(value) for value in values]
             longest = max(range(len(partition)), key=lambda index: len(encoded[index]))
-            if len(encoded[longest]) > MAX_PARTITION_VALUE_BYTES or sum(map(len, encoded)) > room:
-                field = partition[longest]
-                explain = partial(
-                    number_fault,
-                    self._frame.batches[batch].noun,
-                    f"partition {field}: value {values[longest][:_SHOWN_CHARS]!r} of column {field.column!r} has "
-                    f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a "
-                    f"value and {room} a key: use truncate[n] or bucket[n]",
-                )
-                find_rows = partial(self._frame.read_partition_rows, batch, values)
-                what = (
-                    f"partition {field}: a value of column {field.column!r} is too long for a key: use truncate[n] or "
-                    "bucket[n]"
-                )
-                problems.setdefault(batch, Problem(explain(min(find_rows())), find_rows, what, explain))
+            if batch in problems or (
+                len(encoded[longest]) <= MAX_PARTITION_VALUE_BYTES and sum(map(len, encoded)) <= room
+            ):
+                continue
+            field = partition[longest]
+            column = f"column {field.column!r}"
+            problems[batch] = self._describe_rows(
+                batch,
+                self._frame.in_partition(batch, values),
+                f"partition {field}: value {values[longest][:_SHOWN_CHARS]!r} of {column} has "
+                f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a "
+                f"value and {room} a key: use truncate[n] or bucket[n]",
+                what=f"partition {field}: a value of {column} is too long for a key: use truncate[n] or bucket[n]",
+            )
         self._reject(problems)
 
     def _finish(self) -> None:
@@ -555,18 +481,15 @@ class UnitChecks:
         self.bad_rows = {number: batches[number].bad for number in self.accepted if batches[number].bad.row_count}
         if not self.accepted:
             return
-        kinds: dict[str, Kind] = {}
-        for batch in self.accepted:
-            for name, found in self._evidence.get(batch, {}).items():
-                kinds[name] = kinds.get(name, Kind(0)) | found.kinds
+        found = {name for batch in self.accepted for name in self._evidence.get(batch, {})}
         # A type may rest on a batch that was rejected for a value later: the evidence stays with the type.
         self.new_kinds = {
-            name: self._builder.new_kinds[name] for name in self._columns if name in kinds and name not in self._schema
+            name: self._builder.new_kinds[name] for name in self._columns if name in found and name not in self._schema
         }
-        known = tuple(name for name in self._schema if name in kinds)
+        known = tuple(name for name in self._schema if name in found)
         names = (*known, *self.new_kinds) or (next(iter(self._schema)),)
         self.output_columns = {name: self._builder.type_of(name) or "" for name in names}
-        self.partitions = self._frame.read_partitions(self.accepted, len(self._config.partition))
+        self.partitions = self._frame.read_partitions(self.accepted)
         self.partition_paths = tuple(
             "/".join(
                 f"{field.name}={encode_partition_value(value)}"
@@ -576,18 +499,34 @@ class UnitChecks:
         )
 
     def _describe_missing(self, batch: int, field: PartitionField) -> Problem:
-        number = self._frame.find_missing(batch, field.column)
         what = (
-            f"column {field.column!r} is missing or null, and partition {field} of table {self._paths.name} needs it: "
-            "send it with every event"
+            f"column {field.column!r} is missing or null, and partition {field} of table {self._unit.paths.name} needs "
+            "it: send it with every event"
         )
-        explain = partial(number_fault, self._frame.batches[batch].noun, what)
-        return Problem(explain(number), partial(self._frame.read_missing_rows, batch, field.column), what, explain)
+        return self._describe_rows(batch, self._frame.missing(batch, field.column), what)
 
-    def _show(self, batch: int, example: ExampleValue) -> str:
-        text = example.text if len(example.text) <= _SHOWN_CHARS else f"{example.text[:_SHOWN_CHARS]}…"
-        return f"{self._frame.batches[batch].noun} {example.row_number}: {text}"
+    def _describe_rows(self, batch: int, rows: Offenders, says: str, *, what: str = "") -> Problem:
+        """Return what is wrong with rows that are told by their number alone."""
+        noun = self._noun(batch)
+        return Problem.of_rows(rows, what or says, lambda row: f"{noun} {row.row_number}: {says}")
+
+    def _show(self, batch: int, row: Example) -> str:
+        text = row.text if len(row.text) <= _SHOWN_CHARS else f"{row.text[:_SHOWN_CHARS]}…"
+        return f"{self._noun(batch)} {row.row_number}: {text}"
+
+    def _noun(self, batch: int) -> str:
+        return self._frame.batches[batch].noun
 
 
-def _is_text(kinds: Kind) -> bool:
-    return infer_type(kinds) is None
+def _describe_remedy(sql_type: str | None, time: TimeColumn | None, text: str = "") -> str:
+    """Return what to send instead of a value that did not survive its cast, and which unit its digits seem to have."""
+    if sql_type == "TIMESTAMP":
+        time = time or TimeColumn()
+        likely = time.describe_likely(text)
+        return (
+            f"{likely}{likely and '; '}send ISO-8601 text such as 2023-06-07T13:00:00Z, or integer unix "
+            f"{TIME_WORDS[time.unit or DEFAULT_UNIT]}, of the years 1 to 9999"
+        )
+    if sql_type == "DATE":
+        return "send text such as 2023-06-07"
+    return "send numbers in the range of a 64-bit float"

@@ -9,13 +9,13 @@ A column of a data file that the table does not have may repeat a value of the p
 It says nothing new and is left out when rows are written anew. Anything else is data: it must never vanish silently.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import duckdb
 import pyarrow as pa
@@ -24,16 +24,18 @@ from icedb_log.errors import CorruptLog, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker
-from icedb_log.parquet.footer import TAIL_BYTES
+from icedb_log.parquet.footer import TAIL_BYTES, Footer, parse_footer
 from icedb_log.parquet.pages import check_file_sums
 from icedb_log.parquet.schema import DamagedFile
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.table.partitions import decode_partition_value
 from icedb_log.units import MIB
 
-from icedb_engine.arrow_types import ARROW_TYPES
-from icedb_engine.imports.import_types import NARROW_TYPES
+from icedb_engine.arrow_types import ARROW_TYPES, align, make_schema
+from icedb_engine.engine import CapturedRows
+from icedb_engine.imports.import_footers import NARROW_TYPES
 from icedb_engine.sql import quote_name, quote_text
+from icedb_engine.units.work import MergeUnit
 
 SMALL_FILE_BYTES: Final = 1 * MIB
 """Files up to this size are decoded by Arrow: to open one costs the native engine more than to read it."""
@@ -44,8 +46,6 @@ _DECODED_ROWS: Final = 65_536
 _SQL_TYPES: Final[Mapping[Any, str]] = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
 _NO_ROOM: Final = ("Out of Memory Error", "IO Error")
 _SHOWN_CHARS: Final = 300
-
-OpenEngine = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,17 @@ class InputFile:
     metadata: Any
     types: Mapping[str, str] | None
 
+    @classmethod
+    def open(cls, marker: FileMarker, source: Path | pa.Buffer) -> Self:
+        """Read the footer of a file. Raises CorruptLog."""
+        try:
+            with pq.ParquetFile(_reader(source)) as file:
+                metadata, schema = file.metadata, file.schema_arrow
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise unreadable(marker, error) from error
+        names: list[Any] = [_SQL_TYPES.get(kind) for kind in schema.types]
+        return cls(marker, source, metadata, None if None in names else dict(zip(schema.names, names, strict=True)))
+
     @property
     def row_count(self) -> int:
         """Rows, by its footer."""
@@ -74,20 +85,18 @@ class InputFile:
         """Size of its pages without compression, by its footer."""
         return sum(int(self.metadata.row_group(n).total_byte_size) for n in range(self.metadata.num_row_groups))
 
+    def has_types(self, columns: Mapping[str, str]) -> bool:
+        """Whether every column that is written has its type: no value has to be converted."""
+        return self.types is not None and all(columns.get(name, kind) == kind for name, kind in self.types.items())
+
     def decode(self, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         """Yield its rows with these columns; NULL where it does not have one. Raises CorruptLog."""
         schema = make_schema(columns)
-        source = str(self.source) if isinstance(self.source, Path) else pa.BufferReader(self.source)
         try:
             # Damage that was taken for good would be written anew with checksums that are right.
-            with pq.ParquetFile(source, metadata=self.metadata, page_checksum_verification=True) as file:
+            with pq.ParquetFile(_reader(self.source), metadata=self.metadata, page_checksum_verification=True) as file:
                 for rows in file.iter_batches(_DECODED_ROWS, use_threads=False):
-                    found = dict(zip(rows.schema.names, rows.columns, strict=True))
-                    arrays = [
-                        found[field.name] if field.name in found else pa.nulls(rows.num_rows, field.type)
-                        for field in schema
-                    ]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                    yield align(rows, schema)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise unreadable(self.marker, error) from error
 
@@ -108,60 +117,153 @@ class InputFile:
         return path
 
 
-OtherColumn = tuple[InputFile, str, str]
-"""A data file, a column of it that the table does not have, and its SQL type."""
-
-
-def fetch_files(
-    markers: Sequence[FileMarker], store: ObjectStore, *, table: str, folder: Path | None, transfer_count: int
-) -> list[InputFile]:
-    """Fetch data files and read their footers.
-
-    Args:
-        markers: Which ones.
-        store: Where they are.
-        table: Name of the table, for messages.
-        folder: Where to put them; ``None``: into memory.
-        transfer_count: How many at once.
-
-    Raises:
-        NotFound: One is gone.
-        CorruptLog: One is not readable as Parquet, though the log names it.
-        Unavailable: The store did not answer.
-    """
-
-    def fetch(numbered: tuple[int, FileMarker]) -> tuple[FileMarker, Path | pa.Buffer]:
-        number, marker = numbered
-        try:
-            if folder is None:
-                return marker, pa.py_buffer(store.get(marker.path).body)
-            file = folder / f"{number:06d}.parquet"
-            store.download(marker.path, file)
-        except NotFound as error:
-            raise NotFound(
-                f"table {table}: data file {marker.path} is live but gone from the store: "
-                "read the log again; if it is still named there, restore the object"
-            ) from error
-        return marker, file
-
-    with ThreadPoolExecutor(transfer_count, thread_name_prefix="icedb-download") as pool:
-        return [_read_footer(marker, source) for marker, source in pool.map(fetch, enumerate(markers))]
-
-
-def _read_footer(marker: FileMarker, source: Path | pa.Buffer) -> InputFile:
-    try:
-        with pq.ParquetFile(str(source) if isinstance(source, Path) else pa.BufferReader(source)) as file:
-            metadata, schema = file.metadata, file.schema_arrow
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise unreadable(marker, error) from error
-    names = [_SQL_TYPES.get(kind) for kind in schema.types]
-    types = None if None in names else dict(zip(schema.names, names, strict=True))
-    return InputFile(marker, source, metadata, types)
+def _reader(source: Path | pa.Buffer) -> Any:
+    return str(source) if isinstance(source, Path) else pa.BufferReader(source)
 
 
 def _cut_footer(content: memoryview | mmap) -> bytes:
     end = len(content) - TAIL_BYTES
     return bytes(content[end - int.from_bytes(content[end : end + 4], "little") : end])
+
+
+class DataFiles:
+    """The data files of one group, whose rows are written anew.
+
+    Args:
+        unit: What becomes of them.
+        folder: For their content; made here.
+        open_engine: Opens the engine, which may read below the folder.
+
+    Attributes:
+        files: Those that were fetched.
+    """
+
+    def __init__(self, unit: MergeUnit, folder: Path, open_engine: Callable[[], AbstractContextManager[Any]]) -> None:
+        self.files: list[InputFile] = []
+        self._unit = unit
+        self._folder = folder
+        self._open_engine = open_engine
+        folder.mkdir()
+
+    @property
+    def row_count(self) -> int:
+        """Rows of all, by their footers."""
+        return sum(each.row_count for each in self.files)
+
+    def fetch(self, store: ObjectStore, *, in_memory: bool) -> None:
+        """Fetch the files and read their footers.
+
+        Raises:
+            NotFound: One is gone.
+            CorruptLog: One is not readable as Parquet, though the log names it.
+            Unavailable: The store did not answer.
+        """
+
+        def fetch(numbered: tuple[int, FileMarker]) -> tuple[FileMarker, Path | pa.Buffer]:
+            number, marker = numbered
+            try:
+                if in_memory:
+                    return marker, pa.py_buffer(store.get(marker.path).body)
+                file = self._folder / f"{number:06d}.parquet"
+                store.download(marker.path, file)
+            except NotFound as error:
+                raise NotFound(
+                    f"table {self._unit.paths.name}: data file {marker.path} is live but gone from the store: "
+                    "read the log again; if it is still named there, restore the object"
+                ) from error
+            return marker, file
+
+        with ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix="icedb-download") as pool:
+            markers = enumerate(self._unit.group.inputs)
+            self.files = [InputFile.open(marker, source) for marker, source in pool.map(fetch, markers)]
+
+    def unite_columns(self) -> dict[str, str]:
+        """Return those columns of the schema that a file has, with the types to be written, in the schema's order.
+
+        A narrower type of a file becomes the table's: of an imported file, or from before the column became wider (S2).
+        What files have besides is not written: it must not say anything that the path does not.
+
+        Raises:
+            SchemaConflict: A column has two types or two spellings, or is data and not in the schema; names the file.
+        """
+        paths, schema = self._unit.paths, self._unit.schema
+        found: set[str] = set()
+        others: list[tuple[InputFile, str, str]] = []
+        spelling = {name.lower(): name for name in schema}
+        for each in self.files:
+            types = each.types
+            if types is None:
+                with self._open_engine() as engine:
+                    types = describe_columns(engine, each.make_file(self._folder))
+            for name, sql_type in types.items():
+                known_name = spelling.get(name.lower())
+                if known_name is None:
+                    others.append((each, name, sql_type))
+                elif known_name != name or not is_read_as(sql_type, schema[name]):
+                    raise SchemaConflict(
+                        f"table {paths.name}: column {name!r} is {sql_type} in data file {each.marker.path}, "
+                        f"but the table has {known_name!r} as {schema[known_name]}: "
+                        "rewrite that file with the table's type"
+                    )
+                else:
+                    found.add(name)
+        if others:
+            with self._open_engine() as engine:
+                for each, column, sql_type in others:
+                    file = each.make_file(self._folder)
+                    require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
+        return {name: sql_type for name, sql_type in schema.items() if name in found}
+
+    def read_sorted(self, columns: Mapping[str, str]) -> Iterator[pa.Table]:
+        """Yield the rows with these columns and types, sorted as the table is, nulls last.
+
+        Raises:
+            CorruptLog: A file cannot be read, has pages that differ from their checksums, or a value cannot be
+                converted.
+            Unavailable: Memory and scratch did not suffice.
+        """
+        if not self.row_count:
+            return
+        fitting = CHUNK_BYTES * self.row_count // max(1, sum(each.decoded_bytes for each in self.files))
+        chunk_rows = max(_MIN_CHUNK_ROWS, min(self._unit.config.row_group_rows, fitting))
+        order = ", ".join(f"{quote_name(name)} NULLS LAST" for name in self._unit.config.sort if name in columns)
+        decoded = CapturedRows(rows for each in self.files for rows in each.decode(columns))
+        with self._open_engine() as engine, decoded.raising():
+            try:
+                if all(each.marker.size_bytes <= SMALL_FILE_BYTES and each.has_types(columns) for each in self.files):
+                    engine.register("rows", pa.RecordBatchReader.from_batches(make_schema(columns), decoded))
+                    rows = "* FROM rows"
+                else:
+                    rows = self._scan(columns)
+                engine.execute(f"SELECT {rows}{order and ' ORDER BY '}{order}")
+                for chunk in engine.to_arrow_reader(chunk_rows):
+                    yield pa.Table.from_batches([chunk])
+            except (duckdb.OutOfMemoryException, duckdb.IOException):
+                raise
+            except (duckdb.Error, OSError, ValueError, pa.ArrowException) as error:
+                raise self._explain(error) from error
+
+    def _scan(self, columns: Mapping[str, str]) -> str:
+        """Return what the engine selects, and from where, once the pages are what their checksums say."""
+        paths = [each.make_file(self._folder) for each in self.files]
+        for each, path in zip(self.files, paths, strict=True):
+            try:
+                check_file_sums(path)
+            except DamagedFile as error:
+                raise unreadable(each.marker, error) from error
+        values = (f"CAST({quote_name(name)} AS {kind}) AS {quote_name(name)}" for name, kind in columns.items())
+        return f"{', '.join(values)} FROM {scan_files(paths)}"
+
+    def _explain(self, error: Exception) -> Exception:
+        message = str(error).partition("\n")[0]
+        if any(word in message for word in _NO_ROOM):  # as Arrow's error, once rows are being fetched
+            return duckdb.OutOfMemoryException(message)
+        for each in self.files:
+            message = message.replace(str(each.make_file(self._folder)), each.marker.path)
+        return CorruptLog(
+            f"table {self._unit.paths.name}: a data file, one of {len(self.files)} from {self.files[0].marker.path} "
+            f"on, cannot be merged ({message[:_SHOWN_CHARS]}): find it and restore the object"
+        )
 
 
 def unreadable(marker: FileMarker, error: Exception) -> CorruptLog:
@@ -171,55 +273,13 @@ def unreadable(marker: FileMarker, error: Exception) -> CorruptLog:
     )
 
 
-def make_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """Return the Arrow schema of columns with SQL types."""
-    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in columns.items()])
-
-
-def unite_columns(
-    inputs: Iterable[InputFile],
-    *,
-    table: str,
-    schema: Mapping[str, str],
-    open_engine: OpenEngine,
-    folder: Path,
-) -> tuple[dict[str, str], list[OtherColumn]]:
-    """Return those columns of the schema that an input has, with the types to be written, in the schema's order.
-
-    A narrower type of an input becomes the table's: of an imported file, or from before the column became wider (S2).
-    What inputs have besides is returned apart: it is not written, so whoever writes has to see that it is no data.
-
-    Args:
-        inputs: The data files.
-        table: Name of the table, for messages.
-        schema: Column to SQL type of the whole table.
-        open_engine: Opens the engine, which names the types of a file's columns where its footer alone does not.
-        folder: For files that are in memory.
-
-    Raises:
-        SchemaConflict: A column has two types or two spellings; names the file.
-    """
-    found: set[str] = set()
-    others: list[OtherColumn] = []
-    spelling = {name.lower(): name for name in schema}
-    for each in inputs:
-        types = each.types
-        if types is None:
-            with open_engine() as engine:
-                types = describe_columns(engine, each.make_file(folder))
-        for name, sql_type in types.items():
-            known_name = spelling.get(name.lower())
-            if known_name is None:
-                others.append((each, name, sql_type))
-            elif known_name != name or not is_read_as(sql_type, schema[name]):
-                raise SchemaConflict(
-                    f"table {table}: column {name!r} is {sql_type} in data file {each.marker.path}, "
-                    f"but the table has {known_name!r} as {schema[known_name]}: "
-                    "rewrite that file with the table's type"
-                )
-            else:
-                found.add(name)
-    return {name: sql_type for name, sql_type in schema.items() if name in found}, others
+def read_contents(footer: bytes, marker: FileMarker, columns: Mapping[str, str]) -> Footer | None:
+    """Return what a footer says of some columns; ``None`` if it cannot be told."""
+    try:
+        info = ObjectInfo(marker.path, "", marker.size_bytes, marker.created_ms)
+        return parse_footer(footer, info, bounds_of=columns)
+    except DamagedFile:
+        return None
 
 
 def describe_columns(engine: Any, file: Path) -> dict[str, str]:
@@ -282,87 +342,3 @@ def _path_texts(paths: TablePaths, data_key: str, column: str) -> set[str]:
         if separator and name.lower() == column.lower():
             texts |= {encoded, decode_partition_value(encoded)}
     return texts
-
-
-def read_sorted(
-    inputs: Sequence[InputFile],
-    *,
-    table: str,
-    columns: Mapping[str, str],
-    sort: Sequence[str],
-    chunk_rows: int,
-    open_engine: OpenEngine,
-    folder: Path,
-) -> Iterator[pa.Table]:
-    """Yield the rows of data files in order, with the columns' types.
-
-    Args:
-        inputs: The data files.
-        table: Name of the table, for messages.
-        columns: Column to SQL type of what comes out.
-        sort: Sort columns, all of them among the columns; nulls come last.
-        chunk_rows: Rows of each table that comes out, unless they are wide.
-        open_engine: Opens the engine, which may read below the folder.
-        folder: For files that are in memory.
-
-    Raises:
-        CorruptLog: A file cannot be read, has pages that differ from their checksums, or a value cannot be converted.
-        Unavailable: Memory and scratch did not suffice.
-    """
-    row_count = sum(each.row_count for each in inputs)
-    if not row_count:
-        return
-    fitting = CHUNK_BYTES * row_count // max(1, sum(each.decoded_bytes for each in inputs))
-    order = ", ".join(f"{quote_name(name)} NULLS LAST" for name in sort)
-    ordered = f" ORDER BY {order}" if order else ""
-    problems: list[CorruptLog] = []
-    with open_engine() as engine:
-        try:
-            engine.execute(f"SELECT {_open_rows(engine, inputs, columns, folder, problems)}{ordered}")
-            for chunk in engine.to_arrow_reader(max(_MIN_CHUNK_ROWS, min(chunk_rows, fitting))):
-                yield pa.Table.from_batches([chunk])
-        except (duckdb.Error, OSError, ValueError, pa.ArrowException) as error:
-            if problems:
-                raise problems[0] from error
-            if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException):
-                raise
-            message = str(error).partition("\n")[0]
-            if any(word in message for word in _NO_ROOM):  # as Arrow's error, once rows are being fetched
-                raise duckdb.OutOfMemoryException(message) from error
-            for each in inputs:
-                message = message.replace(str(each.make_file(folder)), each.marker.path)
-            raise CorruptLog(
-                f"table {table}: a data file, one of {len(inputs)} from {inputs[0].marker.path} on, cannot be merged "
-                f"({message[:_SHOWN_CHARS]}): find it and restore the object"
-            ) from error
-
-
-def _open_rows(
-    engine: Any, inputs: Sequence[InputFile], columns: Mapping[str, str], folder: Path, problems: list[CorruptLog]
-) -> str:
-    """Return what is selected, and from where. What Arrow finds wrong with a file while it decodes is kept."""
-    if all(each.marker.size_bytes <= SMALL_FILE_BYTES and _has_types(each, columns) for each in inputs):
-
-        def decode() -> Iterator[pa.RecordBatch]:
-            for each in inputs:
-                try:
-                    yield from each.decode(columns)
-                except CorruptLog as error:
-                    problems.append(error)
-                    raise
-
-        engine.register("rows", pa.RecordBatchReader.from_batches(make_schema(columns), decode()))
-        return "* FROM rows"
-    files = [each.make_file(folder) for each in inputs]
-    for each, file in zip(inputs, files, strict=True):
-        try:
-            check_file_sums(file)
-        except DamagedFile as error:
-            raise unreadable(each.marker, error) from error
-    outputs = ", ".join(f"CAST({quote_name(name)} AS {kind}) AS {quote_name(name)}" for name, kind in columns.items())
-    return f"{outputs} FROM {scan_files(files)}"
-
-
-def _has_types(each: InputFile, columns: Mapping[str, str]) -> bool:
-    """Return whether every column of a file that is written has its type: no value has to be converted."""
-    return each.types is not None and all(columns.get(name, kind) == kind for name, kind in each.types.items())

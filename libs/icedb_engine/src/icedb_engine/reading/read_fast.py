@@ -31,9 +31,9 @@ import pyarrow.json as pj
 from icedb_log.table.time_columns import DEFAULT_UNIT, MAX_TIME_MS, MIN_TIME_MS, TICK_US, TimeUnit
 from icedb_log.units import MIB
 
-from icedb_engine.reading.batches import BatchLines
+from icedb_engine.reading.batches import Batch, count_up
 from icedb_engine.reading.read_json import structure_sql
-from icedb_engine.reading.types import EXACT_DOUBLE_MAX, Form
+from icedb_engine.reading.types import EXACT_DOUBLE_MAX, INTEGERS, Form, Kind, infer_type
 from icedb_engine.sql import quote_name
 
 _MOMENT: Final = re.compile(rb"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?(?P<zone>Z|[+-]\d{2}:?\d{2})?)?)?")
@@ -138,8 +138,8 @@ GROUP_BYTES: Final = 4 * MIB
 MAX_GROWTH: Final = 4
 """Columns may take so many times the bytes of the lines; many columns of which each line has few take more."""
 CELL_BYTES: Final = 8
-FIRST_COLUMN: Final = 2
-"""Position of the first column of the batches in what the fast reader makes."""
+_OWN_COLUMNS: Final = ("", "")
+"""The number of each row's batch, and the row's own: before the columns of the batches, which may have any name."""
 _OPEN, _CLOSE, _OPEN_ARRAY, _NEWLINE, _RETURN = b"{}[\n\r"
 
 
@@ -159,12 +159,50 @@ class FastColumn:
     unit: TimeUnit = DEFAULT_UNIT
     is_new: bool = False
 
+    @classmethod
+    def known(cls, sql_type: str, kinds: Kind, unit: TimeUnit) -> "FastColumn":
+        """Return how to read a column of the table that has such values in the sample."""
+        if sql_type == "VARCHAR" and kinds & Kind.NESTED:
+            return cls(Form.JSON)
+        if sql_type == "TIMESTAMP":
+            return cls(Form.TIMESTAMP, from_text=not kinds & INTEGERS, unit=unit)
+        return cls(Form(sql_type))
+
+    @classmethod
+    def new(cls, kinds: Kind) -> "FastColumn | None":
+        """Return how to read a new column with such values in the sample; None if one type does not take them all."""
+        if not kinds:
+            return cls(None, is_new=True)
+        sql_type = infer_type(kinds)
+        if sql_type is None:
+            return None
+        return cls(Form.JSON if kinds & Kind.NESTED else Form(sql_type), is_new=True)
+
     @property
     def arrow_type(self) -> pa.DataType:
         """What Arrow's reader is asked for."""
         if self.form == Form.TIMESTAMP:
             return pa.string() if self.from_text else pa.int64()
         return _ARROW_TYPES[self.form]
+
+    def settle(self, values: pa.ChunkedArray, counts: Sequence[int]) -> pa.ChunkedArray:
+        """Return values in the column's form; raises _Declined where Arrow may have read them otherwise.
+
+        Args:
+            values: What Arrow has read.
+            counts: Rows of each batch.
+        """
+        if self.form == Form.TIMESTAMP:
+            read = read_moments if self.from_text else partial(read_counts, unit=self.unit)
+            return _map_chunks(values, read, pa.timestamp("us"))
+        if self.form == Form.DATE:
+            return _map_chunks(values, read_days, pa.date32())
+        if self.form == Form.DOUBLE:
+            if not pc.all(pc.less(pc.abs(values), float(EXACT_DOUBLE_MAX)), min_count=0).as_py():
+                raise _Declined
+            if self.is_new:
+                _check_fractions(values, counts)
+        return values
 
 
 _ARROW_TYPES: Final[Mapping[Form | None, pa.DataType]] = {
@@ -182,37 +220,51 @@ class FastRows:
     """What the fast reader made.
 
     Attributes:
-        table: By position, since the batches may have columns of any name: the number of each row's batch, the row's
-            own, then the columns, from :data:`FIRST_COLUMN` on, in the order asked for; None if it took no batch.
+        table: By position: the number of each row's batch, the row's own, then the columns that have a value; None if
+            it took no batch.
         batches: The batches in it, all of their rows.
-        forms: The form of each column that has a value.
+        forms: The form of each column that has a value, in the order of the table.
     """
 
     table: pa.Table | None
-    batches: tuple[int, ...]
+    batches: tuple[int, ...] = ()
     forms: Mapping[str, Form] = field(default_factory=dict)
 
 
 def read_fast(
-    engine: Any, batches: Mapping[int, BatchLines], columns: Mapping[str, FastColumn], *, thread_count: int
+    engine: Any, batches: Mapping[int, Batch], columns: Mapping[str, FastColumn], *, thread_count: int
 ) -> FastRows:
     """Read what can be read fast.
 
     Args:
         engine: A connection of the native engine; used only if some column has the form JSON.
-        batches: The lines of each batch, by number.
+        batches: Those of lines, by number.
         columns: All columns that the batches may have.
         thread_count: How many groups of batches are read at once.
     """
-    groups = _group(batches)
+    groups: list[dict[int, Batch]] = []
+    size_bytes = GROUP_BYTES
+    for number, batch in batches.items():
+        if size_bytes + batch.decoded_bytes > GROUP_BYTES:
+            groups.append({})
+            size_bytes = 0
+        groups[-1][number] = batch
+        size_bytes += batch.decoded_bytes
     reader = _Reader(engine, columns, use_threads=thread_count > len(groups))
     with ThreadPoolExecutor(thread_count, thread_name_prefix="icedb-read") as pool:
-        tables = [table for found in pool.map(reader.read, groups) for table in found]
-    if not tables:
-        return FastRows(None, ())
-    taken = tuple(number for table in tables for number in table.schema.metadata[b"batches"].decode().split(","))
-    united = pa.concat_tables([table.replace_schema_metadata() for table in tables])
-    return FastRows(united, tuple(int(number) for number in taken), _find_forms(united, columns))
+        found = [each for group in pool.map(reader.read, groups) for each in group]
+    if not found:
+        return FastRows(None)
+    table = pa.concat_tables([rows for _, rows in found])
+    forms: dict[str, Form] = {}
+    places = list(range(len(_OWN_COLUMNS)))
+    for place, (name, column) in enumerate(columns.items(), len(_OWN_COLUMNS)):
+        values = table.column(place)
+        if column.form is not None and values.null_count < len(values):
+            has_only_nested = column.form == Form.JSON and all(map(_is_nested, values.chunks))
+            forms[name] = Form.NESTED if has_only_nested else column.form
+            places.append(place)
+    return FastRows(table.select(places), tuple(number for numbers, _ in found for number in numbers), forms)
 
 
 class _Declined(Exception):
@@ -232,51 +284,49 @@ class _Reader:
             unexpected_field_behavior="ignore" if self._nested else "error",
         )
 
-    def read(self, group: Mapping[int, BatchLines]) -> list[pa.Table]:
+    def read(self, group: Mapping[int, Batch]) -> list[tuple[tuple[int, ...], pa.Table]]:
         """Read some batches together; if that does not work, each on its own, without those that need more care."""
         try:
-            return [self._read_group(group)]
+            return [(tuple(group), self._read_group(group))]
         except (_Declined, pa.ArrowException):
             if len(group) == 1:
                 return []
-        return [table for number, lines in group.items() for table in self.read({number: lines})]
+        return [found for number, lines in group.items() for found in self.read({number: lines})]
 
-    def _read_group(self, group: Mapping[int, BatchLines]) -> pa.Table:
-        row_count = sum(lines.row_count for lines in group.values())
-        if row_count * len(self._columns) * CELL_BYTES > MAX_GROWTH * max(GROUP_BYTES, _count_bytes(group)):
+    def _read_group(self, group: Mapping[int, Batch]) -> pa.Table:
+        counts = [batch.row_count for batch in group.values()]
+        row_count = sum(counts)
+        decoded_bytes = sum(batch.decoded_bytes for batch in group.values())
+        if row_count * len(self._columns) * CELL_BYTES > MAX_GROWTH * max(GROUP_BYTES, decoded_bytes):
             raise _Declined
-        for lines in group.values():
-            _check_braces(lines)
-        data = _join(group)
-        longest = max(_longest(lines) for lines in group.values())
+        views = [_view(batch) for batch in group.values()]
+        for bounds, view in views:
+            _check_braces(bounds, view)
+        data = pa.py_buffer(views[0][1]) if len(views) == 1 else b"\n".join(view for _, view in views)
+        longest = max(int(np.diff(bounds).max()) for bounds, _ in views)
         block_bytes = max(GROUP_BYTES, 2 * longest) if self._use_threads else len(data) + 1
         rows = pj.read_json(
             pa.BufferReader(data),
             parse_options=self._parse_options,
             read_options=pj.ReadOptions(use_threads=self._use_threads, block_size=block_bytes),
         )
-        counts = [lines.row_count for lines in group.values()]
         if rows.num_rows != row_count:
             raise _Declined
-        numbers = [pa.repeat(pa.scalar(number, pa.int32()), len(group[number].lines)) for number in group]
         arrays: list[pa.ChunkedArray | pa.Array] = [
-            pa.concat_arrays(numbers),
-            pa.concat_arrays([lines.numbers for lines in group.values()]),
+            pa.concat_arrays([pa.repeat(pa.scalar(number, pa.int32()), len(group[number].rows)) for number in group]),
+            pa.concat_arrays([batch.numbers for batch in group.values()]),
         ]
         nested = self._read_nested(group) if self._nested else {}
         for name, column in self._columns.items():
-            if column.form == Form.JSON:
-                arrays.append(nested[name])
-            else:
-                arrays.append(_settle(rows.column(name), column, counts))
-        names = [*[""] * FIRST_COLUMN, *self._columns]
-        return pa.Table.from_arrays(arrays, names, metadata={"batches": ",".join(map(str, group))})
+            is_nested = column.form == Form.JSON
+            arrays.append(nested[name] if is_nested else column.settle(rows.column(name), counts))
+        return pa.Table.from_arrays(arrays, [*_OWN_COLUMNS, *self._columns])
 
-    def _read_nested(self, group: Mapping[int, BatchLines]) -> dict[str, pa.ChunkedArray]:
-        lines = pa.concat_arrays([batch.lines for batch in group.values()])
+    def _read_nested(self, group: Mapping[int, Batch]) -> dict[str, pa.ChunkedArray]:
+        lines = pa.concat_arrays([batch.rows for batch in group.values()])
         cursor = self._engine.cursor()
         name = f"group_{min(group)}"
-        cursor.register(name, pa.table({"i": _count_up(len(lines)), "line": lines}))
+        cursor.register(name, pa.table({"i": count_up(len(lines)), "line": lines}))
         try:
             self._check_keys(cursor, name)
             outputs = "".join(
@@ -303,16 +353,6 @@ class _Reader:
             raise _Declined
 
 
-def _find_forms(table: pa.Table, columns: Mapping[str, FastColumn]) -> dict[str, Form]:
-    forms = {}
-    for place, (name, column) in enumerate(columns.items(), FIRST_COLUMN):
-        values = table.column(place)
-        if column.form is not None and values.null_count < len(values):
-            has_only_nested = column.form == Form.JSON and all(map(_is_nested, values.chunks))
-            forms[name] = Form.NESTED if has_only_nested else column.form
-    return forms
-
-
 def _is_nested(texts: pa.StringArray) -> bool:
     """Return whether all JSON texts that are not null are objects or arrays."""
     _, offsets, data = texts.drop_null().buffers()
@@ -321,67 +361,20 @@ def _is_nested(texts: pa.StringArray) -> bool:
     return bool(np.isin(firsts, (_OPEN, _OPEN_ARRAY)).all())
 
 
-def _group(batches: Mapping[int, BatchLines]) -> list[dict[int, BatchLines]]:
-    groups: list[dict[int, BatchLines]] = []
-    size_bytes = GROUP_BYTES
-    for number, lines in batches.items():
-        if size_bytes + lines.decoded_bytes > GROUP_BYTES:
-            groups.append({})
-            size_bytes = 0
-        groups[-1][number] = lines
-        size_bytes += lines.decoded_bytes
-    return groups
-
-
-def _view(lines: BatchLines) -> tuple[np.ndarray, memoryview]:
+def _view(batch: Batch) -> tuple[np.ndarray, memoryview]:
     """Return offsets and bytes of a batch's lines; the first offset is zero."""
-    _, offsets, data = lines.lines.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(lines.lines) + 1)
+    _, offsets, data = batch.rows.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(batch.rows) + 1)
     return bounds, memoryview(data)[: int(bounds[-1])]
 
 
-def _longest(lines: BatchLines) -> int:
-    return int(np.diff(_view(lines)[0]).max())
-
-
-def _check_braces(lines: BatchLines) -> None:
-    bounds, view = _view(lines)
+def _check_braces(bounds: np.ndarray, view: memoryview) -> None:
     data = np.frombuffer(view, np.uint8)
     last = bounds[1:] - 1
     last = last - (data[last] == _NEWLINE)
     last = last - (data[last] == _RETURN)
     if not ((data[bounds[:-1]] == _OPEN).all() and (data[last] == _CLOSE).all()):
         raise _Declined
-
-
-def _join(group: Mapping[int, BatchLines]) -> pa.Buffer | bytes:
-    views = [_view(lines)[1] for lines in group.values()]
-    if len(views) == 1:
-        return pa.py_buffer(views[0])
-    return b"\n".join(views)
-
-
-def _count_bytes(group: Mapping[int, BatchLines]) -> int:
-    return sum(lines.decoded_bytes for lines in group.values())
-
-
-def _count_up(count: int) -> pa.Array:
-    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.arange(count, dtype=np.int32))])
-
-
-def _settle(values: pa.ChunkedArray, column: FastColumn, counts: Sequence[int]) -> pa.ChunkedArray:
-    """Return the values in the column's form; raises _Declined where Arrow may have read them otherwise."""
-    if column.form == Form.TIMESTAMP:
-        read = read_moments if column.from_text else partial(read_counts, unit=column.unit)
-        return _map_chunks(values, read, pa.timestamp("us"))
-    if column.form == Form.DATE:
-        return _map_chunks(values, read_days, pa.date32())
-    if column.form == Form.DOUBLE:
-        if not pc.all(pc.less(pc.abs(values), float(EXACT_DOUBLE_MAX)), min_count=0).as_py():
-            raise _Declined
-        if column.is_new:
-            _check_fractions(values, counts)
-    return values
 
 
 def _check_fractions(values: pa.ChunkedArray, counts: Sequence[int]) -> None:

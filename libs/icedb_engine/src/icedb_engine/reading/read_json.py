@@ -19,10 +19,51 @@ import pyarrow.compute as pc
 
 from icedb_engine.errors import BatchRejected
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.reading.batches import BOM, BatchLines, Fault, check_utf8
+from icedb_engine.reading.batches import BOM, Batch, Fault, check_utf8, count_up
 from icedb_engine.sql import CLOSED, among, quote_name, quote_text
 
 _LINES_SCHEMA: Final = pa.schema([("batch", pa.int32()), ("no", pa.int32()), ("line", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One offending row: its number, and the text of its value."""
+
+    row_number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offenders:
+    """The rows of a batch for which a condition holds; looked up when they are asked for.
+
+    Attributes:
+        engine: The connection.
+        relation: With the rows of all batches.
+        batch: Number of the batch.
+        condition: SQL over a row.
+        shown: SQL of what is shown of a row.
+    """
+
+    engine: Any
+    relation: str
+    batch: int
+    condition: str
+    shown: str = "''"
+
+    def find_numbers(self) -> list[int]:
+        """Return the numbers of all of them."""
+        query = f"SELECT no FROM {self.relation} WHERE batch = {self.batch} AND ({self.condition})"  # noqa: S608
+        return [number for (number,) in self.engine.execute(query).fetchall()]
+
+    def find_example(self, row: int | None = None) -> Example:
+        """Return the first one, or that of a number."""
+        where = self.condition if row is None else f"no = {row}"
+        ((number, text),) = self.engine.execute(
+            f"SELECT no, CAST({self.shown} AS VARCHAR) FROM {self.relation} "  # noqa: S608
+            f"WHERE batch = {self.batch} AND ({where}) ORDER BY no LIMIT 1"
+        ).fetchall()
+        return Example(number, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,42 +81,63 @@ class BatchKeys:
     has_duplicates: bool
 
 
+_MALFORMED: Final = r"NOT (json_valid(line) AND starts_with(ltrim(line, E' \t\r'), '{'))"
+_TWICE: Final = "len(json_keys(line)) <> len(list_distinct(json_keys(line)))"
+
+
 class RawEvents:
     """The lines of some batches. Lives until :meth:`drop`.
 
     Args:
         engine: A connection of the native engine.
         name: Of the relation; ``<name>_lines`` and ``<name>`` are ours.
-        batches: The lines of each batch, by its number in the unit.
+        batches: Those of lines, by number in the unit.
     """
 
-    def __init__(self, engine: Any, name: str, batches: Mapping[int, BatchLines]) -> None:
+    def __init__(self, engine: Any, name: str, batches: Mapping[int, Batch]) -> None:
         self.name = name
         self._engine = engine
         self._lines = f"{name}_lines"
-        self._engine.register(self._lines, _unite_lines(batches))
+        parts = [
+            pa.record_batch(
+                [pa.repeat(pa.scalar(number, pa.int32()), len(batch.rows)), batch.numbers, batch.rows],
+                schema=_LINES_SCHEMA,
+            )
+            for number, batch in batches.items()
+        ]
+        self._engine.register(self._lines, pa.Table.from_batches(parts, schema=_LINES_SCHEMA))
 
     def drop(self) -> None:
         """Let go of everything."""
         self._engine.unregister(self._lines)
         self._engine.execute(f"DROP TABLE IF EXISTS {self.name}")
 
-    def find_malformed(self) -> dict[int, int]:
-        """Return the first line of each batch that is not a JSON object."""
-        return dict(self._fetch(f"SELECT batch, min(no) FROM {self._lines} WHERE {_MALFORMED} GROUP BY batch"))  # noqa: S608
+    def find_malformed(self) -> list[int]:
+        """Return the batches with a line that is not a JSON object."""
+        return [batch for (batch,) in self._fetch(f"SELECT DISTINCT batch FROM {self._lines} WHERE {_MALFORMED}")]  # noqa: S608
 
-    def read_malformed(self, batch: int) -> list[int]:
-        """Return all lines of a batch that are not JSON objects."""
-        return self._find_rows(f"batch = {batch} AND {_MALFORMED}")
+    def malformed(self, batch: int) -> Offenders:
+        """Return the lines of a batch that are not JSON objects."""
+        return Offenders(self._engine, self._lines, batch, _MALFORMED)
 
-    def explain_malformed(self, batch: int, line_number: int) -> str:
+    def having(self, batch: int, keys: Collection[str], *, or_twice: bool = False) -> Offenders:
+        """Return the lines of a batch that have one of some keys; if so, also those that have any key twice."""
+        wanted = ", ".join(map(quote_text, keys))
+        has_key = f"list_has_any(json_keys(line), CAST([{wanted}] AS VARCHAR[]))"
+        return Offenders(self._engine, self._lines, batch, f"{has_key} OR {_TWICE}" if or_twice else has_key)
+
+    def explain_malformed(self, batch: int, number: int) -> str:
         """Return the engine's words about one line that is not a JSON object."""
-        where = f"FROM {self._lines} WHERE batch = {batch} AND no = {line_number}"
         try:
-            ((kind,),) = self._fetch(f"SELECT json_type(line) {where}")
+            ((kind,),) = self._fetch(f"SELECT json_type(line) {self._from_line(batch, number)}")
         except (duckdb.Error, UnicodeDecodeError) as error:
-            return read_engine_words(error)
+            return _read_engine_words(error)
         return f"it is a JSON {str(kind).lower()}"
+
+    def read_line_keys(self, batch: int, number: int) -> list[str]:
+        """Return the top-level keys of one line, in order."""
+        ((keys,),) = self._fetch(f"SELECT json_keys(line) {self._from_line(batch, number)}")
+        return list(keys)
 
     def read_keys(self, batches: Collection[int], *, max_count: int) -> dict[int, BatchKeys]:
         """Return the top-level keys of some batches; of those with too many only the count."""
@@ -102,27 +164,6 @@ class RawEvents:
             found[batch] = BatchKeys(tuple(name for name in ordered if name is not None), count, has_duplicates)
         return found
 
-    def find_key_line(self, batch: int, key: str) -> int:
-        """Return the first line of a batch that has a key."""
-        where = f"batch = {batch} AND list_contains(json_keys(line), {quote_text(key)})"
-        return min(self._find_rows(where))
-
-    def find_duplicate_line(self, batch: int) -> int:
-        """Return the first line of a batch that has a key twice."""
-        return min(self._find_rows(f"batch = {batch} AND {_TWICE}"))
-
-    def read_lines_with(self, batch: int, keys: Collection[str]) -> list[int]:
-        """Return the lines of a batch that have one of some keys, or a key twice."""
-        wanted = ", ".join(map(quote_text, keys))
-        has_key = f"list_has_any(json_keys(line), CAST([{wanted}] AS VARCHAR[]))"
-        return self._find_rows(f"batch = {batch} AND ({has_key} OR {_TWICE})")
-
-    def read_line_keys(self, batch: int, line_number: int) -> list[str]:
-        """Return the top-level keys of one line, in order."""
-        where = f"batch = {batch} AND no = {line_number}"
-        ((keys,),) = self._fetch(f"SELECT json_keys(line) FROM {self._lines} WHERE {where}")  # noqa: S608 - numbers
-        return list(keys)
-
     def extract(self, batches: Collection[int], columns: Mapping[str, str]) -> None:
         """Make the raw stage: ``batch``, ``no`` and one column of JSON text for each key, by key."""
         outputs = "".join(f", event.{quote_name(key)} AS {column}" for key, column in columns.items())
@@ -132,19 +173,15 @@ class RawEvents:
             f"FROM (SELECT batch, no, {event} AS event FROM {self._lines} WHERE {among(batches)})"
         )
 
-    def _find_rows(self, condition: str) -> list[int]:
-        return [number for (number,) in self._fetch(f"SELECT no FROM {self._lines} WHERE {condition}")]  # noqa: S608
+    def _from_line(self, batch: int, number: int) -> str:
+        return f"FROM {self._lines} WHERE batch = {batch} AND no = {number}"
 
     def _fetch(self, query: str) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = self._engine.execute(query).fetchall()
         return rows
 
 
-_MALFORMED: Final = r"NOT (json_valid(line) AND starts_with(ltrim(line, E' \t\r'), '{'))"
-_TWICE: Final = "len(json_keys(line)) <> len(list_distinct(json_keys(line)))"
-
-
-def read_engine_words(error: Exception) -> str:
+def _read_engine_words(error: Exception) -> str:
     """Return what the engine says about malformed JSON.
 
     It quotes the text around the place, and may cut it within a character: then its message is no UTF-8.
@@ -158,31 +195,13 @@ def structure_sql(keys: Collection[str]) -> str:
     return quote_text(json.dumps(dict.fromkeys(keys, "JSON"), ensure_ascii=False))
 
 
-def _unite_lines(batches: Mapping[int, BatchLines]) -> pa.Table:
-    return pa.Table.from_batches(
-        [
-            pa.record_batch(
-                [pa.repeat(pa.scalar(number, pa.int32()), len(batch.lines)), batch.numbers, batch.lines],
-                schema=_LINES_SCHEMA,
-            )
-            for number, batch in batches.items()
-        ],
-        schema=_LINES_SCHEMA,
-    )
-
-
 _BLANK: Final = b" \t\r\n"
 _AT_BYTE: Final = re.compile(r"at byte (\d+)")
 _ONE_AT_A_TIME: Final = Lock()
 
 
-def read_json_document(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: bool = False) -> BatchLines:
-    """Take a JSON array of objects, or one object, apart.
-
-    Args:
-        decoded: The batch, decompressed.
-        limits: The bounds of a batch.
-        splits_rows: Elements that are too long are set aside instead of rejecting the batch.
+def read_json_document(decoded: bytes, limits: FlushUnitLimits) -> Batch:
+    """Take a JSON array of objects, or one object, apart; elements that are too long are set aside.
 
     Raises:
         BatchRejected: Not one JSON document, or above a bound.
@@ -194,23 +213,20 @@ def read_json_document(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: 
         )
     decoded = decoded.removeprefix(BOM).strip(_BLANK)
     check_utf8(decoded)
-    if not decoded.startswith(b"["):
-        elements = pa.array([decoded] if decoded else [], pa.binary()).cast(pa.string())
-    else:
+    if decoded.startswith(b"["):
         elements = _split_array(decoded)
-    rows = BatchLines(elements, _count_from_one(len(elements)), len(decoded), noun="element")
+    else:
+        elements = pa.array([decoded] if decoded else [], pa.binary()).cast(pa.string())
+    batch = Batch(elements, count_up(len(elements), first=1), len(decoded), noun="element")
     lengths = pc.binary_length(elements)
-    too_long = pc.indices_nonzero(pc.greater(lengths, limits.line_bytes)).to_pylist()
-    bad = {
+    too_long = {
         index + 1: Fault(
             f"an element is longer than {limits.line_bytes} bytes",
             f"element {index + 1} has {lengths[index]} bytes; the limit is {limits.line_bytes}",
         )
-        for index in too_long
+        for index in pc.indices_nonzero(pc.greater(lengths, limits.line_bytes)).to_pylist()
     }
-    if bad and not splits_rows:
-        raise BatchRejected(next(iter(bad.values())).reason)
-    return rows.split(bad) if bad else rows
+    return batch.split(too_long) if too_long else batch
 
 
 def _split_array(decoded: bytes) -> pa.StringArray:
@@ -223,21 +239,11 @@ def _split_array(decoded: bytes) -> pa.StringArray:
                 "FROM (SELECT unnest(from_json(text, '[\"JSON\"]')) AS element FROM body)"
             ).to_arrow_table()
         except (duckdb.InvalidInputException, UnicodeDecodeError) as error:
-            raise BatchRejected(
-                f"not one JSON document ({_explain(error, decoded)}); send a whole JSON array"
-            ) from error
+            text = _read_engine_words(error).partition("  Input:")[0]
+            place = _AT_BYTE.search(text)
+            if place is not None:
+                line_number = decoded.count(b"\n", 0, int(place[1])) + 1
+                text = f"line {line_number}: {text}"
+            raise BatchRejected(f"not one JSON document ({text}); send a whole JSON array") from error
     column = found.column(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.string())
-
-
-def _explain(error: Exception, decoded: bytes) -> str:
-    text = read_engine_words(error).partition("  Input:")[0]
-    place = _AT_BYTE.search(text)
-    if place is None:
-        return text
-    line_number = decoded.count(b"\n", 0, int(place[1])) + 1
-    return f"line {line_number}: {text}"
-
-
-def _count_from_one(count: int) -> pa.Int32Array:
-    return pa.array(range(1, count + 1), pa.int32())

@@ -216,47 +216,30 @@ def kind_sql(raw: str) -> str:
     )
 
 
-def cast_sql(raw: str, sql_type: str, unit: TimeUnit) -> str:
-    """Return the SQL of a raw value as ``sql_type``, NULL where it does not fit; ``unit`` is of TIMESTAMP's numbers."""
-    if sql_type == "VARCHAR":
-        return text_sql(raw)
-    if sql_type == "BOOLEAN":
-        return f"({raw} = 'true')"
-    if sql_type == "BIGINT":
-        return f"try_cast({raw} AS BIGINT)"
-    if sql_type == "DOUBLE":
-        return double_sql(raw)
-    text = text_sql(raw)
-    if sql_type == "DATE":
-        return date_sql(text)
-    number = moment_sql(f"try_cast({raw} AS BIGINT)", unit)
-    return years_sql(f"CASE WHEN ascii({raw}) = 34 THEN {iso_sql(text)} ELSE {number} END")
-
-
-def double_sql(number: str) -> str:
+def _double_sql(number: str) -> str:
     """Return the SQL of a number's text as a DOUBLE; NULL above its range, unless it says Infinity."""
     value = f"try_cast({number} AS DOUBLE)"
     return f"CASE WHEN isinf({value}) AND NOT contains({number}, 'I') THEN NULL ELSE {value} END"
 
 
-def date_sql(text: str) -> str:
+def _date_sql(text: str) -> str:
     """Return the SQL of text as a DATE; NULL where it is none."""
     day = f"try_cast(CASE WHEN regexp_full_match({text}, '{DATE_PATTERN}') THEN {text} END AS DATE)"
     return f"CASE WHEN {day} >= DATE '0001-01-01' THEN {day} END"
 
 
-def iso_sql(text: str) -> str:
+def _iso_sql(text: str) -> str:
     """Return the SQL of ISO-8601 text as a moment, of any year; NULL where it is none."""
     iso = f"CASE WHEN regexp_full_match({text}, '{ISO_PATTERN}') THEN {text} END"
     return f"CAST(try_cast({iso} AS TIMESTAMPTZ) AS TIMESTAMP)"
 
 
-def years_sql(moment: str) -> str:
+def _years_sql(moment: str) -> str:
     """Return the SQL of a moment; NULL outside the years 1 to 9999."""
     return f"CASE WHEN {moment} BETWEEN {_MIN_TIMESTAMP} AND {_MAX_TIMESTAMP} THEN {moment} END"
 
 
-def text_sql(raw: str) -> str:
+def _text_sql(raw: str) -> str:
     """Return the SQL of a raw value as text: a string without quotes and escapes, anything else as JSON."""
     return (
         f"CASE WHEN ascii({raw}) <> 34 THEN CAST({raw} AS VARCHAR) "
@@ -333,30 +316,21 @@ def is_cast(form: Form, sql_type: str | None) -> bool:
     return sql_type is not None and form != sql_type and (form, sql_type) != (Form.NESTED, "VARCHAR")
 
 
-def cast_form_sql(column: str, form: Form, sql_type: str, *, unit: TimeUnit) -> str:
+def cast_sql(column: str, form: Form, sql_type: str, *, unit: TimeUnit) -> str:
     """Return the SQL of a value as ``sql_type``, NULL where it does not fit; ``unit`` is of TIMESTAMP's numbers."""
     if not is_cast(form, sql_type):
         return column
-    if form == Form.JSON:
-        return cast_sql(column, sql_type, unit)
-    if form == Form.CELL:
-        return _cast_cell_sql(column, sql_type, unit)
-    if sql_type == "TIMESTAMP" and form in (Form.VARCHAR, Form.BIGINT):
-        return years_sql(iso_sql(column) if form == Form.VARCHAR else moment_sql(column, unit))
-    if sql_type == "DATE" and form == Form.VARCHAR:
-        return date_sql(column)
-    return f"try_cast({column} AS {sql_type})"
-
-
-def _cast_cell_sql(column: str, sql_type: str, unit: TimeUnit) -> str:
-    number = moment_sql(f"try_cast({column} AS BIGINT)", unit)
-    iso = iso_sql(column)
-    casts = {
-        "VARCHAR": column,
-        "BOOLEAN": f"({column} = 'true')",
-        "BIGINT": f"try_cast({column} AS BIGINT)",
-        "DOUBLE": double_sql(column),
-        "DATE": date_sql(column),
-        "TIMESTAMP": years_sql(f"CASE WHEN regexp_full_match({column}, '-?[0-9]+') THEN {number} ELSE {iso} END"),
-    }
-    return casts[sql_type]
+    is_raw = form in (Form.JSON, Form.CELL)
+    text = _text_sql(column) if form == Form.JSON else column
+    if sql_type == "DATE" and (is_raw or form == Form.VARCHAR):
+        return _date_sql(text)
+    if sql_type == "TIMESTAMP" and form == Form.BIGINT:
+        return _years_sql(moment_sql(column, unit))
+    if sql_type == "TIMESTAMP" and form == Form.VARCHAR:
+        return _years_sql(_iso_sql(column))
+    if sql_type == "TIMESTAMP" and is_raw:
+        number = moment_sql(f"try_cast({column} AS BIGINT)", unit)
+        is_number = f"ascii({column}) <> 34" if form == Form.JSON else f"regexp_full_match({column}, '-?[0-9]+')"
+        return _years_sql(f"CASE WHEN {is_number} THEN {number} ELSE {_iso_sql(text)} END")
+    raw = {"VARCHAR": text, "BOOLEAN": f"({column} = 'true')", "DOUBLE": _double_sql(column)} if is_raw else {}
+    return raw.get(sql_type, f"try_cast({column} AS {sql_type})")

@@ -14,22 +14,22 @@ Never wider: partition and sort columns, whose values name folders and order fil
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from typing import Any, Final
 
 from icedb_log.errors import SchemaConflict
 from icedb_log.ingest.import_sources import SourceFile
-from icedb_log.jobs import FlushJob
+from icedb_log.jobs import FlushJob, Target
 from icedb_log.log.widening import fixed_columns
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.store.stores import StoreSettings
 from icedb_log.table.table_config import WIDENINGS, TableConfig
 
 from icedb_engine.imports.import_footers import FileRefused, Footer, read_footer
 from icedb_engine.reading.types import EXACT_DOUBLE_MAX, Kind, SchemaBuilder, infer_type
+
+_WIDER: Final[Mapping[str, str]] = dict(WIDENINGS)
 
 
 def settle_types(known: Mapping[str, str], found: Sequence[Mapping[str, int]]) -> dict[str, str]:
@@ -51,28 +51,18 @@ def settle_types(known: Mapping[str, str], found: Sequence[Mapping[str, int]]) -
     return {**known, **{name: infer_type(kinds) or "" for name, kinds in builder.new_kinds.items()}}
 
 
-def find_declared_wider(config: TableConfig, schema: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns that the configuration declares with a wider type than the table has so far.
+def unite_known(job: Target) -> dict[str, str]:
+    """Return the log's schema with the declared columns. Raises SchemaConflict.
 
-    That needs no proof: whoever declares it accepts that integers beyond 2^53 lose digits.
+    A declared type that is wider than the logged one needs no proof: whoever declares it accepts what it costs.
     """
-    if config.evolution != "widen":
-        return {}
-    fixed = {field.column for field in config.partition}.union(config.sort)
-    return {
-        name: wide
-        for name, wide in config.declared.items()
-        if name not in fixed and (schema.get(name), wide) in WIDENINGS
-    }
-
-
-def unite_known(job: FlushJob) -> dict[str, str]:
-    """Return the log's schema with the declared columns. Raises SchemaConflict."""
+    fixed = {field.column for field in job.config.partition}.union(job.config.sort)
     spelling = {name.lower(): name for name in job.schema}
     for name, declared_type in job.config.declared.items():
         logged_name = spelling.get(name.lower(), name)
         logged_type = job.schema.get(logged_name, declared_type)
-        if logged_name == name and find_declared_wider(job.config, job.schema).get(name) == declared_type:
+        is_widened = job.config.evolution == "widen" and (logged_type, declared_type) in WIDENINGS
+        if logged_name == name and is_widened and name not in fixed:
             continue
         if (logged_name, logged_type) != (name, declared_type):
             raise SchemaConflict(
@@ -97,28 +87,12 @@ _ONLY_WIDE: Final[Mapping[str, Kind]] = {"DOUBLE": Kind.FRACTION, "TIMESTAMP": K
 """Values for which a column becomes as wide as that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A unit's wish for a wider column.
-
-    Attributes:
-        column: Which.
-        narrow: Its type.
-        wide: The type that would take the values.
-    """
-
-    column: str
-    narrow: str
-    wide: str
-
-
 def find_widenable(config: TableConfig, schema: Mapping[str, str]) -> dict[str, str]:
     """Return the columns that may become wider at all, with the wider type."""
     if config.evolution != "widen":
         return {}
     fixed = {field.column for field in config.partition}.union(config.sort, config.declared)
-    wider = dict(WIDENINGS)
-    return {name: wider[kind] for name, kind in schema.items() if kind in wider and name not in fixed}
+    return {name: _WIDER[kind] for name, kind in schema.items() if kind in _WIDER and name not in fixed}
 
 
 def find_way_out(config: TableConfig, schema: Mapping[str, str], *, column: str, kinds: Kind, is_refused: bool) -> str:
@@ -134,7 +108,7 @@ def find_way_out(config: TableConfig, schema: Mapping[str, str], *, column: str,
     Returns:
         Empty where nothing can be done: another kind of value, or a column by which data files are laid out.
     """
-    wide = dict(WIDENINGS).get(schema.get(column, ""), "")
+    wide = _WIDER.get(schema.get(column, ""), "")
     # The columns of ``_rows``, which an insert_query reads, are fixed, too: only their configuration names ``source``.
     if not kinds & _ONLY_WIDE.get(wide, Kind(0)) or column in fixed_columns(config) or config.source:
         return ""
@@ -149,81 +123,70 @@ class WideningProof:
     """Tells by what the log says of a column; where it says nothing, by the footers of live files, once for a column.
 
     Args:
-        known: Columns without proof, as the log says; true where it says that a value would change. ``None``: all.
+        job: The flush: what its log says, and how all live data files are read.
         open_store: Opens the store where the files are; only if it is needed.
-        read_live: Reads the markers of all live data files.
 
     Attributes:
         inexact: Columns of which a footer has values that would change, or does not say: the commit has to say it (S2).
     """
 
-    def __init__(
-        self,
-        known: Mapping[str, bool] | None,
-        open_store: Callable[[], ObjectStore],
-        read_live: Callable[[], Sequence[FileMarker]],
-    ) -> None:
-        self._known = known
+    def __init__(self, job: FlushJob, open_store: Callable[[], ObjectStore]) -> None:
         self.inexact: set[str] = set()
+        self._job = job
         self._open_store = open_store
-        self._read_live = read_live
 
-    def find_problem(self, wish: Wish) -> str | None:
-        """Return why a column must not become wider; None if nothing is lost.
+    def find_problem(self, column: str, narrow: str) -> str | None:
+        """Return why a column must not become wider than its type; None if nothing is lost.
 
         Raises:
             Unavailable: The store did not answer.
         """
-        is_inexact = False if self._known is None else self._known.get(wish.column)
+        is_inexact = False if self._job.inexact is None else self._job.inexact.get(column)
         if is_inexact is None:
             return None  # S2: the log files say so of all their data files
         if is_inexact:
-            return f"the table has values which {wish.wide} cannot hold exactly, by its log"
-        store, markers = self._open_store(), self._read_live()
+            return f"the table has values which {_WIDER[narrow]} cannot hold exactly, by its log"
+        store, markers = self._open_store(), self._job.read_live()
         with ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="icedb-footer") as pool:
             for start in range(0, len(markers), _AT_ONCE):
-                found = list(pool.map(partial(_check_file, store, wish), markers[start : start + _AT_ONCE]))
+                check = partial(_check_file, store, column, narrow)
+                found = list(pool.map(check, markers[start : start + _AT_ONCE]))
                 problem = next((problem for problem in found if problem), None)
                 if problem:
-                    self.inexact.add(wish.column)
+                    self.inexact.add(column)
                     return problem
         return None
 
 
-def _check_file(store: ObjectStore, wish: Wish, marker: FileMarker) -> str | None:
+def _check_file(store: ObjectStore, column: str, narrow: str, marker: FileMarker) -> str | None:
     source = SourceFile("", marker.path, marker.path, "", marker.size_bytes, 0, is_named=True)
     try:
         footer = read_footer(store, source)
     except FileRefused as error:
         return f"{marker.path}: {error}"
-    if footer.columns.get(wish.column) != wish.narrow:
+    if footer.columns.get(column) != narrow:
         return None  # not there, or wide already
-    problem = _find_inexact_value(footer, wish)
+    problem = _find_inexact_value(footer, column)
     return None if problem is None else f"{marker.path} {problem}"
 
 
 def find_inexact(footer: Footer) -> tuple[str, ...]:
     """Return the columns of a file that could become wider, but whose values would change, or may, by its footer."""
-    wider = dict(WIDENINGS)
-    wishes = (Wish(name, narrow, wider[narrow]) for name, narrow in footer.columns.items() if narrow in wider)
-    return tuple(sorted(wish.column for wish in wishes if _find_inexact_value(footer, wish) is not None))
+    wider = (name for name, narrow in footer.columns.items() if narrow in _WIDER)
+    return tuple(sorted(name for name in wider if _find_inexact_value(footer, name) is not None))
 
 
-def _find_inexact_value(footer: Footer, wish: Wish) -> str | None:
+def _find_inexact_value(footer: Footer, column: str) -> str | None:
+    narrow = footer.columns[column]
     try:
-        found = footer.bounds_of(wish.column)
+        found = footer.bounds_of(column)
     except (OverflowError, ValueError):
         return "has days that no calendar has"
     if found.null_count == footer.row_count:
         return None
-    low, high = _BOUNDS[wish.narrow]
+    low, high = _BOUNDS[narrow]
     if found.low is None or found.high is None:
         return "does not say between which bounds its values are"
     if not low <= found.low <= found.high <= high:
-        return f"has values from {found.low} to {found.high}, which {wish.wide} cannot hold exactly"
+        return f"has values from {found.low} to {found.high}, which {_WIDER[narrow]} cannot hold exactly"
     return None
-
-
-def make_proof(job: FlushJob, store: StoreSettings) -> WideningProof:
-    """Return what proves wishes of a flush's units."""
-    return WideningProof(job.inexact, lambda: store.open().store, job.read_live)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from icedb_engine.imports.import_spark import SparkFileImporter
 from icedb_engine.limits import EngineLimits, JobLimits
-from icedb_engine.spark.spark_change import SparkRowChanger
 from icedb_engine.spark.spark_feed import SparkViewFeeder
 from icedb_engine.spark.spark_flush import SparkBatchWriter
+from icedb_engine.spark.spark_merge import SparkMerger
 from icedb_engine.spark.spark_runner import warm_up
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
 from icedb_engine.spark.spark_watch import InterruptReason, WatchRules, ignore_interrupt
@@ -70,7 +70,7 @@ class SparkEngine:
 
     spark: SparkSession
     writer: SparkBatchWriter
-    merger: SparkRowChanger
+    merger: SparkMerger
     importer: SparkFileImporter
     feeder: SparkViewFeeder
 
@@ -79,7 +79,7 @@ class SparkEngine:
         return is_session_alive(self.spark)
 
     @property
-    def changer(self) -> SparkRowChanger:
+    def changer(self) -> SparkMerger:
         """The merger, by its other name."""
         return self.merger
 
@@ -136,12 +136,16 @@ def open_spark_engine(
             close_spark(spark)  # else PySpark gives out the dead one again, as long as this process lives
         raise
     limits = limits or JobLimits(engine=EngineLimits(memory_bytes=settings.task_memory_mb * MIB))
-    store, clock = settings.store_settings, SystemClock()
-    rules = WatchRules(job_limit_ms=settings.job_limit_ms, on_interrupt=on_interrupt)
+    store = settings.store_settings
+    jobs: dict[str, Any] = {
+        "clock": SystemClock(),
+        "limits": limits,
+        "rules": WatchRules(job_limit_ms=settings.job_limit_ms, on_interrupt=on_interrupt),
+    }
     return SparkEngine(
         spark,
-        SparkBatchWriter(spark, store, clock=clock, limits=limits, rules=rules),
-        SparkRowChanger(spark, store, clock=clock, limits=limits, rules=rules),
-        SparkFileImporter(spark, store, clock=clock, source_s3=source_s3, engine=limits.engine, rules=rules),
-        SparkViewFeeder(spark, store, clock=clock, limits=limits, rules=rules),
+        SparkBatchWriter(spark, store, **jobs),
+        SparkMerger(spark, store, **jobs),
+        SparkFileImporter(spark, store, source_s3=source_s3, **jobs),
+        SparkViewFeeder(spark, store, **jobs),
     )

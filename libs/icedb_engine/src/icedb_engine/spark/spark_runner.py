@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 import pyarrow as pa
@@ -37,6 +37,7 @@ from pyspark.sql import SparkSession
 
 from icedb_engine.limits import JobLimits
 from icedb_engine.spark.spark_watch import JobWatch, WatchRules
+from icedb_engine.units.work import UnitKind, decode_result, decode_unit, encode
 
 FAILURES: Final = "failures"
 """The column in which they travel."""
@@ -84,7 +85,6 @@ def report_again(answers: Sequence[Any]) -> None:
                     report_failure(operation, reason)
 
 
-UnitKind = Literal["flush", "merge", "import", "insert", "feed", "change", "count"]
 Chunks = Iterator[pa.RecordBatch]
 OK: Final = "ok"
 UNIT_SCHEMA: Final = "unit INT, body STRING"
@@ -128,19 +128,25 @@ class SparkRunner:
         """Return a runner for one run: its jobs stop when ``check_alive`` raises, with what that raised."""
         return SparkRunner(self.spark, self.store, rules=self._rules, check_alive=check_alive)
 
-    def run(self, kind: UnitKind, bodies: Sequence[str], *, is_users: bool = False) -> list[str]:
+    def run(self, kind: UnitKind, units: Sequence[Any], *, is_users: bool = False) -> list[Any]:
         """Run units, the first ones first, and return their results in the same order.
 
         Args:
             kind: What the units are.
-            bodies: The units as text (:func:`icedb_engine.units.work_units.encode`); at least one.
+            units: At least one.
             is_users: A user waits for what it asked for: at the time limit InvalidRequest, not Unavailable.
 
         Raises:
             IceDBError: What the first unit that failed raised, as the same class; or why the run should stop.
             Unavailable: Spark lost the job, or it took too long.
         """
-        what = f"a {kind} job of {len(bodies)} units"
+        bodies = self.run_bodies(kind, [encode(unit) for unit in units], is_users=is_users)
+        return [decode_result(kind, body) for body in bodies]
+
+    def run_bodies(self, kind: UnitKind, bodies: Sequence[str], *, is_users: bool = False) -> list[str]:
+        """Run units that are text already (:mod:`icedb_engine.units.work`). As :meth:`run`."""
+        word = "import" if kind in ("inspect", "copy") else kind
+        what = f"a {word} job of {len(bodies)} units"
         with spark_errors(what), self.watch(what, is_users=is_users):
             frame = self.make_units(bodies).mapInArrow(make_task(kind, self.store), schema=ANSWER_SCHEMA)
             return read_answers(frame.collect(), range(len(bodies)))
@@ -170,11 +176,7 @@ class SparkRunner:
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """Turn Spark's errors into Unavailable.
-
-    Args:
-        what: The job, in words.
-    """
+    """Turn Spark's errors into Unavailable, which names the job."""
     try:
         yield
     except (PySparkException, Py4JError, OSError) as error:
@@ -252,31 +254,23 @@ def run_opened(
 ) -> str:
     """Run one unit on a store that is open, and return its result. Raises IceDBError."""
     # Imported in the task: a driver that only submits never loads the engine.
-    from icedb_engine.imports.import_unit import import_unit, open_source  # noqa: PLC0415
-    from icedb_engine.units import work_units as wire  # noqa: PLC0415
-    from icedb_engine.units.change_unit import change_unit, count_unit  # noqa: PLC0415
+    from icedb_engine.imports.import_unit import copy_unit, inspect_unit, open_source  # noqa: PLC0415
     from icedb_engine.units.flush_unit import flush_unit  # noqa: PLC0415
-    from icedb_engine.units.merge_unit import merge_unit  # noqa: PLC0415
+    from icedb_engine.units.merge_unit import count_unit, merge_unit  # noqa: PLC0415
     from icedb_engine.units.query_unit import feed_unit, insert_unit  # noqa: PLC0415
 
-    result: wire.UnitResult
-    match kind:
-        case "flush":
-            result = flush_unit(wire.FLUSH_UNITS.validate_json(body), store, clock=clock)
-        case "insert":
-            result = insert_unit(wire.INSERT_UNITS.validate_json(body), store, clock=clock)
-        case "feed":
-            result = feed_unit(wire.FEED_UNITS.validate_json(body), store, clock=clock)
-        case "merge":
-            result = merge_unit(wire.MERGE_UNITS.validate_json(body), store, clock=clock)
-        case "change":
-            result = change_unit(wire.CHANGE_UNITS.validate_json(body), store, clock=clock)
-        case "count":
-            result = count_unit(wire.COUNT_UNITS.validate_json(body), store)
-        case "import":
-            unit = wire.IMPORT_UNITS.validate_json(body)
-            result = import_unit(unit, store, open_source=open_source(source_s3), clock=clock)
-    return wire.encode(result)
+    unit, sources = decode_unit(kind, body), open_source(source_s3)
+    runs: dict[str, Callable[[], Any]] = {
+        "flush": lambda: flush_unit(unit, store, clock=clock),
+        "insert": lambda: insert_unit(unit, store, clock=clock),
+        "feed": lambda: feed_unit(unit, store, clock=clock),
+        "merge": lambda: merge_unit(unit, store, clock=clock),
+        "change": lambda: merge_unit(unit, store, clock=clock),
+        "count": lambda: count_unit(unit, store),
+        "inspect": lambda: inspect_unit(unit, sources),
+        "copy": lambda: copy_unit(unit, store, sources, clock=clock),
+    }
+    return encode(runs[kind]())
 
 
 def _find_error(name: str) -> type[IceDBError]:

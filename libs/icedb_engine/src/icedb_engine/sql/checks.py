@@ -9,7 +9,7 @@ from icedb_log.table.conditions import check_condition
 from icedb_log.table.table_config import DIALECT, QUERIES, SQL_TYPES, TableConfig
 
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.sql.columns import INSERT_QUERY, ROWS_VIEW, SOURCE_FILES_VIEW, OutputColumn, read_output_columns
+from icedb_engine.sql.columns import INSERT_QUERY, ROWS_VIEW, SOURCE_FILES_VIEW, OutputColumn, OutputRules
 from icedb_engine.sql.process import CHECK_LIMITS, CheckedSql, QueryProblem, SqlProcess
 
 VIEW_QUERY: Final = "view_query"
@@ -49,9 +49,7 @@ def check_insert_query(config: TableConfig) -> Mapping[str, str]:
             "so that the query can be checked"
         )
     found = _check_query(config.insert_query, config.source, what=INSERT_QUERY)
-    columns = read_output_columns(
-        found.columns, config, known=config.declared, max_columns=FlushUnitLimits().table_columns, widens=False
-    )
+    columns = OutputRules(config, config.declared, widens=False).read(found.columns)
     return {column.name: column.sql_type for column in columns}
 
 
@@ -76,14 +74,7 @@ def check_view_query(config: TableConfig, source_schema: Mapping[str, str]) -> M
             "that the view needs (icedb table alter --column NAME:TYPE), or send first events"
         )
     found = _check_query(config.view_query, source_schema, what=VIEW_QUERY)
-    columns = read_output_columns(
-        found.columns,
-        config,
-        known=config.declared,
-        max_columns=FlushUnitLimits().table_columns,
-        widens=True,
-        what=VIEW_QUERY,
-    )
+    columns = OutputRules(config, config.declared, VIEW_QUERY).read(found.columns)
     return {column.name: column.sql_type for column in columns}
 
 
@@ -141,15 +132,8 @@ def read_change(
         found = check_row_condition(process, change.sql, schema)
         return tuple(OutputColumn(name, kind, kind) for name, kind in schema.items() if name.lower() in found.named)
     found = process.check(change.sql, schema, relation=view, kind="repeatable")
-    return read_output_columns(
-        found.columns,
-        config,
-        known=schema,
-        max_columns=max(len(schema), FlushUnitLimits().table_columns),
-        widens=True,
-        what=what,
-        is_closed=True,
-    )
+    max_columns = max(len(schema), FlushUnitLimits().table_columns)
+    return OutputRules(config, schema, what, max_columns, is_closed=True).read(found.columns)
 
 
 def check_row_condition(process: SqlProcess, condition: str, schema: Mapping[str, str]) -> CheckedSql:

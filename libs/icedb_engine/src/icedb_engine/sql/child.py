@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final
 import duckdb
 import pyarrow as pa
 
-from icedb_engine.arrow_types import ARROW_TYPES
+from icedb_engine.arrow_types import make_schema
 from icedb_engine.sql.quoting import CLOSED, quote_name
 from icedb_engine.sql.rules import Catalogue, Refused, Rules, find_deep_nesting
 
@@ -170,8 +170,7 @@ class _Server:
         """Make a relation of the batches that follow; return how many rows it has."""
         relation, schema = request["relation"], request["schema"]
         self._make_empty(relation, schema)
-        fields = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in schema.items()])
-        reader = pa.RecordBatchReader.from_batches(fields, self._read_batches())
+        reader = pa.RecordBatchReader.from_batches(make_schema(schema), self._read_batches())
         self._engine.register("icedb_arrow", reader)
         try:
             self._engine.execute(f"INSERT INTO {quote_name(relation)} SELECT * FROM icedb_arrow")  # noqa: S608 - quoted

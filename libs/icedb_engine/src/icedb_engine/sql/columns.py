@@ -9,6 +9,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.table.table_config import TableConfig, check_column_name
 from icedb_log.table.transforms import find_type_problem
 
+from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.reading.types import EXACT_DOUBLE_MAX
 from icedb_engine.sql.quoting import quote_name, quote_text
 
@@ -76,76 +77,106 @@ def _is_whole(found_type: str) -> bool:
     return found_type == "BIGINT" or found_type in _WIDE_INTEGERS or (decimal is not None and decimal[2] == "0")
 
 
-def read_output_columns(
-    found: Sequence[tuple[str, str]],
-    config: TableConfig,
-    *,
-    known: Mapping[str, str],
-    max_columns: int,
-    widens: bool,
-    what: str = INSERT_QUERY,
-    is_closed: bool = False,
-) -> tuple[OutputColumn, ...]:
-    """Check the columns of a query's result against a table.
+@dataclass(frozen=True, slots=True)
+class OutputRules:
+    """Which columns a query may give.
 
-    Args:
-        found: Name and DuckDB's type of each column of the result.
-        config: Configuration of the table.
-        known: Columns whose type is fixed.
-        max_columns: Most columns of a table.
-        widens: Whether a BIGINT may go into a known DOUBLE, and a DATE into a known TIMESTAMP.
+    Attributes:
+        config: Configuration of the table that gets them.
+        known: Its columns whose type is fixed.
         what: What the query is, for messages.
+        max_columns: Most columns of the table.
+        widens: Whether a BIGINT may go into a known DOUBLE, and a DATE into a known TIMESTAMP.
         is_closed: Whether the known columns are all that there are: no other may be given, and what partitions and
             sort order need must be given if it is among them.
-
-    Raises:
-        InvalidRequest: With the first thing that is wrong, and what to write instead.
     """
-    columns: list[OutputColumn] = []
-    spelling = {name.lower(): name for name in known}
-    seen: set[str] = set()
-    reserved = {field.name.lower(): field for field in config.partition if field.name != field.column}
-    for found_name, found_type in found:
-        name = _check_name(found_name, what)
-        if name.lower() in seen:
-            raise InvalidRequest(f"the {what} gives column {name!r} twice (case does not count): rename one")
-        seen.add(name.lower())
-        if is_closed and name.lower() not in spelling:
-            raise InvalidRequest(
-                f"the {what} gives column {name!r}, which the table does not have: it has {_list(known)}; name the "
-                "one that is meant (… AS name), or leave it out"
-            )
-        if spelling.setdefault(name.lower(), name) != name:
-            raise InvalidRequest(
-                f"the {what} gives column {name!r}, and the table has {spelling[name.lower()]!r}: "
-                "query engines cannot tell them apart; use the table's spelling"
-            )
-        if not is_closed and name.lower() in reserved:
-            raise InvalidRequest(
-                f"the {what} gives column {name!r}, which is named like the partition {reserved[name.lower()]}: "
-                "readers of Hive partitions would take one for the other; rename the column"
-            )
-        columns.append(_read_type(name, found_type, known, widens=widens, what=what))
-    if len(spelling) > max_columns:
-        raise InvalidRequest(f"with the {what} the table would have {len(spelling)} columns, {max_columns} at most")
-    _check_needed({column.name: column.sql_type for column in columns}, config, known if is_closed else None, what)
-    return tuple(columns)
 
+    config: TableConfig
+    known: Mapping[str, str]
+    what: str = INSERT_QUERY
+    max_columns: int = FlushUnitLimits().table_columns
+    widens: bool = True
+    is_closed: bool = False
 
-def _read_type(name: str, found_type: str, known: Mapping[str, str], *, widens: bool, what: str) -> OutputColumn:
-    if found_type in _UNTYPED and name in known:
-        return OutputColumn(name, found_type, known[name])  # NULL is of every type
-    made_type = find_sql_type(name, found_type, what=what)
-    sql_type = known.get(name, made_type)
-    is_number = sql_type in ("BIGINT", "DOUBLE") and (
-        found_type in _SAFE_INTEGERS | _WIDE_INTEGERS or _DECIMAL.fullmatch(found_type) is not None
-    )  # of these each value is looked at, unless all fit
-    if made_type != sql_type and not is_number and not (widens and (made_type, sql_type) in _COERCIONS):
-        raise InvalidRequest(
-            f"the {what} gives column {name!r} as {made_type}, and the table has {sql_type}: "
-            f"write CAST(… AS {sql_type}) AS {name}"
-        )
-    return OutputColumn(name, found_type, sql_type)
+    def read(self, found: Sequence[tuple[str, str]]) -> tuple[OutputColumn, ...]:
+        """Check the columns of a query's result: name and DuckDB's type of each.
+
+        Raises:
+            InvalidRequest: With the first thing that is wrong, and what to write instead.
+        """
+        columns: list[OutputColumn] = []
+        spelling = {name.lower(): name for name in self.known}
+        seen: set[str] = set()
+        reserved = {field.name.lower(): field for field in self.config.partition if field.name != field.column}
+        for found_name, found_type in found:
+            name = self._check_name(found_name)
+            gives = f"the {self.what} gives column {name!r}"
+            if name.lower() in seen:
+                raise InvalidRequest(f"{gives} twice (case does not count): rename one")
+            seen.add(name.lower())
+            if self.is_closed and name.lower() not in spelling:
+                raise InvalidRequest(
+                    f"{gives}, which the table does not have: it has {_list(self.known)}; name the "
+                    "one that is meant (… AS name), or leave it out"
+                )
+            if spelling.setdefault(name.lower(), name) != name:
+                raise InvalidRequest(
+                    f"{gives}, and the table has {spelling[name.lower()]!r}: "
+                    "query engines cannot tell them apart; use the table's spelling"
+                )
+            if not self.is_closed and name.lower() in reserved:
+                raise InvalidRequest(
+                    f"{gives}, which is named like the partition {reserved[name.lower()]}: "
+                    "readers of Hive partitions would take one for the other; rename the column"
+                )
+            columns.append(self._read_type(name, found_type))
+        if len(spelling) > self.max_columns:
+            raise InvalidRequest(
+                f"with the {self.what} the table would have {len(spelling)} columns, {self.max_columns} at most"
+            )
+        self._check_needed({column.name: column.sql_type for column in columns})
+        return tuple(columns)
+
+    def _check_name(self, name: str) -> str:
+        try:
+            return check_column_name(name)
+        except ValueError as error:
+            raise InvalidRequest(
+                f"the {self.what} gives a column without a usable name ({error}): write … AS name"
+            ) from error
+
+    def _read_type(self, name: str, found_type: str) -> OutputColumn:
+        if found_type in _UNTYPED and name in self.known:
+            return OutputColumn(name, found_type, self.known[name])  # NULL is of every type
+        made_type = find_sql_type(name, found_type, what=self.what)
+        sql_type = self.known.get(name, made_type)
+        is_number = sql_type in ("BIGINT", "DOUBLE") and (
+            found_type in _SAFE_INTEGERS | _WIDE_INTEGERS or _DECIMAL.fullmatch(found_type) is not None
+        )  # of these each value is looked at, unless all fit
+        if made_type != sql_type and not is_number and not (self.widens and (made_type, sql_type) in _COERCIONS):
+            raise InvalidRequest(
+                f"the {self.what} gives column {name!r} as {made_type}, and the table has {sql_type}: "
+                f"write CAST(… AS {sql_type}) AS {name}"
+            )
+        return OutputColumn(name, found_type, sql_type)
+
+    def _check_needed(self, types: Mapping[str, str]) -> None:
+        """See that what partitions and sort order need is there; of a table that is known, only what it has itself."""
+        drops = f"the {self.what} drops column"
+        for field in self.config.partition:
+            if field.column not in types:
+                if self._needs(field.column):
+                    raise InvalidRequest(f"{drops} {field.column!r}, which partition {field} needs: select it")
+                continue
+            problem = find_type_problem(field, types[field.column])
+            if problem:
+                raise InvalidRequest(f"with the {self.what} {problem}")
+        for column in self.config.sort:
+            if column not in types and self._needs(column):
+                raise InvalidRequest(f"{drops} {column!r}, which the table is sorted by: select it")
+
+    def _needs(self, column: str) -> bool:
+        return not self.is_closed or column in self.known
 
 
 def find_sql_type(name: str, found_type: str, *, what: str = INSERT_QUERY) -> str:
@@ -168,25 +199,3 @@ def find_sql_type(name: str, found_type: str, *, what: str = INSERT_QUERY) -> st
 def _list(names: Iterable[str]) -> str:
     text = ", ".join(names)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
-
-
-def _check_name(name: str, what: str) -> str:
-    try:
-        return check_column_name(name)
-    except ValueError as error:
-        raise InvalidRequest(f"the {what} gives a column without a usable name ({error}): write … AS name") from error
-
-
-def _check_needed(types: Mapping[str, str], config: TableConfig, known: Mapping[str, str] | None, what: str) -> None:
-    """See that what partitions and sort order need is there; of a table that is known, only what it has itself."""
-    for field in config.partition:
-        if field.column not in types:
-            if known is not None and field.column not in known:
-                continue
-            raise InvalidRequest(f"the {what} drops column {field.column!r}, which partition {field} needs: select it")
-        problem = find_type_problem(field, types[field.column])
-        if problem:
-            raise InvalidRequest(f"with the {what} {problem}")
-    for column in config.sort:
-        if column not in types and (known is None or column in known):
-            raise InvalidRequest(f"the {what} drops column {column!r}, which the table is sorted by: select it")

@@ -27,7 +27,7 @@ from icedb_log.errors import Unavailable
 from icedb_log.texts import is_text
 from icedb_log.units import GIB, MIB
 
-from icedb_engine.arrow_types import ARROW_TYPES
+from icedb_engine.arrow_types import fit, make_schema
 from icedb_engine.limits import EngineLimits
 from icedb_engine.sql.child import decode_batch, encode_batch, is_harmless, receive, send
 
@@ -249,13 +249,13 @@ class SqlProcess:
             Unavailable: No process can be started.
             IceDBError: What making the rows raises.
         """
-        wanted = _arrow_schema(schema)
+        wanted = make_schema(schema)
         with (
             self._conversation() as child
         ):  # an error of whoever makes the rows ends it, too: it waits for more of them
             self._send(child, {"do": "load", "relation": relation, "schema": dict(schema)})
             for batch in batches:
-                self._write(child, b"A", encode_batch(_fit(batch, wanted)))
+                self._write(child, b"A", encode_batch(fit(batch, wanted)))
             self._write(child, b"J", b"{}")
             return int(self._read_answer(child))
 
@@ -295,13 +295,13 @@ class SqlProcess:
         Raises:
             QueryProblem: It cannot be evaluated on them.
         """
-        wanted = _arrow_schema(schema)
+        wanted = make_schema(schema)
         with self._conversation() as child:
             self._send(child, {"do": "mask", "sql": condition, "relation": relation})
 
             def mask(batch: pa.RecordBatch) -> Any:
                 with self._timed(child):
-                    self._write(child, b"A", encode_batch(_fit(batch, wanted)))
+                    self._write(child, b"A", encode_batch(fit(batch, wanted)))
                     kind, body = self._read(child)
                     if kind == b"J":
                         self._judge(body)
@@ -433,16 +433,3 @@ class SqlProcess:
             yield
         finally:
             timer.cancel()
-
-
-def _arrow_schema(schema: Mapping[str, str]) -> Any:
-    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in schema.items()])
-
-
-def _fit(batch: pa.RecordBatch, schema: Any) -> pa.RecordBatch:
-    """Return the rows with the names and types that they have in the table."""
-    arrays = [
-        array if array.type == wanted.type else array.cast(wanted.type)
-        for array, wanted in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,71 +1,60 @@
-"""One unit of a merge: the data files of one group become sorted data files of the same partition.
+"""One group of a merge: its data files become sorted data files of the same partition. And rows that are counted.
 
 Runs inside a task, or directly in a test: it needs a store, not Spark. Inputs are only read. Rows in and rows out
 are counted independently (the inputs' footers, and what was written), so that the committer can compare them. So are
-the values: by the footers of the inputs, as they came, and of what was written (M6).
+the values of a plain merge: by the footers of the inputs, as they came, and of what was written (M6).
+
+A change besides, a deletion's condition or a query that makes the rows, is SQL of users: it sees them in a closed
+process beside this one (:mod:`icedb_engine.sql.process`). A row of a query that belongs into another partition than
+its group ends the unit: nothing is committed then.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from icedb_log.clock import Clock
-from icedb_log.errors import Unavailable
-from icedb_log.jobs import MergedGroup, MergeGroup
+from icedb_log.errors import InvalidRequest, InvariantViolated, Unavailable
+from icedb_log.jobs import MergedGroup, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.merge.content_check import compare_contents
 from icedb_log.model import FileMarker
-from icedb_log.parquet.footer import Footer, parse_footer
-from icedb_log.parquet.schema import DamagedFile
-from icedb_log.store.object_store import ObjectInfo, ObjectStore
-from icedb_log.table.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.partitions import read_partition_values
+from icedb_log.table.transforms import transform_sql
 from icedb_log.units import MIB
 
-from icedb_engine.engine import open_engine, open_scratch
+from icedb_engine.arrow_types import fit, number_columns
+from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
-from icedb_engine.reading.data_files import (
-    SMALL_FILE_BYTES,
-    InputFile,
-    OtherColumn,
-    fetch_files,
-    read_sorted,
-    require_path_values,
-    unite_columns,
-)
-from icedb_engine.writing.part_files import SPLIT_FACTOR, PartFileWriter, PartLayout, make_footer
+from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles, read_contents
+from icedb_engine.sql import quote_name
+from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
+from icedb_engine.sql.columns import ROWS_VIEW
+from icedb_engine.sql.process import QueryProblem, QueryTooLarge, SqlLimits, SqlProcess
+from icedb_engine.units.read_unit import closing_rows, read_files
+from icedb_engine.units.work import DataFile, MergeUnit, ReadUnit
+from icedb_engine.writing.part_files import FileKind, PartFileWriter, PartLayout
 
 FETCHED_SHARE: Final = 8
 """A group of small files of up to memory / this together is fetched into memory, every other one to disk."""
-
-ENGINE_SHARE: Final = 0.5
+ENGINE_SHARE: Final = 2
 SMALL_ENGINE_BYTES: Final = 256 * MIB
-"""The native engine gets this share of a task's memory, or so much of it if that is more; row groups that are encoded
-meanwhile and the interpreter take the rest."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergeUnit:
-    """One group of a merge job, for one task.
-
-    Attributes:
-        paths: Keys of the table.
-        config: Its configuration.
-        schema: Column to SQL type of the whole table.
-        group: The inputs.
-        commit_id: Goes into each file's footer.
-        time_ms: ``created_ms`` of the markers.
-        engine: Bounds of the task.
-    """
-
-    paths: TablePaths
-    config: TableConfig
-    schema: Mapping[str, str]
-    group: MergeGroup
-    commit_id: str
-    time_ms: int
-    engine: EngineLimits
+"""The native engine gets so large a part of a task's memory, or so much of it if that is more; row groups that are
+encoded meanwhile and the interpreter take the rest."""
+CHANGE_SHARE: Final = 3
+"""With a change, what reads, and what sorts, gets so large a part of the memory each; the query gets the third."""
+ROWS_PER_CHUNK: Final = 8192
+"""Changed rows come in chunks of so many once they are sorted: they may be wide."""
+_FOOTER_KINDS: Final[Mapping[str, FileKind]] = {"delete": "delete", "rewrite": "rewrite", "merge_query": "merge"}
+_NO_COLUMN: Final = {"nothing": "BIGINT"}
+"""Stands in for rows of which no column is asked for."""
+_SHOWN_CHARS: Final = 80
 
 
 def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergedGroup:
@@ -73,18 +62,23 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergedGr
 
     Not idempotent: each call makes new files under fresh names. After an error uploaded files are orphans (J5).
 
-    Args:
-        unit: What to do.
-        store: Where the inputs are and the outputs go.
-        clock: Gives the ids of the files.
-
     Raises:
         NotFound: An input is gone.
         SchemaConflict: A column of an input has another type than in the table's schema, or is not in it and has
             other values than the path.
         CorruptLog: An input cannot be read as Parquet, though the log names it.
+        InvalidRequest: The change cannot be made of these rows, or makes one that belongs into another partition.
         Unavailable: The store did not answer, or memory and scratch did not suffice.
+        InvariantViolated: Not as many rows were written as a deletion leaves.
     """
+    if unit.change is not None:
+        with (
+            _problems(unit.paths, WORDS[unit.change.kind]),
+            open_scratch(unit.engine) as scratch,
+            SqlProcess(SqlLimits.of(unit.engine), scratch=scratch) as process,
+        ):
+            run = _ChangeRun(unit, unit.change, store, clock, scratch=scratch, process=process)
+            return run.delete() if unit.change.kind == "delete" else run.query()
     if unit.group.size_bytes > unit.engine.scratch_bytes:
         raise Unavailable(
             f"table {unit.paths.name}: merging {unit.group.partition or 'the table'} needs {unit.group.size_bytes} "
@@ -92,108 +86,189 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergedGr
             "max_files_per_group"
         )
     with open_scratch(unit.engine) as scratch:
-        return _UnitRun(unit, store, clock, scratch).run()
+        return _merge(unit, store, clock, scratch)
 
 
-class _UnitRun:
-    """One call of :func:`merge_unit`."""
+def _merge(unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> MergedGroup:
+    memory_bytes = unit.engine.memory_bytes
+    engine_bytes = max(memory_bytes // ENGINE_SHARE, min(memory_bytes, SMALL_ENGINE_BYTES))
+    limits = replace(unit.engine, memory_bytes=engine_bytes)
+    is_small = unit.group.size_bytes <= memory_bytes // FETCHED_SHARE
+    is_small = is_small and all(marker.size_bytes <= SMALL_FILE_BYTES for marker in unit.group.inputs)
+    inputs = DataFiles(unit, scratch / "in", partial(open_engine, limits, scratch))
+    inputs.fetch(store, in_memory=is_small)
+    columns = inputs.unite_columns()
+    writer = _make_writer(unit, columns, store, clock, scratch=scratch)
+    outputs = writer.write_partition(inputs.read_sorted(columns))
+    before = [read_contents(each.read_footer(), each.marker, unit.schema) for each in inputs.files]
+    after = [read_contents(writer.footers[each.path], each, unit.schema) for each in outputs]
+    contents = compare_contents(before, after, unit.schema)
+    return MergedGroup(unit.group, outputs, inputs.row_count, contents=contents)
 
-    def __init__(self, unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> None:
+
+def _make_writer(
+    unit: MergeUnit, columns: Mapping[str, str], store: ObjectStore, clock: Clock, *, scratch: Path
+) -> PartFileWriter:
+    kind = "merge" if unit.change is None else _FOOTER_KINDS[unit.change.kind]
+    inputs = [marker.path for marker in unit.group.inputs]
+    layout = PartLayout(unit, columns, (unit.group.partition,), kind, inputs)
+    return PartFileWriter(layout, store, clock=clock, folder=scratch / "out")
+
+
+def count_unit(unit: ReadUnit, store: ObjectStore) -> tuple[int, ...]:
+    """Count the rows of each file for which the unit's condition is true. Raises as :func:`merge_unit`."""
+    counts = [0] * len(unit.files)
+    condition = unit.where or ""
+    with _problems(unit.paths, WORDS["delete"]), SqlProcess(SqlLimits.of(unit.engine)) as process:
+        named = check_row_condition(process, condition, unit.columns).named
+        columns = {name: kind for name, kind in unit.columns.items() if name.lower() in named}
+        read = replace(unit, columns=columns, where=None, engine=unit.engine.part(CHANGE_SHARE))
+        with (
+            closing_rows(read_files(read, store)) as chunks,
+            process.masking(condition, columns or _NO_COLUMN, relation=ROWS_VIEW) as mask,
+        ):
+            for chunk in chunks:
+                counts[chunk.column(0)[0].as_py()] += mask(_without_ordinal(chunk)).true_count
+    return tuple(counts)
+
+
+@contextmanager
+def _problems(paths: TablePaths, what: str) -> Iterator[None]:
+    try:
+        yield
+    except QueryProblem as problem:
+        raise InvalidRequest(f"table {paths.name}: {what}: {problem}") from problem
+
+
+class _ChangeRun:
+    """One call of :func:`merge_unit` with a change. Rows that came, removed and written are counted apart."""
+
+    def __init__(
+        self,
+        unit: MergeUnit,
+        change: RowChange,
+        store: ObjectStore,
+        clock: Clock,
+        *,
+        scratch: Path,
+        process: SqlProcess,
+    ) -> None:
         self._unit = unit
+        self._change = change
         self._store = store
         self._clock = clock
         self._scratch = scratch
-        self._folder = scratch / "in"
-        self._folder.mkdir()
-        memory_bytes = unit.engine.memory_bytes
-        limits = replace(
-            unit.engine, memory_bytes=max(int(memory_bytes * ENGINE_SHARE), min(memory_bytes, SMALL_ENGINE_BYTES))
-        )
-        self._open_engine = partial(open_engine, limits, scratch)
+        self._process = process
+        self._limits: EngineLimits = unit.engine.part(CHANGE_SHARE)
+        self._columns = read_change(process, unit.config, unit.schema, change)
+        self._removed_count = 0
 
-    def run(self) -> MergedGroup:
+    def delete(self) -> MergedGroup:
+        """Write the rows for which the condition is false or NULL."""
         unit = self._unit
-        is_small = unit.group.size_bytes <= unit.engine.memory_bytes // FETCHED_SHARE
-        is_small = is_small and all(marker.size_bytes <= SMALL_FILE_BYTES for marker in unit.group.inputs)
-        inputs = fetch_files(
-            unit.group.inputs,
-            self._store,
-            table=unit.paths.name,
-            folder=None if is_small else self._folder,
-            transfer_count=unit.engine.transfer_count,
-        )
-        columns, others = unite_columns(
-            inputs,
-            table=unit.paths.name,
-            schema=unit.schema,
-            open_engine=self._open_engine,
-            folder=self._folder,
-        )
-        if others:
-            self._check_others(others)
-        return self._write(inputs, columns)
-
-    def _check_others(self, others: Iterable[OtherColumn]) -> None:
-        """See that nothing is lost with columns that are not written. Raises SchemaConflict."""
-        paths = self._unit.paths
-        with self._open_engine() as engine:
-            for each, column, sql_type in others:
-                file = each.make_file(self._folder)
-                require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
-
-    def _write(self, inputs: list[InputFile], columns: Mapping[str, str]) -> MergedGroup:
-        unit = self._unit
-        layout = self._layout(columns)
-        writer = PartFileWriter(
-            self._store, layout, clock=self._clock, folder=self._scratch / "out", limits=unit.engine
-        )
-        rows = read_sorted(
-            inputs,
-            table=unit.paths.name,
-            columns=columns,
-            sort=layout.sort_columns,
-            chunk_rows=unit.config.row_group_rows,
-            open_engine=self._open_engine,
-            folder=self._folder,
-        )
-        outputs = writer.write_partition(rows)
-        before = [_read_contents(each.read_footer(), each.marker, unit.schema) for each in inputs]
-        after = [_read_contents(writer.footers[each.path], each, unit.schema) for each in outputs]
-        row_count = sum(each.row_count for each in inputs)
-        contents = compare_contents(before, after, unit.schema)
-        return MergedGroup(unit.group, outputs, row_count, contents=contents)
-
-    def _layout(self, columns: Mapping[str, str]) -> PartLayout:
-        unit = self._unit
-        sort = [column for column in unit.config.sort if column in columns]
-        sources = [field.column for field in unit.config.partition if field.column in columns]
-        inputs = [marker.path for marker in unit.group.inputs]
-
-        def footer(_ordinal: int) -> dict[str, str]:
-            return make_footer(
-                table=unit.paths.name,
-                partition=unit.group.partition,
-                commit_id=unit.commit_id,
-                kind="merge",
-                inputs=inputs,
+        with closing_rows(self._read(unit.group.inputs)) as chunks:
+            source = CapturedRows(chunks)
+            outputs = self._write(self._keep(source), unit.schema, fields=[])
+        written = sum(marker.row_count or 0 for marker in outputs)
+        if written + self._removed_count != source.row_count:
+            raise InvariantViolated(
+                f"table {unit.paths.name}: partition {unit.group.partition or '(none)'}: {source.row_count} rows came, "
+                f"{self._removed_count} were removed and {written} written; nothing was committed"
             )
+        return MergedGroup(unit.group, outputs, source.row_count, self._removed_count)
 
-        return PartLayout(
-            paths=unit.paths,
-            partitions=(unit.group.partition,),
-            footer=footer,
-            sort_columns=sort,
-            stats_columns=tuple(dict.fromkeys([*sources, *sort])),
-            row_group_rows=unit.config.row_group_rows,
-            split_bytes=SPLIT_FACTOR * unit.config.target_file_bytes,
-            created_ms=unit.time_ms,
+    def query(self) -> MergedGroup:
+        """Write what the query makes of the rows; of half of the files at a time, and so on, where that suits it."""
+        waiting = [self._unit.group.inputs]
+        outputs: list[FileMarker] = []
+        row_count = 0
+        while waiting:
+            inputs = waiting.pop()
+            try:
+                made, read_count = self._query(inputs)
+            except QueryTooLarge:
+                if self._change.kind != "merge_query" or len(inputs) == 1:
+                    raise
+                half = len(inputs) // 2  # associative, hence right over any part of a group
+                waiting += [inputs[half:], inputs[:half]]
+                continue
+            outputs += made
+            row_count += read_count
+        return MergedGroup(self._unit.group, tuple(outputs), row_count, None)
+
+    def _query(self, inputs: tuple[FileMarker, ...]) -> tuple[tuple[FileMarker, ...], int]:
+        unit, view = self._unit, VIEWS[self._change.kind]
+        with closing_rows(self._read(inputs)) as chunks:
+            row_count = self._process.load(view, unit.schema, map(_without_ordinal, chunks))
+        order_of = {name: place for place, name in enumerate(unit.schema)}
+        columns = sorted(self._columns, key=lambda column: order_of[column.name])
+        made = self._process.select(self._change.sql, [column.expression for column in columns], relation=view)
+        types = {column.name: column.sql_type for column in columns}
+        fields = [each for each in unit.config.partition if each.column in types]
+        return self._write(made, types, fields=fields), row_count
+
+    def _read(self, inputs: Iterable[FileMarker]) -> Generator[pa.RecordBatch, None, None]:
+        unit = self._unit
+        files = tuple(map(DataFile.of, inputs))
+        read = ReadUnit(paths=unit.paths, columns=unit.schema, files=files, engine=self._limits, is_whole=True)
+        return read_files(read, self._store)
+
+    def _keep(self, chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        names = {column.name for column in self._columns}
+        places = [place for place, name in enumerate(self._unit.schema) if name in names]
+        types = {name: kind for name, kind in self._unit.schema.items() if name in names} or _NO_COLUMN
+        with self._process.masking(self._change.sql, types, relation=ROWS_VIEW) as mask:
+            for chunk in chunks:
+                rows = chunk.remove_column(0)
+                gone = mask(rows.select(places) if places else _without_ordinal(chunk.select([0])))
+                self._removed_count += gone.true_count
+                yield rows.filter(pc.invert(gone)) if gone.true_count else rows
+
+    def _write(
+        self, rows: Iterable[pa.RecordBatch], columns: Mapping[str, str], *, fields: list[Any]
+    ) -> tuple[FileMarker, ...]:
+        """Sort rows and upload them; see that they lie in the group's partition, by some of its fields."""
+        names, schema = number_columns(columns)
+        outputs = [f"{column} AS {quote_name(name)}" for name, column in names.items()]
+        outputs += [transform_sql(field, names[field.column], columns[field.column]) for field in fields]
+        order = ", ".join(f"{names[name]} NULLS LAST" for name in self._unit.config.sort if name in names)
+        query = f"SELECT {', '.join(outputs)} FROM rows{order and ' ORDER BY '}{order}"  # noqa: S608 - names are quoted
+        captured = CapturedRows(rows)
+        writer = _make_writer(self._unit, columns, self._store, self._clock, scratch=self._scratch)
+        with open_engine(self._limits, self._scratch) as engine, captured.raising():
+            engine.register("rows", pa.RecordBatchReader.from_batches(schema, (fit(each, schema) for each in captured)))
+            engine.execute(query)
+            return writer.write_partition(self._check_places(columns, fields, engine.to_arrow_reader(ROWS_PER_CHUNK)))
+
+    def _check_places(
+        self, columns: Mapping[str, str], fields: list[Any], chunks: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.Table]:
+        """See that every row lies in its group's partition, and pass it on."""
+        wanted = read_partition_values(self._unit.group.partition)
+        for chunk in chunks:
+            for place, field in enumerate(fields, start=len(columns)):
+                # A path that names no value of the field (of other writers) is no promise that a row could break.
+                value, found = wanted.get(field.name), chunk.column(place)
+                if value is not None:
+                    fits = pc.fill_null(pc.equal(found, pa.scalar(value, pa.string())), fill_value=False)
+                    if not pc.all(fits, min_count=0).as_py():
+                        row = pc.index(fits, value=False).as_py()
+                        source = chunk.column(list(columns).index(field.column))
+                        self._refuse_row(field, source[row].as_py(), found[row].as_py())
+            yield pa.Table.from_batches([chunk]).select(list(range(len(columns))))
+
+    def _refuse_row(self, field: Any, value: Any, found: Any) -> None:
+        goes = f"it belongs into {field.name}={found!s:.{_SHOWN_CHARS}}"
+        if value is None:
+            goes = "NULL has no partition"
+        raise InvalidRequest(
+            f"table {self._unit.paths.name}: a row of partition {self._unit.group.partition} would have {field.column} "
+            f"= {str(value)[:_SHOWN_CHARS]!r}, and {goes} (partition {field}): a query must leave each row in its "
+            f"partition; keep {field.column!r} as it is, or leave such rows out. Nothing was changed"
         )
 
 
-def _read_contents(footer: bytes, marker: FileMarker, columns: Mapping[str, str]) -> Footer | None:
-    """Return what a footer says of some columns; ``None`` if it cannot be told."""
-    try:
-        info = ObjectInfo(marker.path, "", marker.size_bytes, marker.created_ms)
-        return parse_footer(footer, info, bounds_of=columns)
-    except DamagedFile:
-        return None
+def _without_ordinal(chunk: pa.RecordBatch) -> pa.RecordBatch:
+    if chunk.num_columns == 1:
+        return pa.RecordBatch.from_arrays([pa.nulls(chunk.num_rows, pa.int64())], list(_NO_COLUMN))
+    return chunk.remove_column(0)

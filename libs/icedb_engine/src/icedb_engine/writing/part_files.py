@@ -13,7 +13,7 @@ certain is left out. Their form is :mod:`icedb_log.table.column_bounds`.
 import contextlib
 import json
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
@@ -36,38 +36,65 @@ from icedb_log.parquet.footer import TAIL_BYTES
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.column_bounds import encode_bounds
 
-from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.types import EXACT_DOUBLE_MAX
-from icedb_engine.units.flush_types import FlushUnit, WriteUnit
+from icedb_engine.units.work import Unit
 from icedb_engine.writing.parquet_join import MAGIC, FooterJoiner
 
 FILE_FORMAT: Final = "1"
 FileKind = Literal["flush", "merge", "delete", "rewrite"]
 """Which job wrote a data file; a ``merge_query`` runs in merges."""
+SPLIT_FACTOR: Final = 2
+"""A data file ends when it has this many times the target size: with its row group, and the next run begins."""
 
 
-def make_footer(
-    *, table: str, partition: str, commit_id: str, kind: FileKind, inputs: Sequence[str] = ()
-) -> dict[str, str]:
-    """Return the key-value metadata of a data file's Parquet footer.
+@dataclass(frozen=True, slots=True)
+class PartLayout:
+    """How the data files of a unit look.
 
-    Args:
-        table: Name of the table.
-        partition: Encoded partition path; empty without partitions.
-        commit_id: Id of the commit that makes the file live.
-        kind: Which job wrote it.
+    Attributes:
+        unit: Who writes them.
+        columns: Their columns.
+        partitions: Encoded partition path of each ordinal.
+        kind: Which job it is.
         inputs: Keys of the data files that were read; a flush reads none.
     """
-    footer = {
-        "icedb.format": FILE_FORMAT,
-        "icedb.table": table,
-        "icedb.partition": partition,
-        "icedb.commit": commit_id,
-        "icedb.kind": kind,
-    }
-    if kind != "flush":
-        footer["icedb.inputs"] = json.dumps(list(inputs))
-    return footer
+
+    unit: Unit
+    columns: Collection[str]
+    partitions: Sequence[str]
+    kind: FileKind = "flush"
+    inputs: Sequence[str] = ()
+
+    @property
+    def sort_columns(self) -> list[str]:
+        """Rows are sorted by these, nulls last."""
+        return [column for column in self.unit.config.sort if column in self.columns]
+
+    @property
+    def stats_columns(self) -> list[str]:
+        """Columns whose statistics go into the markers."""
+        sources = [field.column for field in self.unit.config.partition if field.column in self.columns]
+        return list(dict.fromkeys([*sources, *self.sort_columns]))
+
+    def make_footer(self, ordinal: int) -> dict[str, str]:
+        """Return the key-value metadata of a data file's Parquet footer."""
+        footer = {
+            "icedb.format": FILE_FORMAT,
+            "icedb.table": self.unit.paths.name,
+            "icedb.partition": self.partitions[ordinal],
+            "icedb.commit": self.unit.commit_id,
+            "icedb.kind": self.kind,
+        }
+        if self.kind != "flush":
+            footer["icedb.inputs"] = json.dumps(list(self.inputs))
+        return footer
+
+
+def require_parity(paths: TablePaths, *, read_count: int, files: Sequence[FileMarker]) -> None:
+    """Raise InvariantViolated unless the files have as many rows as were read."""
+    written_count = sum(marker.row_count or 0 for marker in files)
+    if written_count != read_count:
+        raise InvariantViolated(f"table {paths.name}: a flush read {read_count} rows and wrote {written_count}")
 
 
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
@@ -125,88 +152,10 @@ def _is_exact(values: pa.ChunkedArray) -> bool:
     return not extremes["min"].is_valid or low <= extremes["min"].as_py() <= extremes["max"].as_py() <= high
 
 
-SPLIT_FACTOR: Final = 2
-"""A data file ends when it has this many times the target size."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartLayout:
-    """How data files are written.
-
-    Attributes:
-        paths: Keys of the table.
-        partitions: Encoded partition path of each ordinal.
-        footer: Gives the footer's key-value metadata for an ordinal.
-        sort_columns: Sorted by these, nulls last; columns of the stream.
-        stats_columns: Columns of the stream whose statistics go into the markers.
-        row_group_rows: Rows of a row group.
-        split_bytes: A file above this size ends with its row group, and the next run begins.
-        created_ms: Goes into the markers.
-    """
-
-    paths: TablePaths
-    partitions: Sequence[str]
-    footer: Callable[[int], dict[str, str]]
-    sort_columns: Sequence[str]
-    stats_columns: Sequence[str]
-    row_group_rows: int
-    split_bytes: int
-    created_ms: int
-
-
-def make_flush_layout(
-    unit: FlushUnit | WriteUnit, *, columns: Collection[str], partitions: Sequence[str]
-) -> PartLayout:
-    """Return how a unit's data files look.
-
-    Args:
-        unit: The unit that writes them.
-        columns: Their columns.
-        partitions: Encoded path of each ordinal.
-    """
-    config = unit.config
-    sort = [column for column in config.sort if column in columns]
-    sources = [field.column for field in config.partition if field.column in columns]
-
-    def footer(ordinal: int) -> dict[str, str]:
-        return make_footer(table=unit.paths.name, partition=partitions[ordinal], commit_id=unit.commit_id, kind="flush")
-
-    return PartLayout(
-        paths=unit.paths,
-        partitions=partitions,
-        footer=footer,
-        sort_columns=sort,
-        stats_columns=tuple(dict.fromkeys([*sources, *sort])),
-        row_group_rows=config.row_group_rows,
-        split_bytes=SPLIT_FACTOR * config.target_file_bytes,
-        created_ms=unit.time_ms,
-    )
-
-
-def require_parity(paths: TablePaths, *, read_count: int, files: Sequence[FileMarker]) -> None:
-    """Raise InvariantViolated unless the files have as many rows as were read."""
-    written_count = sum(marker.row_count or 0 for marker in files)
-    if written_count != read_count:
-        raise InvariantViolated(f"table {paths.name}: a flush read {read_count} rows and wrote {written_count}")
-
-
 COMPRESSION_LEVEL: Final = 1
 SAMPLE_ROWS: Final = 2048
 MAX_DISTINCT_SHARE: Final = 0.5
 """A column of which a larger share of the sample is distinct gets no dictionary."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedGroup:
-    """One row group, encoded as a Parquet file of its own.
-
-    Attributes:
-        rows: Its rows.
-        body: The file.
-    """
-
-    rows: pa.Table
-    body: pa.Buffer
 
 
 class PartEncoder:
@@ -234,10 +183,10 @@ class PartEncoder:
 
     def write_group(self, rows: pa.Table) -> None:
         """Encode and append one row group."""
-        self.append_group(self.encode_group(rows, is_first=self._sink is None))
+        self.append_group(rows, self.encode_group(rows, is_first=self._sink is None))
 
-    def encode_group(self, rows: pa.Table, *, is_first: bool) -> EncodedGroup:
-        """Encode one row group, while others are encoded.
+    def encode_group(self, rows: pa.Table, *, is_first: bool) -> pa.Buffer:
+        """Encode one row group as a Parquet file of its own, while others are encoded.
 
         Args:
             rows: Its rows, at least one.
@@ -255,16 +204,16 @@ class PartEncoder:
         sink = pa.BufferOutputStream()
         with pq.ParquetWriter(sink, rows.schema, **self._options) as writer:
             writer.write_table(rows, row_group_size=rows.num_rows)
-        return EncodedGroup(rows, sink.getvalue())
+        return sink.getvalue()
 
-    def append_group(self, group: EncodedGroup) -> None:
+    def append_group(self, rows: pa.Table, encoded: pa.Buffer) -> None:
         """Append a row group after those before it."""
         if self._sink is None:
             self._sink = self.path.open("wb")
             self.size_bytes += self._sink.write(MAGIC)
-        self.stats.add(group.rows)
-        body = self._joiner.add(group.body, row_count=group.rows.num_rows, place=self.size_bytes)
-        self.row_count += group.rows.num_rows
+        self.stats.add(rows)
+        body = self._joiner.add(encoded, row_count=rows.num_rows, place=self.size_bytes)
+        self.row_count += rows.num_rows
         self.size_bytes += self._sink.write(body)
 
     def close(self, footer: dict[str, str]) -> None:
@@ -311,45 +260,51 @@ def find_dictionary_columns(rows: pa.Table) -> list[str]:
 
 ORDINAL: Final = "__ordinal"
 """Name of the stream's first column."""
-
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """A row group ends early above this size in memory: rows may be wide."""
 
 _Piece = TypeVar("_Piece", pa.RecordBatch, pa.Table)
 
 
+def cut_by_ordinal(chunk: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each ordinal of a stream's chunk, without it."""
+    if not chunk.num_rows:
+        return
+    ordinals = chunk.column(0).to_numpy()
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(ordinals)) + 1, [chunk.num_rows]))
+    rows = chunk.remove_column(0)
+    for start, end in pairwise(starts):
+        yield int(ordinals[start]), rows.slice(int(start), int(end - start))
+
+
 class PartFileWriter:
     """Writes one sorted stream as data files and uploads them under fresh names (W1).
 
     Args:
+        layout: How they look; its unit bounds how many row groups are encoded, and how many files uploaded, at once.
         store: Where they go.
-        layout: How they look.
         clock: Gives their ids.
         folder: Where they lie until they are uploaded.
-        limits: How many row groups are encoded, and how many files uploaded, at once.
 
     Attributes:
-        ordinals: The ordinal of each file that was begun, in order: as the markers.
         footers: The footer of each file that :meth:`write_partition` uploaded, by its key.
     """
 
-    def __init__(
-        self, store: ObjectStore, layout: PartLayout, *, clock: Clock, folder: Path, limits: EngineLimits
-    ) -> None:
+    def __init__(self, layout: PartLayout, store: ObjectStore, *, clock: Clock, folder: Path) -> None:
         self._store = store
         self._layout = layout
         self._clock = clock
         self._folder = folder
-        self._limits = limits
-        self._encoders = ThreadPoolExecutor(limits.thread_count, thread_name_prefix="icedb-encode")
-        self._uploads = ThreadPoolExecutor(limits.transfer_count, thread_name_prefix="icedb-upload")
+        self._limits = layout.unit.engine
+        self._split_bytes = SPLIT_FACTOR * layout.unit.config.target_file_bytes
+        self._encoders = ThreadPoolExecutor(self._limits.thread_count, thread_name_prefix="icedb-encode")
+        self._uploads = ThreadPoolExecutor(self._limits.transfer_count, thread_name_prefix="icedb-upload")
         self._encoding: deque[Future[None]] = deque()
         self._closing: deque[Future[Future[FileMarker]]] = deque()
         self._markers: list[FileMarker] = []
         self._file: _OpenFile | None = None
-        self._opened: set[_OpenFile] = set()
+        self._opened: list[_OpenFile] = []
         self._ordinal = -1
-        self.ordinals: list[int] = []
         self.footers: dict[str, bytes] = {}
         self._keeps_footers = False
 
@@ -383,13 +338,8 @@ class PartFileWriter:
         return tuple(self._markers)
 
     def _write_chunk(self, chunk: pa.RecordBatch) -> None:
-        if not chunk.num_rows:
-            return
-        ordinals = chunk.column(0).to_numpy()
-        starts = np.concatenate(([0], np.flatnonzero(np.diff(ordinals)) + 1, [chunk.num_rows]))
-        rows = pa.Table.from_batches([chunk]).remove_column(0)
-        for start, end in pairwise(starts):
-            self._write_rows(int(ordinals[start]), rows.slice(int(start), int(end - start)))
+        for ordinal, rows in cut_by_ordinal(chunk):
+            self._write_rows(ordinal, pa.Table.from_batches([rows]))
 
     def _write_rows(self, ordinal: int, rows: pa.Table) -> None:
         if ordinal != self._ordinal:
@@ -398,9 +348,8 @@ class PartFileWriter:
         while rows.num_rows:
             if self._file is None:
                 path = self._folder / f"{self._clock.new_id()}.parquet"
-                self._file = _OpenFile(PartEncoder(path, self._layout), self._layout.row_group_rows)
-                self._opened.add(self._file)
-                self.ordinals.append(ordinal)
+                self._file = _OpenFile(PartEncoder(path, self._layout), self._layout.unit.config.row_group_rows)
+                self._opened.append(self._file)
             taken = self._file.add(rows)
             rows = rows.slice(taken)
             if self._file.is_group_full:
@@ -410,7 +359,7 @@ class PartFileWriter:
         """Have a row group encoded, and end the file if that makes it large enough."""
         self._encoding.append(file.encode_group(self._encoders))
         # No file is larger than its rows in memory: only then is it worth to wait for its size.
-        if file.memory_bytes >= self._layout.split_bytes and file.read_size_bytes() >= self._layout.split_bytes:
+        if file.memory_bytes >= self._split_bytes and file.read_size_bytes() >= self._split_bytes:
             self._close_file()
         self._hold_back()
 
@@ -423,13 +372,13 @@ class PartFileWriter:
         if self._file is None:
             return
         file, self._file = self._file, None
-        partition, footer = self._layout.partitions[self._ordinal], self._layout.footer(self._ordinal)
+        partition, footer = self._layout.partitions[self._ordinal], self._layout.make_footer(self._ordinal)
         last_group = file.encode_group(self._encoders)
 
         def close() -> Future[FileMarker]:
             last_group.result()  # it was queued before this, so it has begun at least: no deadlock
             file.encoder.close(footer)
-            return self._uploads.submit(self._upload, file, partition)
+            return self._uploads.submit(self._upload, file.encoder, partition)
 
         self._encoding.append(last_group)
         self._closing.append(self._encoders.submit(close))
@@ -441,21 +390,20 @@ class PartFileWriter:
         while len(self._closing) > waiting_count:
             self._markers.append(self._closing.popleft().result().result())
 
-    def _upload(self, file: "_OpenFile", partition: str) -> FileMarker:
-        path, encoder = file.encoder.path, file.encoder
-        key = self._layout.paths.data_key(partition=partition, file_id=path.stem)
-        size_bytes = path.stat().st_size
-        self._store.upload(key, path)
-        path.unlink()
+    def _upload(self, file: PartEncoder, partition: str) -> FileMarker:
+        key = self._layout.unit.paths.data_key(partition=partition, file_id=file.path.stem)
+        size_bytes = file.path.stat().st_size
+        self._store.upload(key, file.path)
+        file.path.unlink()
         if self._keeps_footers:
-            self.footers[key] = encoder.footer
+            self.footers[key] = file.footer
         return FileMarker(
             path=key,
             size_bytes=size_bytes,
-            created_ms=self._layout.created_ms,
-            row_count=encoder.row_count,
-            stats=encoder.stats.finish(),
-            inexact=encoder.stats.inexact,
+            created_ms=self._layout.unit.time_ms,
+            row_count=file.row_count,
+            stats=file.stats.finish(),
+            inexact=file.stats.inexact,
         )
 
 
@@ -486,14 +434,15 @@ class _OpenFile:
 
     def encode_group(self, pool: ThreadPoolExecutor) -> Future[None]:
         """Have what waits encoded, after the row group before it."""
-        rows, before, is_first = self._waiting, self._before, self._before is None
+        waiting, before = self._waiting, self._before
 
         def encode() -> None:
-            group = self.encoder.encode_group(pa.concat_tables(rows), is_first=is_first) if rows else None
+            rows = pa.concat_tables(waiting) if waiting else None
+            encoded = None if rows is None else self.encoder.encode_group(rows, is_first=before is None)
             if before is not None:
                 before.result()  # it was queued earlier, so it has begun at least: no deadlock
-            if group is not None:
-                self.encoder.append_group(group)
+            if encoded is not None:
+                self.encoder.append_group(rows, encoded)
 
         self.memory_bytes += self._waiting_bytes
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0

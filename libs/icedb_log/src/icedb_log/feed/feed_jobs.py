@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icedb_log.errors import InvariantViolated
-from icedb_log.jobs import CheckAlive, never_stop
+from icedb_log.jobs import CheckAlive, Target, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.table.table_config import TableConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +35,22 @@ class SourceCommit:
         return sum(marker.size_bytes for marker in self.files)
 
 
-@dataclass(frozen=True, slots=True)
-class FeedJob:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedJob(Target):
     """Run a view's query over the rows of some commits.
 
+    The table is the view; the schema is as its log has it, declared columns are not necessarily in it yet.
+
     Attributes:
-        paths: Keys of the view.
-        config: Its configuration, with the query.
-        schema: Column to SQL type of the view as its log has it; declared columns are not necessarily in it yet.
         source: Keys of the source.
         source_schema: Column to SQL type of the source, logged and declared: the columns of the query's rows.
         commits: Oldest first; at least one, and at least one has data files.
-        commit_id: Goes into each file's footer.
-        time_ms: ``created_ms`` of each new marker.
         check_alive: Asked while the job works; what it raises stops the job.
     """
 
-    paths: TablePaths
-    config: TableConfig
-    schema: Mapping[str, str]
     source: TablePaths
     source_schema: Mapping[str, str]
     commits: tuple[SourceCommit, ...]
-    commit_id: str
-    time_ms: int
     check_alive: CheckAlive = never_stop
 
 

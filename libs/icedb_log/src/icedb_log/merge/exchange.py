@@ -87,14 +87,14 @@ class ExchangeCommit(Commit):
             return ()
         self.table.check_alive()
         job = MergeJob(
-            self.table.paths,
-            self.table.config,
-            self.schema,
-            tuple(groups),
-            self.commit_id,
-            self.table.clock.now_ms(),
-            change,
-            self.still_mine,
+            paths=self.table.paths,
+            config=self.table.config,
+            schema=self.schema,
+            groups=tuple(groups),
+            commit_id=self.commit_id,
+            time_ms=self.table.clock.now_ms(),
+            change=change,
+            check_alive=self.still_mine,
         )
         try:
             merged = merger.merge_groups(job)

@@ -1,7 +1,7 @@
 """The columns of a Parquet file as SQL types.
 
-Types map as in imports (``icedb_engine.imports.import_types``; a test holds the two together): a narrower number counts
-as the table's type, what would need a conversion is *odd*.
+Types map as in imports (``icedb_engine.imports.import_footers``; a test holds the two together): a narrower number
+counts as the table's type, what would need a conversion is *odd*.
 """
 
 from dataclasses import dataclass, field
