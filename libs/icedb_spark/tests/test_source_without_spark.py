@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime
 
 import pyarrow as pa
 import pytest
+from icedb_engine.units.work import DataFile
 from icedb_log.clean.leases import read_leases
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
@@ -19,7 +20,6 @@ from icedb_spark import IceDBDataSource, write_commit
 from icedb_spark.batch_write import WrittenFiles
 from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options
 from icedb_spark.scan import FilePartition, deal_files
-from icedb_spark.values import ScanFile
 from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
@@ -243,7 +243,7 @@ def test_options_of_streams_and_writes():
 
 
 def test_files_are_dealt_out_evenly():
-    files = [ScanFile(f"f{number}", size, 1) for number, size in enumerate([90, 10, 50, 50, 40, 60])]
+    files = [DataFile(f"f{number}", size, 1) for number, size in enumerate([90, 10, 50, 50, 40, 60])]
     dealt = deal_files(files, split_bytes=100)
     assert all(isinstance(part, FilePartition) for part in dealt)
     assert sorted(sum(file.size_bytes for file in part.value) for part in dealt) == [100, 100, 100]
