@@ -21,7 +21,7 @@ from icedb_log.errors import (
     UnsupportedFormat,
 )
 from icedb_log.store.object_store import list_all
-from icedb_log.store.s3 import CONFLICT_ATTEMPTS, S3ObjectStore
+from icedb_log.store.s3 import CONFLICT_WAITS_MS, S3ObjectStore
 from icedb_log.store.s3_client import READ_ATTEMPTS, SINGLE_REQUEST_BYTES
 from icedb_log.store.stores import S3Options
 from icedb_sim.fakes.store_acceptance import expect
@@ -188,7 +188,7 @@ def test_a_conflict_is_sent_again_after_a_growing_wait(call):
         assert clock.waits_ms == [20, 40]
     with rude_store(conflict) as (store, server):
         expect(Unavailable, lambda: call(store))
-        assert len(server.requests) == CONFLICT_ATTEMPTS
+        assert len(server.requests) == (len(CONFLICT_WAITS_MS) + 1)
     with rude_store(conflict, error_answer(412, "PreconditionFailed")) as (store, server):
         expect(PreconditionFailed, lambda: call(store))
         assert len(server.requests) == 2

@@ -14,11 +14,6 @@ from icedb_sim.tables.row_files import write_rows
 from icedb_sim.tables.small_table import SmallTable
 
 
-@pytest.fixture
-def table():
-    return SmallTable()
-
-
 def write(table, *ids, batch_id=None, begun_ms=None, columns=None, commit_id=None):
     rows = [{"id": number, "p": "a"} for number in ids]
     begun_ms = table.clock.now_ms() if begun_ms is None else begun_ms

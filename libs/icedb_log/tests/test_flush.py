@@ -18,11 +18,6 @@ from icedb_sim.tables.small_table import SmallTable, try_each_call
 from icedb_sim.tables.table_steps import TamperingWriter, bad_rows_of, staged_ids
 
 
-@pytest.fixture
-def table():
-    return SmallTable()
-
-
 def test_nothing_staged_is_nothing_to_do_and_takes_no_fence(table):
     assert table.flush() == FlushResult()
     assert table.paths.fence_key("ingest") not in table.keys(table.paths.prefix)

@@ -13,11 +13,6 @@ from icedb_sim.tables.small_table import SmallTable, try_each_call
 from icedb_sim.tables.table_steps import TamperingWriter, bad_rows_of, staged_ids
 
 
-@pytest.fixture
-def table():
-    return SmallTable()
-
-
 def test_i5_a_batch_that_cannot_be_committed_does_not_hold_up_the_others(table):
     table.append(0)
     good = [table.stage([{"id": number, "p": "a"}]) for number in (1, 2)]

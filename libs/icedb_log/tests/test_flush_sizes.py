@@ -7,16 +7,10 @@ from icedb_log.errors import InvariantViolated
 from icedb_log.ingest.flush import FlushLimits
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import SizeClass, StagedBatch
-from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.table_steps import TamperingWriter, staged_ids
 
 SMALL = SizeClass("small", decoded_bytes=60, row_count=100)
 LARGE = replace(SMALL, takes="large")
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def stage(table, number, *, is_large=False):

@@ -32,11 +32,6 @@ from icedb_sim.tables.table_steps import staged_ids
 A, B, C = ([{"id": number, "p": "a"}] for number in (1, 2, 3))
 
 
-@pytest.fixture
-def table():
-    return SmallTable()
-
-
 def stage(table, rows, batch_id, staging_format="ndjson"):
     body = encode_rows(rows) if isinstance(rows, list) else rows
     stage_batch(table, body=body, staging_format=staging_format, batch_id=batch_id)

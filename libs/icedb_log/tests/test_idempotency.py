@@ -5,12 +5,6 @@ from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.ingest.idempotency import bind_key, hash_body, mark_staged
 from icedb_sim.fakes.scripted_store import Effect, Fault
-from icedb_sim.tables.small_table import SmallTable
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def bind(table, key="order 7", body=b"{}", batch_id=None, sha256=None):

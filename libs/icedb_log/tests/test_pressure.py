@@ -33,11 +33,6 @@ COUNTS = st.integers(min_value=0, max_value=10_000)
 
 
 @pytest.fixture
-def table():
-    return SmallTable()
-
-
-@pytest.fixture
 def gate(table):
     return PressureGate(table.store, clock=table.clock)
 

@@ -15,11 +15,6 @@ from icedb_sim.tables.row_files import RowFileChanger, read_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 
-@pytest.fixture
-def table():
-    return SmallTable()
-
-
 class TamperingChanger(RowFileChanger):
     """A data path with a bug."""
 

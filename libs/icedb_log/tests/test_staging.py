@@ -8,12 +8,6 @@ from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.ingest.staging import find_staged, list_staged, stage_batch
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
 from icedb_sim.fakes.scripted_store import Effect, Fault
-from icedb_sim.tables.small_table import SmallTable
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def stage(table, body=b"{}", batch_id=None, staging_format="ndjson"):

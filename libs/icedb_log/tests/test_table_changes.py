@@ -9,12 +9,6 @@ from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS, alter_tabl
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.table.time_columns import TimeColumn
 from icedb_sim.fakes.scripted_store import Effect, Fault
-from icedb_sim.tables.small_table import SmallTable
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def alter(table, **change):

@@ -5,7 +5,6 @@ deleted: it may be somebody's, or a newer release's.
 """
 
 import re
-from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
@@ -40,50 +39,40 @@ _ID: Final = r"[0-9a-f-]{36}"
 _NAME: Final = r"[^/]+"
 
 
-def _patterns() -> Iterator[tuple[ObjectKind, str]]:
-    """Yield each kind with what its keys look like, from the keys of a table that lies at the root of a store."""
-    here = TablePaths("", "")
-    formats = "|".join(re.escape(name) for name in STAGING_FORMATS)
+_CONFLICT: Final = rf"{_ID}\.conflict-[0-9a-f]{{64}}"
+_FORMATS: Final = "|".join(re.escape(name) for name in STAGING_FORMATS)
 
-    def below(prefix: str, name: str) -> str:
-        return re.escape(prefix) + name
+_HERE: Final = TablePaths("", "")
+"""A table at the root of a store."""
 
-    yield "log_file", below(here.log_prefix, rf"{_NAME}\.jsonl")
-    yield "data_file", below(here.data_prefix, r"(.+/)?[^/]+\.parquet")
-    yield "config", re.escape(here.config_key)
-    yield "staged_batch", below(here.staging_prefix, rf"{_ID}\.({formats})")
-    yield "quarantine", below(here.quarantine_prefix, rf"{_ID}\.(json|batch\.({formats})|rows-[0-9a-f]+\.ndjson\.zst)")
-    conflict = rf"{_ID}\.conflict-[0-9a-f]{{64}}"
-    yield "quarantine", below(here.quarantine_prefix, rf"{conflict}\.(json|batch\.({formats}))")
-    yield "quarantine", below(here.quarantine_prefix, rf"{_ID}\.ndjson(\.(gz|zst))?")  # of revision 1 (upgrades.md)
-    for role in ROLES:
-        yield "fence", re.escape(here.fence_key(role))
-    yield "lease", below(here.leases_prefix, rf"{_NAME}\.json")
-    yield "pin", below(here.pins_prefix, rf"{_NAME}\.jsonl")
-    yield "import_record", below(here.imports_prefix, rf"{_NAME}\.json")
-    yield "erasure", below(here.open_erasures_prefix, rf"{_NAME}\.json")
-    yield "erasure", below(here.closed_erasures_prefix, rf"{_NAME}\.json")
-    yield "view", below(here.views_prefix, rf"{_NAME}\.json")
-    yield "refusal", below(here.refused_prefix, rf"{_NAME}\.json")
-    yield "pressure", re.escape(here.pressure_key)
-    yield "idempotency_key", below(here.idempotency_prefix, rf"{_NAME}\.json")
-    yield "audit", below(here.audit_prefix, rf"{_NAME}\.jsonl")
-    yield "orphan_record", re.escape(here.orphan_record_key)
-    yield "clock", re.escape(here.clock_key)
-    yield "purge", re.escape(here.purge_key)
-    yield "rebuild", below(here.rebuilds_prefix, rf"{_NAME}\.json")
-    yield "damaged_log", below(here.damaged_prefix, r".+")
+_SHAPES: Final[tuple[tuple[ObjectKind, str, str], ...]] = (
+    ("log_file", _HERE.log_prefix, rf"{_NAME}\.jsonl"),
+    ("data_file", _HERE.data_prefix, r"(.+/)?[^/]+\.parquet"),
+    ("config", _HERE.config_key, ""),
+    ("staged_batch", _HERE.staging_prefix, rf"{_ID}\.({_FORMATS})"),
+    ("quarantine", _HERE.quarantine_prefix, rf"{_ID}\.(json|batch\.({_FORMATS})|rows-[0-9a-f]+\.ndjson\.zst)"),
+    ("quarantine", _HERE.quarantine_prefix, rf"{_CONFLICT}\.(json|batch\.({_FORMATS}))"),
+    ("quarantine", _HERE.quarantine_prefix, rf"{_ID}\.ndjson(\.(gz|zst))?"),  # of revision 1 (upgrades.md)
+    ("fence", _HERE.fences_prefix, rf"({'|'.join(ROLES)})\.json"),
+    ("lease", _HERE.leases_prefix, rf"{_NAME}\.json"),
+    ("pin", _HERE.pins_prefix, rf"{_NAME}\.jsonl"),
+    ("import_record", _HERE.imports_prefix, rf"{_NAME}\.json"),
+    ("erasure", _HERE.open_erasures_prefix, rf"{_NAME}\.json"),
+    ("erasure", _HERE.closed_erasures_prefix, rf"{_NAME}\.json"),
+    ("view", _HERE.views_prefix, rf"{_NAME}\.json"),
+    ("refusal", _HERE.refused_prefix, rf"{_NAME}\.json"),
+    ("pressure", _HERE.pressure_key, ""),
+    ("idempotency_key", _HERE.idempotency_prefix, rf"{_NAME}\.json"),
+    ("audit", _HERE.audit_prefix, rf"{_NAME}\.jsonl"),
+    ("orphan_record", _HERE.orphan_record_key, ""),
+    ("clock", _HERE.clock_key, ""),
+    ("purge", _HERE.purge_key, ""),
+    ("rebuild", _HERE.rebuilds_prefix, rf"{_NAME}\.json"),
+    ("damaged_log", _HERE.damaged_prefix, r".+"),
+)
+"""Each kind with where its keys lie, and how they go on there."""
 
-
-def _by_kind() -> Mapping[ObjectKind, re.Pattern[str]]:
-    found: dict[ObjectKind, list[str]] = {}
-    for kind, pattern in _patterns():
-        found.setdefault(kind, []).append(pattern)
-    return {kind: re.compile("|".join(patterns), re.DOTALL) for kind, patterns in found.items()}
-
-
-_KINDS: Final = _by_kind()
-_DATA: Final = TablePaths("", "").data_prefix
+_PATTERNS: Final = tuple((kind, re.compile(re.escape(where) + rest, re.DOTALL)) for kind, where, rest in _SHAPES)
 
 
 def find_kind(paths: TablePaths, key: str) -> ObjectKind | None:
@@ -91,7 +80,7 @@ def find_kind(paths: TablePaths, key: str) -> ObjectKind | None:
     if not key.startswith(f"{paths.prefix}/"):
         return None
     rest = key[len(paths.prefix) :]
-    if rest.startswith(_DATA):  # most objects of most tables: no need to try every pattern
+    if rest.startswith(_HERE.data_prefix):  # most objects of most tables: no need to try every pattern
         return "data_file" if rest.endswith(".parquet") and not rest.endswith("/.parquet") else None
     return _find_other(rest)
 
@@ -99,4 +88,4 @@ def find_kind(paths: TablePaths, key: str) -> ObjectKind | None:
 @lru_cache(maxsize=4096)
 def _find_other(rest: str) -> ObjectKind | None:
     """Return of which kind an object is that is no data file: sweeps see the same ones again and again."""
-    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(rest)), None)
+    return next((kind for kind, pattern in _PATTERNS if pattern.fullmatch(rest)), None)

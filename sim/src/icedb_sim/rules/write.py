@@ -318,7 +318,7 @@ CHANGE_RULES: Final = (
         "M3",
         "files that are not counted are not rewritten",
         inside(
-            "table.row_changes:_RowCounter.find_hits",
+            "table.row_changes:_Run.find_hits",
             around("table.row_changes:_batched", lambda original, values, _: original(values[:1], 1)),
         ),
     ),
@@ -331,7 +331,7 @@ CHANGE_RULES: Final = (
     breaks(
         "M4",
         "a deletion rewrites what it found before the fence",
-        repeats("table.row_changes:delete_rows", "table.row_changes:_RowCounter.find_hits"),
+        repeats("table.row_changes:delete_rows", "table.row_changes:_Run.find_hits"),
         profile="sleepychangers",
     ),
     breaks(

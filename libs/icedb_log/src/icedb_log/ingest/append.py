@@ -15,7 +15,7 @@ from icedb_log.clock import Clock, format_ms, parse_uuid7_ms
 from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, Overloaded, Unavailable
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.pressure import MAX_LOG_FILES
-from icedb_log.log.fence import FenceState, read_fence_object
+from icedb_log.log.fence import read_fence_object
 from icedb_log.model import FileMarker
 from icedb_log.table.commit import Added, AppendCommit
 from icedb_log.table.table import Table
@@ -112,7 +112,11 @@ def append_files(table: Table, job: AppendJob, *, wait_ms: int = DEFAULT_WAIT_MS
 
 
 def _commit_once(table: Table, job: AppendJob, *, next_time_ms: Callable[[], int]) -> AppendResult:
-    _require_same_table(table, job)
+    if table.config.incarnation != job.incarnation:
+        raise InvalidRequest(
+            f"table {table.name}: it was dropped since this write began, and a table of that name is another one: "
+            "nothing was committed"
+        )
     require_takes_batches(table.config)
     with AppendCommit(table, commit_id=job.commit_id) as commit:
         if any(job.batch_id in file.log.batch_ids for file in commit.log.files):  # A2
@@ -132,14 +136,6 @@ def _commit_once(table: Table, job: AppendJob, *, next_time_ms: Callable[[], int
         log = commit.build(added, time_ms=next_time_ms())
         committed = commit.land(log, last_check=lambda: _require_young_files(table, job))  # W3
         return AppendResult(committed.key, is_duplicate=False)
-
-
-def _require_same_table(table: Table, job: AppendJob) -> None:
-    if table.config.incarnation != job.incarnation:
-        raise InvalidRequest(
-            f"table {table.name}: it was dropped since this write began, and a table of that name is another one: "
-            "nothing was committed"
-        )
 
 
 def _require_young_id(table: Table, job: AppendJob, *, now_ms: int) -> None:
@@ -208,18 +204,14 @@ def check_columns(table: Table, columns: Mapping[str, str], *, known: Mapping[st
 
 def _wait_for_others(table: Table, *, wait_ms: int) -> None:
     """Wait while a flush or an import seems to be at work: taking its fence would cost it its work."""
-    store = table.store
     key = table.paths.fence_key("ingest")
     waited_ms = 0
     while waited_ms < wait_ms:
-        now_ms = store.list_page(key, limit=1).store_now_ms
-        state, info = read_fence_object(store, key)
-        if state is None or info is None or not _is_working(state) or now_ms - info.modified_ms > WORKING_MS:
+        now_ms = table.store.list_page(key, limit=1).store_now_ms
+        state, info = read_fence_object(table.store, key)
+        if state is None or info is None or now_ms - info.modified_ms > WORKING_MS:
+            return
+        if state.commit is None and state.sequence:  # whoever ends a run well writes the fence again
             return
         table.clock.sleep_ms(_POLL_MS)
         waited_ms += _POLL_MS
-
-
-def _is_working(state: FenceState) -> bool:
-    """Whether an owner has acquired the fence and not ended: whoever ends a run well writes the fence again."""
-    return state.commit is not None or state.sequence == 0

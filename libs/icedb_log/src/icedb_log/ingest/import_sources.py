@@ -213,17 +213,13 @@ def _compile(path: str) -> re.Pattern[str]:
             parts.append(f"(?:{_VISIBLE}[^/]+/)*" if not is_last else f"(?:{_VISIBLE}[^/]+/)*{_VISIBLE}[^/]+")
             continue
         visible = _VISIBLE if _WILDCARD.match(component) else ""
-        parts.append(f"{visible}{_compile_component(component)}{'' if is_last else '/'}")
+        translated = "".join(_compile_piece(piece) for piece in re.findall(r"\*+|\?|\[[^\]/]+\]|.", component))
+        parts.append(f"{visible}(?:{translated}){'' if is_last else '/'}")
     return re.compile("".join(parts))
 
 
-def _compile_component(component: str) -> str:
-    """Translate one component; its wildcards never match a slash."""
-    translated = "".join(_compile_piece(piece) for piece in re.findall(r"\*+|\?|\[[^\]/]+\]|.", component))
-    return f"(?:{translated})"
-
-
 def _compile_piece(piece: str) -> str:
+    """Translate a piece of a component; its wildcards never match a slash."""
     if piece.startswith("*"):
         return "[^/]*"
     if piece == "?":

@@ -21,7 +21,7 @@ from icedb_log.ingest.quarantine import (
     reason_key,
 )
 from icedb_log.ingest.staging import find_staged, stage_batch
-from icedb_log.keys import STAGING_FORMATS, StagingFormat, TablePaths
+from icedb_log.keys import STAGING_FORMATS, StagingFormat
 from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
@@ -70,7 +70,7 @@ def drop_quarantined(table: TableStore, batch_id: str) -> None:
     is_staged = bool(find_staged(table, (batch_id_of_object(batch_id),)))
     found = find_reason(table, batch_id)
     if found is None:
-        raise _not_there(table.paths, batch_id)
+        raise _not_there(table, batch_id)
     if is_staged:
         raise InvalidRequest(
             f"table {table.name}: batch {batch_id} is staged, so that a flush may set it aside anew; wait for the next "
@@ -245,7 +245,7 @@ def _payloads_of(table: TableStore, entry: QuarantinedBatch) -> tuple[str, ...]:
 def _read_entry(table: TableStore, batch_id: str) -> StoredReason:
     found = find_reason(table, batch_id)
     if found is None or found.is_being_dropped:
-        raise _not_there(table.paths, batch_id)
+        raise _not_there(table, batch_id)
     if not found.fields:
         raise CorruptLog(f"table {table.name}: {found.entry.reason}, or drop it")
     return found
@@ -281,5 +281,5 @@ def _is_known(table: TableStore, batch_id: str, *, reader: LogReader) -> bool:
     return any(batch_id in (*file.log.batch_ids, *file.log.refused_ids) for file in heads)
 
 
-def _not_there(paths: TablePaths, batch_id: str) -> NotFound:
-    return NotFound(f"table {paths.name}: batch {batch_id} is not in quarantine; see `icedb quarantine list`")
+def _not_there(table: TableStore, batch_id: str) -> NotFound:
+    return NotFound(f"table {table.name}: batch {batch_id} is not in quarantine; see `icedb quarantine list`")

@@ -22,7 +22,7 @@ from icedb_log.ingest.quarantine import (
     reason_key,
 )
 from icedb_log.jobs import RejectedBatch, StagedBatch
-from icedb_log.keys import TablePaths, parse_staged_key
+from icedb_log.keys import parse_staged_key
 from icedb_log.store.object_store import ObjectStore, delete_or_raise
 from icedb_log.store.table_store import TableStore
 
@@ -81,7 +81,7 @@ def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock
         if settled != "left":
             delete_or_raise(table.store, [batch.key])
         return settled
-    raise _unconfirmed(table.paths, batch.batch_id)
+    raise _unconfirmed(table, batch.batch_id)
 
 
 def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> Settled:
@@ -189,7 +189,7 @@ def _keep_conflict(table: TableStore, key: str, *, body: bytes, sha256: str, rea
             written = found.changed(quarantined_ms=clock.now_ms())
         if put_reason(table, name, written, replaces=found):
             return "conflict"
-    raise _unconfirmed(table.paths, name)
+    raise _unconfirmed(table, name)
 
 
 def _is_content_of(store: ObjectStore, found: StoredReason, sha256: str) -> bool:
@@ -204,8 +204,8 @@ def _is_content_of(store: ObjectStore, found: StoredReason, sha256: str) -> bool
     return hash_content(body, found.entry.payload_key.rpartition(".batch.")[2]) == sha256
 
 
-def _unconfirmed(paths: TablePaths, name: str) -> Unavailable:
+def _unconfirmed(table: TableStore, name: str) -> Unavailable:
     return Unavailable(
-        f"table {paths.name}: {reason_key(paths, name)} was not confirmed, or changed by others, "
+        f"table {table.name}: {reason_key(table.paths, name)} was not confirmed, or changed by others, "
         f"{MAX_REASON_ATTEMPTS} times; the next run goes on"
     )

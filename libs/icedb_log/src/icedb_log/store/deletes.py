@@ -131,92 +131,80 @@ def delete_in_batches(
     Raises:
         Unavailable: Not one key had a usable answer.
     """
-    run = _Run(keys, send, pace)
+    run = _Run(keys, pace)
     if len(keys) <= MAX_KEYS_PER_DELETE:
-        while not run.is_done:
+        while run.waiting:
             if pause_ms := pace.wait_ms():
                 clock.sleep_ms(pause_ms)
-            request = _Sent(run.take_batch(), pace.generation)
-            run.note(request, send(request.batch))
+            batch, generation = run.take_batch(), pace.generation
+            run.note(batch, generation, send(batch))
     else:
-        _send_some_at_once(run, pace, clock)
+        _send_some_at_once(run, send, pace=pace, clock=clock)
     report = run.report()
     if report.failed and not report.deleted and all(each.kind == "unanswered" for each in report.failed):
         raise Unavailable(f"none of {len(keys)} objects could be deleted; the first: {report.failed[0].reason}")
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A request that is on its way."""
-
-    batch: Sequence[str]
-    generation: int
-
-
-def _send_some_at_once(run: "_Run", pace: DeletePace, clock: Clock) -> None:
-    sent: dict[Future[BatchAnswer], _Sent] = {}
+def _send_some_at_once(
+    run: "_Run", send: Callable[[Sequence[str]], BatchAnswer], *, pace: DeletePace, clock: Clock
+) -> None:
+    sent: dict[Future[BatchAnswer], tuple[Sequence[str], int]] = {}
     with ThreadPoolExecutor(MAX_IN_FLIGHT, thread_name_prefix="icedb-delete") as pool:
-        while sent or not run.is_done:
-            if len(sent) < pace.limit and not run.is_done:
+        while sent or run.waiting:
+            if run.waiting and len(sent) < pace.limit:
                 pause_ms = pace.wait_ms()
                 if not pause_ms:
-                    request = _Sent(run.take_batch(), pace.generation)
-                    sent[pool.submit(run.send, request.batch)] = request
+                    request = run.take_batch(), pace.generation
+                    sent[pool.submit(send, request[0])] = request
                     continue
                 if not sent:
                     clock.sleep_ms(pause_ms)
                     continue
             for future in wait(sent, return_when=FIRST_COMPLETED).done:
-                run.note(sent.pop(future), future.result())
+                run.note(*sent.pop(future), future.result())
 
 
 class _Run:
     """The keys of one call: waiting for a request, failed, and by default gone."""
 
-    def __init__(self, keys: Sequence[str], send: Callable[[Sequence[str]], BatchAnswer], pace: DeletePace) -> None:
-        self.send = send
+    def __init__(self, keys: Sequence[str], pace: DeletePace) -> None:
+        self.waiting = deque(keys)
         self._keys = keys
         self._pace = pace
-        self._waiting = deque(keys)
         self._tries: dict[str, int] = {}
         self._failed: dict[str, FailedDelete] = {}
         self._overload_count = 0
         self._has_given_up = False
 
-    @property
-    def is_done(self) -> bool:
-        """Whether no key waits for a request."""
-        return not self._waiting
-
     def take_batch(self) -> Sequence[str]:
         """Take the keys of the next request. Those that were refused before come last."""
-        return [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_KEYS_PER_DELETE))]
+        return [self.waiting.popleft() for _ in range(min(len(self.waiting), MAX_KEYS_PER_DELETE))]
 
-    def note(self, request: _Sent, answer: BatchAnswer) -> None:
+    def note(self, batch: Sequence[str], generation: int, answer: BatchAnswer) -> None:
         """Take note of an answer; keys that may be sent again wait again."""
         if answer.overload is None:
-            self._pace.note_answer(request.generation)
-        elif self._pace.note_overload(request.generation):
+            self._pace.note_answer(generation)
+        elif self._pace.note_overload(generation):
             self._overload_count += 1
-        if len(answer.failed) < len(request.batch):
+        if len(answer.failed) < len(batch):
             self._overload_count = 0
         if self._failed:
-            for key in request.batch:
+            for key in batch:
                 self._failed.pop(key, None)
         for each in answer.failed:
             self._failed[each.key] = each
             tries = self._tries[each.key] = self._tries.get(each.key, 0) + 1
             if tries < MAX_TRIES.get(each.kind, 1) and not self._has_given_up:
-                self._waiting.append(each.key)
+                self.waiting.append(each.key)
         if answer.is_final or (answer.overload and self._overload_count >= MAX_TRIES[answer.overload]):
             self._give_up(answer.failed[0])
 
     def _give_up(self, why: FailedDelete) -> None:
         """Send nothing more; what waits has failed for the same reason."""
         self._has_given_up = True
-        while self._waiting:
-            key = self._waiting.popleft()
+        while self.waiting:
+            key = self.waiting.popleft()
             self._failed[key] = FailedDelete(key, why.reason, why.kind)
 
     def report(self) -> DeleteReport:

@@ -70,11 +70,8 @@ from icedb_log.store.s3_quirks import (
 )
 from icedb_log.store.stores import S3Options
 
-CONFLICT_ATTEMPTS: Final = 6
-"""How often a conditional write that is answered 409 is sent."""
-
-FIRST_CONFLICT_WAIT_MS: Final = 20
-"""Wait after the first 409; it doubles each time."""
+CONFLICT_WAITS_MS: Final = (20, 40, 80, 160, 320)
+"""How long to wait after each answer of 409 before a conditional write is sent again."""
 
 SINGLE_COPY_BYTES: Final = 64 * 1024 * 1024
 """Up to this size one request copies an object, well within a read timeout; above it parts are copied."""
@@ -337,15 +334,14 @@ class S3ObjectStore:
         """Send a conditional write, again only after a 409 (W2)."""
         check_key(key)
         client = self._open_clients().once
-        for wait_ms in _conflict_waits():
+        for wait_ms in (*CONFLICT_WAITS_MS, None):
             try:
                 answer = client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
-            except ClientError as error:
-                if status_of(error) != HTTP_CONFLICT or wait_ms is None:
+            except (BotoCoreError, ClientError) as error:
+                is_conflict = isinstance(error, ClientError) and status_of(error) == HTTP_CONFLICT
+                if not is_conflict or wait_ms is None:
                     raise explain_conditional_write(error, where=self._where, key=key) from error
                 self._clock.sleep_ms(wait_ms)
-            except BotoCoreError as error:
-                raise explain_conditional_write(error, where=self._where, key=key) from error
             else:
                 if not answer.get("ETag"):
                     raise CommitOutcomeUnknown(f"{key}: {self._where}: answered without an ETag; read it back (W2)")
@@ -396,10 +392,3 @@ class S3ObjectStore:
 def _condition(etag: str | None) -> dict[str, str]:
     """Return the condition of a read."""
     return {} if etag is None else {"IfMatch": etag}
-
-
-def _conflict_waits() -> Iterator[int | None]:
-    """Yield the wait after each attempt, ``None`` after the last."""
-    for attempt in range(CONFLICT_ATTEMPTS - 1):
-        yield FIRST_CONFLICT_WAIT_MS << attempt
-    yield None

@@ -6,7 +6,7 @@ partitions; all other markers of the log files involved are carried. The rows co
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from icedb_log.jobs import MergedGroup, MergeGroup
@@ -73,7 +73,7 @@ wrong or empty costs nothing, and again with what was read under it (F2): the se
 
 def list_partitions(view: LogView, paths: TablePaths) -> tuple[PartitionInfo, ...]:
     """Return all partitions with live data files, ascending by path. Pure."""
-    return tuple(_describe(path, markers) for path, markers in sorted(_by_partition(view, paths).items()))
+    return tuple(_describe(path, markers) for path, markers in by_partition(paths, fold(view).live).items())
 
 
 def remove_partitions(table: Table, choose: ChoosePartitions, *, dry_run: bool = False) -> RemovalResult:
@@ -106,20 +106,20 @@ def remove_partitions(table: Table, choose: ChoosePartitions, *, dry_run: bool =
 
 
 def _plan(view: LogView, paths: TablePaths, choose: ChoosePartitions) -> dict[str, list[FileMarker]]:
-    partitions = _by_partition(view, paths)
-    infos = tuple(_describe(path, markers) for path, markers in sorted(partitions.items()))
+    partitions = by_partition(paths, fold(view).live)
+    infos = tuple(_describe(path, markers) for path, markers in partitions.items())
     return {path: partitions[path] for path in sorted(choose(view, infos))}
 
 
-def _by_partition(view: LogView, paths: TablePaths) -> dict[str, list[FileMarker]]:
+def by_partition(paths: TablePaths, markers: Iterable[FileMarker]) -> dict[str, list[FileMarker]]:
+    """Return data files by their partition path, ascending by path. Pure."""
     partitions: dict[str, list[FileMarker]] = defaultdict(list)
-    for marker in fold(view).live:
+    for marker in markers:
         partitions[paths.partition_of(marker.path)].append(marker)
-    return partitions
+    return dict(sorted(partitions.items()))
 
 
-def _describe(path: str, markers: Iterable[FileMarker]) -> PartitionInfo:
-    markers = list(markers)
+def _describe(path: str, markers: Sequence[FileMarker]) -> PartitionInfo:
     counts = [marker.row_count for marker in markers]
     return PartitionInfo(
         path=path,

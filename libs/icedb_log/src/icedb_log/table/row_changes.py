@@ -9,17 +9,16 @@ rows that are left. Data files never change, so that what was counted before the
 only files that came later are counted under it.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, RowChange, RowChanger
-from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
 from icedb_log.merge.exchange import ExchangeCommit
 from icedb_log.model import FileMarker, Snapshot
+from icedb_log.table.partition_removal import by_partition
 from icedb_log.table.partitions import PartitionMatcher, read_partition_values
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -90,20 +89,18 @@ def delete_rows(table: Table, changer: RowChanger, condition: str, *, dry_run: b
         Unavailable: A server did not answer.
     """
     run = _Run(table, changer, RowChange("delete", condition))
-    counter = _RowCounter(run)
     snapshot = fold(table.read_log())
     run.check(snapshot)
-    hits = counter.find_hits(snapshot)
+    hits = run.find_hits(snapshot)
     if dry_run or not hits:
-        return _planned(table.paths, hits, counter=counter)
+        return run.describe(hits)
     with ExchangeCommit(table) as commit:
         run.check(commit.snapshot)
-        hits = counter.find_hits(commit.snapshot)
         merged: list[MergedGroup] = []
-        for group in run.rewrite(commit, _pack_hits(table.paths, hits, config=table.config)):
-            _require_counted(table.paths, group, counts=counter.counts)
+        for group in run.rewrite(commit, _pack_hits(table, run.find_hits(commit.snapshot))):
+            _require_counted(table, group, counts=run.counts)
             merged.append(group)
-        return _land(commit, merged, scanned_count=len(counter.counts))
+        return run.land(commit, merged)
 
 
 def rewrite_partitions(
@@ -129,23 +126,29 @@ def rewrite_partitions(
     run = _Run(table, changer, RowChange("rewrite", query))
     snapshot = fold(table.read_log())
     run.check(snapshot)
-    groups = _whole_partitions(table.paths, snapshot, matches)
+    groups = _whole_partitions(table, snapshot, matches)
     if dry_run or not groups:
-        return _planned(table.paths, [marker for group in groups for marker in group.inputs], counter=None)
+        return run.describe([marker for group in groups for marker in group.inputs])
     with ExchangeCommit(table) as commit:
         run.check(commit.snapshot)
-        merged = list(run.rewrite(commit, _whole_partitions(table.paths, commit.snapshot, matches)))
-        return _land(commit, merged, scanned_count=0)
+        return run.land(commit, list(run.rewrite(commit, _whole_partitions(table, commit.snapshot, matches))))
 
 
 class _Run:
-    """What a change needs from its beginning to its end."""
+    """A change from its beginning to its end.
+
+    Attributes:
+        counts: Of a deletion: how many rows it removes of each data file, by path. Each is counted once: they never
+            change. How a condition reads them does, when a column becomes wider: then all are counted again.
+    """
 
     def __init__(self, table: Table, changer: RowChanger, change: RowChange) -> None:
         self.table: Final = table
         self.changer: Final = changer
         self.change: Final = change
+        self.counts: Final[dict[str, int]] = {}
         self._checked_schema: Mapping[str, str] | None = None
+        self._counted_schema: Mapping[str, str] = {}
 
     def check(self, snapshot: Snapshot) -> None:
         """Let the engine check the change, once for each schema. Raises InvalidRequest."""
@@ -174,33 +177,20 @@ class _Run:
             "a time (a condition on the partition columns), or raise orphan_age_ms"
         )
 
-
-class _RowCounter:
-    """Counts the rows that a deletion removes, each data file once: they never change.
-
-    How a condition reads them does, when a column becomes wider: then all files are counted again.
-    """
-
-    def __init__(self, run: _Run) -> None:
-        self.counts: Final[dict[str, int]] = {}
-        self._run: Final = run
-        self._schema: Mapping[str, str] = {}
-
     def find_hits(self, snapshot: Snapshot) -> list[FileMarker]:
-        """Return the live data files that hold such rows, ascending by path."""
-        run, table = self._run, self._run.table
-        if any(snapshot.schema[column] != sql_type for column, sql_type in self._schema.items()):
+        """Return the live data files that hold rows that a deletion removes, ascending by path."""
+        table = self.table
+        if any(snapshot.schema[column] != sql_type for column, sql_type in self._counted_schema.items()):
             self.counts.clear()
-        self._schema = snapshot.schema
-        candidates = run.changer.select_files(table.paths, table.config, run.change, snapshot.live)
+        self._counted_schema = snapshot.schema
+        candidates = self.changer.select_files(table.paths, table.config, self.change, snapshot.live)
         unknown = [marker for marker in candidates if marker.path not in self.counts]
         for files in _batched(unknown, MAX_FILES_PER_COUNT):
-            run.table.check_alive()
-            counts = run.changer.count_rows(
-                CountJob(
-                    run.table.paths, run.table.config, snapshot.schema, run.change, tuple(files), run.table.check_alive
-                )
+            table.check_alive()
+            job = CountJob(
+                table.paths, table.config, snapshot.schema, self.change, tuple(files), check_alive=table.check_alive
             )
+            counts = self.changer.count_rows(job)
             if len(counts) != len(files):
                 raise InvariantViolated(
                     f"table {table.name}: rows were to be counted in {len(files)} data files, and {len(counts)} "
@@ -209,13 +199,43 @@ class _RowCounter:
             self.counts.update((marker.path, count) for marker, count in zip(files, counts, strict=True))
         return [marker for marker in snapshot.live if self.counts.get(marker.path, 0)]
 
+    def describe(self, inputs: Sequence[FileMarker]) -> ChangeResult:
+        """Say what becomes of some files, before that."""
+        return ChangeResult(
+            file_count=len(inputs),
+            rows_read=sum(marker.row_count or 0 for marker in inputs),
+            rows_removed=sum(self.counts.get(marker.path, 0) for marker in inputs),
+            scanned_count=len(self.counts),
+            partitions=tuple(sorted({self.table.paths.partition_of(marker.path) for marker in inputs})),
+            removed_paths=tuple(sorted(marker.path for marker in inputs)),
+            input_bytes=sum(marker.size_bytes for marker in inputs),
+        )
 
-def _pack_hits(paths: TablePaths, hits: Iterable[FileMarker], *, config: TableConfig) -> list[MergeGroup]:
+    def land(self, commit: ExchangeCommit, merged: Sequence[MergedGroup]) -> ChangeResult:
+        """Commit all groups at once."""
+        found = self.describe([marker for group in merged for marker in group.group.inputs])
+        if not merged:
+            return found  # another run has removed what was there before the fence
+        committed = commit.land(merged, may_change_rows=True)
+        outputs = [marker for group in merged for marker in group.outputs]
+        rows_read = sum(group.rows_read for group in merged)
+        return replace(
+            found,
+            committed_key=committed.key,
+            commit_ms=committed.time_ms,
+            output_count=len(outputs),
+            rows_read=rows_read,
+            rows_removed=rows_read - sum(marker.row_count or 0 for marker in outputs),
+            output_bytes=sum(marker.size_bytes for marker in outputs),
+        )
+
+
+def _pack_hits(table: Table, hits: Iterable[FileMarker]) -> list[MergeGroup]:
     """Cut the files of each partition into groups of at most the target size; a larger file is one by itself."""
     return [
         MergeGroup(partition, tuple(sorted(inputs, key=lambda marker: marker.path)))
-        for partition, markers in sorted(_by_partition(paths, hits).items())
-        for inputs in _pack(markers, config=config)
+        for partition, markers in by_partition(table.paths, hits).items()
+        for inputs in _pack(markers, config=table.config)
     ]
 
 
@@ -233,65 +253,23 @@ def _pack(markers: Iterable[FileMarker], *, config: TableConfig) -> Iterator[lis
         yield group
 
 
-def _whole_partitions(paths: TablePaths, snapshot: Snapshot, matches: PartitionMatcher) -> list[MergeGroup]:
+def _whole_partitions(table: Table, snapshot: Snapshot, matches: PartitionMatcher) -> list[MergeGroup]:
     return [
         MergeGroup(partition, tuple(markers))
-        for partition, markers in sorted(_by_partition(paths, snapshot.live).items())
+        for partition, markers in by_partition(table.paths, snapshot.live).items()
         if matches.matches(read_partition_values(partition))
     ]
 
 
-def _by_partition(paths: TablePaths, markers: Iterable[FileMarker]) -> dict[str, list[FileMarker]]:
-    partitions: dict[str, list[FileMarker]] = defaultdict(list)
-    for marker in markers:
-        partitions[paths.partition_of(marker.path)].append(marker)
-    return partitions
-
-
-def _require_counted(paths: TablePaths, merged: MergedGroup, *, counts: Mapping[str, int]) -> None:
+def _require_counted(table: Table, merged: MergedGroup, *, counts: Mapping[str, int]) -> None:
     """What the engine removed is what had been counted, file by file, before anything was written (M3)."""
     counted = sum(counts[marker.path] for marker in merged.group.inputs)
     if merged.rows_removed != counted:
         raise InvariantViolated(
-            f"table {paths.name}: partition {merged.group.partition or '(none)'}: {counted} rows were counted that the "
+            f"table {table.name}: partition {merged.group.partition or '(none)'}: {counted} rows were counted that the "
             f"condition removes, and {merged.rows_removed} were removed; nothing was committed (a condition that "
             "depends on the time or on chance cannot be used)"
         )
-
-
-def _land(commit: ExchangeCommit, merged: Sequence[MergedGroup], *, scanned_count: int) -> ChangeResult:
-    if not merged:
-        return ChangeResult(scanned_count=scanned_count)  # another run has removed what was there before the fence
-    committed = commit.land(merged, may_change_rows=True)
-    inputs = [marker for group in merged for marker in group.group.inputs]
-    outputs = [marker for group in merged for marker in group.outputs]
-    rows_read = sum(group.rows_read for group in merged)
-    return ChangeResult(
-        committed_key=committed.key,
-        commit_ms=committed.time_ms,
-        file_count=len(inputs),
-        output_count=len(outputs),
-        rows_read=rows_read,
-        rows_removed=rows_read - sum(marker.row_count or 0 for marker in outputs),
-        scanned_count=scanned_count,
-        partitions=tuple(sorted({group.group.partition for group in merged})),
-        removed_paths=tuple(sorted(marker.path for marker in inputs)),
-        input_bytes=sum(marker.size_bytes for marker in inputs),
-        output_bytes=sum(marker.size_bytes for marker in outputs),
-    )
-
-
-def _planned(paths: TablePaths, inputs: Sequence[FileMarker], *, counter: _RowCounter | None) -> ChangeResult:
-    counts = {} if counter is None else counter.counts
-    return ChangeResult(
-        file_count=len(inputs),
-        rows_read=sum(marker.row_count or 0 for marker in inputs),
-        rows_removed=sum(counts.get(marker.path, 0) for marker in inputs),
-        scanned_count=len(counts),
-        partitions=tuple(sorted({paths.partition_of(marker.path) for marker in inputs})),
-        removed_paths=tuple(sorted(marker.path for marker in inputs)),
-        input_bytes=sum(marker.size_bytes for marker in inputs),
-    )
 
 
 def _batched(values: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
