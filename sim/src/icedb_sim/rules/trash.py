@@ -5,18 +5,23 @@ from typing import Any, Final
 from icedb_log.clean.purge import PurgeResult
 from icedb_log.table.stored_config import read_table_config
 
-from icedb_sim.rules.mutations import Switch, answers, around, breaks, is_now, seen_with, with_arguments
+from icedb_sim.rules.mutations import Switch, answers, around, breaks, is_now, seen_with
 
 _RUN: Final = "clean.purge:PurgeRun."
-_REQUIRE_PURGED: Final = "table.drop_mark:require_purged"
+_REQUIRE_PURGED: Final = "table.stored_config:require_purged"
 
 
 def _by_mark(**other: object) -> Switch:
     """Let a name be asked for as if the mark of its dropped table said something else."""
-    return around(
-        _REQUIRE_PURGED,
-        lambda original, name, mark, **kwargs: original(name, mark.model_copy(update=other), **kwargs),
-    )
+
+    def ask(original: Any, config: Any, info: Any, **kwargs: Any) -> None:
+        original(config.model_copy(update={"dropped": config.dropped.model_copy(update=other)}), info, **kwargs)
+
+    return around(_REQUIRE_PURGED, ask)
+
+
+def _without_grace(original: Any, config: Any, info: Any, **kwargs: Any) -> None:
+    original(config.model_copy(update={"log_grace_ms": 0}), info, **kwargs)
 
 
 def _is_over_at_once(original: Any, table: Any, config: Any, mark: Any, **kwargs: Any) -> Any:
@@ -88,7 +93,7 @@ TRASH_RULES: Final = seen_with(
     breaks(
         "T6",
         "a name is free as soon as its table is purged",
-        with_arguments(_REQUIRE_PURGED, log_grace_ms=0),
+        around(_REQUIRE_PURGED, _without_grace),
         profile="sleepypurgers",
         by="tests/simulation/test_found_by_simulation.py::test_t6_the_name_is_not_free_while_a_flush_of_the_old_table_may_delete_what_is_sent_again",
     ),

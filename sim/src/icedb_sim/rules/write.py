@@ -153,7 +153,7 @@ WRITE_RULES: Final = (
     breaks(
         "W3",
         "old work is committed all the same",
-        answers("stopwatch:Stopwatch.require_within", None),
+        answers("table.commit:Stopwatch.require_within", None),
         profile="sleepyintents",
     ),
     breaks(

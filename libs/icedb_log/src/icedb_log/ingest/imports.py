@@ -44,9 +44,8 @@ from icedb_log.ingest.import_records import (
 from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.log.fold import union_schema
 from icedb_log.model import EMPTY, LogView
-from icedb_log.stopwatch import Stopwatch
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.commit import Added, AppendCommit
+from icedb_log.table.commit import Added, AppendCommit, Stopwatch
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig, check_column_name
 from icedb_log.units import MIB

@@ -4,9 +4,13 @@ Accepting a batch is one conditional PUT under the batch's own id. Nothing else 
 nothing but a commit, a refusal (quarantine) or rule J2 takes it away again.
 """
 
+import threading
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+from cachetools import LRUCache
 
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
@@ -17,11 +21,12 @@ from icedb_log.jobs import StagedBatch
 from icedb_log.keys import StagingFormat, parse_staged_key
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import TableConfigs
+from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 
-MAX_STAGE_ATTEMPTS = 3
+MAX_STAGE_ATTEMPTS: Final = 3
+_MAX_KNOWN_TABLES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,15 @@ def find_staged(table: TableStore, batch_ids: Collection[str]) -> Mapping[str, t
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The last answer of a table's configuration; none: there is no such table, and why."""
+
+    read_ms: int
+    config: TableConfig | None
+    problem: str
+
+
 class Acceptance:
     """Knows which tables take batches: the rules of every front end and client. Thread-safe.
 
@@ -147,19 +161,36 @@ class Acceptance:
     def __init__(self, warehouse: Warehouse, *, clock: Clock, max_age_ms: int, missing_age_ms: int = 0) -> None:
         self.warehouse = warehouse
         self.pressure = PressureGate(warehouse.store, clock=clock)
-        self._configs = TableConfigs(warehouse.store, clock=clock, max_age_ms=max_age_ms, missing_age_ms=missing_age_ms)
+        self._clock = clock
+        self._max_age_ms = max_age_ms
+        self._missing_age_ms = missing_age_ms
+        self._known: LRUCache[str, _Known] = LRUCache(_MAX_KNOWN_TABLES)
+        self._lock = threading.Lock()
 
     def config(self, table: str) -> TableConfig:
-        """Return the configuration of a table for batches.
+        """Return the configuration of a table for batches. At most one small GET.
 
         Raises:
             InvalidRequest: Not a table's name, or the table is a view.
             NotFound: No such table.
+            UnsupportedFormat: A configuration that this release does not understand.
             Unavailable: The store did not answer.
         """
-        config = self._configs.config(self.warehouse.table(table).paths)
-        require_takes_batches(config)
-        return config
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            known = self._known.get(table)
+        if known is None or now_ms - known.read_ms > (self._max_age_ms if known.config else self._missing_age_ms):
+            try:
+                known = _Known(now_ms, read_table_config(self.warehouse.table(table)), "")
+            except NotFound as error:
+                known = _Known(now_ms, None, str(error))
+            if known.config is not None or self._missing_age_ms:
+                with self._lock:
+                    self._known[table] = known
+        if known.config is None:
+            raise NotFound(known.problem)
+        require_takes_batches(known.config)
+        return known.config
 
     def check(self, table: str) -> TableConfig:
         """Return the configuration of a table that takes batches now.

@@ -22,7 +22,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import Final, Self
 
-from icedb_log.errors import CommitConflict, Fenced, IceDBError
+from icedb_log.clock import Clock
+from icedb_log.errors import CommitConflict, Fenced, IceDBError, Unavailable
 from icedb_log.keys import Role
 from icedb_log.log.fence import Committed, HeldFence, acquire_fence
 from icedb_log.log.fence_watch import FenceWatch
@@ -30,8 +31,26 @@ from icedb_log.log.fold import union_schema
 from icedb_log.log.invariants import require_append, require_schema_carried
 from icedb_log.log.widening import LoggedSchema, grow_schema, state_inexact
 from icedb_log.model import EMPTY, FeedState, FileMarker, LogFile, LogHeads, LogView
-from icedb_log.stopwatch import Stopwatch
 from icedb_log.table.table import Table
+
+
+class Stopwatch:
+    """Guards rule W3: a data file that was written long ago is not committed any more."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall_ms = clock.now_ms()
+        self._monotonic_ms = clock.monotonic_ms()
+
+    def require_within(self, limit_ms: int, *, table: str) -> None:
+        """Raise Unavailable if more than ``limit_ms`` passed, by the wall clock or the monotonic one."""
+        elapsed_ms = max(self._clock.now_ms() - self._wall_ms, self._clock.monotonic_ms() - self._monotonic_ms)
+        if elapsed_ms > limit_ms:
+            # W3: the orphan sweep may be about to delete these files; half the orphan age is the margin.
+            raise Unavailable(
+                f"table {table}: the data files were written over {elapsed_ms} ms, more than half the orphan age "
+                f"({limit_ms} ms); not committed. Use smaller runs, or raise orphan_age_ms"
+            )
 
 
 class Commit:

@@ -12,12 +12,11 @@ When a table was dropped is the LastModified of ``table.json``, by the store's c
 marked one.
 """
 
-from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from icedb_log.errors import InvalidRequest
+from icedb_log.clock import format_ms
 from icedb_log.texts import Text
 
 DropState = Literal["trash", "purging", "purged"]
@@ -27,7 +26,6 @@ MAX_NOTE_CHARS: Final = 2000
 
 BELIEVED_MS: Final = 10_000
 """How long who answers many readers believes that a table is there; it stays in the trash for as much longer (T1)."""
-_MINUTE_MS: Final = 60_000
 
 
 class Dropped(BaseModel):
@@ -60,7 +58,7 @@ def describe_missing(name: str) -> str:
 def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
     """Return what whoever asks for a dropped table is told: since when, and what to do."""
     who = f" by {mark.dropped_by}" if mark.dropped_by else ""
-    since = f"{_format_time(mark.dropped_ms or modified_ms)}{who}"
+    since = f"{format_ms(mark.dropped_ms or modified_ms)}{who}"
     if mark.state == "trash":
         return f"table {name!r} was dropped at {since} and is in the trash; `icedb table undrop {name}` brings it back"
     if mark.state == "purging":
@@ -69,45 +67,3 @@ def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
             "`icedb table trash` shows how far that is"
         )
     return f"table {name!r} does not exist: it was dropped at {since} and purged; see `icedb table list`"
-
-
-def require_purged(
-    name: str, mark: Dropped, *, modified_ms: int, age_ms: int, seal_age_ms: int, log_grace_ms: int
-) -> None:
-    """Refuse a new table in place of a dropped one that is not purged for certain (T6).
-
-    Args:
-        name: Of both.
-        mark: Of the dropped one.
-        modified_ms: When its ``table.json`` was written last, unix ms by the store's clock.
-        age_ms: How long ago that is, by the same clock.
-        seal_age_ms: Its seal age: nothing that was under way lives longer (F4).
-        log_grace_ms: Its grace period of log files: no batch may be staged again for longer (I3).
-
-    Raises:
-        InvalidRequest: It is not; the message says what to do.
-    """
-    if mark.state != "purged":
-        raise InvalidRequest(
-            f"{describe_drop(name, mark, modified_ms=modified_ms)}; until it is purged no other table can have its "
-            f"name (`icedb table drop {name} --force` purges it)"
-        )
-    # WARN: T6: a flush has committed a batch, or refused it, and sleeps before it deletes the staged copy. With --force
-    # there is a new table at once, the producer sends the batch again, and the flush deletes what was accepted.
-    wait_ms = (mark.dropped_ms or modified_ms) + log_grace_ms - modified_ms - age_ms
-    if wait_ms > 0:
-        raise InvalidRequest(
-            f"table {name!r} was dropped just now: workers may still delete what was sent to it, and producers send "
-            f"again; the name is free in {-(-wait_ms // _MINUTE_MS)} minutes; take another one until then"
-        )
-    # WARN: T5: a run of the purge that was cut off may be asleep just before its last deletes, of names that can come
-    # again, such as a pin's. Nothing sleeps for longer than a seal is kept.
-    if mark.purgers and age_ms < seal_age_ms:
-        raise InvalidRequest(
-            f"table {name!r} was purged, but a run of the purge was cut off, whose last deletes may still be under "
-            f"way: the name is free in {(seal_age_ms - age_ms) // _MINUTE_MS + 1} minutes; take another one"
-        )
-
-
-def _format_time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -4,24 +4,19 @@ Owns the bytes. A configuration is created by one conditional PUT, and in place 
 the ETag of what it replaces (T6): two creators never both win.
 """
 
-import threading
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from cachetools import LRUCache
 from pydantic import ValidationError
 
-from icedb_log.clock import Clock
 from icedb_log.errors import Fenced, InvalidRequest, NotFound, PreconditionFailed, Unavailable, UnsupportedFormat
 from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import describe_drop, describe_missing, require_purged
+from icedb_log.table.drop_mark import describe_drop, describe_missing
 from icedb_log.table.table_config import TableConfig, first_message
-
-MAX_KNOWN_TABLES: Final = 10_000
+from icedb_log.units import MINUTE_MS
 
 _MAX_RENEWALS: Final = 4
 _parse: Final = lru_cache(maxsize=256)(TableConfig.model_validate_json)
@@ -101,55 +96,6 @@ def renew_table_config(table: TableStore) -> TableConfig:
     raise Unavailable(f"table {table.name}: others changed {key} {_MAX_RENEWALS} times; try again later")
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    read_ms: int
-    config: TableConfig | None
-    problem: str
-
-
-class TableConfigs:
-    """Remembers the configurations of tables for those who stage batches. Thread-safe.
-
-    Args:
-        store: The object store.
-        clock: Measures ages.
-        max_age_ms: How old the answer for a table that exists may be.
-        missing_age_ms: How old the answer may be that there is none: somebody may be creating it; 0: ask again.
-    """
-
-    def __init__(self, store: ObjectStore, *, clock: Clock, max_age_ms: int, missing_age_ms: int = 0) -> None:
-        self._store = store
-        self._clock = clock
-        self._max_age_ms = max_age_ms
-        self._missing_age_ms = missing_age_ms
-        self._known: LRUCache[str, _Known] = LRUCache(MAX_KNOWN_TABLES)
-        self._lock = threading.Lock()
-
-    def config(self, paths: TablePaths) -> TableConfig:
-        """Return the table's configuration. At most one small GET.
-
-        Raises:
-            NotFound: No such table.
-            UnsupportedFormat: A configuration that this release does not understand.
-            Unavailable: The store did not answer.
-        """
-        now_ms = self._clock.monotonic_ms()
-        with self._lock:
-            known = self._known.get(paths.prefix)
-        if known is None or now_ms - known.read_ms > (self._max_age_ms if known.config else self._missing_age_ms):
-            try:
-                known = _Known(now_ms, read_table_config(TableStore(self._store, paths)), "")
-            except NotFound as error:
-                known = _Known(now_ms, None, str(error))
-            if known.config is not None or self._missing_age_ms:
-                with self._lock:
-                    self._known[paths.prefix] = known
-        if known.config is None:
-            raise NotFound(known.problem)
-        return known.config
-
-
 def decode_table_config(paths: TablePaths, body: bytes) -> TableConfig:
     """Read a configuration from its bytes. Raises UnsupportedFormat."""
     try:
@@ -183,21 +129,49 @@ def create_table(table: TableStore, config: TableConfig) -> None:
 def _replace_purged(table: TableStore, config: TableConfig) -> bool:
     """Create a table in place of one that was purged; return whether there was one, and still is."""
     found, info = load_any_config(table)
-    mark = found.dropped
-    if mark is None:
+    if found.dropped is None:
         return False
     age_ms = table.store.list_page(table.paths.config_key, limit=1).store_now_ms - info.modified_ms
-    require_purged(
-        config.name,
-        mark,
-        modified_ms=info.modified_ms,
-        age_ms=age_ms,
-        seal_age_ms=found.seal_age_ms,
-        log_grace_ms=found.log_grace_ms,
-    )
+    require_purged(found, info, age_ms=age_ms)
+    body = encode_table_config(config.model_copy(update={"incarnation": found.dropped.drop_id}))
     try:
-        body = encode_table_config(config.model_copy(update={"incarnation": mark.drop_id}))
         table.store.put_if_match(table.paths.config_key, body, etag=info.etag)
     except PreconditionFailed:
         return False
     return True
+
+
+def require_purged(config: TableConfig, info: ObjectInfo, *, age_ms: int) -> None:
+    """Refuse a new table in place of a dropped one that is not purged for certain (T6).
+
+    Args:
+        config: Of the dropped one.
+        info: Of its ``table.json``.
+        age_ms: How long ago that was written last, by the store's clock.
+
+    Raises:
+        InvalidRequest: It is not; the message says what to do.
+    """
+    name, mark, modified_ms = config.name, config.dropped, info.modified_ms
+    if mark is None:
+        return
+    if mark.state != "purged":
+        raise InvalidRequest(
+            f"{describe_drop(name, mark, modified_ms=modified_ms)}; until it is purged no other table can have its "
+            f"name (`icedb table drop {name} --force` purges it)"
+        )
+    # WARN: T6: a flush has committed a batch, or refused it, and sleeps before it deletes the staged copy. With --force
+    # there is a new table at once, the producer sends the batch again, and the flush deletes what was accepted.
+    wait_ms = (mark.dropped_ms or modified_ms) + config.log_grace_ms - modified_ms - age_ms
+    if wait_ms > 0:
+        raise InvalidRequest(
+            f"table {name!r} was dropped just now: workers may still delete what was sent to it, and producers send "
+            f"again; the name is free in {-(-wait_ms // MINUTE_MS)} minutes; take another one until then"
+        )
+    # WARN: T5: a run of the purge that was cut off may be asleep just before its last deletes, of names that can come
+    # again, such as a pin's. Nothing sleeps for longer than a seal is kept.
+    if mark.purgers and age_ms < config.seal_age_ms:
+        raise InvalidRequest(
+            f"table {name!r} was purged, but a run of the purge was cut off, whose last deletes may still be under "
+            f"way: the name is free in {(config.seal_age_ms - age_ms) // MINUTE_MS + 1} minutes; take another one"
+        )
