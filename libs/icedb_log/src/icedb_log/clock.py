@@ -17,6 +17,8 @@ from typing import Final, Protocol
 from icedb_log.errors import InvalidRequest
 
 UUID_VERSION_OF_BATCHES = 7
+_TIME_DIGITS: Final = 12
+_UUID7_HEX: Final = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 _BATCH_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -79,12 +81,13 @@ def make_uuid7_hex(unix_ms: int, random_bits: int) -> str:
 
 
 def uuid7_hex_ms(value: str) -> int | None:
-    """Return the unix milliseconds inside 32 hex digits of a UUIDv7; ``None``: it is none."""
-    try:
-        found = uuid.UUID(hex=value)
-    except ValueError:
-        return None
-    return found.int >> 80 if found.version == UUID_VERSION_OF_BATCHES else None
+    """Return the unix milliseconds inside 32 lower-case hex digits of a UUIDv7; ``None``: it is none."""
+    return int(value[:_TIME_DIGITS], 16) if _UUID7_HEX.fullmatch(value) else None
+
+
+def with_time(uuid7_hex: str, unix_ms: int) -> str:
+    """Return an id as of :meth:`Clock.new_id` with another time in it."""
+    return f"{unix_ms:0{_TIME_DIGITS}x}{uuid7_hex[_TIME_DIGITS:]}"
 
 
 def parse_uuid7_ms(batch_id: str) -> int:

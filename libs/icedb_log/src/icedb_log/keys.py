@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
-from icedb_log.clock import parse_uuid7_ms
+from icedb_log.clock import parse_uuid7_ms, uuid7_hex_ms
 from icedb_log.errors import CorruptLog, InvalidRequest
 
 Role = Literal["ingest", "merge"]
@@ -25,7 +25,6 @@ _LOG_NAME: Final = re.compile(
 )
 _AUDIT_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<run>[0-9a-f]{32})(_(?P<part>[0-9]{5}))?\.jsonl")
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_]+=[A-Za-z0-9._-]*(/[A-Za-z0-9_]+=[A-Za-z0-9._-]*)*")
-_UUID7_HEX: Final = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 MAX_MS: Final = 9_999_999_999_999
 
 StagingFormat = Literal[
@@ -241,8 +240,7 @@ def file_time_ms(key: str) -> int | None:
 
     Data files of IceDB are named by :meth:`icedb_log.clock.Clock.new_id`; files that others put there may be not.
     """
-    name = key.rpartition("/")[2].removesuffix(".parquet")
-    return int(name[:12], 16) if _UUID7_HEX.fullmatch(name) else None
+    return uuid7_hex_ms(key.rpartition("/")[2].removesuffix(".parquet"))
 
 
 @lru_cache(maxsize=4096)

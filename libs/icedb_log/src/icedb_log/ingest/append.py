@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.clock import Clock, format_ms, parse_uuid7_ms
+from icedb_log.clock import Clock, format_ms, parse_uuid7_ms, with_time
 from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, Overloaded, Unavailable
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.pressure import MAX_LOG_FILES
@@ -167,7 +167,7 @@ def _require_young_files(table: Table, job: AppendJob) -> None:
 
 def make_batch_id(clock: Clock, *, store_now_ms: int) -> str:
     """Return a fresh batch id whose time is the store's: however wrong this host's clock is, it is young (A2)."""
-    return str(uuid.UUID(hex=f"{store_now_ms:012x}{clock.new_id()[12:]}"))
+    return str(uuid.UUID(hex=with_time(clock.new_id(), store_now_ms)))
 
 
 def check_columns(table: Table, columns: Mapping[str, str], *, known: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
-from icedb_log.clock import Clock, format_ms, make_uuid7_hex
+from icedb_log.clock import Clock, format_ms, with_time
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.store.object_store import ObjectStore
 
@@ -33,9 +33,6 @@ WINDOW_MS: Final = 30_000
 
 PAUSE_MS: Final = 100
 """Both clocks of this host are read one after the other; with more in between they are not compared."""
-
-_TIME_HEX: Final = 12
-"""Hex digits of the time in an id."""
 
 
 def check_has_come(table: str, name: str, time_ms: int, *, store_now_ms: int) -> None:
@@ -281,8 +278,7 @@ class AlignedClock:
 
     def new_id(self) -> str:
         """Return a fresh id with the store's time."""
-        random_bits = int(self._clock.new_id()[_TIME_HEX:], 16)
-        return make_uuid7_hex(self.now_ms(), _random_part(random_bits))
+        return with_time(self._clock.new_id(), self.now_ms())
 
     def _note(self, skew_ms: int) -> None:
         self._skew_ms = skew_ms
@@ -297,10 +293,3 @@ class AlignedClock:
             self._store.list_page("", limit=1)
         except IceDBError:
             return  # then as it was: whoever stages the batch next hears of it
-
-
-def _random_part(low_bits: int) -> int:
-    """Return the 74 random bits of a UUIDv7 whose lowest 80 bits these are: without version and variant."""
-    rand_a = (low_bits >> 64) & 0xFFF
-    rand_b = low_bits & ((1 << 62) - 1)
-    return rand_a << 62 | rand_b
