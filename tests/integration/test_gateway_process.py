@@ -49,12 +49,3 @@ def test_a_stop_lets_a_file_end_and_the_log_has_no_secrets(tmp_path):
     assert '"outcome": "ok"' in log[0]
     assert "a-secret" not in log[0]
     assert "Traceback" not in log[0]
-
-
-def test_without_an_access_file_it_serves_this_machine_only(tmp_path):
-    (tmp_path / "warehouse").mkdir()
-    process = start(tmp_path, ICEDB_GATEWAY_HOST="0.0.0.0")
-    _, log = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 2
-    assert "ICEDB_ACCESS_FILE is not set" in log
-    assert "Traceback" not in log

@@ -10,6 +10,8 @@ import threading
 
 import psutil
 import pytest
+from icedb_janitor.__main__ import serve
+from icedb_janitor.settings import JanitorSettings
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.names import JANITOR_VACUUM
@@ -18,6 +20,7 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
+from icedb_service.main import run_main
 from icedb_service.metrics import MetricMaker, make_registry
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
@@ -71,11 +74,22 @@ def running(command, env, cwd):
         process.stderr.close()
 
 
-def ends_with(command, env, cwd):
-    done = subprocess.run(
-        [sys.executable, *command], env=env, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    return done.returncode, done.stderr
+@pytest.fixture
+def ends_with(env, monkeypatch, capfd):
+    """Runs what ``python -m icedb_janitor`` runs, here, to the error that ends it; returns its code and its words."""
+    monkeypatch.setattr("icedb_service.main.configure_logging", lambda *_settings, **_names: None)
+
+    def ends_with(settings):
+        for name in list(os.environ):
+            if name.startswith(("ICEDB_", "AWS_")):
+                monkeypatch.delenv(name)
+        for name in {name for name in env if name.startswith("ICEDB_")} | settings.keys():
+            monkeypatch.setenv(name, settings.get(name, env.get(name)))
+        with pytest.raises(SystemExit) as left:
+            run_main(JanitorSettings, "janitor", serve)
+        return left.value.code, capfd.readouterr().err
+
+    return ends_with
 
 
 @pytest.mark.parametrize(
@@ -87,14 +101,14 @@ def ends_with(command, env, cwd):
         ({"ICEDB_STORE": "s3://bucket", "ICEDB_S3_ENDPOINT": "minio:9000"}, "icedb janitor: S3 endpoint 'minio:9000'"),
     ],
 )
-def test_bad_settings_end_the_process_with_one_line(env, tmp_path, settings, message):
-    code, errors = ends_with(["-m", "icedb_janitor"], env | settings, tmp_path)
+def test_bad_settings_end_the_process_with_one_line(ends_with, settings, message):
+    code, errors = ends_with(settings)
     assert code == 2
     assert errors.startswith(message)
     assert errors.count("\n") == 1
 
 
-def test_a_store_that_ignores_conditions_is_refused(env, tmp_path, s3_server_without_conditions):
+def test_a_store_that_ignores_conditions_is_refused(ends_with, s3_server_without_conditions):
     server = s3_server_without_conditions
     settings = {
         "ICEDB_STORE": f"s3://{server.bucket}/start",
@@ -102,18 +116,18 @@ def test_a_store_that_ignores_conditions_is_refused(env, tmp_path, s3_server_wit
         "AWS_ACCESS_KEY_ID": "dev",
         "AWS_SECRET_ACCESS_KEY": "dev",
     }
-    code, errors = ends_with(["-m", "icedb_janitor"], env | settings, tmp_path)
+    code, errors = ends_with(settings)
     assert code == 2
     assert "Traceback" not in errors
     assert "condition" in errors.splitlines()[-1]
 
 
-def test_a_metrics_port_that_is_taken_is_named(env, tmp_path):
+def test_a_metrics_port_that_is_taken_is_named(ends_with):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        code, errors = ends_with(["-m", "icedb_janitor"], env | {"ICEDB_METRICS_PORT": str(port)}, tmp_path)
+        code, errors = ends_with({"ICEDB_METRICS_PORT": str(port)})
     assert code == 1
     assert errors.startswith(f"icedb janitor: cannot serve metrics on 127.0.0.1:{port}")
     assert errors.count("\n") == 1
