@@ -31,13 +31,7 @@ MAX_DETAILS_CHARS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class CallStatus:
-    """How a call ends.
-
-    Attributes:
-        code: Status code.
-        details: For people.
-        trailing_metadata: Names to values.
-    """
+    """How a call ends."""
 
     code: grpc.StatusCode
     details: str
@@ -74,11 +68,7 @@ def _retry_info(code: grpc.StatusCode, details: str, retry_after_ms: int) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands in for a request.
-
-    Attributes:
-        size_bytes: Of what came.
-    """
+    """Stands in for a request."""
 
     size_bytes: int
 
@@ -153,11 +143,7 @@ class GrpcServerOptions:
 
 
 class GrpcServer:
-    """A started asyncio server with health and reflection. Use :meth:`start`.
-
-    Attributes:
-        port: The port it listens on.
-    """
+    """A started asyncio server with health and reflection. Use :meth:`start`."""
 
     def __init__(self, server: Any, servicer: BoundedHealth, service: str, port: int) -> None:
         self.port = port

@@ -210,11 +210,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
 
 class HttpServer:
-    """A started server. Use :meth:`start`.
-
-    Attributes:
-        port: The port it listens on.
-    """
+    """A started server. Use :meth:`start`."""
 
     def __init__(self, server: uvicorn.Server, listener: socket.socket) -> None:
         self.port = int(listener.getsockname()[1])
@@ -371,8 +367,13 @@ class LoopHealth:
 
     def checks(self) -> HealthChecks:
         """What ``/healthz`` and ``/readyz`` look at."""
+        draining = "this process is about to stop"
         return HealthChecks(
-            alive={"loop": self._check_loop}, ready={"store": self._check_store, "draining": self._check_draining}
+            alive={"loop": self._check_loop},
+            ready={
+                "store": lambda: _require_none(self._problem),
+                "draining": lambda: _require_none(draining if self._is_draining else ""),
+            },
         )
 
     async def run(self) -> None:
@@ -414,21 +415,14 @@ class LoopHealth:
         if silent_ms > LONGEST_PAUSE_MS:
             raise Unavailable(f"the event loop has not come round for {silent_ms} ms")
 
-    def _check_store(self) -> None:
-        if self._problem:
-            raise Unavailable(self._problem)
 
-    def _check_draining(self) -> None:
-        if self._is_draining:
-            raise Unavailable("this process is about to stop")
+def _require_none(problem: str) -> None:
+    if problem:
+        raise Unavailable(problem)
 
 
 class MetricsServer(ServerThread):
-    """Serves metrics and health until it is stopped, or the process ends. Made by :func:`start_metrics_server`.
-
-    Attributes:
-        port: The port it listens on.
-    """
+    """Serves metrics and health until it is stopped, or the process ends. Made by :func:`start_metrics_server`."""
 
     def __init__(self, app: ASGIApp, options: HttpServerOptions, listener: socket.socket) -> None:
         self.port = int(listener.getsockname()[1])

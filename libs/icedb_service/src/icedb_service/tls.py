@@ -29,7 +29,7 @@ def ssl_context(settings: ServiceSettings, *, clock: Clock) -> ssl.SSLContext | 
     """
     if settings.tls_cert_file is None:
         return None
-    return _RenewedContext.make(_Files(settings), clock)
+    return _RenewedContext.make(_Files(settings, clock))
 
 
 def server_credentials(settings: ServiceSettings, *, clock: Clock) -> Any | None:
@@ -42,9 +42,8 @@ def server_credentials(settings: ServiceSettings, *, clock: Clock) -> Any | None
         return None
     import grpc  # noqa: PLC0415 - workers have none
 
-    files = _Files(settings)
+    files = _Files(settings, clock)
     files.check()
-    watch = _Watch(files, clock)
 
     def make() -> Any:
         return grpc.ssl_server_certificate_configuration(
@@ -54,7 +53,7 @@ def server_credentials(settings: ServiceSettings, *, clock: Clock) -> Any | None
 
     def renew() -> Any | None:
         """Return the new configuration, or nothing: then gRPC goes on with the one that it has."""
-        return make() if watch.has_changed() else None
+        return make() if files.has_changed() else None
 
     return grpc.dynamic_ssl_server_credentials(make(), renew, require_client_authentication=files.client_ca is not None)
 
@@ -71,12 +70,16 @@ def read_expiry_s(cert_file: Path) -> float:
 
 
 class _Files:
-    """The files of the settings."""
+    """The files of the settings; tells when they have changed, and are right. Thread-safe."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
+    def __init__(self, settings: ServiceSettings, clock: Clock) -> None:
         self.cert = Path(settings.tls_cert_file or "")
         self.key = Path(settings.tls_key_file or "")
         self.client_ca = Path(settings.tls_client_ca_file) if settings.tls_client_ca_file else None
+        self._clock = clock
+        self._looked_ms = clock.monotonic_ms()
+        self._stamp = self._look()
+        self._lock = threading.Lock()
 
     def check(self) -> None:
         """Raise InvalidRequest unless they fit together."""
@@ -98,26 +101,6 @@ class _Files:
             except (OSError, ValueError) as error:
                 raise InvalidRequest(f"ICEDB_TLS_CLIENT_CA_FILE={self.client_ca}: {_reason(error)}") from None
 
-    def stamp(self) -> _Stamp:
-        """Return what changes when one of them does."""
-        found = []
-        for path in (self.cert, self.key, self.client_ca):
-            if path is not None and path.exists():
-                info = path.stat()
-                found.append((str(path), info.st_mtime_ns, info.st_ino))
-        return tuple(found)
-
-
-class _Watch:
-    """Tells when files have changed, and are right. Thread-safe."""
-
-    def __init__(self, files: _Files, clock: Clock) -> None:
-        self._files = files
-        self._clock = clock
-        self._stamp = files.stamp()
-        self._looked_ms = clock.monotonic_ms()
-        self._lock = threading.Lock()
-
     def has_changed(self) -> bool:
         """Whether there are other files than the last time, and they can be used."""
         with self._lock:
@@ -125,17 +108,22 @@ class _Watch:
             if now_ms - self._looked_ms < LOOK_MS:
                 return False
             self._looked_ms = now_ms
-            stamp = self._files.stamp()
+            stamp = self._look()
             if stamp == self._stamp:
                 return False
             self._stamp = stamp
             try:
-                self._files.check()
+                self.check()
             except InvalidRequest as error:
                 get_logger().error("tls_files_broken", error=str(error), mitigation="those before go on")
                 return False
-            get_logger().info("tls_files_loaded", cert=str(self._files.cert))
+            get_logger().info("tls_files_loaded", cert=str(self.cert))
             return True
+
+    def _look(self) -> _Stamp:
+        """Return what changes when one of them does."""
+        there = [path for path in (self.cert, self.key, self.client_ca) if path is not None and path.exists()]
+        return tuple((str(path), path.stat().st_mtime_ns, path.stat().st_ino) for path in there)
 
 
 class _LoggedHandshake(ssl.SSLObject):
@@ -157,20 +145,18 @@ class _RenewedContext(ssl.SSLContext):
 
     sslobject_class = _LoggedHandshake
     _files: _Files
-    _watch: _Watch
 
     @classmethod
-    def make(cls, files: _Files, clock: Clock) -> "_RenewedContext":
+    def make(cls, files: _Files) -> "_RenewedContext":
         """Return a context with these files."""
         context = cls(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
         files.load(context)
-        context._files, context._watch = files, _Watch(files, clock)
+        context._files = files
         return context
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """Begin a connection, with the files as they are now."""
-        if self._watch.has_changed():
+        if self._files.has_changed():
             self._files.load(self)
         return super().wrap_bio(*args, **kwargs)
 

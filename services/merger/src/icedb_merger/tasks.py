@@ -41,16 +41,7 @@ _ALL_TABLES: Final = ""
 
 
 class MergeTasks:
-    """The work of the tasks, in the process that runs them. Not thread-safe: that process runs one at a time.
-
-    Args:
-        context: Warehouse, engine, locks, wake-ups.
-        settings: Of the service.
-        metrics: Of the service.
-
-    Attributes:
-        retention: When sweeps look at a table's retention again.
-    """
+    """The work of the tasks, in the process that runs them. Not thread-safe: that process runs one at a time."""
 
     def __init__(
         self, context: "WorkerContext[SparkEngine]", *, settings: MergerSettings, metrics: MergeMetrics

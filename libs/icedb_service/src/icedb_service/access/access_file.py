@@ -28,11 +28,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody who was recognised.
-
-    Attributes:
-        name: As the policy has it; fit for logs.
-    """
+    """Somebody who was recognised."""
 
     name: str
 

@@ -95,12 +95,7 @@ def certificate_names(peer: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a message asks for.
-
-    Attributes:
-        verb: What is done.
-        table: With which table.
-    """
+    """What a message asks for."""
 
     verb: Verb
     table: str

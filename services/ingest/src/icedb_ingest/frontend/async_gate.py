@@ -102,11 +102,7 @@ class ByteBudget:
 
 
 class Hold:
-    """Room for one body; may grow while it is held.
-
-    Attributes:
-        body: What takes the room, once it is here.
-    """
+    """Room for one body; may grow while it is held."""
 
     def __init__(self, budget: ByteBudget, size_bytes: int) -> None:
         self.body = b""

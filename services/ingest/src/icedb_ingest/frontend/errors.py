@@ -54,15 +54,7 @@ class ProducerLeft(IceDBError):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What an error means.
-
-    Attributes:
-        kind: The error.
-        outcome: What is counted.
-        status: Of HTTP.
-        code: Last part of the problem's type.
-        title: The problem in words.
-    """
+    """What an error means."""
 
     kind: type[BaseException]
     outcome: str

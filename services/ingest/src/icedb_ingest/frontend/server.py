@@ -21,7 +21,6 @@ from icedb_service.main import watch_clock
 from icedb_service.tls import ssl_context
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
-from starlette.applications import Starlette
 
 from icedb_ingest.frontend.async_gate import AsyncGate, Waker
 from icedb_ingest.frontend.grpc_endpoint import GrpcEndpoint, start_grpc
@@ -48,10 +47,6 @@ class Frontend(EndpointService):
 
     Raises:
         InvalidRequest: The access file is wrong; or there is none, and others reach these endpoints.
-
-    Attributes:
-        http_port: Where HTTP is served, once it is started.
-        grpc_port: Where gRPC is served, once it is started.
     """
 
     def __init__(
@@ -119,17 +114,10 @@ class Frontend(EndpointService):
         stack.push_async_callback(stop_servers)
         self._grpc_server = await start_grpc(GrpcEndpoint(gate, GrpcAccess(self._guard)), settings, clock=clock)
         servers.append(self._grpc_server.stop(grace_ms=settings.frontend_shutdown_ms))
-        http_server = await HttpServer.start(self._make_app(gate, groups, health), _http_options(settings, clock))
-        servers.append(http_server.stop())
-        self.grpc_port, self.http_port = self._grpc_server.port, http_server.port
-        return self.metrics.registry
-
-    def _make_app(self, gate: AsyncGate, groups: EventGroups, health: LoopHealth) -> Starlette:
-        settings = self._settings
         endpoint = HttpEndpoint(
             gate,
             groups=groups,
-            statuses=BatchStatuses(clock=self._clock),
+            statuses=BatchStatuses(clock=clock),
             credentials=Credentials(
                 secret=_reveal(settings.frontend_segment_secret),
                 write_key=_reveal(settings.frontend_segment_write_key),
@@ -137,20 +125,21 @@ class Frontend(EndpointService):
             health=health.checks(),
             access=HttpAccess(self._guard.at("http")),
         )
-        return make_app(endpoint, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
-
-
-def _http_options(settings: FrontendSettings, clock: Clock) -> HttpServerOptions:
-    return HttpServerOptions(
-        host=settings.frontend_host,
-        port=settings.frontend_http_port,
-        address_settings="ICEDB_FRONTEND_HOST and ICEDB_FRONTEND_HTTP_PORT",
-        max_connections=settings.frontend_max_connections,
-        header_timeout_ms=settings.frontend_header_timeout_ms,
-        keep_alive_ms=settings.frontend_keep_alive_ms,
-        shutdown_ms=settings.frontend_shutdown_ms,
-        tls=ssl_context(settings, clock=clock),
-    )
+        app = make_app(endpoint, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
+        options = HttpServerOptions(
+            host=settings.frontend_host,
+            port=settings.frontend_http_port,
+            address_settings="ICEDB_FRONTEND_HOST and ICEDB_FRONTEND_HTTP_PORT",
+            max_connections=settings.frontend_max_connections,
+            header_timeout_ms=settings.frontend_header_timeout_ms,
+            keep_alive_ms=settings.frontend_keep_alive_ms,
+            shutdown_ms=settings.frontend_shutdown_ms,
+            tls=ssl_context(settings, clock=clock),
+        )
+        http_server = await HttpServer.start(app, options)
+        servers.append(http_server.stop())
+        self.grpc_port, self.http_port = self._grpc_server.port, http_server.port
+        return self.metrics.registry
 
 
 def _reveal(secret: SecretStr | None) -> bytes | None:

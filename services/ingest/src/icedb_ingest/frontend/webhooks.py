@@ -17,6 +17,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import orjson
 from icedb_log.clock import Clock, new_batch_id
@@ -35,12 +36,7 @@ _KEY: Final = "writeKey"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What one request carries.
-
-    Attributes:
-        lines: NDJSON, each line ended.
-        count: How many events.
-    """
+    """What one request carries."""
 
     lines: bytes
     count: int
@@ -48,12 +44,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a request must show; with both set, either will do, and with none set, nothing.
-
-    Attributes:
-        secret: Key of the signature.
-        write_key: Of the SDKs.
-    """
+    """What a request must show; with both set, either will do, and with none set, nothing."""
 
     secret: bytes | None = None
     write_key: bytes | None = None
@@ -191,12 +182,6 @@ class _Group:
     size_bytes: int = 0
 
 
-@dataclass(slots=True)
-class _Places:
-    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STAGED_AT_ONCE))
-    user_count: int = 0
-
-
 class EventGroups:
     """Collects events by table.
 
@@ -226,7 +211,8 @@ class EventGroups:
         self._max_bytes = max_bytes
         self._on_group = on_group
         self._open: dict[str, _Group] = {}
-        self._places: dict[str, _Places] = {}
+        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """Of each table, while groups of it are on their way."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, table: str, lines: bytes, *, row_count: int) -> Accepted:
@@ -263,11 +249,10 @@ class EventGroups:
         return group
 
     async def _stage(self, table: str, group: _Group) -> None:
-        places = self._places.setdefault(table, _Places())
-        places.user_count += 1
+        places = self._places.setdefault(table, asyncio.Semaphore(STAGED_AT_ONCE))
         try:
             await asyncio.sleep(self._linger_s)
-            async with places.free:
+            async with places:
                 if self._open.get(table) is group:
                     del self._open[table]
                 offer = Offer(table, b"".join(group.parts), "ndjson", group.batch_id)
@@ -278,10 +263,6 @@ class EventGroups:
             self._on_group()
             if not group.done.done():
                 group.done.set_result(accepted)
-        finally:
-            places.user_count -= 1
-            if not places.user_count:
-                del self._places[table]
 
 
 def _tell(done: asyncio.Future[Accepted], error: BaseException) -> None:
