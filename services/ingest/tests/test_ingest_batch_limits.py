@@ -7,15 +7,10 @@ from icedb_ingest.flush_choice import FlushChoice
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
-from icedb_log.clock import new_batch_id
 from icedb_log.ingest.flush import FlushLimits, FlushResult
-from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushOutput, SizeClass
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
-from icedb_log.store.table_store import TableStore
 from icedb_sim.rigs.task_context import MemoryContext
-from icedb_sim.tables.row_files import RowFileWriter, encode_rows, read_live_rows
+from icedb_sim.tables.row_files import RowFileWriter
 
 
 @dataclass
@@ -42,15 +37,15 @@ def context():
     return context
 
 
+def make_tasks(context):
+    return IngestTasks(context, settings=IngestSettings(store="file:///tmp/w"), metrics=context.metrics)
+
+
 def flush(context, batch_count):
-    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     for number in range(batch_count):
-        body = encode_rows([{"n": number}])
-        stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-    tasks = IngestTasks(context, settings=IngestSettings(store="file:///tmp/w"), metrics=context.metrics)
-    details = tasks.flush("events").details
-    snapshot = fold(LogReader(TableStore(store, paths), clock=context.clock).read())
-    assert sorted(row["n"] for row in read_live_rows(store, snapshot)) == list(range(batch_count))
+        context.stage([{"n": number}])
+    details = make_tasks(context).flush("events").details
+    assert sorted(row["n"] for row in context.rows()) == list(range(batch_count))
     return details
 
 
@@ -87,10 +82,7 @@ def test_the_limit_is_at_least_one_and_at_most_the_setting(taken, offered):
 
 def test_bad_rows_are_counted_and_told(context):
     context.create_table("loose", on_bad_rows="quarantine_rows")
-    store, paths = context.warehouse.store, context.warehouse.table("loose").paths
-    body = b'{"n": 1}\nnonsense\n{"n": 2}'
-    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-    tasks = IngestTasks(context, settings=IngestSettings(store="file:///tmp/w"), metrics=context.metrics)
-    details = tasks.flush("loose").details
+    context.stage(table="loose", body=b'{"n": 1}\nnonsense\n{"n": 2}')
+    details = make_tasks(context).flush("loose").details
     assert (details["batches"], details["rows"], details["bad_rows"], details["rejected"]) == (1, 2, 1, 0)
     assert context.metric("icedb_ingest_bad_rows_total") == 1

@@ -9,18 +9,12 @@ from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clean.drop import drop_table
-from icedb_log.clock import new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest, Unavailable
 from icedb_log.feed.views import create_view, detach_view
-from icedb_log.ingest.staging import stage_batch
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_service.runs import backoff_key
 from icedb_sim.rigs.task_context import MemoryContext
-from icedb_sim.tables.row_files import encode_rows, read_live_rows
 
 
 @pytest.fixture
@@ -41,18 +35,13 @@ def make_view(context, name="copy", source="events"):
 
 
 def append(context, tasks, *numbers, **more):
-    body = encode_rows([{"n": number, **more} for number in numbers])
-    paths = context.warehouse.table("events").paths
-    batch_id = new_batch_id(context.clock)
-    stage_batch(TableStore(context.warehouse.store, paths), body=body, staging_format="ndjson", batch_id=batch_id)
+    context.stage([{"n": number, **more} for number in numbers])
     context.clock.advance(1)
     assert tasks.flush("events").details["commits"] == 1
 
 
 def live_rows(context, table):
-    store = context.warehouse.store
-    snapshot = fold(LogReader(TableStore(store, context.warehouse.table(table).paths), clock=context.clock).read())
-    return sorted(row["n"] for row in read_live_rows(store, snapshot))
+    return sorted(row["n"] for row in context.rows(table))
 
 
 def test_a_commit_wakes_the_views_and_a_feed_takes_it(context):
@@ -210,14 +199,7 @@ def test_a_flush_ends_well_although_the_views_cannot_be_listed(context, monkeypa
 def test_batches_for_a_view_are_refused_by_its_flush(context):
     make_view(context)
     tasks = make_tasks(context)
-    paths = context.warehouse.table("copy").paths
-    body = encode_rows([{"n": 1}])
-    stage_batch(
-        TableStore(context.warehouse.store, paths),
-        body=body,
-        staging_format="ndjson",
-        batch_id=new_batch_id(context.clock),
-    )
+    context.stage([{"n": 1}], table="copy")
     work = tasks.flush("copy")
     assert "takes no batches" in work.details["reasons"][0]["reason"]
 

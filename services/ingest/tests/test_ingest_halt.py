@@ -4,10 +4,9 @@ import pytest
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
-from icedb_log.clock import new_batch_id
 from icedb_log.errors import SchemaConflict, TableHalted
 from icedb_log.ingest.pressure import HALT_TTL_MS, PressureGate, read_pressure
-from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.ingest.staging import list_staged
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.store.object_store import delete_or_raise
@@ -18,7 +17,6 @@ from icedb_log.table.table_changes import alter_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.rigs.task_context import MemoryContext
-from icedb_sim.tables.row_files import encode_rows
 
 
 class Halting:
@@ -42,10 +40,7 @@ class Halting:
         return IngestTasks(self.context, settings=settings, metrics=self.context.metrics)
 
     def stage(self):
-        body = encode_rows([{"m": 1}])
-        stage_batch(
-            TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock)
-        )
+        self.context.stage([{"m": 1}])
 
     def mend(self):
         alter_table_config(TableStore(self.store, self.paths), {"declared": {"n": "BIGINT"}}, clock=self.clock)

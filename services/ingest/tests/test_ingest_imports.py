@@ -14,10 +14,7 @@ from icedb_ingest.imports import LOCK_WAIT_MS, ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_MERGE
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import PartitionField
 from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
@@ -59,9 +56,7 @@ def write(path, *numbers, kind="a"):
 
 
 def live_numbers(context):
-    store = context.warehouse.store
-    snapshot = fold(LogReader(TableStore(store, context.warehouse.table("events").paths), clock=context.clock).read())
-    bodies = [store.get(marker.path).body for marker in snapshot.live]
+    bodies = [context.warehouse.store.get(marker.path).body for marker in context.snapshot().live]
     return sorted(n for body in bodies for n in pq.read_table(io.BytesIO(body)).column("n").to_pylist())
 
 

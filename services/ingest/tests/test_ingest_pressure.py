@@ -6,7 +6,6 @@ from icedb_ingest.pressure_watch import PressureWatch
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clean.vacuum import vacuum_table
-from icedb_log.clock import new_batch_id
 from icedb_log.errors import Overloaded
 from icedb_log.ingest.pressure import (
     MAX_LOG_FILES,
@@ -16,7 +15,7 @@ from icedb_log.ingest.pressure import (
     publish_pressure,
     read_pressure,
 )
-from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.ingest.staging import list_staged
 from icedb_log.log.codec import encode_log_file
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
@@ -28,7 +27,6 @@ from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.rigs.task_context import MemoryContext
-from icedb_sim.tables.row_files import encode_rows
 
 TINY = {"log_files_slow": 3, "log_files_stop": 6, "log_grace_ms": 20_000}
 
@@ -46,13 +44,7 @@ class Ingest(TableStore):
         self.tasks = IngestTasks(context, settings=settings, metrics=context.metrics)
 
     def stage(self):
-        body = encode_rows([{"n": 1}])
-        stage_batch(
-            TableStore(self.store, self.paths),
-            body=body,
-            staging_format="ndjson",
-            batch_id=new_batch_id(self.context.clock),
-        )
+        self.context.stage([{"n": 1}], table=self.table)
 
     def flush(self):
         return self.tasks.flush(self.table).details

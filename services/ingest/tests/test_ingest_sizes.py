@@ -11,7 +11,6 @@ from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.quarantine import list_conflicts
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import SizeClass
-from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, QUEUES
 from icedb_log.store.table_store import TableStore
 from icedb_log.units import MIB
@@ -39,22 +38,17 @@ def make_tasks(context, *, serves_large=False, **options):
     return IngestTasks(context, settings=settings, metrics=context.metrics, serves_large=serves_large)
 
 
-def stage(context, rows, table="events"):
+def stage(context, rows):
     context.clock.advance(1)  # ids of one millisecond have no order
-    batch_id = new_batch_id(context.clock)
-    body = encode_rows({"n": n} for n in range(rows))
-    paths = context.warehouse.table(table).paths
-    stage_batch(TableStore(context.warehouse.store, paths), body=body, staging_format="ndjson", batch_id=batch_id)
-    return batch_id
+    return context.stage({"n": n} for n in range(rows))
 
 
-def commits(context, table="events"):
-    reader = LogReader(context.warehouse.table(table), clock=context.clock)
-    return [file.log.batch_ids for file in reader.read().files]
+def commits(context):
+    return [file.log.batch_ids for file in context.open("events").read_log().files]
 
 
-def staged(context, table="events"):
-    return [batch.batch_id for batch in list_staged(context.warehouse.table(table)).batches]
+def staged(context):
+    return [batch.batch_id for batch in list_staged(context.warehouse.table("events")).batches]
 
 
 def large(context, outcome):

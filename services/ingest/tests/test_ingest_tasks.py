@@ -2,16 +2,11 @@ import pytest
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
-from icedb_log.clock import new_batch_id
 from icedb_log.errors import NotFound, Unavailable
-from icedb_log.ingest.staging import list_staged, stage_batch
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
+from icedb_log.ingest.staging import list_staged
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
-from icedb_log.store.table_store import TableStore
 from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
-from icedb_sim.tables.row_files import encode_rows, read_live_rows
 
 
 @pytest.fixture
@@ -26,32 +21,18 @@ def make_tasks(context, **options):
     return IngestTasks(context, settings=settings, metrics=context.metrics)
 
 
-def stage(context, rows, table="events", body=None):
-    paths = context.warehouse.table(table).paths
-    batch_id = new_batch_id(context.clock)
-    body = encode_rows(rows) if body is None else body
-    stage_batch(TableStore(context.warehouse.store, paths), body=body, staging_format="ndjson", batch_id=batch_id)
-    return batch_id
-
-
 def live_rows(context, table="events"):
-    store, paths = context.warehouse.store, context.warehouse.table(table).paths
-    snapshot = fold(LogReader(TableStore(store, paths), clock=context.clock).read())
-    return sorted(row["n"] for row in read_live_rows(store, snapshot))
-
-
-def log_files(context, table="events"):
-    return len(LogReader(context.warehouse.table(table), clock=context.clock).read().files)
+    return sorted(row["n"] for row in context.rows(table))
 
 
 def test_many_batches_become_one_log_file(context):
     for number in range(5):
-        stage(context, [{"n": number}])
+        context.stage([{"n": number}])
     work = make_tasks(context).flush("events")
     assert not work.is_idle
     assert (work.details["commits"], work.details["batches"], work.details["rows"]) == (1, 5, 5)
     assert live_rows(context) == [0, 1, 2, 3, 4]
-    assert log_files(context) == 1
+    assert len(context.open("events").read_log().files) == 1
     assert context.locked == ["events"]
     assert context.metric("icedb_ingest_batches_total", outcome="committed") == 5
     assert context.metric("icedb_ingest_rows_total") == 5
@@ -69,7 +50,7 @@ def test_nothing_staged_is_idle_and_takes_no_lock(context):
 
 def test_a_flush_goes_on_until_nothing_waits_and_keeps_the_pace(context):
     for number in range(5):
-        stage(context, [{"n": number}])
+        context.stage([{"n": number}])
     work = make_tasks(context, flush_max_batches=2, flush_interval_ms=700).flush("events")
     assert (work.details["rounds"], work.details["commits"], work.details["has_more"]) == (3, 3, False)
     assert context.clock.slept_ms == [700, 700]
@@ -79,20 +60,20 @@ def test_a_flush_goes_on_until_nothing_waits_and_keeps_the_pace(context):
 def test_the_pace_is_kept_between_runs_and_only_for_the_same_table(context):
     context.create_table("other")
     tasks = make_tasks(context, flush_interval_ms=1000)
-    stage(context, [{"n": 1}])
+    context.stage([{"n": 1}])
     tasks.flush("events")
-    stage(context, [{"n": 2}], table="other")
+    context.stage([{"n": 2}], table="other")
     tasks.flush("other")
     assert context.clock.slept_ms == []
     context.clock.advance(400)
-    stage(context, [{"n": 3}])
+    context.stage([{"n": 3}])
     tasks.flush("events")
     assert context.clock.slept_ms == [600]
 
 
 def test_after_its_rounds_a_table_makes_room_for_others(context):
     for number in range(5):
-        stage(context, [{"n": number}])
+        context.stage([{"n": number}])
     work = make_tasks(context, flush_max_batches=1, flush_max_rounds=2).flush("events")
     assert work.details["has_more"]
     assert len(live_rows(context)) == 2
@@ -100,8 +81,8 @@ def test_after_its_rounds_a_table_makes_room_for_others(context):
 
 
 def test_a_bad_batch_goes_to_quarantine_and_the_others_go_on(context):
-    stage(context, [{"n": 1}])
-    bad = stage(context, [], body=b"{not json")
+    context.stage([{"n": 1}])
+    bad = context.stage([], body=b"{not json")
     work = make_tasks(context).flush("events")
     assert work.details["rejected"] == 1
     assert work.details["reasons"] == [{"batch": bad, "reason": "line 1: not JSON"}]
@@ -110,7 +91,7 @@ def test_a_bad_batch_goes_to_quarantine_and_the_others_go_on(context):
 
 
 def test_only_bad_batches_are_work_too(context):
-    stage(context, [], body=b"{not json")
+    context.stage([], body=b"{not json")
     work = make_tasks(context).flush("events")
     assert not work.is_idle
     assert (work.details["batches"], work.details["rejected"], work.details["has_more"]) == (0, 1, False)
@@ -119,7 +100,7 @@ def test_only_bad_batches_are_work_too(context):
 def test_the_merge_is_woken_after_so_many_commits_of_a_table(context):
     tasks = make_tasks(context, merge_wake_commits=3, flush_interval_ms=0)
     for number in range(7):
-        stage(context, [{"n": number}])
+        context.stage([{"n": number}])
         tasks.flush("events")
     assert context.wakeups.woken == [(MERGE_MERGE, "events")] * 2
 
@@ -128,17 +109,17 @@ def test_a_merge_that_cannot_be_woken_is_woken_after_the_next_commit(context):
     tasks = make_tasks(context, merge_wake_commits=2, flush_interval_ms=0)
     context.wakeups.failure = Unavailable("redis")
     for number in range(3):
-        stage(context, [{"n": number}])
+        context.stage([{"n": number}])
         tasks.flush("events")
     context.wakeups.failure = None
-    stage(context, [{"n": 3}])
+    context.stage([{"n": 3}])
     tasks.flush("events")
     assert context.wakeups.woken == [(MERGE_MERGE, "events")]
     assert live_rows(context) == [0, 1, 2, 3]
 
 
 def test_a_held_lock_leaves_the_batches_to_the_holder(context):
-    stage(context, [{"n": 1}])
+    context.stage([{"n": 1}])
     context.busy.add("events")
     with pytest.raises(LockBusy):
         make_tasks(context).flush("events")
@@ -146,7 +127,7 @@ def test_a_held_lock_leaves_the_batches_to_the_holder(context):
 
 
 def test_an_unknown_table_with_batches_is_named(context):
-    stage(context, [{"n": 1}], table="nowhere")
+    context.stage([{"n": 1}], table="nowhere")
     with pytest.raises(NotFound, match="'nowhere' does not exist"):
         make_tasks(context).flush("nowhere")
 
@@ -154,9 +135,9 @@ def test_an_unknown_table_with_batches_is_named(context):
 def test_the_sweep_wakes_the_tables_with_staged_batches(context):
     for name in ("quiet", "waiting", "pausing"):
         context.create_table(name)
-    stage(context, [{"n": 1}])
-    stage(context, [{"n": 1}], table="waiting")
-    stage(context, [{"n": 1}], table="pausing")
+    context.stage([{"n": 1}])
+    context.stage([{"n": 1}], table="waiting")
+    context.stage([{"n": 1}], table="pausing")
     context.wakeups.waiting.add((INGEST_FLUSH, "waiting"))
     context.runner.backoff.record_failure(f"{INGEST_FLUSH}:pausing")
     tasks = make_tasks(context)

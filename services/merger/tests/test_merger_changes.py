@@ -1,34 +1,22 @@
 """The task that changes rows, on a store in memory with data files of JSON lines."""
 
 import pytest
-from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest
-from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.staging import stage_batch
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_CHANGE
-from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_service.redis_clients import LockBusy, LockLost
 from icedb_service.runs import Intervals
 from icedb_sim.rigs.task_context import MemoryContext
-from icedb_sim.tables.row_files import encode_rows, read_live_rows
 
 
 @pytest.fixture
 def context():
     context = MemoryContext(MergeMetrics())
     context.create_table("events", partition=(PartitionField(name="p", column="p"),))
-    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     for number in range(4):
-        body = encode_rows([{"p": place, "n": number} for place in "ab"])
-        stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-        flush_table(Table.open(TableStore(store, paths), clock=context.clock, owner="test"), context.engine.writer)
-        context.clock.advance(1)
+        context.commit([{"p": place, "n": number} for place in "ab"])
     return context
 
 
@@ -38,8 +26,7 @@ def tasks(context):
 
 
 def rows(context):
-    view = LogReader(context.warehouse.table("events"), clock=context.clock).read()
-    return sorted((row["p"], row["n"]) for row in read_live_rows(context.warehouse.store, fold(view)))
+    return sorted((row["p"], row["n"]) for row in context.rows())
 
 
 def test_a_deletion_says_which_rows_and_files_it_touched(context, tasks):

@@ -1,12 +1,7 @@
 import pytest
 from icedb_log.clean.vacuum import vacuum_table
-from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasures import create_erasure, list_open_ids, note_deletions, read_erasure
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.staging import stage_batch
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
@@ -16,7 +11,6 @@ from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
 from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
-from icedb_sim.tables.row_files import encode_rows, read_live_rows
 
 GRACE_MS = 60_000
 
@@ -26,29 +20,14 @@ def context():
     context = MemoryContext(MergeMetrics())
     for table in ("events", "other"):
         context.create_table(table, data_grace_ms=GRACE_MS, log_grace_ms=GRACE_MS)
-    flush(context, 1, 2, 3)
-    flush(context, 2, 4)
+    context.commit([{"n": 1}, {"n": 2}, {"n": 3}])
+    context.commit([{"n": 2}, {"n": 4}])
     return context
 
 
 @pytest.fixture
 def tasks(context):
     return ErasureTasks(context, metrics=context.metrics)
-
-
-def stage(context, *numbers):
-    store, paths = context.warehouse.store, context.warehouse.table("events").paths
-    body = encode_rows([{"n": number} for number in numbers])
-    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-
-
-def flush(context, *numbers):
-    stage(context, *numbers)
-    flush_table(
-        Table.open(context.warehouse.table("events"), clock=context.clock, owner="test"),
-        context.engine.writer,
-    )
-    context.clock.advance(1)
 
 
 def ask(context, condition="n = 2", table="events"):
@@ -65,10 +44,7 @@ def clean(context):
 
 
 def rows(context):
-    store, paths = context.warehouse.store, context.warehouse.table("events").paths
-    return sorted(
-        row["n"] for row in read_live_rows(store, fold(LogReader(TableStore(store, paths), clock=context.clock).read()))
-    )
+    return sorted(row["n"] for row in context.rows())
 
 
 def test_an_erasure_goes_from_its_request_to_its_certificate(context, tasks):
@@ -91,7 +67,7 @@ def test_an_erasure_goes_from_its_request_to_its_certificate(context, tasks):
 
 
 def test_batches_of_before_are_flushed_first(context, tasks):
-    stage(context, 2)
+    context.stage([{"n": 2}])
     ask(context)
     work = tasks.erase("events")
     assert work.is_idle

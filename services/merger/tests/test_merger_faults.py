@@ -9,8 +9,6 @@ from icedb_engine.limits import EngineLimits
 from icedb_engine.units.merge_unit import merge_unit
 from icedb_engine.units.work import MergeUnit
 from icedb_log.jobs import MergedGroup
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_MERGE
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
@@ -59,7 +57,7 @@ def run(context, table):
 
 
 def live(context, table):
-    return fold(LogReader(context.warehouse.table(table), clock=context.clock).read()).live
+    return context.snapshot(table).live
 
 
 def delete(store, key, body):

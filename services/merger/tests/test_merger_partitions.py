@@ -1,15 +1,8 @@
 """The tasks that remove partitions: what they remove, count and refuse, and when the sweep wakes retention."""
 
 import pytest
-from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.staging import stage_batch
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_RETAIN
-from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import DAY_MS, HOUR_MS
 from icedb_merger.changes import ChangeTasks
@@ -18,7 +11,6 @@ from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
 from icedb_service.redis_clients import LockBusy, LockLost
 from icedb_sim.rigs.task_context import MemoryContext
-from icedb_sim.tables.row_files import encode_rows, read_live_rows
 
 DAYS = ("2023-06-01", "2023-06-02", "2023-07-01")
 
@@ -32,18 +24,12 @@ def create(context, name="events", **options):
     context.create_table(name, partition=(PartitionField.parse("d=day(ts)"),), **options)
 
 
-def append(context, *days, table="events"):
-    store, paths = context.warehouse.store, context.warehouse.table(table).paths
-    body = encode_rows([{"ts": day} for day in days])
-    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-    flush_table(Table.open(TableStore(store, paths), clock=context.clock, owner="test"), context.engine.writer)
-    context.clock.advance(1)
+def append(context, *days):
+    context.commit([{"ts": day} for day in days])
 
 
-def days(context, table="events"):
-    paths = context.warehouse.table(table).paths
-    snapshot = fold(LogReader(TableStore(context.warehouse.store, paths), clock=context.clock).read())
-    return sorted(row["ts"] for row in read_live_rows(context.warehouse.store, snapshot))
+def days(context):
+    return sorted(row["ts"] for row in context.rows())
 
 
 def make_tasks(context, **options):

@@ -2,23 +2,16 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from icedb_log.clock import new_batch_id
 from icedb_log.errors import CorruptLog, Unavailable
-from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import ContentCheck
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
-from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
 from icedb_service.redis_clients import LockBusy, LockLost
 from icedb_sim.rigs.task_context import MemoryContext
-from icedb_sim.tables.row_files import RowFileMerger, encode_rows, read_live_rows
+from icedb_sim.tables.row_files import RowFileMerger
 
 
 @pytest.fixture
@@ -32,25 +25,13 @@ def make_tasks(context, **options):
     return MergeTasks(context, settings=MergerSettings(store="file:///tmp/w", **options), metrics=context.metrics)
 
 
-def append(context, count, table="events"):
+def append(context, count):
     for number in range(count):
-        append_rows(context, [{"n": number}], table=table)
-
-
-def append_rows(context, rows, *, table):
-    store, paths = context.warehouse.store, context.warehouse.table(table).paths
-    body = encode_rows(rows)
-    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-    flush_table(Table.open(TableStore(store, paths), clock=context.clock, owner="test"), context.engine.writer)
-    context.clock.advance(1)
-
-
-def snapshot(context, table="events"):
-    return fold(LogReader(context.warehouse.table(table), clock=context.clock).read())
+        context.commit([{"n": number}])
 
 
 def rows(context):
-    return Counter(row["n"] for row in read_live_rows(context.warehouse.store, snapshot(context)))
+    return Counter(row["n"] for row in context.rows())
 
 
 def test_small_files_become_one_and_no_row_is_lost(context):
@@ -58,7 +39,7 @@ def test_small_files_become_one_and_no_row_is_lost(context):
     before = rows(context)
     work = make_tasks(context).merge("events")
     assert not work.is_idle
-    assert len(snapshot(context).live) == 1
+    assert len(context.snapshot().live) == 1
     assert rows(context) == before
     assert (work.details["files_in"], work.details["files_out"], work.details["rows"]) == (8, 1, 8)
     assert context.metric("icedb_merge_files_total", direction="in") == 8
@@ -73,9 +54,9 @@ def test_a_table_that_is_not_worth_it_is_idle_unless_asked_in_full(context):
     append(context, 2)
     tasks = make_tasks(context)
     assert tasks.merge("events").is_idle
-    assert len(snapshot(context).live) == 2
+    assert len(context.snapshot().live) == 2
     assert tasks.merge("events", full=True).details["files_in"] == 2
-    assert len(snapshot(context).live) == 1
+    assert len(context.snapshot().live) == 1
 
 
 class SlowMerger:
@@ -113,7 +94,7 @@ def test_a_large_table_does_not_hold_the_workers(context):
     context.create_table("large", merge_fan_in=4, partition=(PartitionField(name="p", column="p"),))
     rows_of_large = [{"n": number, "p": f"p{number:02}"} for number in range(30)]
     for _ in range(4):
-        append_rows(context, rows_of_large, table="large")
+        context.commit(rows_of_large, table="large")
     append(context, 4)
     context.engine.merger = SlowMerger(context)
     tasks = make_tasks(context, merge_commit_bytes=1)
@@ -126,8 +107,8 @@ def test_a_large_table_does_not_hold_the_workers(context):
         queue += context.wakeups.woken
     assert turns[:3] == ["large", "events", "large"]
     assert turns.count("large") == 31
-    assert len(snapshot(context, "events").live) == 1
-    assert len(snapshot(context, "large").live) == 30
+    assert len(context.snapshot("events").live) == 1
+    assert len(context.snapshot("large").live) == 30
     # Progress is never lost: each partition was merged once.
     assert sorted(count for _, count in context.engine.merger.jobs) == [1] * 31
 
@@ -187,7 +168,7 @@ def test_a_sweep_looks_for_cold_merges_once_in_an_interval(context):
 def test_commits_that_have_landed_are_counted_whatever_stops_the_turn(context):
     context.create_table("wide", merge_fan_in=4, partition=(PartitionField(name="p", column="p"),))
     for _ in range(4):
-        append_rows(context, [{"n": 1, "p": "a"}, {"n": 2, "p": "b"}], table="wide")
+        context.commit([{"n": 1, "p": "a"}, {"n": 2, "p": "b"}], table="wide")
 
     class LosingMerger(SlowMerger):
         def merge_groups(self, job):
@@ -198,7 +179,7 @@ def test_commits_that_have_landed_are_counted_whatever_stops_the_turn(context):
     context.engine.merger = LosingMerger(context)
     with pytest.raises(LockLost):
         make_tasks(context, merge_commit_bytes=1, merge_turn_ms=10**9).merge("wide")
-    assert len(snapshot(context, "wide").live) == 1 + 4
+    assert len(context.snapshot("wide").live) == 1 + 4
     assert context.metric("icedb_merge_lane_commits_total", lane="hot") == 1
     assert context.metric("icedb_merge_turns_total", lane="hot", end="stopped") == 1
 
@@ -208,7 +189,7 @@ def test_a_held_lock_skips_the_run(context):
     context.busy.add("events")
     with pytest.raises(LockBusy):
         make_tasks(context).merge("events")
-    assert len(snapshot(context).live) == 8
+    assert len(context.snapshot().live) == 8
 
 
 def test_a_lock_that_is_lost_stops_the_run_before_its_commit(context):
@@ -221,11 +202,11 @@ def test_a_lock_that_is_lost_stops_the_run_before_its_commit(context):
             return merged
 
     inner, context.engine.merger = context.engine.merger, LosingMerger()
-    before = snapshot(context).snapshot_id
+    before = context.snapshot().snapshot_id
     tasks = make_tasks(context)
     with pytest.raises(LockLost):
         tasks.merge("events")
-    assert snapshot(context).snapshot_id == before
+    assert context.snapshot().snapshot_id == before
     assert not tasks._index_of(context.open("events")).log.files, "what a run leaves behind that broke off is made anew"
 
 
@@ -254,10 +235,10 @@ def test_what_footers_prove_is_counted_and_a_difference_commits_nothing(context,
         "merge_groups",
         lambda merger, job: tuple(replace(group, contents=found.pop(0)) for group in merge_groups(merger, job)),
     )
-    before = snapshot(context)
+    before = context.snapshot()
     with pytest.raises(Unavailable, match="wrote other values than it read"):
         make_tasks(context).merge("events")
-    assert snapshot(context) == before
+    assert context.snapshot() == before
     assert context.metric("icedb_merge_commits_total") == 0
     assert make_tasks(context).merge("events").details["files_in"] == 8
     counts = [context.metric("icedb_merge_content_checks_total", result=r) for r in ("equal", "unproven", "differs")]

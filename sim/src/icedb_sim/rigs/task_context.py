@@ -1,12 +1,18 @@
 """A worker's context without servers: the tasks of a service run on a store in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery
+from icedb_log.clock import new_batch_id
 from icedb_log.errors import IceDBError
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.model import Snapshot
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
@@ -18,7 +24,7 @@ from icedb_service.worker import NoEngine, WorkerContext
 from icedb_sim.fakes.manual_clock import ManualClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.tables.row_feeds import RowFileFeeder
-from icedb_sim.tables.row_files import RowFileChanger, RowFileMerger, RowFileWriter
+from icedb_sim.tables.row_files import Row, RowFileChanger, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
 
 
 class RecordedWakeups:
@@ -140,6 +146,28 @@ class MemoryContext(WorkerContext[Any]):
     def create_table(self, name: str, **options: Any) -> None:
         """Create a table."""
         create_table(self.warehouse.table(name), TableConfig.create(name=name, **options))
+
+    def stage(self, rows: Iterable[Row] = (), *, table: str = "events", body: bytes | None = None) -> str:
+        """Stage a batch of rows, or of a body; return its id."""
+        batch_id = new_batch_id(self.clock)
+        place = self.warehouse.table(table)
+        body = encode_rows(rows) if body is None else body
+        stage_batch(place, body=body, staging_format="ndjson", batch_id=batch_id)
+        return batch_id
+
+    def commit(self, rows: Iterable[Row], *, table: str = "events") -> None:
+        """Stage rows and commit what is staged, in one log file; a millisecond passes."""
+        self.stage(rows, table=table)
+        flush_table(self.open(table), RowFileWriter(self.warehouse.store, self.clock))
+        self.clock.advance(1)
+
+    def snapshot(self, table: str = "events") -> Snapshot:
+        """Return what is live."""
+        return fold(LogReader(self.warehouse.table(table), clock=self.clock).read())
+
+    def rows(self, table: str = "events") -> list[dict[str, Any]]:
+        """Return the rows that are live."""
+        return read_live_rows(self.warehouse.store, self.snapshot(table))
 
     @contextmanager
     def lock(self, table: str) -> Iterator[HeldLock]:  # type: ignore[override]  # as above
