@@ -5,7 +5,6 @@ import json
 import tracemalloc
 from collections import Counter
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -14,7 +13,6 @@ from icedb_log.table.stored_config import read_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_service.access import guard as guard_module
 from icedb_service.access.access_file import ANYBODY, Identity, RateEntry, Verb
-from icedb_service.access.credentials import Need, TaskAccess
 from icedb_service.access.guard import AccessGuard, RateLimits
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -278,16 +276,6 @@ def test_who_was_quiet_for_long_has_saved_no_more_than_a_burst(guard, clock):
         guard.charge(Identity("beta"))
     with pytest.raises(Overloaded):
         guard.charge(Identity("beta"))
-
-
-def test_a_message_that_asks_for_several_things_needs_them_all(guard):
-    access = TaskAccess(guard)
-    request = SimpleNamespace(headers={"authorization": f"Bearer {TOKEN}"})
-    access.require(request, [Need(Verb.READ, "a_1"), Need(Verb.APPEND, "a_2")])
-    for refused, error in ((Need(Verb.ERASE, "a_1"), PermissionDenied), (Need(Verb.READ, "b_1"), NotFound)):
-        for wanted in ([refused, Need(Verb.READ, "a_1")], [Need(Verb.READ, "a_1"), refused]):
-            with pytest.raises(error):
-                access.require(request, wanted)
 
 
 def test_of_too_many_callers_who_called_longest_ago_is_forgotten(monkeypatch):

@@ -1,11 +1,14 @@
 import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, QUEUES, TASKS
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import Need, TaskAccess
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.runs import Work
 from icedb_service.settings import ServiceSettings
 from icedb_service.tasks import EX_RECYCLE, define_task
+from icedb_sim.rigs.guard_rig import TOKEN
 from icedb_sim.rigs.task_context import MemoryContext
 
 
@@ -96,15 +99,6 @@ def test_messages_are_json_acknowledged_early_and_go_to_their_queue(app, setting
         assert queue == ("enqueue" if task == INGEST_ENQUEUE else task.split(".")[1])
 
 
-def test_beat_knows_each_sweep_with_its_interval(app, settings):
-    due = {entry["task"]: entry["schedule"] for entry in app.conf.beat_schedule.values()}
-    assert due == {
-        "icedb.ingest.sweep": settings.ingest_sweep_interval_ms / 1000,
-        "icedb.merge.sweep": settings.merge_sweep_interval_ms / 1000,
-        "icedb.janitor.sweep": settings.janitor_sweep_interval_ms / 1000,
-    }
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -127,3 +121,21 @@ def test_an_argument_that_python_knows_is_refused_like_any_other(app, context, n
     result = define_task(app, context, MERGE_MERGE, merge)(**{"table": "events", name: "x"})
     assert result["outcome"] == "refused"
     assert name in result["error"]["message"]
+
+
+def test_a_message_that_asks_for_several_things_needs_them_all(app, context, guard):
+    context.access, wanted = TaskAccess(guard), []
+    task = define_task(app, context, MERGE_MERGE, merge, needs=lambda _arguments: wanted)
+
+    def outcome(*needs):
+        wanted[:] = needs
+        task.push_request(headers={"authorization": f"Bearer {TOKEN}"})
+        try:
+            return task("a_1")["outcome"]
+        finally:
+            task.pop_request()
+
+    fine = Need(Verb.READ, "a_1")
+    assert outcome(fine, Need(Verb.APPEND, "a_2")) == "done"
+    for refused, what in ((Need(Verb.ERASE, "a_1"), "refused"), (Need(Verb.READ, "b_1"), "not_found")):
+        assert outcome(refused, fine) == outcome(fine, refused) == what

@@ -59,7 +59,8 @@ class IceDBTask(Task):  # type: ignore[misc]  # Celery has no types
         for name, value in bound.arguments.items():
             self._check_argument(name, value)
         if self.needs is not None:
-            self.context.access.require(self.request, self.needs(bound.arguments))
+            for need in self.needs(bound.arguments):
+                self.context.access.require(self.request, need.verb, need.table)
         work: Work = self.run(*args, **kwargs)
         return work
 

@@ -97,7 +97,7 @@ class ImportTasks:
         """Return what may be read on request: not every file of the worker's machine."""
         allowed = list(self._settings.import_sources)
         # Where tenants are told apart, "everything that the worker can read" would be the others' tables, too.
-        if not allowed and not self._context.access.is_enforced:
+        if not allowed and not self._context.access.guard.is_enforced:
             allowed = ["s3://"]
             if self._settings.store.startswith("file:"):
                 allowed.append(self._settings.store)

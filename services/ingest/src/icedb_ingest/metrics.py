@@ -107,12 +107,9 @@ class IngestMetrics(SparkWorkerMetrics):
         self.batches.labels("rejected").inc(len(result.rejected))
         self.batches.labels("duplicate").inc(result.duplicate_count - result.conflict_count)
         self.id_conflicts.inc(result.conflict_count)
-        self.commits.inc(1 if result.committed_key else 0)
         self.deferred.inc(result.deferred_count)
         self.bad_rows.inc(result.bad_row_count)
-        self.rows.inc(result.row_count)
-        self.files.inc(result.file_count)
-        self.written.inc(result.size_bytes)
+        self._record_live(result, 1 if result.committed_key else 0)
 
     def record_feed(self, result: FeedResult, *, duration_ms: int) -> None:
         """Count one feed of a view; what it wrote counts as what a flush writes."""
@@ -120,10 +117,7 @@ class IngestMetrics(SparkWorkerMetrics):
         self.feed_commits.labels("taken").inc(result.commit_count)
         self.feed_commits.labels("refused").inc(len(result.refused))
         self.feed_rows_read.inc(result.rows_read)
-        self.commits.inc(1 if result.committed_key else 0)
-        self.rows.inc(result.row_count)
-        self.files.inc(result.file_count)
-        self.written.inc(result.size_bytes)
+        self._record_live(result, 1 if result.committed_key else 0)
 
     def record_import(self, result: ImportResult) -> None:
         """Count one import."""
@@ -131,7 +125,10 @@ class IngestMetrics(SparkWorkerMetrics):
         self.import_files.labels("imported_before").inc(result.imported_before_count)
         self.import_files.labels("empty").inc(result.empty_count)
         self.import_files.labels("refused").inc(len(result.refused))
-        self.commits.inc(len(result.committed_keys))
+        self._record_live(result, len(result.committed_keys))
+
+    def _record_live(self, result: FlushResult | FeedResult | ImportResult, commits: int) -> None:
+        self.commits.inc(commits)
         self.rows.inc(result.row_count)
         self.files.inc(result.file_count)
         self.written.inc(result.size_bytes)

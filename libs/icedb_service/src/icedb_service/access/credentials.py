@@ -79,6 +79,19 @@ class HttpAccess(_CallAccess):
         )
 
 
+class TaskAccess(_CallAccess):
+    """Asks the guard for tasks: a call is Celery's request of the running task."""
+
+    def __init__(self, guard: AccessGuard) -> None:
+        super().__init__(guard.at("task"))
+
+    def recognise(self, call: Any) -> Identity:
+        """Return who sent a message, by the authorization that it carries. Raises Unauthenticated."""
+        headers = getattr(call, "headers", None)
+        value = headers.get(AUTHORIZATION) if isinstance(headers, Mapping) else None
+        return self.guard.identify(authorization=value if isinstance(value, str) else None)
+
+
 CERTIFICATE_NAMES: Final = "icedb.certificate_names"
 """Where the HTTP server leaves the names of a client certificate in an ASGI scope."""
 
@@ -113,34 +126,3 @@ def needs(verb: Verb, *if_set: str) -> Needs:
         return (Need(verb, str(arguments.get("table"))),) if is_asked else ()
 
     return of
-
-
-class TaskAccess:
-    """Asks the guard for tasks."""
-
-    def __init__(self, guard: AccessGuard) -> None:
-        self._guard = guard.at("task")
-
-    @property
-    def is_enforced(self) -> bool:
-        """Whether there is a policy."""
-        return self._guard.is_enforced
-
-    def require(self, request: Any, wanted: Sequence[Need]) -> None:
-        """Return if the message's sender may have all of this.
-
-        Raises:
-            IceDBError: As :meth:`AccessGuard.identify` and :meth:`AccessGuard.require`.
-        """
-        if not wanted or not self._guard.is_enforced:
-            return
-        identity = self._guard.identify(authorization=header_of(request))
-        for need in wanted:
-            self._guard.require(identity, need.verb, need.table)
-
-
-def header_of(request: Any) -> str | None:
-    """Return the authorization that a message carries."""
-    headers = getattr(request, "headers", None)
-    value = headers.get(AUTHORIZATION) if isinstance(headers, Mapping) else None
-    return value if isinstance(value, str) else None

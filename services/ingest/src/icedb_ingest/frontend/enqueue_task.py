@@ -25,7 +25,7 @@ from icedb_log.keys import TABLE_NAME, StagingFormat
 from icedb_log.names import INGEST_ENQUEUE
 from icedb_log.units import SECOND_MS
 from icedb_service.access.access_file import Verb
-from icedb_service.access.credentials import Need, TaskAccess
+from icedb_service.access.credentials import TaskAccess
 from icedb_service.logs import get_logger
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
@@ -206,7 +206,7 @@ class EnqueueWork:
 
     def _try_once(self, message: EnqueueMessage, request: Any) -> Accepted:
         with self._metrics.offered("celery"):
-            self._access.require(request, (Need(Verb.APPEND, message.table),))
+            self._access.require(request, Verb.APPEND, message.table)
             started_ms = self._clock.monotonic_ms()
             accepted = self._gate.accept(message.to_offer(max_bytes=self._max_batch_bytes))
             if accepted.binding is not None:

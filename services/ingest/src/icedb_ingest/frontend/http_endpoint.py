@@ -129,32 +129,23 @@ def problem_response(error: Exception, *, members: Mapping[str, Any] | None = No
         error: What happened; one that is none of ours is answered without its text.
         members: More members of the problem, e.g. ``batch_id``.
     """
+    more, headers = dict(members or {}), dict[str, str]()
     if isinstance(error, HTTPException):
         phrase = HTTPStatus(error.status_code).phrase
         kind = Meaning(HTTPException, "failed", error.status_code, phrase.lower().replace(" ", "-"), phrase)
-        return _respond(kind, error.detail, members or {}, dict(error.headers or {}))
-    kind = meaning_of(error)
-    more = dict(members or {})
-    headers: dict[str, str] = {}
-    retry_after_ms = _retry_after_ms(error)
-    if retry_after_ms is not None:
+        detail = error.detail
+        headers.update(error.headers or {})
+    else:
+        kind = meaning_of(error)
+        detail = _HIDDEN_DETAILS.get(kind.code, str(error))
+    if isinstance(error, Overloaded | Unavailable | CommitOutcomeUnknown):
+        retry_after_ms = error.retry_after_ms if isinstance(error, Overloaded) else RETRY_UNAVAILABLE_MS
         more["retry_after_ms"] = retry_after_ms
         headers["Retry-After"] = str(max(1, math.ceil(retry_after_ms / 1000)))
-    if isinstance(error, NotAuthorized):
-        headers["WWW-Authenticate"] = 'Basic realm="icedb"'
-    if isinstance(error, Unauthenticated):
-        headers["WWW-Authenticate"] = 'Bearer realm="icedb"'
-    return _respond(kind, _HIDDEN_DETAILS.get(kind.code, str(error)), more, headers)
-
-
-def _retry_after_ms(error: Exception) -> int | None:
-    if isinstance(error, Overloaded):
-        return error.retry_after_ms
-    return RETRY_UNAVAILABLE_MS if isinstance(error, Unavailable | CommitOutcomeUnknown) else None
-
-
-def _respond(kind: Meaning, detail: str, members: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
-    body = {"type": URN + kind.code, "title": kind.title, "status": kind.status, "detail": detail, **members}
+    if isinstance(error, NotAuthorized | Unauthenticated):
+        scheme = "Basic" if isinstance(error, NotAuthorized) else "Bearer"
+        headers["WWW-Authenticate"] = f'{scheme} realm="icedb"'
+    body = {"type": URN + kind.code, "title": kind.title, "status": kind.status, "detail": detail, **more}
     return Response(orjson.dumps(body), kind.status, headers, MEDIA_TYPE)
 
 
