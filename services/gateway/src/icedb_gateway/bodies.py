@@ -33,14 +33,7 @@ class ClientLeft(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OpenBody:
-    """A body whose first part is there.
-
-    Attributes:
-        key: In the store.
-        start: Of the body in the object.
-        length: Of the body, bytes.
-        first: The first part.
-    """
+    """The bytes of an object from ``start`` on, ``length`` of them, the first part of which is there."""
 
     key: str
     start: int
@@ -49,13 +42,7 @@ class OpenBody:
 
 
 class Bodies:
-    """Fetches and sends. Use it from one event loop.
-
-    Args:
-        store: Where files are.
-        settings: Bounds.
-        metrics: What is counted.
-    """
+    """Fetches and sends. Use it from one event loop."""
 
     def __init__(self, store: ObjectStore, *, settings: GatewaySettings, metrics: GatewayMetrics) -> None:
         self._store = store
@@ -134,7 +121,8 @@ class Bodies:
             position += len(part)
             following = self._start_next(body.key, position, end, etag) if position < end else None
             try:
-                await self._send_part(part, send)
+                for start in range(0, len(part), SLICE_BYTES):
+                    await self._send_slice(part[start : start + SLICE_BYTES], send, has_more=True)
                 if following is None:
                     # WARN: only a further message waits until the connection has taken the bytes before it. Without, a
                     # client that stands still would keep the last part in memory, and count as served.
@@ -151,11 +139,6 @@ class Bodies:
         task = asyncio.ensure_future(fetch)
         task.add_done_callback(_take_outcome)
         return task
-
-    async def _send_part(self, part: bytes, send: Send) -> None:
-        view = memoryview(part)
-        for start in range(0, len(part), SLICE_BYTES):
-            await self._send_slice(bytes(view[start : start + SLICE_BYTES]), send, has_more=True)
 
     async def _send_slice(self, body: bytes, send: Send, *, has_more: bool) -> None:
         try:

@@ -52,14 +52,7 @@ _AFTER_SLASH: Final = chr(ord("/") + 1)
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """A checked request for a page.
-
-    Attributes:
-        query: What the page has.
-        resume: Where it begins.
-        is_v2: Which version of the listing.
-        parameters: As they were sent.
-    """
+    """A checked request for a page: what it has, where it begins, and its parameters as they were sent."""
 
     query: ListQuery
     resume: Resume
@@ -69,13 +62,7 @@ class ListRequest:
 
 @dataclass(slots=True)
 class ListPage:
-    """A page of a listing, while it is being filled.
-
-    Attributes:
-        files: Ascending by key.
-        common_prefixes: Ascending.
-        next: Where the next page begins; ``None``: there is none.
-    """
+    """A page of a listing, while it is being filled, both ascending; ``next``: where another one would begin."""
 
     files: list[ListedFile] = field(default_factory=list)
     common_prefixes: list[str] = field(default_factory=list)
@@ -170,12 +157,7 @@ def _iso(time_ms: int) -> str:
 
 
 class Lister:
-    """Answers listings.
-
-    Args:
-        parts: What the parts of a gateway share.
-        views: Finds snapshots.
-    """
+    """Answers listings."""
 
     def __init__(self, parts: GatewayParts, views: TableViews) -> None:
         self._parts = parts

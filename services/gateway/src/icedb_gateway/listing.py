@@ -36,13 +36,7 @@ _TIME: Final = re.compile(r"[0-9]{1,13}")
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A table as of one time.
-
-    Attributes:
-        table: Its name.
-        as_of_ms: Time travel, unix ms; ``None``: not by time.
-        pin: Name of a pin; ``None``: not by pin.
-    """
+    """A table, in its newest state, or as of a time (unix ms), or as a pin has it."""
 
     table: str
     as_of_ms: int | None = None
@@ -95,12 +89,7 @@ class SnapshotName:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where a listing goes on.
-
-    Attributes:
-        after: The last key or common prefix that was listed.
-        snapshot: Of the table in whose middle that was; ``None``: between two tables.
-    """
+    """Where a listing goes on: after a key or common prefix, in the middle of a snapshot or between two tables."""
 
     after: str
     snapshot: SnapshotName | None = None
@@ -116,11 +105,7 @@ def encode_token(resume: Resume) -> str:
 
 
 def decode_token(token: str) -> Resume:
-    """Return what a token says.
-
-    Raises:
-        S3Error: It is none of ours.
-    """
+    """Return what a token says. Raises S3Error: it is none of ours."""
     if not token or len(token) > MAX_TOKEN_CHARS:
         raise _wrong_token()
     try:
@@ -142,11 +127,7 @@ def encode_marker(resume: Resume) -> str:
 
 
 def decode_marker(marker: str) -> Resume:
-    """Return what a marker says; one that is a key alone says no snapshot.
-
-    Raises:
-        S3Error: It has a token that is none of ours.
-    """
+    """Return what a marker says; a key alone says no snapshot. Raises S3Error: its token is none of ours."""
     key, mark, token = marker.rpartition(_MARK)
     if not mark:
         return Resume(marker)
@@ -215,14 +196,7 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """The part of a page that one table gives.
-
-    Attributes:
-        files: Ascending by key.
-        common_prefixes: Ascending.
-        last: The last key or common prefix, after which the next page begins; empty if there is none.
-        is_truncated: Whether the table has more.
-    """
+    """The part of a page that one table gives, both ascending; ``last``: of either, where the next page goes on."""
 
     files: tuple[ListedFile, ...]
     common_prefixes: tuple[str, ...]

@@ -29,13 +29,7 @@ _RANGE: Final = re.compile(r"bytes\s*=\s*(?P<first>[0-9]{0,19})\s*-\s*(?P<last>[
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes ``start`` to ``start + length``; never empty, but for a whole file that is.
-
-    Attributes:
-        start: First byte.
-        length: How many.
-        is_part: Whether the answer says so (206).
-    """
+    """Bytes ``start`` to ``start + length``; never empty, but for a whole file that is. ``is_part``: status 206."""
 
     start: int
     length: int
@@ -71,15 +65,9 @@ def parse_range(header: str | None, *, size_bytes: int) -> ByteRange:
 
 
 def check_conditions(headers: Mapping[str, str], *, etag: str, modified_ms: int) -> Literal["send", "not_modified"]:
-    """Return what the conditions of a request lead to.
+    """Return what the conditions in a request's headers (names in lower case) lead to. Raises S3Error (412).
 
-    Args:
-        headers: Of the request, names in lower case.
-        etag: Of the file, without quotes.
-        modified_ms: Its time, unix ms; compared in whole seconds.
-
-    Raises:
-        S3Error: PreconditionFailed.
+    The ETag is without quotes; times are compared in whole seconds.
     """
     modified_s = modified_ms // 1000
     if_match, if_none_match = headers.get("if-match"), headers.get("if-none-match")
@@ -130,15 +118,7 @@ _IGNORED: Final = ("x-id",)
 
 @dataclass(frozen=True, slots=True)
 class FileBody:
-    """The bytes of a file that an answer has.
-
-    Attributes:
-        ref: How the client named the table.
-        rest: What of the key follows it.
-        path: Of the file in the store.
-        size_bytes: Of the whole file, as its headers say.
-        part: Which bytes; not none.
-    """
+    """The bytes of a file that an answer has: how the client named it, where it lies, its size, and which part."""
 
     ref: TableRef
     rest: str
@@ -149,14 +129,7 @@ class FileBody:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request is answered.
-
-    Attributes:
-        status: Of HTTP.
-        headers: Without those that every answer has.
-        body: Small ones, whole.
-        file: A file's bytes, in place of ``body``.
-    """
+    """What a request is answered, without the headers that every answer has: a small body, or a file's bytes."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -165,12 +138,7 @@ class Answer:
 
 
 class Operations:
-    """Answers requests whose sender is known.
-
-    Args:
-        parts: What the parts of a gateway share.
-        bodies: Fetches files.
-    """
+    """Answers requests whose sender is known."""
 
     def __init__(self, parts: GatewayParts, bodies: Bodies) -> None:
         self._views = TableViews(parts)
@@ -182,11 +150,7 @@ class Operations:
         self._metrics = parts.metrics
 
     async def run(self, request: S3Request, identity: Identity) -> Answer:
-        """Answer a request.
-
-        Raises:
-            IceDBError: Whatever is wrong with it.
-        """
+        """Answer a request. Raises an IceDBError for whatever is wrong with it."""
         if request.method not in ("GET", "HEAD"):
             self._guard.charge(identity)
             raise S3Error(

@@ -33,17 +33,7 @@ _OLD_SIGNATURE: Final = ("AWSAccessKeyId", "Signature", "Expires")
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """What the parts of a gateway share.
-
-    Attributes:
-        warehouse: Where the tables lie.
-        settings: Bounds.
-        metrics: What is counted.
-        clock: For ages, durations and ids.
-        guard: Says what callers may do.
-        reads: The state of tables, and threads for work that blocks (``reads.work``).
-        names: Which tables there are.
-    """
+    """What the parts of a gateway share."""
 
     warehouse: Warehouse
     settings: GatewaySettings
@@ -81,11 +71,7 @@ class S3Request:
 
 
 def parse_request(scope: Mapping[str, Any], *, domain: str | None) -> S3Request:
-    """Read a request.
-
-    Args:
-        scope: Of ASGI, type ``http``.
-        domain: Of virtual-hosted addresses; ``None``: there are none.
+    """Read a request from a scope of ASGI; ``domain``: of virtual-hosted addresses, if there are any.
 
     Raises:
         S3Error: InvalidURI, InvalidArgument: it cannot be read.
@@ -144,11 +130,7 @@ _READS: Final = ("GET", "HEAD")
 
 
 class Authentication:
-    """Recognises who sends requests.
-
-    Args:
-        parts: With the guard, who knows keys, tokens and certificates.
-    """
+    """Recognises who sends requests."""
 
     def __init__(self, parts: GatewayParts) -> None:
         self._parts = parts

@@ -58,13 +58,7 @@ class _Exchange:
 
 
 class S3App:
-    """Answers requests.
-
-    Args:
-        parts: What the parts of a gateway share.
-        bodies: Sends files.
-        health: What ``/healthz`` and ``/readyz`` look at.
-    """
+    """Answers requests. ``health``: what ``/healthz`` and ``/readyz`` look at."""
 
     def __init__(self, parts: GatewayParts, bodies: Bodies, health: HealthChecks) -> None:
         self._operations = Operations(parts, bodies)

@@ -108,11 +108,7 @@ def read_claim(request: SignedRequest) -> Claim | None:
 
 
 def check_signature(request: SignedRequest, claim: Claim, *, secret: str) -> None:
-    """Return if the signature was made of this request with this secret.
-
-    Raises:
-        S3Error: SignatureDoesNotMatch, or a header that has to be signed is not.
-    """
+    """Raise S3Error if the signature was not made of this request with this secret, or leaves a header out."""
     unsigned = {name for name, _ in request.headers if name not in claim.signed_headers and name.startswith("x-amz-")}
     if unsigned or "host" not in claim.signed_headers:
         missing = ", ".join(sorted(unsigned | ({"host"} - set(claim.signed_headers))))
@@ -129,11 +125,7 @@ def check_signature(request: SignedRequest, claim: Claim, *, secret: str) -> Non
 
 
 def check_time(claim: Claim, *, now_ms: int) -> None:
-    """Return if the request is of now, or its presigned URL still valid.
-
-    Raises:
-        S3Error: RequestTimeTooSkewed, or AccessDenied for a URL that has expired.
-    """
+    """Raise S3Error if the request is not of now (RequestTimeTooSkewed), or its URL has expired (AccessDenied)."""
     signed_ms = _read_time(claim.amz_date)
     if signed_ms - now_ms > MAX_SKEW_MS or (claim.expires_s is None and now_ms - signed_ms > MAX_SKEW_MS):
         raise S3Error(

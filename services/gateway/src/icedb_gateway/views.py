@@ -33,12 +33,7 @@ MAX_PINS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file that a key means.
-
-    Attributes:
-        path: Its key in the store.
-        marker: What the log says of it; ``None`` for one that is tombstoned: only the store knows its size.
-    """
+    """A file that a key means: its key in the store, and its marker; ``None``: it is tombstoned, its size unknown."""
 
     path: str
     marker: FileMarker | None
@@ -54,11 +49,7 @@ def make_kept(max_files: int) -> LRUCache[SnapshotName, Snapshot]:
 
 
 class TableViews:
-    """Finds snapshots and files. Use it from one event loop.
-
-    Args:
-        parts: What the parts of a gateway share.
-    """
+    """Finds snapshots and files. Use it from one event loop."""
 
     def __init__(self, parts: GatewayParts) -> None:
         self._parts = parts
@@ -124,10 +115,7 @@ class TableViews:
         Args:
             ref: The key's first component.
             rest: What follows it, without the slash.
-            must_be_fresh: Read the log now, whatever is known of it.
-
-        Raises:
-            IceDBError: As for :meth:`snapshot`.
+            must_be_fresh: Read the log now. Raises as :meth:`snapshot`.
         """
         path = f"{self.data_prefix(ref)}{rest}"
         if ref.pin is not None:

@@ -33,12 +33,7 @@ class AnswerTooLarge(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Some files, ready for the wire.
-
-    Attributes:
-        wire: As serialized ``files`` entries of a response, one after the other.
-        ends: Where the entry of each file ends.
-    """
+    """Some files as serialized ``files`` entries of a response, one after the other, and where each of them ends."""
 
     wire: bytes | memoryview
     ends: "array[int]"
@@ -82,15 +77,7 @@ class Answer:
         return len(self.head_wire) + self.files_bytes
 
     def render(self, *, staleness_ms: int, max_message_bytes: int) -> bytes:
-        """Return the serialized response for one call.
-
-        Args:
-            staleness_ms: Age of the read behind it.
-            max_message_bytes: Largest response.
-
-        Raises:
-            AnswerTooLarge: Names the size, the limit and the remedy.
-        """
+        """Return the serialized response for one call. Raises AnswerTooLarge: size, limit and remedy."""
         head = self._head(staleness_ms)
         size_bytes = len(head) + self.files_bytes
         if size_bytes > max_message_bytes:

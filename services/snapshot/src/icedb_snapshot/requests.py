@@ -27,17 +27,7 @@ MAX_GLOB_CHARS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ServiceParts:
-    """What handlers share.
-
-    Attributes:
-        warehouse: Where the tables lie.
-        settings: Limits and defaults.
-        metrics: Where calls and answers are counted.
-        clock: For ages.
-        reads: The state of tables, and threads for work that blocks (``reads.work``).
-        names: Which tables there are.
-        access: Asked first by every handler.
-    """
+    """What handlers share; ``access`` is what every one of them asks first."""
 
     warehouse: Warehouse
     settings: SnapshotSettings

@@ -43,11 +43,7 @@ MAX_KEPT_REQUEST_BYTES: Final = 4096
 
 
 class SnapshotCalls:
-    """Answers GetSnapshot and StreamSnapshot. Each raises an IceDBError for whatever is wrong.
-
-    Args:
-        parts: What handlers share.
-    """
+    """Answers GetSnapshot and StreamSnapshot. Each raises an IceDBError for whatever is wrong."""
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts

@@ -38,11 +38,7 @@ MAX_PAGE_BYTES: Final = MIB
 
 
 class TableCalls:
-    """Answers the calls about tables. Each raises an IceDBError for whatever is wrong.
-
-    Args:
-        parts: What handlers share.
-    """
+    """Answers the calls about tables. Each raises an IceDBError for whatever is wrong."""
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts

@@ -91,11 +91,7 @@ class _Poll:
 
 
 class WatchCalls:
-    """Answers WatchSnapshots. Knows everybody who watches. Use it from one event loop.
-
-    Args:
-        parts: What handlers share.
-    """
+    """Answers WatchSnapshots. Knows everybody who watches. Use it from one event loop."""
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
