@@ -27,8 +27,7 @@ import signal, sys
 from icedb_log.clock import SystemClock
 from icedb_log.store.stores import S3Options
 from icedb_log.store.stores import StoreSettings
-from icedb_log.clean.purge import purge_table
-from icedb_log.clean.purge import PurgeLimits
+from icedb_log.clean.purge import PurgeLimits, purge_table
 
 url, endpoint = sys.argv[1:]
 warehouse = StoreSettings(url, S3Options(endpoint, access_key_id="dev", secret_access_key="dev")).open()
@@ -41,8 +40,7 @@ def stop_in_the_third_chunk():
         print("in the middle", flush=True)
         signal.pause()
 
-paths = warehouse.table("events")
-purge_table(warehouse.store, paths, clock=SystemClock(), owner="killed", check_alive=stop_in_the_third_chunk,
+purge_table(warehouse.table("events"), clock=SystemClock(), owner="killed", check_alive=stop_in_the_third_chunk,
             limits=PurgeLimits(chunk_keys={CHUNK}))
 """
 
@@ -72,7 +70,7 @@ def test_a_purge_that_is_killed_goes_on(s3_server):
 
     assert len(list_all(store, paths.data_prefix).objects) == FILES + 1 - 2 * CHUNK
     (entry,) = read_trash(warehouse)
-    assert (entry.state, entry.progress.deleted_count) == ("purging", 2 * CHUNK)
+    assert (entry.table.mark.state, entry.progress.deleted_count) == ("purging", 2 * CHUNK)
     with pytest.raises(NotFound, match="is being purged"):
         read_table_config(TableStore(store, paths))
 

@@ -355,8 +355,9 @@ def test_what_is_dropped_is_in_the_trash_and_not_among_the_tables(table):
     assert warehouse.list_tables() == ("other",)
     (entry,) = read_trash(warehouse)
     dropped_ms = table.clock.now_ms() - 1
-    assert (entry.name, entry.state, entry.dropped_by, entry.note) == ("t", "trash", "ann", "old")
-    assert (entry.dropped_ms, entry.due_ms, entry.is_due) == (dropped_ms, dropped_ms + KEEP_MS, False)
+    mark = entry.table.mark
+    assert (entry.table.name, mark.state, mark.dropped_by, mark.note) == ("t", "trash", "ann", "old")
+    assert (entry.table.dropped_ms, entry.table.due_ms, entry.is_due) == (dropped_ms, dropped_ms + KEEP_MS, False)
     assert [(claim.kind, claim.name) for claim in entry.waits_for] == [("lease", "l1")]
     table.clock.advance(KEEP_MS)
     assert read_trash(warehouse)[0].is_due

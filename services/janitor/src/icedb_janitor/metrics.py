@@ -114,13 +114,7 @@ class JanitorMetrics(WorkerMetrics):
             self._failing_since_ms.pop(table, None)
 
     def record_vacuum(self, paths: TablePaths, result: VacuumResult, *, now_ms: int) -> None:
-        """Count one vacuum.
-
-        Args:
-            paths: Keys of the table.
-            result: What it did.
-            now_ms: Unix ms.
-        """
+        """Count one vacuum."""
         self.deleted.labels("log_file").inc(len(result.deleted_logs))
         self.deleted.labels("data_file").inc(len(result.deleted_data))
         self.deleted.labels("staged_batch").inc(len(result.deleted_copies))

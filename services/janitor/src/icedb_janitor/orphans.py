@@ -37,9 +37,6 @@ class JanitorOrphans:
     """Orphan sweeps, in the process that runs them. Safe for several tables at once.
 
     Args:
-        context: Warehouse, locks.
-        settings: Of the service.
-        metrics: Of the service.
         begin_run: Begins a run under a table's lock.
         note_deletions: Told what was deleted.
     """

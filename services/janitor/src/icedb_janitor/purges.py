@@ -24,9 +24,6 @@ class JanitorPurges:
     """The task that purges, in the process that runs it.
 
     Args:
-        context: Warehouse, locks, wake-ups.
-        settings: Of the service.
-        metrics: Of the service.
         open_audit: Returns where it is written down what is deleted of a table.
     """
 

@@ -32,13 +32,7 @@ from icedb_janitor.settings import JanitorSettings
 
 
 class JanitorTasks:
-    """The work of the tasks, in the process that runs them. Safe for several tables at once.
-
-    Args:
-        context: Warehouse, locks, wake-ups.
-        settings: Of the service.
-        metrics: Of the service.
-    """
+    """The work of the tasks, in the process that runs them. Safe for several tables at once."""
 
     def __init__(self, context: WorkerContext[Any], *, settings: JanitorSettings, metrics: JanitorMetrics) -> None:
         self._context = context

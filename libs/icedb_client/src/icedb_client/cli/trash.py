@@ -100,7 +100,7 @@ def trash(run: Run, *, show_purged: bool = flag("--all", "Also tables that are p
 
     Example: icedb table trash
     """
-    entries = [each for each in read_trash(run.client.warehouse) if show_purged or each.state != "purged"]
+    entries = [each for each in read_trash(run.client.warehouse) if show_purged or each.table.mark.state != "purged"]
     run.answer({"tables": [_entry_to_json(entry) for entry in entries]}, lambda: _show_trash(entries))
 
 
@@ -112,13 +112,13 @@ def _show_trash(entries: Sequence[TrashEntry]) -> None:
         ("table", "dropped", "by", "state", "purged from", "waits for", "note"),
         (
             (
-                entry.name,
-                format_time(entry.dropped_ms),
-                entry.dropped_by or None,
+                entry.table.name,
+                format_time(entry.table.dropped_ms),
+                entry.table.mark.dropped_by or None,
                 _describe_state(entry),
-                "at once" if entry.is_forced else format_time(entry.due_ms),
+                "at once" if entry.table.mark.is_forced else format_time(entry.table.due_ms),
                 ", ".join(map(_describe_claim, entry.waits_for)) or entry.problem or None,
-                entry.note or None,
+                entry.table.mark.note or None,
             )
             for entry in entries
         ),
@@ -183,9 +183,9 @@ def _show_drop(name: str, result: DropResult, progress: PurgeProgress | None, *,
 
 
 def _describe_state(entry: TrashEntry) -> str:
-    if entry.state == "purging":
+    if entry.table.mark.state == "purging":
         return f"being purged: {_describe_progress(entry.progress)}"
-    if entry.state == "purged":
+    if entry.table.mark.state == "purged":
         return f"purged: {_describe_progress(entry.progress)}"
     return "in the trash" if not entry.is_due else "about to be purged"
 
@@ -206,8 +206,10 @@ def _describe_claim(claim: Hold) -> str:
 
 def _entry_to_json(entry: TrashEntry) -> dict[str, Any]:
     return {
-        **pick(entry, "state", "dropped_ms", "dropped_by", "note", "is_due", table="name"),
-        "purge_at_ms": None if entry.is_forced else entry.due_ms,
+        **pick(entry.table, "dropped_ms", table="name"),
+        **pick(entry.table.mark, "state", "dropped_by", "note"),
+        "is_due": entry.is_due,
+        "purge_at_ms": None if entry.table.mark.is_forced else entry.table.due_ms,
         "waits_for": [pick(claim, "kind", "until_ms", name="held_by") for claim in entry.waits_for],
         "problem": entry.problem or None,
         "progress": _progress_to_json(entry.progress),

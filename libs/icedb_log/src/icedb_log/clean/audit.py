@@ -159,7 +159,6 @@ class AuditLog:
     """Where runs of one table are written down, and by whom. ``begin`` one :class:`RunAudit` for each run.
 
     Args:
-        table: Its store and keys.
         clock: Makes the ids of runs.
         owner: Who deletes, e.g. ``janitor@host:123``.
         on_problem: Told when something could not be written: an announcement, and the run stops; or outcomes, and it
@@ -200,7 +199,6 @@ class RunAudit:
     """The audit of one run; an :class:`icedb_log.clean.deletion.Audit`. For one thread.
 
     Args:
-        table: Its store and keys.
         head: The first line of each part.
         on_problem: As of :class:`AuditLog`.
     """
@@ -296,11 +294,6 @@ def sweep_audit(table: TableStore, *, retention_ms: int, clock: Clock, check_ali
 
 def read_audit(table: TableStore, *, since_ms: int = 0, until_ms: int = MAX_MS) -> Iterator[AuditPart | DamagedPart]:
     """Read the parts of all runs that began between two times of the store's clock, oldest first.
-
-    Args:
-        table: Its store and keys.
-        since_ms: From when on, unix ms.
-        until_ms: Until when, unix ms.
 
     Raises:
         Unavailable: The store did not answer.

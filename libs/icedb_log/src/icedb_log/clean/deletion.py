@@ -83,7 +83,6 @@ class Deleter:
     """Deletes for one run of the janitor.
 
     Args:
-        store: The object store.
         audit: Where everything is written down; ``None``: nowhere.
         check_alive: Called before each chunk; raises to stop the run, e.g. when its lock is lost.
         chunk_keys: Objects in a chunk; smaller only in tests.

@@ -11,11 +11,12 @@ from typing import Final
 from icedb_log.clean.holds import find_claims
 from icedb_log.clean.pins import list_pins
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from icedb_log.errors import InvalidRequest, NotFound, Unavailable
 from icedb_log.feed.views import detach_view, source_of
 from icedb_log.ingest.staging import list_staged
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo
+from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, describe_drop
 from icedb_log.table.stored_config import encode_table_config, load_any_config
@@ -83,11 +84,6 @@ def drop_table(table: TableStore, *, clock: Clock, request: DropRequest | None =
     """Drop a table. Idempotent: one that is in the trash stays as it is, or is purged if that is asked for.
 
     A view is detached from its source, in any case before it is marked.
-
-    Args:
-        table: Its store and keys.
-        clock: Makes ids.
-        request: How; by default into the trash for a week.
 
     Raises:
         NotFound: No such table.
@@ -185,10 +181,7 @@ def read_kept_config(table: TableStore) -> TableConfig:
 
 def replace_config(table: TableStore, config: TableConfig, *, etag: str) -> None:
     """Write ``table.json`` over the one with ``etag``; whether that landed, only reading tells (W2)."""
-    try:
-        table.store.put_if_match(table.paths.config_key, encode_table_config(config), etag=etag)
-    except (PreconditionFailed, CommitOutcomeUnknown):
-        return
+    replace_record(table.store, table.paths.config_key, encode_table_config(config), etag=etag)
 
 
 def _require_sensible(paths: TablePaths, request: DropRequest) -> None:

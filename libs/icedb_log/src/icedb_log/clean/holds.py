@@ -35,11 +35,7 @@ class HoldReader:
 def read_holds(table: TableStore, *, view: LogView, config: TableConfig, reader: HoldReader | None = None) -> Holds:
     """Read what keeps dead objects of a table.
 
-    Args:
-        table: Its store and keys.
-        view: The log that the plan is made from, read before this is called.
-        config: Grace periods, how many versions are kept, and how long a commit may take.
-        reader: Of this table's leases and pins, to reuse, with its cache.
+    The view is the log that the plan is made from, read before this is called. ``reader``: one of this table to reuse.
 
     Raises:
         CorruptLog: A fence cannot be understood: a person must restore it.

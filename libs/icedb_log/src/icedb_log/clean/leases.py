@@ -162,9 +162,7 @@ class LeaseReader:
         One that cannot be understood is among them (unknown means keep). Costs one listing, and one GET for each lease
         that is new or was renewed.
 
-        Args:
-            table: Its store and keys.
-            latest_ms: It is this late at most, whatever the store's clock says now (J1).
+        It is ``latest_ms`` at most, whatever the store's clock says now (J1).
 
         Raises:
             Unavailable: The store did not answer.
@@ -258,11 +256,7 @@ def acquire_lease(
 def renew_lease(table: TableStore, lease_id: str, *, clock: Clock, ttl_ms: int) -> Lease:
     """Let a lease last for ``ttl_ms`` from now on. Safe to repeat, also by several at once.
 
-    Args:
-        table: Its store and keys.
-        lease_id: As :func:`acquire_lease` returned it.
-        clock: For ids; decides nothing about times.
-        ttl_ms: How long, by the store's clock; it may end earlier than before.
+    From now on by the store's clock: it may end earlier than before. This host's clock decides nothing about times.
 
     Raises:
         InvalidRequest: A bad duration or id.

@@ -144,9 +144,7 @@ def sweep_leftovers(table: Table, walk: TableWalk, *, audit: AuditLog | None = N
 def sweep_probes(store: ObjectStore, *, prefix: str = "") -> Deleted:
     """Delete what probes of a store that died have left, once it is a day old. Belongs to no table; idempotent.
 
-    Args:
-        store: The object store.
-        prefix: Where its scratch objects lie: empty, or ending with ``/``.
+    Its scratch objects lie below ``prefix``, which is empty or ends with ``/``.
 
     Raises:
         Unavailable: The store did not answer.

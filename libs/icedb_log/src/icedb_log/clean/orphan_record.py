@@ -17,11 +17,11 @@ from typing import Any, Final
 import orjson
 
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, NotFound, PreconditionFailed, Unavailable
+from icedb_log.errors import CorruptLog, NotFound, Unavailable
 from icedb_log.keys import parse_log_key
 from icedb_log.log.lost_commits import drop_known, find_lost
 from icedb_log.model import LogView
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
 
 RECORD_VERSION: Final = 1
@@ -85,9 +85,7 @@ class OrphanRecord:
     def with_lost(self, found: Collection[str], view: LogView) -> dict[str, LostCommit]:
         """Return the lost commits as of a log: those that were known and have not come back, and those found now.
 
-        Args:
-            found: What :func:`~icedb_log.log.lost_commits.find_lost` says of it.
-            view: The log.
+        ``found`` is what :func:`~icedb_log.log.lost_commits.find_lost` says of that log.
         """
         missing = drop_known(self.lost, view)
         lost = {name: self.lost[name] for name in missing if name in found or not self.lost[name].is_given_up}
@@ -128,11 +126,7 @@ def note_lost(table: TableStore, *, landed: Iterable[str], view: LogView, clock:
 
     Costs nothing while none is.
 
-    Args:
-        table: Its store and keys.
-        landed: What the fences said before the log was read.
-        view: The log.
-        clock: Makes the token.
+    ``landed`` is what the fences said before the log was read.
 
     Raises:
         Unavailable: The store did not answer, or a sweep has just written the record: run again.
@@ -164,12 +158,7 @@ def write_orphan_record(
 
     Not repeated: a sweep that is refused, or gets no answer, changes nothing and leaves the work to the next one.
 
-    Args:
-        table: Its store and keys.
-        sightings: By key.
-        replaces: ETag of the record that was read; ``None`` if there was none.
-        clock: Makes the token.
-        lost: Lost commits, by name.
+    ``replaces`` is the ETag of the record that was read; ``None`` if there was none.
 
     Raises:
         Unavailable: The store did not answer.
@@ -183,19 +172,10 @@ def write_orphan_record(
         fields["lost"] = {name: (each.found_ms, int(each.is_given_up)) for name, each in lost.items()}
     body = orjson.dumps(fields)
     key = table.paths.orphan_record_key
+    if replace_record(table.store, key, body, etag=replaces):
+        return True
     try:
-        if replaces is None:
-            table.store.put_if_absent(key, body)
-        else:
-            table.store.put_if_match(key, body, etag=replaces)
-    except (PreconditionFailed, CommitOutcomeUnknown):
-        return _is_mine(table.store, key, body)  # W2: perhaps refused by its own first try; only reading tells
-    return True
-
-
-def _is_mine(store: ObjectStore, key: str, body: bytes) -> bool:
-    try:
-        return store.get(key).body == body
+        return table.store.get(key).body == body  # W2: perhaps refused by its own first try; only reading tells
     except NotFound:
         return False
 

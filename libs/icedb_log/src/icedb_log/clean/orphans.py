@@ -286,14 +286,9 @@ def plan_orphans(
 ) -> OrphanPlan:
     """Plan one sweep.
 
-    Args:
-        walk: What lies there and is unnamed, by a log that was read after it.
-        seen: What earlier sweeps saw.
-        config: Grace period and orphan age.
-        policy: Of this sweep.
-        log_read_ms: The store's clock when that log was listed: from then on a new orphan counts as seen.
-        lost_ms: The store's clock when the last of the commits was found lost of which nobody has decided anything
-            (F5); 0: there is none.
+    The walk is left with what is unnamed, by a log that was read after it: at ``log_read_ms`` by the store's clock,
+    from which on a new orphan counts as seen. ``lost_ms`` is the store's clock when the last of the commits was found
+    lost of which nobody has decided anything (F5); 0: there is none.
     """
     now_ms = walk.store_now_ms
     sightings: dict[str, Sighting] = {}

@@ -251,10 +251,8 @@ class PinReader:
     def read(self, table: TableStore, *, data_grace_ms: int, latest_ms: int | None = None) -> tuple[Hold, ...]:
         """Return what pins hold now. Costs one listing, and one GET for each pin that is new or has changed.
 
-        Args:
-            table: Its store and keys.
-            data_grace_ms: How long files are kept after a pin has ended.
-            latest_ms: It is this late at most, whatever the store's clock says now (J1).
+        Files are kept for ``data_grace_ms`` after a pin has ended. It is ``latest_ms`` at most, whatever the store's
+        clock says now (J1).
 
         Raises:
             Unavailable: The store did not answer.
@@ -268,10 +266,6 @@ class PinReader:
 
 def list_pins(table: TableStore, *, name: str | None = None) -> ListedPins:
     """List the pins of a table. Costs one listing and one small ranged GET for each pin.
-
-    Args:
-        table: Its store and keys.
-        name: Only those of this name.
 
     Raises:
         InvalidRequest: ``name`` is no name of a pin.
@@ -310,10 +304,7 @@ def is_lasting(status: PinStatus) -> bool:
 def read_pinned(table: TableStore, name: str, *, is_compact: bool = False) -> tuple[Pin, Snapshot]:
     """Read the snapshot that a pin has written down. Its files stay for a grace period after the pin has ended.
 
-    Args:
-        table: Its store and keys.
-        name: Name of the pin.
-        is_compact: Keep the markers' lines instead of what they decode to.
+    ``is_compact`` keeps the markers' lines instead of what they decode to.
 
     Raises:
         InvalidRequest: The pin has ended, is not active yet, or is not sure of its files.

@@ -133,13 +133,8 @@ def purge_table(
 
     A table that is not dropped is left alone. Any number of runs may overlap, and each may be cut off at any point.
 
-    Args:
-        table: Its store and keys.
-        clock: Makes ids, and bounds the run; decides about no age.
-        owner: Who does this, for people.
-        audit: Where everything is written down; ``None``: nowhere.
-        check_alive: Called before each chunk; raises to stop the run.
-        limits: Bounds of the run.
+    This host's clock makes ids and bounds the run; it decides about no age. ``check_alive`` is called before each
+    chunk, and raises to stop the run; the audit is where everything is written down.
 
     Raises:
         NotFound: There is no such table, and no trace of one.

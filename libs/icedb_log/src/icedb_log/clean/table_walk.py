@@ -101,11 +101,8 @@ def walk_table(
 ) -> TableWalk:
     """List everything below a table's prefix but the log.
 
-    Args:
-        table: Its store and keys.
-        named: Data files that the log named just before; they are not held.
-        age_ms: From which age on an unnamed data file is old.
-        leftover_ages_ms: Other kinds to hold, and from which age on.
+    ``named`` are data files that the log named just before: they are not held. From ``age_ms`` on an unnamed data file
+    is old; ``leftover_ages_ms`` says which other kinds to hold, and from which age on.
 
     Raises:
         Unavailable: The store did not answer.

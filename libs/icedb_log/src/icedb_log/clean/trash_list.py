@@ -7,7 +7,6 @@ from icedb_log.clean.guards import Hold
 from icedb_log.clean.holds import find_claims, find_claims_on_data
 from icedb_log.clean.purge import PurgeProgress, read_progress
 from icedb_log.errors import HaltError
-from icedb_log.table.drop_mark import DropState
 from icedb_log.units import DAY_MS
 from icedb_log.warehouse import DroppedTable, Warehouse
 
@@ -17,29 +16,17 @@ AUDIT_LOOK_MS: Final = DAY_MS
 
 @dataclass(frozen=True, slots=True)
 class TrashEntry:
-    """A dropped table.
+    """A dropped table, and how it stands.
 
     Attributes:
-        name: Its name.
-        state: How far it is.
-        dropped_ms: Since when, unix ms by the store's clock.
-        dropped_by: Who dropped it, in words.
-        note: Why, in words.
-        is_forced: Whether it went past the trash.
-        due_ms: When it is purged at the earliest, by the same clock.
-        is_due: Whether that time has come.
+        table: What its mark says.
+        is_due: Whether the time has come from which on it is purged.
         waits_for: Who needs it; asked only in the trash.
         progress: How far its purge is; ``None`` before it begins.
         problem: Why it cannot be told who needs it; empty: it can.
     """
 
-    name: str
-    state: DropState
-    dropped_ms: int
-    dropped_by: str
-    note: str
-    is_forced: bool
-    due_ms: int
+    table: DroppedTable
     is_due: bool
     waits_for: tuple[Hold, ...] = ()
     progress: PurgeProgress | None = None
@@ -64,12 +51,7 @@ def read_now_ms(warehouse: Warehouse) -> int:
 
 
 def has_work(table: DroppedTable, *, now_ms: int) -> bool:
-    """Whether a purge has something to do for a dropped table, as far as its mark tells. Pure.
-
-    Args:
-        table: The table.
-        now_ms: The store's clock.
-    """
+    """Whether a purge has something to do for a dropped table, as far as its mark tells. Pure."""
     if table.mark.state == "purging":
         return True
     if table.mark.state == "trash":
@@ -86,16 +68,5 @@ def _read_entry(warehouse: Warehouse, table: DroppedTable, *, now_ms: int) -> Tr
             waits_for = (*find_claims(place), *find_claims_on_data(place, table.config))
         except HaltError as error:
             problem = str(error)
-    return TrashEntry(
-        name=table.name,
-        state=mark.state,
-        dropped_ms=table.dropped_ms,
-        dropped_by=mark.dropped_by,
-        note=mark.note,
-        is_forced=mark.is_forced,
-        due_ms=table.due_ms,
-        is_due=table.due_ms <= now_ms,
-        waits_for=waits_for,
-        progress=None if mark.state == "trash" else read_progress(place, drop_id=mark.drop_id),
-        problem=problem,
-    )
+    progress = None if mark.state == "trash" else read_progress(place, drop_id=mark.drop_id)
+    return TrashEntry(table, table.due_ms <= now_ms, waits_for, progress, problem)

@@ -203,7 +203,6 @@ class VacuumRun:
     """Carries one plan out. For one thread, once.
 
     Args:
-        table: The table.
         view: The log that the plan was made from.
         plan: What may be deleted.
         deleter: Deletes, and writes down what.

@@ -69,10 +69,7 @@ class ErasureProgress:
 def advance_erasure(table: Table, changer: RowChanger, erasure_id: str) -> ErasureProgress:
     """Carry one erasure on as far as it goes now. Idempotent; any number of runs may overlap.
 
-    Args:
-        table: The table. This host's clock decides nothing about times in the record.
-        changer: Counts and rewrites.
-        erasure_id: Of the record.
+    This host's clock decides nothing about times in the record.
 
     Raises:
         NotFound: No such erasure, or a live data file is missing.

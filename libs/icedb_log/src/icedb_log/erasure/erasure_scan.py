@@ -35,7 +35,6 @@ class DataObjects:
 
     Attributes:
         listing: Every object below ``_data``.
-        view: The log.
         snapshot: Its fold.
     """
 
@@ -90,12 +89,8 @@ def count_covered(
     ``None`` instead of a number: the file is gone, or cannot be read. A file is only left out if its partition, its
     statistics or its rows prove that it holds no such row.
 
-    Args:
-        table: The table. Its ``check_alive`` is asked between jobs.
-        changer: Selects and counts.
-        condition: SQL.
-        markers: The files.
-        objects: Those that were there when somebody looked; others are not opened.
+    Files that were not there when somebody looked (``objects``) are not opened. The table's ``check_alive`` is asked
+    between jobs.
 
     Raises:
         Unavailable: The store or the engine did not answer.
@@ -140,9 +135,7 @@ def _on_halves(
 def find_not_covered(table: Table, listing: Listing) -> NotCovered:
     """Return what may hold such rows and is none of the erasure's business: a person has to look at it.
 
-    Args:
-        table: The table.
-        listing: Every object below ``_data``.
+    ``listing`` has every object below ``_data``.
     """
     staged = [info.key for info in list_all(table.store, table.paths.staging_prefix).objects]
     return NotCovered(
@@ -171,11 +164,6 @@ def find_pin_holds(table: TableStore, keys: Collection[str], *, config: TableCon
     """Return the pins that keep objects of an erasure (J7), and how many; those that keep most of them first.
 
     For people who wait: an erasure is complete when its objects are gone (E5).
-
-    Args:
-        table: Its store and keys.
-        keys: Keys of data files.
-        config: Of the table.
 
     Raises:
         Unavailable: The store did not answer.

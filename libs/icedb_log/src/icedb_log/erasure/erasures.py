@@ -28,6 +28,7 @@ from icedb_log.errors import (
 )
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import delete_or_raise, list_all
+from icedb_log.store.records import Record
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import DIALECT, MAX_QUERY_BYTES
@@ -42,12 +43,7 @@ def create_erasure(
 ) -> Erasure:
     """Ask for an erasure: one conditional PUT. Not idempotent: a second call asks for a second one, which is harmless.
 
-    Args:
-        table: Its store and keys.
-        condition: SQL over the table's columns. A worker checks it; one that is wrong ends as ``refused``.
-        clock: For the id.
-        requested_by: Who asks, in words.
-        note: Why, in words.
+    A worker checks the condition, SQL over the table's columns; one that is wrong ends as ``refused``.
 
     Raises:
         NotFound: No such table.
@@ -189,11 +185,8 @@ def list_erasures(table: TableStore, *, limit: int) -> tuple[Erasure, ...]:
 def change_erasure(table: TableStore, erasure_id: str, change: Callable[[Erasure], Erasure]) -> Erasure:
     """Change an open record by compare-and-set and return what it says then.
 
-    Args:
-        table: Its store and keys.
-        erasure_id: Of the record.
-        change: Makes the new record of the current one; is called again when somebody else was faster, so it must
-            change only what is still to be changed. Returning its argument writes nothing.
+    ``change`` makes the new record of the current one; it is called again when somebody else was faster, so it must
+    change only what is still to be changed. Returning its argument writes nothing.
 
     Raises:
         NotFound: It is not open (any more).
@@ -202,18 +195,16 @@ def change_erasure(table: TableStore, erasure_id: str, change: Callable[[Erasure
         Unavailable: The store did not answer.
     """
     key = table.paths.open_erasure_key(erasure_id)
-    for _ in range(MAX_CHANGE_ATTEMPTS):
-        stored = table.store.get(key)
-        current = decode_erasure(stored)
-        changed = change(current)
-        if changed == current:
-            return current
-        try:
-            table.store.put_if_match(key, encode_erasure(changed), etag=stored.info.etag)
-        except (PreconditionFailed, CommitOutcomeUnknown):
-            continue  # W2: only reading tells; what has landed is not to be changed any more
-        return changed
-    raise CommitConflict(f"{key}: changed by others {MAX_CHANGE_ATTEMPTS} times in a row; the next run goes on")
+
+    def change_open(current: Erasure | None) -> Erasure:
+        if current is None:
+            raise NotFound(f"{key}: is not there")
+        return change(current)
+
+    # W2: only reading tells; what has landed is not to be changed any more.
+    gave_up = CommitConflict(f"{key}: changed by others {MAX_CHANGE_ATTEMPTS} times in a row; the next run goes on")
+    record = Record(table.store, key, decode_erasure, encode_erasure)
+    return record.change(change_open, tries=MAX_CHANGE_ATTEMPTS, gave_up=gave_up)
 
 
 def close_erasure(table: TableStore, erasure: Erasure) -> Erasure:
@@ -231,12 +222,10 @@ def close_erasure(table: TableStore, erasure: Erasure) -> Erasure:
 
 
 def note_deletions(table: TableStore, keys: Collection[str]) -> int:
-    """Write into the open records of a table that the janitor has just deleted some objects. Idempotent.
+    """Write into the open records of a table that the janitor has deleted some objects; return how many changed.
 
     The time is the store's, read after the deletion: by then they were gone. Costs one listing without open erasures.
-
-    Returns:
-        How many records changed.
+    Idempotent.
 
     Raises:
         IceDBError: As :func:`change_erasure`; what was not noted is found out by looking.
@@ -245,16 +234,15 @@ def note_deletions(table: TableStore, keys: Collection[str]) -> int:
         return 0
     listing = list_all(table.store, table.paths.open_erasures_prefix)
     deleted = set(keys)
+
+    def note(current: Erasure) -> Erasure:
+        return mark_gone(current, deleted, gone_ms=listing.store_now_ms, known_by="janitor")
+
     changed_count = 0
     for info in listing.objects:
         before = decode_erasure(table.store.get(info.key))
-        noted = mark_gone(before, deleted, gone_ms=listing.store_now_ms, known_by="janitor")
-        if noted != before:
-            change_erasure(
-                table,
-                before.erasure_id,
-                lambda current: mark_gone(current, deleted, gone_ms=listing.store_now_ms, known_by="janitor"),
-            )
+        if note(before) != before:
+            change_erasure(table, before.erasure_id, note)
             changed_count += 1
     return changed_count
 
