@@ -20,7 +20,8 @@ from icedb_sim.tables.erasure_steps import (
     put_orphan,
 )
 from icedb_sim.tables.lease_steps import put_lease
-from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.small_table import SmallTable, at_each_call, try_each_call
+from icedb_sim.tables.table_steps import rival_of
 
 EFFECTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.DROP, Effect.DELAY, Effect.TRY_TWICE]
 
@@ -36,9 +37,13 @@ def make_asked():
     return table
 
 
+def go_on(table):
+    advance(table, table.erasure_id)
+
+
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_a_fault_at_any_call_of_the_deletion_loses_nothing(effect):
-    for table in try_each_call(make_asked, lambda t: advance(t, t.erasure_id), effect):
+    for table in try_each_call(make_asked, go_on, effect):
         table.store.land_delayed()
         with contextlib.suppress(IceDBError):  # e.g. a delayed commit that landed only now took the fence
             advance(table, table.erasure_id)
@@ -60,7 +65,7 @@ def make_due():
 
 @pytest.mark.parametrize("effect", [Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.DELAY])
 def test_a_fault_at_any_call_of_the_last_look_loses_nothing(effect):
-    for table in try_each_call(make_due, lambda t: advance(t, t.erasure_id), effect):
+    for table in try_each_call(make_due, go_on, effect):
         table.store.land_delayed()
         done = finish(table, table.erasure_id)
         assert (done.state, done.row_count) == ("complete", 3)
@@ -80,14 +85,7 @@ def meet_and_upload(table):
 
 @pytest.mark.parametrize(("make", "act"), [(make_asked, meet), (make_due, meet), (make_due, meet_and_upload)])
 def test_two_workers_at_once_come_to_one_end(make, act):
-    probe = make()
-    probe.store.calls.clear()
-    advance(probe, probe.erasure_id)
-    for number in range(len(probe.store.calls)):
-        table = make()
-        disturb_at(table, number, lambda table=table: act(table))
-        with contextlib.suppress(IceDBError):
-            advance(table, table.erasure_id)
+    for table, _, number in at_each_call(make, go_on, act):
         done = finish(table, table.erasure_id)
         assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True), number
         assert set(table.victim_files) <= {target.key for target in done.targets}
@@ -115,42 +113,23 @@ def test_others_may_do_anything_at_any_call(act):
         "orphan": lambda table: put_orphan(table, "victim"),
         "append": lambda table: append_users(table, "zoe"),
     }
-    probe = make_asked()
-    probe.store.calls.clear()
-    advance(probe, probe.erasure_id)
-    for number in range(len(probe.store.calls)):
+
+    def make():
         table = make_asked()
         append_users(table, "yan", p="b")
-        disturb_at(table, number, lambda table=table: acts[act](table))
-        with contextlib.suppress(IceDBError):
-            advance(table, table.erasure_id)
+        return table
+
+    for table, _, number in at_each_call(make, go_on, acts[act]):
         done = finish(table, table.erasure_id)
         assert done.state == "complete", number
         assert find_traces(table, b"victim") == []
         assert live_users(table) == ["bob", "yan", *(["zoe"] if act == "append" else [])]
 
 
-def disturb_at(table, number, act):
-    """Let somebody else act right before a call."""
-    table.store.calls.clear()
-    store, plain = table.store, table.store._run
-    is_due = [True]
-
-    def run(method, key, action):
-        if is_due[0] and len(store.calls) == number:
-            is_due[0] = False
-            act()
-        return plain(method, key, action)
-
-    store._run = run
-
-
 def advance_as_other(table):
-    other = SmallTable(store=table.store.inner, name="other")
-    other.paths, other.config = table.paths, table.config
-    other.clock = table.clock
+    rival = rival_of(table)
     with contextlib.suppress(IceDBError):
-        advance(other, table.erasure_id)
+        advance(rival, table.erasure_id)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,14 +2,15 @@
 
 import pytest
 from icedb_log.clean.leases import acquire_lease, release_lease, renew_lease
-from icedb_log.errors import BelowHorizon, CommitOutcomeUnknown, IceDBError, NotFound
+from icedb_log.errors import BelowHorizon, CommitOutcomeUnknown, NotFound
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import read_live_rows
-from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.small_table import SmallTable, at_each_call, try_each_call
 
 TTL_MS = 600_000
+BOTH = ("before", "after")
 FAULTS = [
     Effect.CRASH_BEFORE,
     Effect.CRASH_AFTER,
@@ -74,38 +75,6 @@ def let_go(table):
     assert table.ids() == [1, 2]
 
 
-def at_each_call(make, act, rival):
-    """Run ``act`` once for each call that it makes, with a rival who acts just before and just after that call."""
-    for when in ("before", "after"):
-        number = 0
-        while True:
-            table = make()
-            table.store.calls.clear()
-            inner, is_done = table.store._run, False
-
-            def interrupt(method, key, action, table=table, inner=inner, at=number, when=when):
-                nonlocal is_done
-                if len(table.store.calls) != at:
-                    return inner(method, key, action)
-                table.store._run, is_done = inner, True
-                if when == "before":
-                    rival(table)
-                    return inner(method, key, action)
-                done = inner(method, key, action)
-                rival(table)
-                return done
-
-            table.store._run = interrupt
-            try:
-                act(table)
-            except IceDBError as error:
-                table.error = error
-            if not is_done:
-                break  # it made fewer calls than that
-            yield table, f"{when} call {number}"
-            number += 1
-
-
 @pytest.mark.parametrize("effect", FAULTS)
 def test_j4_whatever_fails_at_whichever_call_a_lease_that_was_given_holds(effect):
     tables = try_each_call(make_dying, acquire, effect)
@@ -137,7 +106,7 @@ def test_j4_a_lease_taken_while_a_janitor_sleeps_at_any_call_holds(aged_ms):
         table.clock.advance(TTL_MS - 10_000)
 
     given = 0
-    for table, where in at_each_call(make, vacuum, take):
+    for table, _, where in at_each_call(make, vacuum, take, when=BOTH):
         if table.lease is not None:
             given += 1
             require_held(table, where)
@@ -150,11 +119,11 @@ def test_j4_a_taker_that_sleeps_at_any_call_has_a_lease_that_holds_or_none():
         table.clock.advance(table.config.data_grace_ms)
         vacuum(table)
 
-    for table, where in at_each_call(make_dying, acquire, age_and_clean):
+    for table, error, where in at_each_call(make_dying, acquire, age_and_clean, when=BOTH):
         if table.lease is not None:
             require_held(table, where)
         else:
-            assert isinstance(table.error, BelowHorizon), where
+            assert isinstance(error, BelowHorizon), where
             assert table.keys(table.paths.leases_prefix) == [], where
 
 
@@ -189,7 +158,7 @@ def test_j4_a_lease_renewed_while_a_janitor_sleeps_at_any_call_holds():
         table.clock.advance(TTL_MS - 10_000)
 
     count = 0
-    for table, where in at_each_call(make_leased, vacuum, renew_and_sleep):
+    for table, _, where in at_each_call(make_leased, vacuum, renew_and_sleep, when=BOTH):
         count += 1
         require_held(table, where)
         let_go(table)
@@ -202,7 +171,7 @@ def test_j4_a_renewer_that_sleeps_over_the_end_is_told():
         vacuum(table)
 
     told = 0
-    for table, where in at_each_call(make_leased, renew, end_and_clean):
+    for table, error, where in at_each_call(make_leased, renew, end_and_clean, when=BOTH):
         is_written = any(call.method == "put_if_match" for call in table.store.calls)
         if table.lease is not None:
             # It slept when it was renewed already.
@@ -210,7 +179,7 @@ def test_j4_a_renewer_that_sleeps_over_the_end_is_told():
             require_held(table, where)
         else:
             told += 1
-            assert isinstance(table.error, NotFound), where
+            assert isinstance(error, NotFound), where
         let_go(table)
     assert told >= 3
 

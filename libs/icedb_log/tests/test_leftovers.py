@@ -19,6 +19,7 @@ from icedb_log.units import DAY_MS, HOUR_MS
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import rival_of
 
 RETENTION_MS = 30 * DAY_MS
 
@@ -164,8 +165,7 @@ def test_a_retry_that_begins_meanwhile_stages_the_batch_or_finds_none(method):
     """Whatever the janitor is just about to do; and the retry is cut off after it has written its id."""
     for crash in (False, True):
         table = make_old_quarantine()
-        rival = SmallTable(store=table.store.inner, name="rival")
-        rival.paths, rival.clock = table.paths, table.clock
+        rival = rival_of(table)
         outcome = []
 
         def retry(rival=rival, outcome=outcome, crash=crash, batch_id=table.batch_id):
@@ -240,8 +240,7 @@ def test_a_copy_stays_that_a_flush_gives_a_reason_while_it_is_looked_for(method)
     table.clock.advance(RETENTION_MS)
     found = walk(table)
     (copy,) = quarantined(table)
-    rival = SmallTable(store=table.store.inner, name="rival")
-    rival.paths, rival.clock = table.paths, table.clock
+    rival = rival_of(table)
     table.store.script = [
         Fault(method, None, "staging/" if method == "list_page" else "quarantine/", before=rival.flush)
     ]

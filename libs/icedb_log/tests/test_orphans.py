@@ -14,6 +14,7 @@ from icedb_log.model import FileMarker, LogFile
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.log_views import data
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import rival_of
 
 ORPHAN = data("orphan")
 FAULTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.UNAVAILABLE, Effect.DELAY]
@@ -59,12 +60,6 @@ def data_keys(table):
 
 def record(table):
     return orjson.loads(table.store.inner.get(table.paths.orphan_record_key).body)
-
-
-def rival_of(table):
-    rival = SmallTable(store=table.store.inner, name="rival")
-    rival.paths, rival.clock = table.paths, table.clock
-    return rival
 
 
 def test_j5_what_two_sweeps_found_unnamed_and_old_is_deleted_and_nothing_else(table):

@@ -1,5 +1,7 @@
 """Pins under any fault, and with any rival, at any call: J7, W2."""
 
+import contextlib
+
 import pytest
 from icedb_log.clean.drop import drop_table
 from icedb_log.clean.pins import (
@@ -18,7 +20,7 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.small_table import SmallTable, at_each_call, try_each_call
 from icedb_sim.tables.table_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 
 
@@ -72,44 +74,27 @@ def test_j7_whatever_fails_at_whichever_call_a_pin_that_can_be_read_holds(effect
 @pytest.mark.parametrize("how", ["before", "after"])
 def test_j7_a_pin_made_while_a_janitor_sleeps_at_any_call_holds(aged_ms, how):
     """Aged: the janitor knows that the files may go. Otherwise: they get old while it sleeps."""
-    made = 0
-    number = 0
-    while True:
+    made = met = 0
+
+    def make():
         table = make_dying()
         table.clock.advance(aged_ms)
+        return table
 
-        def sleep(table=table):
-            nonlocal made
-            try:
-                pin_before_merge(table)
-                made += 1
-            except BelowHorizon:
-                pass
-            table.clock.advance(DAY_MS)
+    def sleep(table):
+        nonlocal made
+        with contextlib.suppress(BelowHorizon):
+            pin_before_merge(table)
+            made += 1
+        table.clock.advance(DAY_MS)
 
-        table.store.calls.clear()
-        inner = table.store._run
-
-        def interrupt(method, key, action, table=table, inner=inner, sleep=sleep, at=number):
-            if len(table.store.calls) != at:
-                return inner(method, key, action)
-            table.store._run = inner
-            if how == "before":
-                sleep()
-                return inner(method, key, action)
-            done = inner(method, key, action)
-            sleep()
-            return done
-
-        table.store._run = interrupt
-        table.vacuum()
-        if table.store._run is interrupt:
-            break  # it made fewer calls than that
+    for table, error, where in at_each_call(make, SmallTable.vacuum, sleep, when=[how]):
+        assert error is None
+        met += 1
         if table.keys(table.paths.pins_prefix):
             table.vacuum()
-            assert pinned_ids(table) == [1, 2], f"at call {number}"
-        number += 1
-    assert number > 5
+            assert pinned_ids(table) == [1, 2], where
+    assert met > 5
     assert (made == 0) == (aged_ms > 0)
 
 

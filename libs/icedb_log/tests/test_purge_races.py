@@ -18,6 +18,7 @@ from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
+from icedb_sim.tables import small_table
 from icedb_sim.tables.small_table import DEFAULTS, SmallTable
 from icedb_sim.tables.small_view import SmallView
 
@@ -57,33 +58,9 @@ def live_again(table):
 
 
 def at_each_call(make, act, meanwhile):
-    """Run ``act`` once for each of its store calls, with ``meanwhile`` just before it; yield table and error."""
-    table = make()
-    table.store.calls.clear()
-    act(table)
-    for number in range(len(table.store.calls)):
-        table = make()
-        other = someone_else(table)
-        table.store.calls = _Interrupted(number, lambda other=other: meanwhile(other))
-        error = None
-        try:
-            act(table)
-        except IceDBError as failure:
-            error = failure
-        table.store.calls = []
+    """Run ``act`` with ``meanwhile`` before each of its store calls in turn; yield table and error."""
+    for table, error, _ in small_table.at_each_call(make, act, lambda table: meanwhile(someone_else(table))):
         yield table, error
-
-
-class _Interrupted(list):
-    def __init__(self, number, meanwhile):
-        super().__init__()
-        self.number = number
-        self.meanwhile = meanwhile
-
-    def append(self, call):
-        super().append(call)
-        if len(self) == self.number + 1:
-            self.meanwhile()
 
 
 def require_whole(table):

@@ -17,8 +17,9 @@ from icedb_log.table.table_changes import alter_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
-from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.small_table import SmallTable, at_each_call, try_each_call
 from icedb_sim.tables.small_view import SmallView
+from icedb_sim.tables.table_steps import mark_of
 
 KEEP_MS = 600_000
 INTO_TRASH = DropRequest(keep_ms=KEEP_MS, dropped_by="ann", note="old")
@@ -35,10 +36,6 @@ def undrop(table, *, paths=None):
     result = undrop_table(TableStore(table.store, paths or table.paths), clock=table.clock)
     table.clock.advance(1)
     return result
-
-
-def mark_of(table):
-    return load_any_config(table)[0].dropped
 
 
 @pytest.fixture
@@ -184,22 +181,18 @@ def test_a_table_that_others_keep_changing_is_unavailable(table):
 @pytest.mark.parametrize("work", ["flush", "merge", "vacuum"])
 def test_t2_whoever_is_at_work_when_it_is_dropped_loses_nothing(work):
     """The drop comes at each call of a run in turn; the run goes on or stops, and undrop shows a whole table."""
-    count = _count_calls(work)
     seen = set()
-    for number in range(count):
-        table = _ready(work)
-        before = table.ids()
-        with_staged = sorted({*before, 7}) if work == "flush" else before
-        table.store.fault_at = {}
-        table.store.calls.clear()
-        _drop_at(table, number)
-        try:
-            getattr(table, work)()
-            seen.add("went on")
-        except NotFound:
-            seen.add("stopped")
+
+    def drop_now(table):
+        drop_table(TableStore(table.store.inner, table.paths), clock=table.clock, request=INTO_TRASH)
+
+    for table, error, _ in at_each_call(lambda: _ready(work), lambda table: getattr(table, work)(), drop_now):
+        assert error is None or isinstance(error, NotFound)
+        seen.add("went on" if error is None else "stopped")
         assert mark_of(table).state == "trash"
         undrop(table)
+        before = [0, 1, 2, 3]
+        with_staged = [*before, 7] if work == "flush" else before
         assert table.ids() in (before, with_staged)
         table.flush()
         table.merge()
@@ -218,26 +211,6 @@ def _ready(work):
         table.merge(full=True)
         table.clock.advance(70_000)
     return table
-
-
-def _count_calls(work):
-    table = _ready(work)
-    table.store.calls.clear()
-    getattr(table, work)()
-    return len(table.store.calls)
-
-
-def _drop_at(table, number):
-    """Let the table be dropped just before a call of its store, by somebody else."""
-    inner = table.store
-
-    class Calls(list):
-        def append(self, call):
-            super().append(call)
-            if len(self) == number + 1:
-                drop_table(TableStore(inner.inner, table.paths), clock=table.clock, request=INTO_TRASH)
-
-    inner.calls = Calls()
 
 
 def test_what_is_staged_waits_and_comes_with_the_table(table):

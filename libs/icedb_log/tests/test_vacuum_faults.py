@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from icedb_log.errors import InvalidRequest, PreconditionFailed
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
-from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.small_table import SmallTable, at_each_call, try_each_call
 from icedb_sim.tables.table_steps import assert_clean, make_dead_table, rival_of
 
 
@@ -34,21 +34,8 @@ def test_any_other_actor_at_any_moment_is_harmless(what):
             getattr(rival, what)(**({"full": True} if what == "merge" else {}))
 
     expected = [1, 2, 3] if what == "append" else [1, 2]
-    table = make_dead_table()
-    table.store.calls.clear()
-    table.vacuum()
-    for number in range(len(table.store.calls)):
-        table = make_dead_table()
-        rival = rival_of(table)
-        at = len(table.store.calls) + number
-
-        def interrupt(method, key, action, table=table, rival=rival, at=at, run=table.store._run):
-            if len(table.store.calls) == at:
-                act(rival)
-            return run(method, key, action)
-
-        table.store._run = interrupt
-        table.vacuum()
+    for table, error, _ in at_each_call(make_dead_table, SmallTable.vacuum, lambda table: act(rival_of(table))):
+        assert error is None
         assert table.ids() == expected
         table.vacuum()
         assert_clean(table)

@@ -22,7 +22,8 @@ from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.growth.dead_table import build_dead_table, main
 from icedb_sim.tables.log_views import data, dead, kill, listed, live
 from icedb_sim.tables.row_files import encode_rows
-from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.small_table import SmallTable, at_each_call, try_each_call
+from icedb_sim.tables.table_steps import rival_of
 
 LIVE = [1, 2, 3, 4, 5, 6]
 
@@ -126,30 +127,14 @@ def test_j2_whoever_reads_between_two_steps_sees_the_same_rows_and_the_past_or_a
 
 @pytest.mark.parametrize("what", ["vacuum", "merge", "append"])
 def test_j3_another_actor_between_any_two_steps_is_harmless(what):
-    count = 0
-    at = 0
-    while at <= count:
-        table = make_table()
-        rival = SmallTable(store=table.store.inner, name="rival")
-        rival.paths, rival.clock = table.paths, table.clock
-        act = {
-            "vacuum": lambda rival=rival: vacuum(rival),
-            "merge": lambda rival=rival: rival.merge(full=True),
-            "append": lambda rival=rival: rival.append(7),
-        }[what]
-        run, first = table.store._run, len(table.store.calls)
-
-        def interrupt(method, key, action, table=table, run=run, at=first + at, act=act):
-            if len(table.store.calls) == at:
-                act()
-            return run(method, key, action)
-
-        table.store._run = interrupt
-        vacuum(table)
-        count = len(table.store.calls) - first
-        at += 3
-        table.store._run = run
-        expected = [*LIVE, 7] if what == "append" and at - 3 < count else LIVE
+    act = {
+        "vacuum": vacuum,
+        "merge": lambda rival: rival.merge(full=True),
+        "append": lambda rival: rival.append(7),
+    }[what]
+    for table, error, _ in at_each_call(make_table, vacuum, lambda table: act(rival_of(table)), step=3):
+        assert error is None
+        expected = [*LIVE, 7] if what == "append" else LIVE
         assert table.ids() == expected
         vacuum(table)
         assert table.ids() == expected

@@ -91,6 +91,31 @@ class ScriptedStore:
         """Probe the inner store."""
         self.inner.probe()
 
+    def interrupt(self, number: int, act: Callable[[], object], *, when: str = "before") -> Callable[[], bool]:
+        """Let somebody act once, just ``before`` or ``after`` a call; return what says whether that was.
+
+        Args:
+            number: Of the call, by those that the store has got.
+            act: What is done; its own calls are not interrupted.
+            when: ``before`` or ``after``.
+        """
+        run, is_done = self._run, False
+
+        def run_call(method: str, key: str, action: Callable[[], Any]) -> Any:
+            nonlocal is_done
+            if is_done or len(self.calls) != number:
+                return run(method, key, action)
+            is_done = True
+            if when == "before":
+                act()
+                return run(method, key, action)
+            answer = run(method, key, action)
+            act()
+            return answer
+
+        self._run = run_call  # type: ignore[method-assign]
+        return lambda: is_done
+
     def get(self, key: str, *, if_match: str | None = None) -> StoredObject:
         """Read, unless the script says otherwise."""
         found: StoredObject = self._run("get", key, lambda: self.inner.get(key, if_match=if_match))

@@ -1,8 +1,9 @@
 """One table on a store in memory, with every actor a method: the shortest way to a real history in a test."""
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, sweep_orphans
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
@@ -237,3 +238,43 @@ def try_each_call(
         table.clock.advance(1)
         tables.append(table)
     return tables
+
+
+_Table = TypeVar("_Table", bound=SmallTable)
+
+
+def at_each_call(
+    make: Callable[[], _Table],
+    act: Callable[[_Table], object],
+    rival: Callable[[_Table], object],
+    *,
+    when: Sequence[str] = ("before",),
+    step: int = 1,
+) -> Iterator[tuple[_Table, IceDBError | None, str]]:
+    """Run ``act`` once for each call that it makes on the store, with a rival at that call.
+
+    Args:
+        make: Builds the same table each time.
+        act: What is disturbed.
+        rival: Acts on the same table.
+        when: At each call: ``before``, ``after``.
+        step: Every how manieth call.
+
+    Yields:
+        The table, what was raised, and where the rival came.
+    """
+    for moment in when:
+        number = 0
+        while True:
+            table = make()
+            table.store.calls.clear()
+            was_met = table.store.interrupt(number, partial(rival, table), when=moment)
+            error: IceDBError | None = None
+            try:
+                act(table)
+            except IceDBError as failure:
+                error = failure
+            if not was_met():
+                break
+            yield table, error, f"{moment} call {number}"
+            number += step
