@@ -9,10 +9,15 @@ import pytest
 from icedb_client.cli.app import run
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 
 class HandClock:
@@ -81,6 +86,18 @@ def create(warehouse):
         return config
 
     return create
+
+
+@pytest.fixture(scope="session")
+def flush_rows():
+    """Makes rows live in a table, as a worker does."""
+
+    def flush_rows(place, rows):
+        clock = SystemClock()
+        stage_batch(place, body=encode_rows(rows), staging_format="ndjson", batch_id=new_batch_id(clock))
+        flush_table(Table.open(place, clock=clock, owner="test"), RowFileWriter(place.store, clock))
+
+    return flush_rows
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from icedb_log.clean.deletion import Doomed
 from icedb_log.clock import SystemClock
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.stores import open_warehouse
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -18,14 +17,14 @@ WEEK_MS = 7 * 86_400_000
 
 class Runs:
     def __init__(self, warehouse):
-        self.paths = warehouse.table("events").paths
-        self.store = warehouse.store
+        self.place = warehouse.table("events")
+        self.store, self.paths = self.place.store, self.place.paths
         self.now_ms = SystemClock().now_ms()
 
     def run(self, *names, age_ms=0, failed=(), is_cut_off=False):
         """Write down one run; return the keys that it deleted."""
         now_ms = self.now_ms - age_ms
-        log = AuditLog(TableStore(self.store, self.paths), clock=FakeClock(now_ms, seed=names[0]), owner="janitor@h:1")
+        log = AuditLog(self.place, clock=FakeClock(now_ms, seed=names[0]), owner="janitor@h:1")
         audit = log.begin(RunFacts("vacuum", now_ms, {"data_grace_ms": 5}, {"pins": ("monthly",)}))
         keys = [self.key(name) for name in names]
         audit.announce([Doomed(key, "data_file", "dead", ("grace", "lease"), now_ms - 5, 1024) for key in keys])
@@ -69,7 +68,7 @@ def test_runs_of_the_last_days_with_what_became_of_their_objects(runs, icedb):
 
 
 def test_a_table_without_deletions(runs, icedb):
-    create_table(runs, TableConfig.create(name="events"))
+    create_table(runs.place, TableConfig.create(name="events"))
     assert "no run deleted anything" in icedb("audit", "events")
     assert json.loads(icedb("audit", "events", "--json"))["runs"] == []
 

@@ -4,35 +4,25 @@ import json
 
 import pytest
 from icedb_client.cli.runner import Task
-from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.staging import stage_batch
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.stores import open_warehouse
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
-from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
+def url(tmp_path_factory, flush_rows):
     """A warehouse that no test changes."""
     url = f"file://{tmp_path_factory.mktemp('merge')}/warehouse"
-    warehouse, clock = open_warehouse(url), SystemClock()
-    store, paths = warehouse.store, warehouse.table("events").paths
+    place = open_warehouse(url).table("events")
     create_table(
-        TableStore(store, paths),
+        place,
         TableConfig.create(name="events", partition=(PartitionField(name="user", column="user"),)),
     )
     for number in range(8):
         rows = [{"user": "busy", "n": number}] + [{"user": "quiet", "n": number}] * (number < 2)
         rows += [{"user": "once", "n": number}] * (number == 0)
-        stage_batch(
-            TableStore(store, paths), body=encode_rows(rows), staging_format="ndjson", batch_id=new_batch_id(clock)
-        )
-        flush_table(Table.open(TableStore(store, paths), clock=clock, owner="test"), RowFileWriter(store, clock))
+        flush_rows(place, rows)
     return url
 
 

@@ -8,7 +8,6 @@ from icedb_client.delivery import CommitReport
 from icedb_log.ingest.quarantine import QuarantinedBatch, bad_rows_key, quarantine_rows
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.store.stores import open_warehouse
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -65,15 +64,15 @@ def test_a_table_from_before_counts_as_there(warehouse, run_icedb):
 
 def test_quarantine_shows_each_bad_row_with_its_reason(warehouse, run_icedb):
     run_icedb("table", "create", "events")
-    store, paths = warehouse.store, warehouse.table("events").paths
+    place = warehouse.table("events")
     batch = StagedBatch("", "019b7d3c-0000-7000-8000-000000000001", "ndjson", 1, 1)
     rows = b'{"n":"one"}\n{"n":1\n{"n":"two"}\n'
-    key = bad_rows_key(paths, batch.batch_id, rows)
-    store.put(key, rows)
+    key = bad_rows_key(place.paths, batch.batch_id, rows)
+    place.store.put(key, rows)
     faults = (RowFault("column 'n' is BIGINT", (3, 9)), RowFault("a line is not a JSON object", (7,)))
     reason = "column 'n' is BIGINT (line 3: one)\nline 7 is not a JSON object\ncolumn 'n' is BIGINT (line 9: two)"
     quarantine_rows(
-        TableStore(store, paths),
+        place,
         bad=BadRows(batch, key, 3, reason, faults),
         replaces=None,
         commit_id="ab",

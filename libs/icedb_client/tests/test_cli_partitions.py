@@ -10,16 +10,10 @@ import pytest
 import typer
 from icedb_client.cli import partitions
 from icedb_client.cli.runner import Task
-from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import open_warehouse
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table import Table
 from icedb_log.units import DAY_MS
-from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 
 @pytest.fixture
@@ -34,15 +28,12 @@ def icedb(warehouse, run_icedb):
 
 
 @pytest.fixture
-def events(icedb, warehouse):
+def events(icedb, warehouse, flush_rows):
     icedb("table", "create", "events", "--partition", "d=day(ts)", "--partition", "user")
     rows = [("2023-06-01", "a"), ("2023-06-01", "São"), ("2023-06-02", "a"), ("2023-07-01", "a"), ("2999-01-01", "a")]
-    store, paths = warehouse.store, warehouse.table("events").paths
-    clock = SystemClock()
-    body = encode_rows([{"ts": ts, "user": user} for ts, user in rows])
-    stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
-    flush_table(Table.open(TableStore(store, paths), clock=clock, owner="test"), RowFileWriter(store, clock))
-    return paths
+    place = warehouse.table("events")
+    flush_rows(place, [{"ts": ts, "user": user} for ts, user in rows])
+    return place
 
 
 @contextmanager
@@ -75,12 +66,12 @@ def test_what_is_not_there(icedb):
 
 
 def test_a_dry_run_shows_what_would_go_and_touches_nothing(icedb, events, warehouse):
-    before = [info.etag for info in list_all(warehouse.store, f"{events.prefix}/").objects]
+    before = [info.etag for info in list_all(warehouse.store, f"{events.paths.prefix}/").objects]
     text = icedb("partitions", "drop", "events", "d=2023-06-*/user=a", "--dry-run")
     assert re.search(r"would remove 2 partitions: 2 data files, 2 rows, \d+ B", text)
     found = json.loads(icedb("partitions", "drop", "events", "d=2023-06-*/user=a", "--dry-run", "--json"))
     assert [one["path"] for one in found["partitions"]] == ["d=2023-06-01/user=a", "d=2023-06-02/user=a"]
-    assert [info.etag for info in list_all(warehouse.store, f"{events.prefix}/").objects] == before
+    assert [info.etag for info in list_all(warehouse.store, f"{events.paths.prefix}/").objects] == before
 
 
 def test_a_wrong_glob_is_told_before_any_worker_is_asked(icedb, events, monkeypatch):
@@ -124,11 +115,11 @@ def test_nobody_is_asked_in_the_middle_of_json(icedb, events, monkeypatch):
 
 def test_retention_is_set_shown_and_taken_back(icedb, events, warehouse):
     icedb("table", "alter", "events", "--retention", "90d", "--retention-field", "d")
-    config = read_table_config(TableStore(warehouse.store, events))
+    config = read_table_config(events)
     assert (config.retention_ms, config.retention_field) == (90 * DAY_MS, "d")
     assert "90 d after the end of a partition, by d" in icedb("table", "show", "events")
     icedb("table", "alter", "events", "--retention", "off")
-    assert read_table_config(TableStore(warehouse.store, events)).retention_ms is None
+    assert read_table_config(events).retention_ms is None
     assert "for ever" in icedb("table", "show", "events")
     assert "retention_field 'user' is no time partition" in icedb(
         "table", "alter", "events", "--retention-field", "user", code=2

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from icedb_log.store.stores import open_warehouse
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
@@ -90,12 +89,12 @@ def test_pins_that_are_not_well_are_explained(icedb, parquet):
 
 
 def test_versions_are_an_option_of_a_table(icedb, parquet):
-    paths = parquet.warehouse.table("kept").paths
+    place = parquet.warehouse.table("kept")
     icedb("table", "create", "kept", "--keep-versions", "10")
-    assert read_table_config(TableStore(parquet.warehouse.store, paths)).keep_versions == 10
+    assert read_table_config(place).keep_versions == 10
     assert "the newest 10" in icedb("table", "show", "kept")
     icedb("table", "alter", "kept", "--keep-versions", "0")
-    assert read_table_config(TableStore(parquet.warehouse.store, paths)).keep_versions == 0
+    assert read_table_config(place).keep_versions == 0
     assert "keep_versions" in icedb("table", "alter", "kept", "--keep-versions", "201", code=2)
     few = ("--log-files-slow", "50", "--keep-versions", "50")
     assert "keep_versions < log_files_slow must hold" in icedb("table", "alter", "kept", *few, code=2)

@@ -8,7 +8,6 @@ import pytest
 from icedb_client.cli.app import run as run_command
 from icedb_log.clock import SystemClock
 from icedb_log.store.stores import open_warehouse
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -44,10 +43,8 @@ class Place:
         self.warehouse = open_warehouse(f"file://{self.root}")
         self.paths = self.warehouse.table("events").paths
         partition = (PartitionField.parse("event"),)
-        create_table(
-            TableStore(self.warehouse.store, self.paths),
-            TableConfig.create(name="events", partition=partition, sort=("id",)),
-        )
+        config = TableConfig.create(name="events", partition=partition, sort=("id",))
+        create_table(self.warehouse.table("events"), config)
 
     def logs(self):
         folder = self.root / self.paths.log_prefix

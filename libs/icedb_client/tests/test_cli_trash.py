@@ -13,7 +13,6 @@ from icedb_log.errors import NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.stores import open_warehouse
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_any_config
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
@@ -54,8 +53,7 @@ def janitor(warehouse, monkeypatch):
 
 def stage(warehouse):
     body = encode_rows([{"event": "click"}])
-    paths = warehouse.table("events").paths
-    stage_batch(TableStore(warehouse.store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+    stage_batch(warehouse.table("events"), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
 
 
 def state_of(warehouse):

@@ -8,7 +8,6 @@ from icedb_client.cli.runner import Task
 from icedb_log.clock import SystemClock
 from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.stores import open_warehouse
-from icedb_log.store.table_store import TableStore
 from icedb_sim.growth.dead_table import DAY_MS, build_dead_table
 from icedb_sim.tables.lease_steps import put_lease
 
@@ -20,13 +19,10 @@ def place(tmp_path_factory):
     """A warehouse that no test changes: five dead files may go, and two of a table that somebody reads wait."""
     url = f"file://{tmp_path_factory.mktemp('vacuum')}/warehouse"
     warehouse, now_ms = open_warehouse(url), CLOCK.now_ms()
-    store = warehouse.store
     for name, count, died_ms in (("free", 5, now_ms - 30 * DAY_MS), ("read", 2, now_ms - 30 * DAY_MS)):
-        build_dead_table(TableStore(store, warehouse.table(name).paths), dead_count=count, died_ms=died_ms)
-    build_dead_table(TableStore(store, warehouse.table("young").paths), dead_count=3, died_ms=now_ms)
-    put_lease(
-        TableStore(store, warehouse.table("read").paths), at_ms=1, ttl_ms=3_600_000, clock=CLOCK, lease_id="reader1"
-    )
+        build_dead_table(warehouse.table(name), dead_count=count, died_ms=died_ms)
+    build_dead_table(warehouse.table("young"), dead_count=3, died_ms=now_ms)
+    put_lease(warehouse.table("read"), at_ms=1, ttl_ms=3_600_000, clock=CLOCK, lease_id="reader1")
     return url
 
 

@@ -5,20 +5,16 @@ import json
 import pytest
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
-from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.views import read_registration
-from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import open_warehouse
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_feeds import RowFileFeeder
-from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 CLOCK = SystemClock()
 QUERY = "select event, count(*) as n from _rows group by 1"
@@ -57,13 +53,9 @@ def view(icedb):
     icedb("table", "create", "counts", "--from", "events", "--query", QUERY, "--sort", "event")
 
 
-def append(warehouse, *events):
-    paths = warehouse.table("events").paths
-    body = encode_rows([{"event": event} for event in events])
-    stage_batch(TableStore(warehouse.store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-    flush_table(
-        Table.open(TableStore(warehouse.store, paths), clock=CLOCK, owner="test"), RowFileWriter(warehouse.store, CLOCK)
-    )
+@pytest.fixture
+def append(warehouse, flush_rows):
+    return lambda event: flush_rows(warehouse.table("events"), [{"event": event}])
 
 
 def feed(warehouse, name="counts"):
@@ -72,7 +64,7 @@ def feed(warehouse, name="counts"):
     return feed_view(view, open_source(view), feeder)
 
 
-def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, view):
+def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, view, append):
     config = read_table_config(warehouse.table("counts"))
     assert (config.view_of, config.view_query, config.sort) == ("events", QUERY, ("event",))
     assert config.declared == {"event": "VARCHAR", "n": "BIGINT"}
@@ -80,8 +72,8 @@ def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, vi
     assert read_registration(warehouse.table("events"), "counts").state == "active"
     shown = icedb("table", "show", "counts")
     assert "view of" in shown and "events" in shown and QUERY in shown
-    append(warehouse, "click")
-    append(warehouse, "view")
+    append("click")
+    append("view")
     (lag,) = json.loads(icedb("view", "list", "events", "--json"))["views"]
     assert lag.pop("lag_ms") >= 0
     assert lag == {"view": "counts", "source": "events", "state": "active", "waiting_commits": 2, "refused_commits": 0}
@@ -126,8 +118,8 @@ def test_a_query_that_the_worker_refuses_makes_no_view(icedb, worker, warehouse)
     assert warehouse.list_tables() == ("events",)
 
 
-def test_detach_and_attach(icedb, warehouse, view):
-    append(warehouse, "click")
+def test_detach_and_attach(icedb, warehouse, view, append):
+    append("click")
     assert "is not fed by events any more" in icedb("view", "detach", "counts")
     assert json.loads(icedb("view", "detach", "counts", "--json")) == {
         "view": "counts",
@@ -137,7 +129,7 @@ def test_detach_and_attach(icedb, warehouse, view):
     assert not feed(warehouse).is_attached
     assert "counts detached 0 - 0" in " ".join(icedb("view", "list", "events").split())
     assert "is fed by events" in icedb("view", "attach", "counts")
-    append(warehouse, "view")
+    append("view")
     assert feed(warehouse).commit_count == 1
     assert "table events is no view" in icedb("view", "detach", "events", code=2)
     assert "does not exist" in icedb("view", "attach", "nope", code=3)

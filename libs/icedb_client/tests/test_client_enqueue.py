@@ -14,7 +14,6 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import BadRows, RejectedBatch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import RowFileWriter
 
@@ -103,15 +102,15 @@ def test_a_file_becomes_many_batches(client, create, tmp_path, warehouse):
 
 def test_waiting_tells_committed_quarantined_and_waiting_apart(client, create, warehouse, clock):
     create()
-    store, paths = warehouse.store, warehouse.table("events").paths
+    place = warehouse.table("events")
     batches = [client.enqueue("events", [{"n": n}]) for n in range(3)]
     ids = [batch.batch_id for batch in batches]
     assert client.wait_committed("events", ids, timeout_ms=0).waiting == tuple(ids)
     listed = {batch.batch_id: batch for batch in staged(warehouse)}
 
     def work():
-        store.delete([batches[0].key])
-        quarantine_batch(TableStore(store, paths), rejected=RejectedBatch(listed[ids[1]], "no ts"), clock=clock)
+        place.store.delete([batches[0].key])
+        quarantine_batch(place, rejected=RejectedBatch(listed[ids[1]], "no ts"), clock=clock)
 
     clock.on_sleep = work
     report = client.wait_committed("events", ids, timeout_ms=5000)
@@ -123,20 +122,20 @@ def test_waiting_tells_committed_quarantined_and_waiting_apart(client, create, w
 
 def test_a_committed_batch_may_have_bad_rows(client, create, warehouse, clock):
     create()
-    store, paths = warehouse.store, warehouse.table("events").paths
+    place = warehouse.table("events")
     batches = [client.enqueue("events", [{"n": n}]) for n in range(2)]
     listed = {batch.batch_id: batch for batch in staged(warehouse)}
     bad_id = batches[0].batch_id
-    key = bad_rows_key(paths, bad_id, b"x")
-    store.put(key, b"x")
+    key = bad_rows_key(place.paths, bad_id, b"x")
+    place.store.put(key, b"x")
     bad = BadRows(listed[bad_id], key, 3, "line 7: no ts")
-    quarantine_rows(TableStore(store, paths), bad=bad, replaces=None, commit_id="ab", clock=clock)
+    quarantine_rows(place, bad=bad, replaces=None, commit_id="ab", clock=clock)
     ids = [batch.batch_id for batch in batches]
     # The reason is there before the commit: until the staged object goes, the batch waits.
     assert client.wait_committed("events", ids, timeout_ms=0).bad_rows == ()
     log = LogFile(time_ms=clock.now_ms(), commit_id="ab", batch_ids=tuple(ids))
-    store.put(paths.log_key(time_ms=log.time_ms, commit_id="ab", is_merged=False), encode_log_file(log))
-    store.delete([batch.key for batch in batches])
+    place.store.put(place.paths.log_key(time_ms=log.time_ms, commit_id="ab", is_merged=False), encode_log_file(log))
+    place.store.delete([batch.key for batch in batches])
     report = client.wait_committed("events", ids, timeout_ms=0)
     assert (report.committed, report.quarantined, report.waiting, report.unknown) == (tuple(ids), (), (), ())
     assert [(entry.batch_id, entry.row_count, entry.reason) for entry in report.bad_rows] == [
@@ -166,13 +165,13 @@ def test_settings_name_what_is_wrong(monkeypatch):
 
 def test_i8_waiting_tells_of_other_content_under_the_id_of_a_batch(client, create, warehouse, clock):
     create()
-    store, paths = warehouse.store, warehouse.table("events").paths
+    place = warehouse.table("events")
     batch_id = new_batch_id(clock)
-    stage_batch(TableStore(store, paths), body=b'{"ts":"2026-01-01"}', staging_format="ndjson", batch_id=batch_id)
-    writer = RowFileWriter(store, clock)
-    flush_table(Table.open(TableStore(store, paths), clock=clock, owner="test"), writer)
-    stage_batch(TableStore(store, paths), body=b'{"ts":"2026-01-02"}', staging_format="json", batch_id=batch_id)
-    flush_table(Table.open(TableStore(store, paths), clock=clock, owner="test"), writer)
+    stage_batch(place, body=b'{"ts":"2026-01-01"}', staging_format="ndjson", batch_id=batch_id)
+    writer = RowFileWriter(place.store, clock)
+    flush_table(Table.open(place, clock=clock, owner="test"), writer)
+    stage_batch(place, body=b'{"ts":"2026-01-02"}', staging_format="json", batch_id=batch_id)
+    flush_table(Table.open(place, clock=clock, owner="test"), writer)
     report = client.wait_committed("events", [batch_id], timeout_ms=0)
     assert (report.committed, report.quarantined, report.bad_rows) == ((batch_id,), (), ())
     (entry,) = report.conflicts

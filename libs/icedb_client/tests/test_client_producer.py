@@ -18,7 +18,6 @@ from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_pressure
 from icedb_log.ingest.staging import list_staged
-from icedb_log.store.table_store import TableStore
 
 SECOND_MS = 1000
 
@@ -110,8 +109,7 @@ def test_eight_threads_stage_each_row_once(client, warehouse, puts):
 
 def test_refused_batches_wait_as_long_as_they_are_told(client, warehouse, puts, clock):
     pressure = Pressure("stop", 60.0, "800 log files", 7000)
-    paths = warehouse.table("events").paths
-    publish_pressure(TableStore(warehouse.store, paths), pressure, clock=clock)
+    publish_pressure(warehouse.table("events"), pressure, clock=clock)
     with pytest.raises(Overloaded, match="800 log files") as caught:
         client.enqueue("events", [{"n": 0}])
     assert caught.value.retry_after_ms == 7000
@@ -120,7 +118,7 @@ def test_refused_batches_wait_as_long_as_they_are_told(client, warehouse, puts, 
     def recover():
         waits.append(clock.ms)
         if len(waits) == 3:
-            publish_pressure(TableStore(warehouse.store, paths), Pressure(), clock=clock)
+            publish_pressure(warehouse.table("events"), Pressure(), clock=clock)
 
     clock.on_sleep = recover
     began_ms = clock.ms
@@ -183,7 +181,7 @@ def test_retries_end_with_the_retry_window(client, create, warehouse, clock):
 def test_what_is_refused_for_good_is_not_tried_again(client, warehouse, puts):
     producer = client.producer("events")
     warehouse.store.delete([warehouse.table("events").paths.config_key])
-    client.gate._configs._known.clear()
+    client.gate._known.clear()
     producer.send({"n": 1})
     with pytest.raises(UnsentRows, match="does not exist"):
         producer.flush()
@@ -294,7 +292,7 @@ def test_age_seals_a_batch(client, warehouse, puts, clock):
         with producer._lock:
             producer._work.notify_all()  # as the real clock's time-out does
     with producer._lock:
-        assert producer._room.wait_for(lambda: producer._accepted_rows, 60)
+        assert producer._room.wait_for(lambda: producer._counts["accepted_rows"], 60)
     assert staged_rows(warehouse) == Counter([1])
     producer.close()
 

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import TracebackType
@@ -259,8 +259,8 @@ class Producer:
         self._buffer = RowBuffer(options)
         self._under_way: set[int] = set()
         self._unsent: list[UnsentBatch] = []
-        self._sent_rows = self._accepted_rows = self._accepted_batches = self._unsent_rows = 0
-        self._retries = self._held_bytes = 0
+        self._counts: Counter[str] = Counter()
+        """By the names of :class:`ProducerCounters`."""
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -287,14 +287,7 @@ class Producer:
     def counters(self) -> ProducerCounters:
         """What was done so far."""
         with self._lock:
-            return ProducerCounters(
-                sent_rows=self._sent_rows,
-                accepted_rows=self._accepted_rows,
-                accepted_batches=self._accepted_batches,
-                unsent_rows=self._unsent_rows,
-                retries=self._retries,
-                held_bytes=self._held_bytes,
-            )
+            return ProducerCounters(**self._counts)
 
     @property
     def unsent(self) -> tuple[UnsentBatch, ...]:
@@ -402,15 +395,15 @@ class Producer:
                     self._start()
                 if self._buffer.add(line, now_ms=self._clock.monotonic_ms()):
                     self._work.notify()
-                self._sent_rows += 1
-                self._held_bytes += len(line)
+                self._counts["sent_rows"] += 1
+                self._counts["held_bytes"] += len(line)
 
     def _make_room(self, size_bytes: int, *, block: bool, taken_rows: int) -> None:
         """Wait, with the lock, until a line fits."""
         while True:
             if self._is_closing:
                 raise InvalidRequest(f"the producer for table {self.table} is closed; make another one")
-            if self._held_bytes + size_bytes <= self.options.max_memory_bytes:
+            if self._counts["held_bytes"] + size_bytes <= self.options.max_memory_bytes:
                 return
             if self._buffer.seal():
                 self._work.notify()
@@ -419,7 +412,7 @@ class Producer:
                 remedy = "send again later" if can_get_room else "take them away with take_unsent()"
                 what = "rows on their way" if can_get_room else "unsent rows"
                 raise BufferFull(
-                    f"table {self.table}: {self._held_bytes} bytes of {what} fill max_memory_bytes "
+                    f"table {self.table}: {self._counts['held_bytes']} bytes of {what} fill max_memory_bytes "
                     f"{self.options.max_memory_bytes}; {remedy}",
                     taken_rows=taken_rows,
                 )
@@ -470,8 +463,7 @@ class Producer:
             self._fail(rows, None if delivery is None else delivery.batch_id, error)
             return
         with self._lock:
-            self._accepted_rows += rows.row_count
-            self._accepted_batches += 1
+            self._counts.update(accepted_rows=rows.row_count, accepted_batches=1)
             self._release(len(rows.body))
         _tell(self._on_accepted, accepted)
 
@@ -479,7 +471,7 @@ class Producer:
         batch = UnsentBatch(self.table, batch_id or new_batch_id(self._clock), rows.body, rows.row_count, error)
         with self._lock:
             self._unsent.append(batch)
-            self._unsent_rows += rows.row_count
+            self._counts["unsent_rows"] += rows.row_count
         if not isinstance(error, IceDBError):
             _log.error("table %s: a batch was not sent", self.table, exc_info=error)
         _tell(self._on_failed, batch)
@@ -488,7 +480,7 @@ class Producer:
         with self._lock:
             if self._is_given_up:
                 raise wait.error
-            self._retries += 1
+            self._counts["retries"] += 1
 
     def _give_up(self) -> None:
         """End the retries, with the lock: sealed batches become unsent, those on their way after their attempt."""
@@ -496,7 +488,7 @@ class Producer:
         while (rows := self._buffer.take()) is not None:
             error = Unavailable(f"table {self.table}: the producer was closed before this batch could be sent")
             self._unsent.append(UnsentBatch(self.table, new_batch_id(self._clock), rows.body, rows.row_count, error))
-            self._unsent_rows += rows.row_count
+            self._counts["unsent_rows"] += rows.row_count
 
     def _wait_settled(self, last_number: int, timeout_ms: int | None) -> bool:
         """Wait, with the lock, until no batch up to a number is sealed or under way."""
@@ -512,7 +504,7 @@ class Producer:
         return self.options.retry_ms + LAST_ATTEMPT_MS if timeout_ms is None else timeout_ms
 
     def _release(self, size_bytes: int) -> None:
-        self._held_bytes -= size_bytes
+        self._counts["held_bytes"] -= size_bytes
         self._room.notify_all()
 
     def _raise_unsent(self) -> None:
@@ -533,10 +525,10 @@ class Producer:
             )
 
     def _describe_loss(self) -> str | None:
-        if self._is_closed or os.getpid() != self._pid or not self._held_bytes:
+        if self._is_closed or os.getpid() != self._pid or not self._counts["held_bytes"]:
             return None
         return (
-            f"the producer for table {self.table} was never closed: {self._held_bytes} bytes of rows may be "
+            f"the producer for table {self.table} was never closed: {self._counts['held_bytes']} bytes of rows may be "
             "lost; use it in a `with` block, or call close()"
         )
 
