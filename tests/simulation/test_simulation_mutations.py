@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from icedb_log.errors import InvariantViolated
 from icedb_log.ingest import content, refusals
-from icedb_log.serving import commit_wait
+from icedb_log.serving import batch_commits
 from icedb_sim.rules.catalogue import ALL_RULES, RULES, TEST_OF_RULE
 from icedb_sim.rules.mutations import (
     UNASKED,
@@ -145,7 +145,7 @@ def test_what_stands_in_is_seen_wherever_it_was_imported_to_and_goes_again():
 
 def test_orders_are_turned_round_within_a_call_only():
     seen = []
-    outer, inner = "serving.commit_wait:_look_and_read", "ingest.content:hash_content"
+    outer, inner = "serving.batch_commits:_look_and_read", "ingest.content:hash_content"
 
     def look():
         seen.append(content.hash_content(b"{}", "ndjson"))
@@ -155,7 +155,7 @@ def test_orders_are_turned_round_within_a_call_only():
         with ExitStack() as stack:
             for switch in (instead(outer, lambda table, batch_id, read: (read(), read())), *switches):
                 stack.enter_context(switched(switch))
-            commit_wait._look_and_read(None, "", look)
+            batch_commits._look_and_read(None, "", look)
             return [*seen, content.hash_content(b"{}", "ndjson")]
 
     own = content.hash_content(b"{}", "ndjson")

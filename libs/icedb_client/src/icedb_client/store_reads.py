@@ -17,9 +17,8 @@ from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import check_table_name
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.model import Snapshot as LogSnapshot
-from icedb_log.serving.batch_commits import check_batch_id, check_commit_time, find_commit
+from icedb_log.serving.batch_commits import CommitWait, await_commit, check_batch_id, check_commit_time, find_commit
 from icedb_log.serving.changes import compare_snapshots
-from icedb_log.serving.commit_wait import await_commit
 from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import TableCache, TableState
 from icedb_log.store.store_clock import check_has_come
@@ -69,14 +68,9 @@ class StoreReads:
         read = self._read(request.table, request.max_staleness_ms)
         if batch_id is not None:
             if find_commit(read, batch_id) is None:
-                read = await_commit(
-                    place,
-                    batch_id,
-                    read=lambda: replace(self._tables.table(place.name).read(max_staleness_ms=0), config=read.config),
-                    clock=self._clock,
-                    timeout_ms=self._timeout_ms,
-                    setting="ICEDB_SNAPSHOT_TIMEOUT_MS",
-                )
+                wait = CommitWait(batch_id, self._clock, self._timeout_ms, "ICEDB_SNAPSHOT_TIMEOUT_MS")
+                table, config = self._tables.table(place.name), read.config
+                read = await_commit(place, wait, read=lambda: replace(table.read(max_staleness_ms=0), config=config))
             if request.as_of_ms is not None:
                 check_commit_time(read, batch_id, "as_of", request.as_of_ms)
         return self._describe(place, read.config, _fold_at(read, request.as_of_ms, "as_of"), request)

@@ -7,7 +7,7 @@ janitor deletes it (J6).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,46 +88,57 @@ class FeedState:
 
 
 @dataclass(frozen=True, slots=True)
-class LogFile:
-    """The content of one log file.
+class LogHead:
+    """The first two lines of a log file: what a flush needs of it.
 
     Attributes:
         time_ms: Commit time; equals the time in its name. Never changed by a strip (J3).
         schema: Column name to SQL type, the union of all that was known at the commit.
-        markers: Data files, live and tombstoned.
-        log_tombstones: Log files that this one replaces.
         commit_id: Unique id of the commit (W2); ``None`` in log files of other writers.
         batch_ids: Batches whose rows this commit made live (I2).
-        horizon_ms: Newest tombstone time of any log file that was deleted (R3), if recorded here.
         is_seal: An empty log file that keeps another commit from landing at this key (F1, F4).
         widened: Columns of ``schema`` that became wider, with the wider type (S2).
         refused_ids: Batches that this commit refused: they are in quarantine, or on their way (I5).
-        contents: For each of ``batch_ids`` whose content this commit knows: what tells it from another one (I8).
         feed: What a view has taken of its source, as of the commit that said it (V1); ``None``: nothing said here.
-        extra: Unknown metadata fields, carried forward.
+        contents: For each of ``batch_ids`` whose content this commit knows: what tells it from another one (I8).
         inexact: Columns of ``schema`` that could become wider, without proof that no value of this log file's live data
             files would change (S2): true where one would. Of every other one it is proven; ``None``: of none.
     """
 
     time_ms: int
     schema: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    markers: Sequence[FileMarker] = ()
-    log_tombstones: tuple[LogTombstone, ...] = ()
+    _: KW_ONLY
     commit_id: str | None = None
     batch_ids: tuple[str, ...] = ()
-    horizon_ms: int | None = None
     is_seal: bool = False
     widened: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     refused_ids: tuple[str, ...] = ()
     feed: FeedState | None = None
     contents: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     inexact: Mapping[str, bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ListedLogFile:
-    """A log file together with where it stands in the store.
+class LogFile(LogHead):
+    """The content of one log file.
+
+    Attributes:
+        markers: Data files, live and tombstoned.
+        log_tombstones: Log files that this one replaces.
+        horizon_ms: Newest tombstone time of any log file that was deleted (R3), if recorded here.
+        extra: Unknown metadata fields, carried forward.
+    """
+
+    markers: Sequence[FileMarker] = ()
+    log_tombstones: tuple[LogTombstone, ...] = ()
+    _: KW_ONLY
+    horizon_ms: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLogHead:
+    """The head of a log file together with where the log file stands in the store.
 
     Attributes:
         key: Full key.
@@ -141,34 +152,14 @@ class ListedLogFile:
     etag: str
     modified_ms: int
     size_bytes: int
-    log: LogFile
-
-
-@dataclass(frozen=True, slots=True)
-class LogHead:
-    """The first two lines of a log file: what a flush needs of it. Attributes as of :class:`LogFile`."""
-
-    time_ms: int
-    schema: Mapping[str, str]
-    commit_id: str | None
-    batch_ids: tuple[str, ...]
-    is_seal: bool
-    widened: Mapping[str, str]
-    refused_ids: tuple[str, ...]
-    feed: FeedState | None = None
-    contents: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    inexact: Mapping[str, bool] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ListedLogHead:
-    """The head of a log file together with where the log file stands. Attributes as of :class:`ListedLogFile`."""
-
-    key: str
-    etag: str
-    modified_ms: int
-    size_bytes: int
     log: LogHead
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLogFile(ListedLogHead):
+    """A whole log file together with where it stands."""
+
+    log: LogFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +178,10 @@ class LogHeads:
 
 
 @dataclass(frozen=True, slots=True)
-class LogView:
-    """All log files of a table, read consistently (R1).
+class LogView(LogHeads):
+    """All log files of a table, read consistently (R1)."""
 
-    Attributes:
-        table: Name of the table.
-        files: Ascending by key.
-        store_now_ms: The store's clock before the first log file was listed.
-    """
-
-    table: str
     files: tuple[ListedLogFile, ...]
-    store_now_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class TableViews:
         marker = find_file(state.snapshot.live, path)
         if marker is not None:
             return FoundFile(path, marker)
-        return FoundFile(path, None) if path in state.snapshot.tombstoned_ms else None
+        return FoundFile(path, None) if state.log.named(path).dead_in else None
 
     async def _look_for(self, ref: TableRef, name: SnapshotName, staleness_ms: int) -> Snapshot | None:
         if ref.pin is not None:

@@ -14,18 +14,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from icedb_log.clean.pins import find_pin, read_pinned
-from icedb_log.errors import InvalidRequest, Overloaded, Unavailable
+from icedb_log.errors import InvalidRequest, Overloaded
 from icedb_log.model import Snapshot
-from icedb_log.serving.batch_commits import (
-    FIRST_PAUSE_MS,
-    LONGEST_PAUSE_MS,
-    Whereabouts,
-    check_commit_time,
-    describe_staged,
-    find_commit,
-    look_for_batch,
-    refuse_if_lost,
-)
+from icedb_log.serving.batch_commits import CommitWait, Whereabouts, check_commit_time, find_commit, look_for_batch
 from icedb_log.serving.selection import FileSelector
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import check_has_come
@@ -98,9 +89,8 @@ class SnapshotCalls:
             NotFound: Nobody knows the batch; or no such table.
             Unavailable: It is still staged after the longest wait.
         """
-        reads, clock, wait_ms = self._parts.reads, self._parts.clock, self._parts.settings.snapshot_commit_wait_ms
-        deadline_ms, pause_ms = clock.monotonic_ms() + wait_ms, FIRST_PAUSE_MS
-        was_staged = False
+        reads, timeout_ms = self._parts.reads, self._parts.settings.snapshot_commit_wait_ms
+        wait = CommitWait(batch_id, self._parts.clock, timeout_ms, "ICEDB_SNAPSHOT_COMMIT_WAIT_MS")
         while True:
             try:
                 found = await reads.work.run_blocking(table.name, lambda: look_for_batch(table, batch_id))
@@ -108,19 +98,10 @@ class SnapshotCalls:
                 found = Whereabouts(is_staged=True)
             # Read after the look (I2, I5). Shared with all who wait for the same table.
             state = await reads.read(table.name, max_staleness_ms=0)
-            if find_commit(state, batch_id) is not None:
+            pause_ms = wait.find_pause(found, state)
+            if pause_ms is None:
                 return state
-            refuse_if_lost(state, batch_id, found, was_staged=was_staged)
-            if not found.is_staged:
-                return state  # committed, though the log has forgotten it already (a short log grace period)
-            was_staged = True
-            left_ms = deadline_ms - clock.monotonic_ms()
-            if left_ms <= 0:
-                raise Unavailable(
-                    describe_staged(table.name, batch_id, waited_ms=wait_ms, setting="ICEDB_SNAPSHOT_COMMIT_WAIT_MS")
-                )
-            await asyncio.sleep(min(pause_ms, left_ms) / SECOND_MS)
-            pause_ms = min(LONGEST_PAUSE_MS, 2 * pause_ms)
+            await asyncio.sleep(pause_ms / SECOND_MS)
 
     async def _find_pinned(
         self, table: TableStore, query: SnapshotQuery, name: str, *, max_staleness_ms: int

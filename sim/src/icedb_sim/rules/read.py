@@ -102,7 +102,7 @@ SERVING_RULES: Final = seen_with(
     breaks(
         "R5",
         "a batch is looked for after the log was read",
-        instead("serving.commit_wait:_look_and_read", _read_and_look),
+        instead("serving.batch_commits:_look_and_read", _read_and_look),
     ),
     breaks(
         "R5",

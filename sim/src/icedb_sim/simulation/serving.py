@@ -15,9 +15,8 @@ from typing import Any, Final, cast
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
 from icedb_log.log.codec import decode_log_file
 from icedb_log.model import Snapshot
-from icedb_log.serving.batch_commits import find_commit
+from icedb_log.serving.batch_commits import CommitWait, await_commit, find_commit
 from icedb_log.serving.changes import compare_snapshots
-from icedb_log.serving.commit_wait import await_commit
 from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import CachedTable, TableState
 from icedb_log.store.table_store import TableStore
@@ -221,14 +220,8 @@ class ServingScenario(Scenario):
         try:
             state = read(max_staleness_ms=rng.choice((0, SECOND_MS)))
             if find_commit(state, batch.batch_id) is None:
-                state = await_commit(
-                    TableStore(sim.store, PATHS),
-                    batch.batch_id,
-                    read=lambda: read(max_staleness_ms=0),
-                    clock=process.clock,
-                    timeout_ms=grace_ms // 2,
-                    setting="-",
-                )
+                wait = CommitWait(batch.batch_id, process.clock, grace_ms // 2, "-")
+                state = await_commit(TableStore(sim.store, PATHS), wait, read=lambda: read(max_staleness_ms=0))
         except InvalidRequest as error:
             if batch.batch_id not in model.refused:
                 raise Violation(f"batch {batch.batch_id} was never refused: {error}") from error

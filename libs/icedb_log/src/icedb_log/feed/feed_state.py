@@ -8,7 +8,7 @@ from icedb_log.feed.views import find_unfed, read_registration, source_of
 from icedb_log.keys import log_name
 from icedb_log.log.fold import newest_feed, union_schema
 from icedb_log.log.reader import LogReader
-from icedb_log.model import FeedState, LogHeads, LogView
+from icedb_log.model import FeedState, LogHeads
 from icedb_log.store.object_store import list_all
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
@@ -104,7 +104,7 @@ def unite_source_schema(config: TableConfig, heads: LogHeads) -> Mapping[str, st
     return {**config.declared, **union_schema(heads.table, heads.files).effective}
 
 
-def read_feed_state(log: LogHeads | LogView) -> FeedState:
+def read_feed_state(log: LogHeads) -> FeedState:
     """Return what a view has taken, given its log (V1)."""
     return newest_feed(file.log.feed for file in log.files) or _NOTHING
 

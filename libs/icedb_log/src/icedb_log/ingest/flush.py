@@ -25,7 +25,7 @@ from icedb_log.jobs import (
 )
 from icedb_log.keys import parse_staged_key
 from icedb_log.log.fold import fold
-from icedb_log.model import LogHeads, LogView
+from icedb_log.model import LogHeads
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, delete_or_raise
 from icedb_log.table.commit import Added, AppendCommit
 from icedb_log.table.table import Table
@@ -167,7 +167,7 @@ def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut) -> tuple[int, 
 
 
 def _sort_out(
-    batches: tuple[StagedBatch, ...], log: LogHeads | LogView, *, config: TableConfig, limits: FlushLimits
+    batches: tuple[StagedBatch, ...], log: LogHeads, *, config: TableConfig, limits: FlushLimits
 ) -> _SortedOut:
     committed_ids = {batch_id for file in log.files for batch_id in file.log.batch_ids}
     refused_ids = {batch_id for file in log.files for batch_id in file.log.refused_ids}

@@ -101,19 +101,10 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
             else tuple(_decode_markers(key, numbers, stream.readline))
         )
     return LogFile(
-        time_ms=head.time_ms,
-        schema=head.schema,
+        **head,
         log_tombstones=log_tombstones,
         markers=markers,
-        commit_id=head.commit_id,
-        batch_ids=head.batch_ids,
         horizon_ms=read_optional_integer(key, 0, metadata, "h"),
-        is_seal=head.is_seal,
-        widened=head.widened,
-        refused_ids=head.refused_ids,
-        feed=head.feed,
-        contents=head.contents,
-        inexact=head.inexact,
         extra=read_extra(key, 0, metadata, _METADATA_KEYS),
     )
 
@@ -141,7 +132,7 @@ def decode_log_head(key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
     metadata = load_object(key, lines, 0)
     _check_version(key, metadata)
     read_line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
-    return _decode_head(key, metadata, lines)
+    return LogHead(**_decode_head(key, metadata, lines))
 
 
 def salvage_markers(body: bytes) -> tuple[FileMarker, ...]:
@@ -170,23 +161,24 @@ def _check_version(key: str, metadata: dict[str, Any]) -> None:
         raise CorruptLog(f"{key}: line 0: version {show(version)} is not {FORMAT_VERSION}")
 
 
-def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> LogHead:
+def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> dict[str, Any]:
+    """Return the fields of a head."""
     is_seal = metadata.get("seal", False)
     if not isinstance(is_seal, bool):
         raise CorruptLog(f"{key}: line 0: seal is {is_seal!r}, not true or false")
     schema = _decode_schema(key, lines, 1)
-    return LogHead(
-        time_ms=read_integer(key, 0, metadata, "t"),
-        schema=schema,
-        commit_id=read_optional_text(key, 0, metadata, "cid"),
-        batch_ids=_texts(key, metadata, "ids"),
-        is_seal=is_seal,
-        widened=_decode_widened(key, metadata, schema),
-        refused_ids=_texts(key, metadata, "rej"),
-        feed=_decode_feed(key, metadata),
-        contents=_decode_contents(key, metadata),
-        inexact=_decode_inexact(key, metadata),
-    )
+    return {
+        "time_ms": read_integer(key, 0, metadata, "t"),
+        "schema": schema,
+        "commit_id": read_optional_text(key, 0, metadata, "cid"),
+        "batch_ids": _texts(key, metadata, "ids"),
+        "is_seal": is_seal,
+        "widened": _decode_widened(key, metadata, schema),
+        "refused_ids": _texts(key, metadata, "rej"),
+        "feed": _decode_feed(key, metadata),
+        "contents": _decode_contents(key, metadata),
+        "inexact": _decode_inexact(key, metadata),
+    }
 
 
 def _texts(key: str, metadata: dict[str, Any], name: str) -> tuple[str, ...]:

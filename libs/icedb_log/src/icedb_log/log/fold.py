@@ -15,7 +15,7 @@ from icedb_log.keys import is_log_folder, parse_log_key
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, narrow_columns, unite_inexact
-from icedb_log.model import FeedState, ListedLogFile, ListedLogHead, LogFile, LogHead, LogView, Snapshot
+from icedb_log.model import FeedState, ListedLogFile, ListedLogHead, LogHead, LogView, Snapshot
 
 LONGEST_COMMIT_MS = 60 * 60 * 1000
 """A time of travel older than this can get no further commits, whatever a committer's clock says (R3)."""
@@ -116,7 +116,7 @@ def _require_readable(table: str, as_of_ms: int, *, horizon_ms: int) -> None:
         )
 
 
-def _is_all_exact(log: LogFile | LogHead) -> bool:
+def _is_all_exact(log: LogHead) -> bool:
     """Whether a commit says of all its columns that their values are exact: one that says nothing proves nothing (S2).
 
     Mostly it is proven of all columns; a seal has none.
@@ -146,7 +146,7 @@ def newest_feed(states: Iterable[FeedState | None]) -> FeedState | None:
     return max((state for state in states if state is not None), key=lambda state: state.sequence, default=None)
 
 
-def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> LoggedSchema:
+def union_schema(table: str, files: Iterable[ListedLogHead]) -> LoggedSchema:
     """Return the union of all schema lines, columns in order of first appearance, and what was widened (S2).
 
     Raises:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
-from icedb_log.log.markers import INDEX_BITS, INDEX_MASK, Entry, Markers
+from icedb_log.log.markers import INDEX_BITS, INDEX_MASK, Entry, Markers, MarkerSequence
 from icedb_log.model import FileMarker
 
 CHUNK_FILES: Final = 256
@@ -244,7 +244,7 @@ class LiveChunk:
         )
 
 
-class LiveFiles(Sequence[FileMarker]):
+class LiveFiles(MarkerSequence):
     """All live data files of a table, ascending by path. Immutable.
 
     Args:
@@ -290,29 +290,14 @@ class LiveFiles(Sequence[FileMarker]):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    @overload
-    def __getitem__(self, index: int) -> FileMarker: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[FileMarker, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> FileMarker | tuple[FileMarker, ...]:
-        if isinstance(index, slice):
-            return tuple(self[at] for at in range(*index.indices(len(self))))
-        at = range(len(self))[index]
-        which = bisect_right(self._ends, at)
+    def marker(self, index: int) -> FileMarker:
+        """Return the marker of a file, decoded now if it is held as a line."""
+        which = bisect_right(self._ends, index)
         chunk = self.chunks[which]
-        return chunk.marker(at - (self._ends[which] - len(chunk)))
+        return chunk.marker(index - (self._ends[which] - len(chunk)))
 
     def __iter__(self) -> Iterator[FileMarker]:
         return (chunk.marker(index) for chunk in self.chunks for index in range(len(chunk)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return self is other or (len(self) == len(other) and tuple(self) == tuple(other))
-
-    __hash__ = None  # type: ignore[assignment]  # compared by content, as the tuple that it stands for
 
     def paths(self) -> list[str]:
         """Return all paths."""

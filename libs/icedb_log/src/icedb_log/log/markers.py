@@ -30,7 +30,38 @@ INDEX_MASK: Final = (1 << INDEX_BITS) - 1
 _numbers = count(1)
 
 
-class Markers(Sequence[FileMarker]):
+class MarkerSequence(Sequence[FileMarker]):
+    """Markers that are made when somebody asks for them: a sequence, compared by content, as the tuple of them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def marker(self, index: int) -> FileMarker:
+        """Return a marker, whole."""
+
+    @overload
+    def __getitem__(self, index: int) -> FileMarker: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[FileMarker, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> FileMarker | tuple[FileMarker, ...]:
+        if isinstance(index, slice):
+            return tuple(self.marker(at) for at in range(*index.indices(len(self))))
+        return self.marker(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[FileMarker]:
+        return map(self.marker, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return self is other or (len(self) == len(other) and tuple(self) == tuple(other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Markers(MarkerSequence):
     """The markers of one log file. Immutable.
 
     Attributes:
@@ -45,31 +76,6 @@ class Markers(Sequence[FileMarker]):
         self.key: Final = key
         self.number: Final = next(_numbers)
         self.dead: dict[int, int] = {}
-
-    @overload
-    def __getitem__(self, index: int) -> FileMarker: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[FileMarker, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> FileMarker | tuple[FileMarker, ...]:
-        if isinstance(index, slice):
-            return tuple(self[at] for at in range(*index.indices(len(self))))
-        return self.marker(range(len(self))[index])
-
-    def __iter__(self) -> Iterator[FileMarker]:
-        return map(self.marker, range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return self is other or tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]  # compared by content, as the tuple that it stands for
-
-    @abstractmethod
-    def marker(self, index: int) -> FileMarker:
-        """Return a marker, whole."""
 
     @abstractmethod
     def light(self, index: int) -> FileMarker:
@@ -115,7 +121,7 @@ class DecodedMarkers(Markers):
         return len(self._markers)
 
     def marker(self, index: int) -> FileMarker:
-        """See :class:`Markers`."""
+        """See :class:`MarkerSequence`."""
         return self._markers[index]
 
     light = marker

@@ -274,14 +274,14 @@ def naming_remedy(paths: TablePaths) -> Iterator[None]:
         ) from error
 
 
-def require_own_time(key: str, log: LogFile | LogHead) -> None:
+def require_own_time(key: str, log: LogHead) -> None:
     """Refuse a log file of ours whose time is not that of its name. Raises CorruptLog."""
     name = parse_log_key(key)
     if log.commit_id is not None and name.time_ms != log.time_ms:
         raise CorruptLog(f"{key}: line 0: t is {log.time_ms}, its name says {name.time_ms}")
 
 
-def _is_current(file: ListedLogFile | ListedLogHead | None, info: ObjectInfo) -> bool:
+def _is_current(file: ListedLogHead | None, info: ObjectInfo) -> bool:
     return file is not None and file.etag == info.etag
 
 

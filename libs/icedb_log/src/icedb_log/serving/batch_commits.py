@@ -1,15 +1,16 @@
-"""Read your own writes: what the log and the store say of a batch that a caller has enqueued.
+"""Read your own writes: reads a table's log until it names a batch.
 
 A batch leaves staging after the log names it (I2, I5). So a log that is read after a look into staging has it, if it is
 not there; unless the log files of that time are deleted, which is when nobody can tell any more. Who waits does so in
-that order: look, read, :func:`find_commit`, :func:`refuse_if_lost`.
+that order: :func:`look_for_batch`, read, :meth:`CommitWait.find_pause`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
-from icedb_log.clock import format_ms, parse_uuid7_ms
-from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.clock import Clock, format_ms, parse_uuid7_ms
+from icedb_log.errors import InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import find_reason
 from icedb_log.model import LogFile
 from icedb_log.serving.table_cache import TableState
@@ -63,19 +64,80 @@ def find_commit(state: TableState, batch_id: str) -> LogFile | None:
     return next((file.log for file in reversed(state.view.files) if batch_id in file.log.batch_ids), None)
 
 
-def refuse_if_lost(state: TableState, batch_id: str, found: Whereabouts, *, was_staged: bool) -> None:
-    """Return if a batch that the log does not name is staged, or was so at an earlier look.
+@dataclass(slots=True)
+class CommitWait:
+    """How one caller waits for a batch.
+
+    Attributes:
+        batch_id: Its id, well-formed.
+        clock: For the waiting.
+        timeout_ms: How long at most.
+        setting: What bounds that, for whoever waited in vain.
+    """
+
+    batch_id: str
+    clock: Clock
+    timeout_ms: int
+    setting: str
+    _begun_ms: int = field(init=False)
+    _pause_ms: int = FIRST_PAUSE_MS
+    _was_staged: bool = False
+
+    def __post_init__(self) -> None:
+        self._begun_ms = self.clock.monotonic_ms()
+
+    def find_pause(self, found: Whereabouts, state: TableState) -> int | None:
+        """Return how many ms to wait before the next look; ``None``: the state will do.
+
+        Args:
+            found: What a look has said.
+            state: Read after the look.
+
+        Raises:
+            InvalidRequest: The batch was refused: it is in quarantine, and nothing will commit it as it is (I5).
+            NotFound: Nobody knows it.
+            Unavailable: It is still staged after the longest wait.
+        """
+        if find_commit(state, self.batch_id) is not None:
+            return None
+        refuse_if_lost(state, self.batch_id, found, was_staged=self._was_staged)
+        if not found.is_staged:
+            return None  # committed, though the log has forgotten it already (a short log grace period)
+        self._was_staged = True
+        left_ms = self._begun_ms + self.timeout_ms - self.clock.monotonic_ms()
+        if left_ms <= 0:
+            raise Unavailable(
+                f"table {state.config.name}: batch {self.batch_id} is accepted and still staged after "
+                f"{self.timeout_ms} ms ({self.setting}): ingest has not flushed it; try again"
+            )
+        pause_ms, self._pause_ms = self._pause_ms, min(LONGEST_PAUSE_MS, 2 * self._pause_ms)
+        return min(pause_ms, left_ms)
+
+
+def await_commit(table: TableStore, wait: CommitWait, *, read: Callable[[], TableState]) -> TableState:
+    """Return a state whose log has a batch. Raises as :meth:`CommitWait.find_pause`, and what ``read`` raises.
 
     Args:
-        state: Read after the look.
-        batch_id: Id of the batch.
-        found: What the look said.
-        was_staged: Whether an earlier look found it staged.
-
-    Raises:
-        InvalidRequest: It was refused and is in quarantine (I5): nothing will commit it as it is.
-        NotFound: Nobody knows it.
+        table: Its store and keys.
+        wait: For what, and how long.
+        read: Reads the table's log now.
     """
+    while True:
+        found, state = _look_and_read(table, wait.batch_id, read)
+        pause_ms = wait.find_pause(found, state)
+        if pause_ms is None:
+            return state
+        wait.clock.sleep_ms(pause_ms)
+
+
+def _look_and_read(table: TableStore, batch_id: str, read: Callable[[], TableState]) -> tuple[Whereabouts, TableState]:
+    """Return where a batch is, and the log, read after that: who committed it meanwhile is in it (R5)."""
+    found = look_for_batch(table, batch_id)
+    return found, read()
+
+
+def refuse_if_lost(state: TableState, batch_id: str, found: Whereabouts, *, was_staged: bool) -> None:
+    """Refuse a batch that the log does not name if it is not staged, and was not so at an earlier look."""
     table = state.config.name
     if found.reason is not None or any(batch_id in file.log.refused_ids for file in state.view.files):
         why = f": {found.reason}" if found.reason else ""
@@ -89,14 +151,6 @@ def refuse_if_lost(state: TableState, batch_id: str, found: Whereabouts, *, was_
             "quarantine and not in the log: it was never accepted for this table, or was committed longer ago than log "
             f"files are kept ({state.config.log_grace_ms} ms), and then every snapshot has it: leave min_commit out"
         )
-
-
-def describe_staged(table: str, batch_id: str, *, waited_ms: int, setting: str) -> str:
-    """Say that a batch was waited for in vain; ``setting`` is what bounds the wait."""
-    return (
-        f"table {table}: batch {batch_id} is accepted and still staged after {waited_ms} ms ({setting}): ingest has "
-        "not flushed it; try again"
-    )
 
 
 def check_commit_time(state: TableState, batch_id: str, name: str, as_of_ms: int) -> None:

@@ -86,37 +86,26 @@ class FileSelector:
         self._wanted: dict[str, bool] = {}
         self._tests_left = MAX_TESTS
 
-    @property
-    def keeps_all(self) -> bool:
-        """Whether there is no condition."""
-        return self._matcher.keeps_all and self._pruner is None
-
     def select_chunks(self, live: LiveFiles) -> list[ChunkSelection]:
         """Return what is wanted of each chunk; chunks without a wanted file are left out. Raises CorruptLog."""
-        if self.keeps_all:
-            return [ChunkSelection(chunk) for chunk in live.chunks]
+        if self._pruner is None:
+            keeps_all = self._matcher.keeps_all
+            return [ChunkSelection(each) for each in live.chunks if keeps_all or self._wants_partition(each.first)]
         selected: list[ChunkSelection] = []
         for chunk in live.chunks:
-            if not self._wants_partition(chunk.first):
-                continue
-            if self._pruner is None:
-                selected.append(ChunkSelection(chunk))
-                continue
-            indexes = tuple(at for at in range(len(chunk)) if self._may_be_true(chunk.marker(at)))
-            if indexes:
+            if self._wants_partition(chunk.first):
+                indexes = tuple(at for at in range(len(chunk)) if self._may_be_true(chunk.marker(at)))
                 selected.append(ChunkSelection(chunk, None if len(indexes) == len(chunk) else indexes))
-        return selected
+        return [each for each in selected if each.file_count]
 
     def _wants_partition(self, path: str) -> bool:
         """Whether the partition of a file fits the filters, and can hold a row for which the condition is true."""
         partition = self._paths.partition_of(path)
-        known = self._wanted.get(partition)
-        if known is None:
-            known = self._matcher.keeps_all or self._matcher.matches(read_partition_values(partition))
+        if partition not in self._wanted:
+            fits = self._matcher.keeps_all or self._matcher.matches(read_partition_values(partition))
             # A file of which nothing is known but its partition: what cannot be in it is in none of the partition's.
-            known = known and self._may_be_true(FileMarker(path, 0, 0))
-            self._wanted[partition] = known
-        return known
+            self._wanted[partition] = fits and self._may_be_true(FileMarker(path, 0, 0))
+        return self._wanted[partition]
 
     def _may_be_true(self, marker: FileMarker) -> bool:
         """Whether the condition can be true in a file, as far as there is work left for it."""
@@ -134,22 +123,6 @@ def select_files(
     filters: Sequence[PartitionFilter] = (),
     where: str | None = None,
 ) -> LiveFiles:
-    """Return the live files that can hold rows of a query, ascending by path.
-
-    Args:
-        paths: Keys of the table.
-        config: The table's configuration.
-        snapshot: What is live.
-        filters: Conditions on partition values, all of which must hold.
-        where: A condition on columns, SQL in DuckDB's dialect; leaves out files in which it cannot be true.
-
-    Raises:
-        InvalidRequest: A filter or the condition is malformed, or names a field or column that is not there.
-    """
-    selector = FileSelector(paths, config, snapshot, filters=filters, where=where)
-    if selector.keeps_all:
-        return snapshot.live
-    return LiveFiles(
-        part.chunk if part.indexes is None else part.chunk.only(part.indexes)
-        for part in selector.select_chunks(snapshot.live)
-    )
+    """Return the live files that can hold rows of a query, ascending by path. All else as of FileSelector."""
+    selections = FileSelector(paths, config, snapshot, filters=filters, where=where).select_chunks(snapshot.live)
+    return LiveFiles(each.chunk if each.indexes is None else each.chunk.only(each.indexes) for each in selections)

@@ -172,7 +172,7 @@ class AppendCommit(Commit):
         log: The log, as read under the fence.
     """
 
-    log: LogHeads | LogView
+    log: LogHeads
 
     def __init__(self, table: Table, *, reads_whole_log: bool = False, commit_id: str = "") -> None:
         super().__init__(table, "ingest")
