@@ -8,7 +8,6 @@ from icedb_log.clean.drop import DropRequest, drop_table
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.names import JANITOR_PURGE
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_any_config
 from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import backoff_key
@@ -34,9 +33,8 @@ def make_tasks(context, **options):
 
 
 def drop(context, *, force=False):
-    paths = context.warehouse.table("events").paths
     request = DropRequest(keep_ms=KEEP_MS, is_forced=force)
-    drop_table(TableStore(context.warehouse.store, paths), clock=context.clock, request=request)
+    drop_table(context.warehouse.table("events"), clock=context.clock, request=request)
 
 
 def state_of(context):

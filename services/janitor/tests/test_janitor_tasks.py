@@ -15,7 +15,6 @@ from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.model import LogFile
 from icedb_log.names import JANITOR_VACUUM, MERGE_ERASE
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
@@ -38,17 +37,17 @@ def make_tasks(context, **options):
 
 
 def fill_and_merge(context, count=4):
-    store, paths = context.warehouse.store, context.warehouse.table("events").paths
+    table = context.warehouse.table("events")
     for number in range(count):
         body = encode_rows([{"n": number}])
-        stage_batch(TableStore(store, paths), body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-        flush_table(Table.open(TableStore(store, paths), clock=context.clock, owner="test"), context.engine.writer)
+        stage_batch(table, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+        flush_table(open_table(context), context.engine.writer)
         context.clock.advance(10)
-    merge_table(
-        Table.open(TableStore(store, paths), clock=context.clock, owner="test"),
-        context.engine.merger,
-        options=MergeOptions(full=True),
-    )
+    merge_table(open_table(context), context.engine.merger, options=MergeOptions(full=True))
+
+
+def open_table(context):
+    return Table.open(context.warehouse.table("events"), clock=context.clock, owner="test")
 
 
 def data_keys(context):
@@ -203,12 +202,11 @@ def test_a_held_lock_skips_the_run_and_the_sweep_wakes_every_table(context):
 
 def test_open_erasures_are_told_what_was_deleted_and_woken(context):
     fill_and_merge(context)
-    store, paths = context.warehouse.store, context.warehouse.table("events").paths
     erasure_id = ask_and_advance(context)
-    open_keys = {target.key for target in read_erasure(TableStore(store, paths), erasure_id).open_targets}
+    open_keys = {target.key for target in read_erasure(context.warehouse.table("events"), erasure_id).open_targets}
     context.clock.advance(GRACE_MS + 1000)
     make_tasks(context).vacuum("events")
-    targets = read_erasure(TableStore(store, paths), erasure_id).targets
+    targets = read_erasure(context.warehouse.table("events"), erasure_id).targets
     assert {target.key for target in targets if target.known_by == "janitor"} == open_keys
     assert {target.gone_ms for target in targets} == {context.clock.now_ms()}
     assert context.wakeups.woken == [(MERGE_ERASE, "events")]
@@ -224,9 +222,9 @@ def test_an_orphan_that_an_erasure_waits_for_is_noted(context):
     for _ in range(2):
         context.clock.advance(10 * GRACE_MS + 1000)
         tasks.vacuum("events")
-    assert [t.known_by for t in read_erasure(TableStore(store, paths), erasure_id).targets if t.key == orphan] == [
-        "janitor"
-    ]
+    assert [
+        t.known_by for t in read_erasure(context.warehouse.table("events"), erasure_id).targets if t.key == orphan
+    ] == ["janitor"]
 
 
 def test_a_record_that_cannot_be_written_does_not_fail_the_vacuum(context):
@@ -240,11 +238,6 @@ def test_a_record_that_cannot_be_written_does_not_fail_the_vacuum(context):
 
 
 def ask_and_advance(context):
-    store, paths = context.warehouse.store, context.warehouse.table("events").paths
-    erasure = create_erasure(TableStore(store, paths), condition="n = 2", clock=context.clock)
-    advance_erasure(
-        Table.open(TableStore(store, paths), clock=context.clock, owner="test"),
-        context.engine.changer,
-        erasure.erasure_id,
-    )
+    erasure = create_erasure(context.warehouse.table("events"), condition="n = 2", clock=context.clock)
+    advance_erasure(open_table(context), context.engine.changer, erasure.erasure_id)
     return erasure.erasure_id

@@ -119,17 +119,12 @@ class AuditPart(BaseModel):
     """One object of the audit: a run, and what it deleted at once.
 
     Attributes:
-        audit_key: The object's own key.
-        run_id: The run.
         part: Number of this part of the run, from 0.
-        kind: What the run was.
         owner: Who deleted.
-        release: Of IceDB.
         store_now_ms: The store's clock that ages were measured against, unix ms.
         written_ms: When this part was written last, by the store's clock, unix ms.
         policy: Grace periods and other bounds.
         found: What was there that can hold objects: ``count`` and ``names`` for each kind.
-        entries: The objects.
     """
 
     model_config = ConfigDict(frozen=True)

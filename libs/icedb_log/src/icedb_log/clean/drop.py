@@ -69,12 +69,7 @@ class DropResult:
 
 @dataclass(frozen=True, slots=True)
 class UndropResult:
-    """What an undrop did.
-
-    Attributes:
-        is_new: Whether this call brought the table back.
-        detached_from: Of a view: its source, which does not feed it any more.
-    """
+    """Whether this call brought a table back, and, of a view, its source, which does not feed it any more."""
 
     is_new: bool
     detached_from: str | None

@@ -58,11 +58,7 @@ _RETRY_AFTER_MS: Final = 60_000
 class Lease:
     """A hold on the table as it was at ``at_ms`` and at any time since.
 
-    Attributes:
-        lease_id: Its id.
-        at_ms: The time, unix ms.
-        expires_ms: When it ends unless it is renewed, by the store's clock.
-        holder: Who took it, for people; empty: it does not say.
+    It ends at ``expires_ms`` by the store's clock unless it is renewed. ``holder``: who took it, for people, if known.
     """
 
     lease_id: str

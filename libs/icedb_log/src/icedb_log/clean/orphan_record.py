@@ -58,13 +58,9 @@ class LostCommit:
 
 @dataclass(frozen=True, slots=True)
 class OrphanRecord:
-    """The record as it was read.
+    """The record as it was read: sightings by key, lost commits by the name of their log file.
 
-    Attributes:
-        sightings: By key.
-        etag: Of the record itself; ``None`` if there is none yet.
-        problem: Why what is there cannot be understood; empty if it can.
-        lost: Commits that were found lost, by the name of their log file.
+    Without an ``etag`` there is none yet; ``problem`` is why what is there cannot be understood, empty if it can.
     """
 
     sightings: Mapping[str, Sighting] = field(default_factory=dict)

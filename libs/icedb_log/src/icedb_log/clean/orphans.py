@@ -88,12 +88,8 @@ class OrphanPolicy:
 class WaitingOrphan:
     """An unnamed data file that is kept for now.
 
-    Attributes:
-        key: Its key.
-        guard: What keeps it.
-        until_ms: When the guard ends, by the store's clock, if the next sweeps find the same; ``None``: when a person
-            acts, or the share gets smaller.
-        size_bytes: Its size.
+    Its guard ends at ``until_ms`` by the store's clock, if the next sweeps find the same; ``None``: when a person acts,
+    or the share gets smaller.
     """
 
     key: str

@@ -69,19 +69,13 @@ class Pin:
     """What a pin's metadata line and its object say.
 
     Attributes:
-        name: Its name.
-        key: Key of its object.
-        etag: ETag of its object.
         modified_ms: LastModified of its object: its times run from there.
         state: As it was written; ``None``: it cannot be understood.
         at_ms: The pinned time, unix ms.
         ttl_ms: How long it lasts; ``None``: until somebody unpins it.
         claimed_ms: LastModified of its object when it was ``pending``: what died long before may be gone (J7).
-        file_count: Data files that it names.
-        size_bytes: Of these files.
-        row_count: Rows in them; ``None``: not all files say.
+        row_count: Rows in its data files; ``None``: not all files say.
         last_commit_ms: Time of the newest commit that is part of it; 0: none.
-        note: What its creator had to say.
         is_whole: Whether it says which files it holds; otherwise it holds all.
     """
 
@@ -226,12 +220,7 @@ def decode_pinned_files(stored: StoredObject) -> tuple[Pin, frozenset[str] | Non
 
 @dataclass(frozen=True, slots=True)
 class ListedPins:
-    """The pins of a table, or those of one name, ended ones too, by name and time of creation.
-
-    Attributes:
-        pins: All that are there.
-        store_now_ms: The store's clock before they were listed.
-    """
+    """The pins of a table, or of one name, ended ones too, by name and age; the store's clock before the listing."""
 
     pins: tuple[Pin, ...]
     store_now_ms: int

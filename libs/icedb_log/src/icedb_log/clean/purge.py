@@ -69,15 +69,7 @@ class PurgeLimits:
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """What one run did.
-
-    Attributes:
-        state: How the table stands now.
-        deleted_count: Objects deleted by this run.
-        deleted_bytes: Of them.
-        failed: What could not be deleted; the next run tries again.
-        waits_for: Who needs the table.
-    """
+    """How the table stands now, what one run did, and who needs the table. The next run tries again what failed."""
 
     state: PurgeState
     deleted_count: int = 0
@@ -90,14 +82,8 @@ class PurgeResult:
 class PurgeProgress:
     """What the runs of one purge have done so far: ``_icedb/purge.json``, for people. Nothing is decided by it.
 
-    Attributes:
-        drop_id: Of the drop that it is the purge of.
-        started_ms: When its first run began, unix ms by the store's clock.
-        updated_ms: When this was written, unix ms by the store's clock.
-        deleted_count: Objects deleted; a run that was killed may have deleted some more.
-        deleted_bytes: Of them.
-        failed_count: Objects that the last run could not delete.
-        problem: The store's words about the first of them.
+    Times are unix ms by the store's clock. A run that was killed may have deleted some more. Failed is what the last
+    run could not delete; ``problem`` are the store's words about the first of it.
     """
 
     drop_id: str
