@@ -35,8 +35,8 @@ CONFIG = TableConfig.create(
     partition=(PartitionField.parse("d=day(ts)"), PartitionField.parse("where=place")),
     sort=("event", "ts"),
     merge_fan_in=2,
-    log_grace_ms=2000,
-    data_grace_ms=2000,
+    log_grace_ms=1000,
+    data_grace_ms=1000,
 )
 VACUUM_DEADLINE_S = 60
 PLACES = ("São Paulo/%", "a+b c", "")
