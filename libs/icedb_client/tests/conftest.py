@@ -12,6 +12,7 @@ from icedb_client.settings import ClientSettings
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -109,6 +110,26 @@ def cli_env(monkeypatch):
     monkeypatch.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("COLUMNS", "200")
     return monkeypatch
+
+
+@pytest.fixture
+def folder(tmp_path, cli_env):
+    """A warehouse in a folder, which the command line works on."""
+    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
+    return open_warehouse(f"file://{tmp_path}/warehouse")
+
+
+@pytest.fixture
+def lend(cli_env):
+    """Makes the command line work on a table in memory, by its clock; returns it."""
+
+    def lend(table):
+        cli_env.setenv("ICEDB_STORE", "file:///unused")
+        cli_env.setattr(Client, "warehouse", Warehouse(table.store, "wh"))
+        cli_env.setattr("icedb_client.client.SystemClock", lambda: table.clock)
+        return table
+
+    return lend
 
 
 @pytest.fixture

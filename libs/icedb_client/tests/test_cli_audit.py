@@ -7,7 +7,6 @@ from icedb_log.clean.audit import AuditLog, RunFacts
 from icedb_log.clean.deletion import Doomed
 from icedb_log.clock import SystemClock
 from icedb_log.store.object_store import FailedDelete
-from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -37,9 +36,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(tmp_path, cli_env):
-    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
-    return Runs(open_warehouse(f"file://{tmp_path}/warehouse"))
+def runs(folder):
+    return Runs(folder)
 
 
 @pytest.fixture

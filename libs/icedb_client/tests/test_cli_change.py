@@ -3,10 +3,8 @@
 import json
 
 import pytest
-from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.table.table_config import PartitionField
-from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.small_table import SmallTable
 
 FOUND = {
@@ -19,12 +17,8 @@ WHERE = "user = 'x'"
 
 
 @pytest.fixture
-def table(monkeypatch):
-    table = SmallTable(name="events", partition=(PartitionField.parse("d=day(ts)"),))
-    monkeypatch.setenv("ICEDB_STORE", "file:///unused")
-    monkeypatch.setattr(Client, "warehouse", Warehouse(table.store, "wh"))
-    monkeypatch.setattr("icedb_client.client.SystemClock", lambda: table.clock)
-    return table
+def table(lend):
+    return lend(SmallTable(name="events", partition=(PartitionField.parse("d=day(ts)"),)))
 
 
 class Worker:

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clean.pins import create_pin, unpin
 from icedb_log.clock import new_batch_id
@@ -11,7 +10,6 @@ from icedb_log.erasure.erasures import create_erasure, list_open_ids, read_erasu
 from icedb_log.errors import Unavailable
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
-from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.erasure_steps import advance, append_users, clean
 from icedb_sim.tables.small_table import SmallTable
 
@@ -20,12 +18,9 @@ WHERE = "u = 'victim'"
 
 
 @pytest.fixture
-def table(monkeypatch):
-    table = SmallTable(name="events")
+def table(lend):
+    table = lend(SmallTable(name="events"))
     append_users(table, "ann", "victim")
-    monkeypatch.setenv("ICEDB_STORE", "file:///unused")
-    monkeypatch.setattr(Client, "warehouse", Warehouse(table.store, "wh"))
-    monkeypatch.setattr("icedb_client.client.SystemClock", lambda: table.clock)
     return table
 
 

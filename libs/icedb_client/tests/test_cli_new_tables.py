@@ -7,16 +7,14 @@ from icedb_client.client import Client
 from icedb_client.delivery import CommitReport
 from icedb_log.ingest.quarantine import QuarantinedBatch, bad_rows_key, quarantine_rows
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
-from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.fake_clock import FakeClock
 
 
 @pytest.fixture
-def warehouse(tmp_path, cli_env):
-    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
-    return open_warehouse(f"file://{tmp_path}/warehouse")
+def warehouse(folder):
+    return folder
 
 
 def read_policies(warehouse, name="events"):

@@ -4,11 +4,9 @@ import json
 
 import pytest
 from icedb_client.cli.runner import Task
-from icedb_client.client import Client
 from icedb_log.log.fence import FenceState, write_fence
 from icedb_log.names import JANITOR_ORPHANS
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.log_views import data
 from icedb_sim.tables.small_table import SmallTable
 
@@ -16,12 +14,9 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def table(cli_env):
+def table(lend):
     """A table without any commit: two old data files, a young one, and something else."""
-    table = SmallTable(orphan_age_ms=DAY_MS)
-    cli_env.setenv("ICEDB_STORE", "file:///unused")
-    cli_env.setattr(Client, "warehouse", Warehouse(table.store, "wh"))
-    cli_env.setattr("icedb_client.client.SystemClock", lambda: table.clock)
+    table = lend(SmallTable(orphan_age_ms=DAY_MS))
     for name in ("old1", "old2"):
         table.store.put(data(name), b"x" * 100)
     table.store.put(f"{table.paths.data_prefix}notes.txt", b"x" * 100)

@@ -11,15 +11,13 @@ import typer
 from icedb_client.cli import partitions
 from icedb_client.cli.runner import Task
 from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.units import DAY_MS
 
 
 @pytest.fixture
-def warehouse(tmp_path, cli_env):
-    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
-    return open_warehouse(f"file://{tmp_path}/warehouse")
+def warehouse(folder):
+    return folder
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import read_table_config
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
@@ -11,9 +10,8 @@ SCHEMA = {"n": "BIGINT"}
 
 
 @pytest.fixture
-def parquet(tmp_path, cli_env):
-    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/wh")
-    parquet = ParquetWarehouse(open_warehouse(f"file://{tmp_path}/wh"))
+def parquet(folder):
+    parquet = ParquetWarehouse(folder)
     for name in ("events", "users"):
         parquet.create(name)
         parquet.commit(name, "select 1 as n", schema=SCHEMA)

@@ -6,16 +6,14 @@ from datetime import UTC, datetime
 import duckdb
 import pytest
 from icedb_log.clock import SystemClock
-from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE"}
 
 
 @pytest.fixture
-def parquet(tmp_path, cli_env):
-    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/wh")
-    parquet = ParquetWarehouse(open_warehouse(f"file://{tmp_path}/wh"))
+def parquet(folder):
+    parquet = ParquetWarehouse(folder)
     parquet.create("events", "d=day(ts)")
     return parquet
 

@@ -35,8 +35,7 @@ BY_A_WORKER = {"insert_query", "source", "merge_query", "view_of", "view_query"}
 
 
 @pytest.fixture
-def icedb(tmp_path, cli_env, run_icedb):
-    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
+def icedb(folder, run_icedb):
     return run_icedb
 
 

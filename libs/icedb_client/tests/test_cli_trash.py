@@ -12,7 +12,6 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import load_any_config
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
@@ -21,9 +20,8 @@ CLOCK = SystemClock()
 
 
 @pytest.fixture
-def warehouse(tmp_path, cli_env):
-    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
-    return open_warehouse(f"file://{tmp_path}/warehouse")
+def warehouse(folder):
+    return folder
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.views import read_registration
 from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_feeds import RowFileFeeder
@@ -21,9 +20,8 @@ QUERY = "select event, count(*) as n from _rows group by 1"
 
 
 @pytest.fixture
-def warehouse(tmp_path, cli_env):
-    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
-    return open_warehouse(f"file://{tmp_path}/warehouse")
+def warehouse(folder):
+    return folder
 
 
 @pytest.fixture
