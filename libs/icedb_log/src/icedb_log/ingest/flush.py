@@ -7,7 +7,7 @@ it made live and those that it refused. Safe under any number of concurrent flus
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.feed.views import require_takes_batches
@@ -129,21 +129,21 @@ def flush_table(table: Table, writer: BatchWriter, *, limits: FlushLimits | None
             conflict_count=conflict_count,
             unknown_count=len(staged.unknown),
             has_more=staged.has_more or sorted_out.has_more,
-            left_out=sorted_out.left_out,
+            left_out=tuple(sorted_out.left_out),
         )
         if not (sorted_out.taken or sorted_out.late):
             return found
         return _decide(commit, writer, sorted_out, found=found, sizes=limits.sizes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _SortedOut:
-    taken: tuple[StagedBatch, ...]
-    duplicates: tuple[StagedBatch, ...]
-    refused: tuple[StagedBatch, ...]
-    late: tuple[RejectedBatch, ...]
-    has_more: bool
-    left_out: tuple[str, ...]
+    taken: list[StagedBatch] = field(default_factory=list)
+    duplicates: list[StagedBatch] = field(default_factory=list)
+    refused: list[StagedBatch] = field(default_factory=list)
+    late: list[RejectedBatch] = field(default_factory=list)
+    has_more: bool = False
+    left_out: list[str] = field(default_factory=list)
 
 
 def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut) -> tuple[int, int]:
@@ -172,43 +172,39 @@ def _sort_out(
     committed_ids = {batch_id for file in log.files for batch_id in file.log.batch_ids}
     refused_ids = {batch_id for file in log.files for batch_id in file.log.refused_ids}
     decided: set[str] = set()
-    has_more = False
-    taken: list[StagedBatch] = []
-    duplicates: list[StagedBatch] = []
-    refused: list[StagedBatch] = []
-    late: list[RejectedBatch] = []
-    left_out: list[str] = []
+    found = _SortedOut()
     taken_bytes = 0
     for batch in batches:
         if batch.batch_id in committed_ids:
-            duplicates.append(batch)
+            found.duplicates.append(batch)
             continue
         if batch.batch_id in refused_ids:
-            refused.append(batch)
+            found.refused.append(batch)
             continue
         if batch.batch_id in decided:
             # One id, staged in two formats: it waits until the log tells a duplicate from a batch to be taken (I3).
-            has_more = True
+            found.has_more = True
             continue
         decided.add(batch.batch_id)
         reason = refuse_stale_id(batch, config)
         if reason is not None:
-            late.append(RejectedBatch(batch, reason, is_doubtful=True))
+            found.late.append(RejectedBatch(batch, reason, is_doubtful=True))
             continue
         try:
             require_takes_batches(config)
         except InvalidRequest as error:
-            late.append(RejectedBatch(batch, str(error)))
+            found.late.append(RejectedBatch(batch, str(error)))
             continue
         if limits.leaves_out(batch):
-            left_out.append(batch.batch_id)
+            found.left_out.append(batch.batch_id)
             continue
-        if len(taken) == limits.max_batches or (taken and taken_bytes + batch.size_bytes > limits.max_bytes):
-            has_more = True
+        is_full = taken_bytes + batch.size_bytes > limits.max_bytes or len(found.taken) == limits.max_batches
+        if found.taken and is_full:
+            found.has_more = True
             break
-        taken.append(batch)
+        found.taken.append(batch)
         taken_bytes += batch.size_bytes
-    return _SortedOut(tuple(taken), tuple(duplicates), tuple(refused), tuple(late), has_more, tuple(left_out))
+    return found
 
 
 def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
@@ -240,7 +236,7 @@ def _decide(
     table = commit.table
     output = FlushOutput((), commit.known.effective, (), (), (), 0)
     if sorted_out.taken:
-        output = _write(commit, writer, sorted_out.taken, sizes=sizes)  # W1: data files first
+        output = _write(commit, writer, tuple(sorted_out.taken), sizes=sizes)  # W1: data files first
     rejected = (*sorted_out.late, *output.rejected)
     committed_key: str | None = None
     if output.accepted or rejected:

@@ -49,10 +49,10 @@ from icedb_log.store.object_store import (
 from icedb_log.store.s3_client import (
     READ_ATTEMPTS,
     SINGLE_REQUEST_BYTES,
+    TRANSFER,
     S3Clients,
-    download_in_parts,
     make_clients,
-    upload_in_parts,
+    moving_in_parts,
 )
 from icedb_log.store.s3_quirks import (
     HTTP_CONFLICT,
@@ -232,7 +232,8 @@ class S3ObjectStore:
                 stored = self.get(key)
                 path.write_bytes(stored.body)
                 return stored.info
-            download_in_parts(self._open_clients().retrying, self._bucket, key, path, where=self._where)
+            with moving_in_parts(self._where, key):
+                self._open_clients().retrying.download_file(self._bucket, key, str(path), Config=TRANSFER)
             copied_bytes = path.stat().st_size
         except OSError as error:
             raise Unavailable(
@@ -250,7 +251,8 @@ class S3ObjectStore:
             if size_bytes <= SINGLE_REQUEST_BYTES:
                 self.put(key, path.read_bytes())
             else:
-                upload_in_parts(self._open_clients().retrying, self._bucket, key, path, where=self._where)
+                with moving_in_parts(self._where, key):
+                    self._open_clients().retrying.upload_file(str(path), self._bucket, key, Config=TRANSFER)
         except OSError as error:
             raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror or error}") from error
         info = self.head(key)

@@ -5,11 +5,11 @@ a body that breaks off while it is read: a download in parts asks again then, an
 forked needs clients of its own: connections must not be shared.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -63,7 +63,7 @@ SINGLE_REQUEST_BYTES: Final = 8 * 1024 * 1024
 TRANSFER_THREADS: Final = 4
 
 _DEFAULT_REGION: Final = "us-east-1"
-_TRANSFER: Final = TransferConfig(
+TRANSFER: Final = TransferConfig(
     multipart_threshold=2 * SINGLE_REQUEST_BYTES,
     multipart_chunksize=2 * SINGLE_REQUEST_BYTES,
     max_concurrency=TRANSFER_THREADS,
@@ -227,20 +227,18 @@ def make_clients(bucket: str, options: S3Options, *, where: str, on_answer: Call
     return S3Clients(os.getpid(), retrying, once, PlainReads.like(retrying, session, bucket, ca_bundle=ca_bundle))
 
 
-def download_in_parts(client: Any, bucket: str, key: str, path: Path, *, where: str) -> None:
-    """Copy an object to a local file. Raises NotFound, Unavailable, and OSError for the file."""
+@contextlib.contextmanager
+def moving_in_parts(where: str, key: str) -> Iterator[None]:
+    """Raise what a failed upload or download in parts (``Config=TRANSFER``) means; OSErrors of the file as they are.
+
+    Raises:
+        NotFound: The object is not there.
+        InvalidRequest: The call is wrong.
+        Unavailable: The store did not answer.
+    """
     with explained(where, key):
         try:
-            client.download_file(bucket, key, str(path), Config=_TRANSFER)
-        except Boto3Error as error:
-            raise explain_read(error, where=where, key=key) from error
-
-
-def upload_in_parts(client: Any, bucket: str, key: str, path: Path, *, where: str) -> None:
-    """Copy a local file to an object. Raises Unavailable, InvalidRequest, and OSError for the file."""
-    with explained(where, key):
-        try:
-            client.upload_file(str(path), bucket, key, Config=_TRANSFER)
+            yield
         except Boto3Error as error:
             # boto3 wraps what S3 answered, and keeps it as the context.
             inner = error.__context__ if isinstance(error.__context__, ClientError) else error

@@ -23,12 +23,11 @@ from typing import Any, Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, PreconditionFailed, Unavailable
-from icedb_log.keys import TablePaths
 from icedb_log.log.fold import union_schema
-from icedb_log.log.reader import LogHeadReader
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import load_table_config
+from icedb_log.table.stored_config import encode_table_config, load_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import DIALECT, QUERIES, TIME_TRANSFORMS, TableConfig
 
 FREE_FIELDS: Final = frozenset(
@@ -80,13 +79,16 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
     """
     for _ in range(_MAX_ATTEMPTS):
         config, etag = load_table_config(table)
-        logged = _read_schema(table, config, clock=clock) if change.get("declared") else {}
+        logged: Mapping[str, str] = {}
+        if change.get("declared"):
+            heads = Table.of(config, table, clock=clock).read_heads()
+            logged = union_schema(table.name, heads.files).effective
         altered = plan_change(config, change, logged=logged)
         if altered.declared != config.declared:
-            _check_declared(table.paths, altered, logged)
+            _check_declared(table, altered, logged)
         if altered == config:
             return config
-        body = altered.model_dump_json(indent=2).encode()
+        body = encode_table_config(altered)
         try:
             table.store.put_if_match(table.paths.config_key, body, etag=etag)
         except PreconditionFailed:
@@ -194,18 +196,13 @@ def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) ->
     return times
 
 
-def _read_schema(table: TableStore, config: TableConfig, *, clock: Clock) -> Mapping[str, str]:
-    heads = LogHeadReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read()
-    return union_schema(table.name, heads.files).effective
-
-
-def _check_declared(paths: TablePaths, altered: TableConfig, logged: Mapping[str, str]) -> None:
+def _check_declared(table: TableStore, altered: TableConfig, logged: Mapping[str, str]) -> None:
     spelling = {column.lower(): column for column in logged}
     for column, sql_type in altered.declared.items():
         name = spelling.get(column.lower(), column)
         found = logged.get(name, sql_type)
         if name != column or (found != sql_type and not is_widening(found, sql_type)):
             raise InvalidRequest(
-                f"table {paths.name}: column {column!r} cannot be declared {sql_type}: the log has {name!r} as "
+                f"table {table.name}: column {column!r} cannot be declared {sql_type}: the log has {name!r} as "
                 f"{found}; declare it as it is, or wider (BIGINT as DOUBLE, DATE as TIMESTAMP)"
             )
