@@ -144,7 +144,7 @@ def settle_records(
     * otherwise nobody can tell: the files may have been merged and vacuumed, or swept as orphans.
 
     Args:
-        table: Its store and keys.
+        table: The table.
         records: All, read after the log.
         named: Data files that any log file names.
         assumed: What a person says of those that nobody can tell.

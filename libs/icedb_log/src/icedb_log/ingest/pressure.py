@@ -167,7 +167,7 @@ def publish_pressure(table: TableStore, pressure: Pressure, *, clock: Clock, end
     reason whose count moved on is not worth one.
 
     Args:
-        table: Its store and keys.
+        table: The table.
         pressure: As it was measured just now.
         clock: Of the writer: its own earlier writings are compared with it. One that is ahead of or behind another
             writer's clock writes more often, never less.
@@ -203,7 +203,7 @@ def publish_halt(table: TableStore, reason: str, *, clock: Clock) -> None:
     """Tell front ends and people that flushes of a table halt. Idempotent; costs what :func:`publish_pressure` does.
 
     Args:
-        table: Its store and keys.
+        table: The table.
         reason: Why, and what to do, for people.
         clock: Of the writer.
 

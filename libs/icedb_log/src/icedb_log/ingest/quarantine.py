@@ -176,7 +176,7 @@ def quarantine_rows(table: TableStore, *, bad: BadRows, replaces: str | None, co
     A crash in between is harmless: the batch is still staged, and the next flush writes the same again.
 
     Args:
-        table: Its store and keys.
+        table: The table.
         bad: The rows, which the data path has uploaded.
         replaces: ETag of the reason that was there before the fence was confirmed; ``None`` if there was none.
         commit_id: Of the commit.

@@ -96,7 +96,7 @@ def begin_drop(table: TableStore, batch_id: str, *, etag: str) -> tuple[str, ...
     another ETag, and then no such entry.
 
     Args:
-        table: Its store and keys.
+        table: The table.
         batch_id: The batch.
         etag: Of the reason whose age the caller knows. One that was written since is younger.
 
@@ -129,7 +129,7 @@ def retry_quarantined(
     Exactly once: a call that was cut off is repeated, and goes on with the id that it had chosen.
 
     Args:
-        table: Its store and keys.
+        table: The table.
         batch_id: The batch.
         clock: This host's clock, for the fresh id.
         force: Also where nobody can tell whether the rows are live already. They are committed once more, then.

@@ -101,7 +101,7 @@ def settle_copy(table: TableStore, key: str, *, known: str, clock: Clock) -> Set
     """Look at another staged copy of a committed batch before it is deleted; make an entry of other content (I8).
 
     Args:
-        table: Its store and keys.
+        table: The table.
         key: Where the copy is staged; its id stands in the log.
         known: What the commit says of its content; empty: nothing, so that nobody can tell.
         clock: This host's clock.

@@ -51,7 +51,7 @@ def stage_batch(table: TableStore, *, body: bytes, staging_format: StagingFormat
     (I3). The table is not read: a caller checks that it exists.
 
     Args:
-        table: Its store and keys.
+        table: The table.
         body: The batch as a file of the given format.
         staging_format: One of :data:`icedb_log.keys.STAGING_FORMATS`.
         batch_id: A fresh UUIDv7 chosen by the producer, see :func:`icedb_log.clock.new_batch_id`.

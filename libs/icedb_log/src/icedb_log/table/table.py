@@ -47,7 +47,7 @@ class Table(TableStore):
         """Read a table's configuration: one request.
 
         Args:
-            table: Its store and keys.
+            table: The table.
             clock: This host's clock.
             owner: Who is going to work on it.
             reader: A reader to use again, with its cache; a fresh one if not given.

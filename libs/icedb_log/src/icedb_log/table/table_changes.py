@@ -64,7 +64,7 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
     """Change a table's configuration and return the new one. Idempotent: the same change again changes nothing.
 
     Args:
-        table: Its store and keys.
+        table: The table.
         change: Field of :class:`~icedb_log.table.table_config.TableConfig` to its new value. ``declared`` holds only
             the columns that change: a type declares a column, ``None`` takes a declaration back; ``times`` only those
             fields of :class:`~icedb_log.table.time_columns.TimeColumn` that change, by column.
