@@ -45,7 +45,11 @@ def call_status(error: IceDBError, *, code: grpc.StatusCode | None = None) -> Ca
     metadata: list[tuple[str, str | bytes]] = [(ERROR_METADATA_KEY, error_name(error))]
     if isinstance(error, Overloaded):
         metadata.append((RETRY_METADATA_KEY, str(error.retry_after_ms)))
-        metadata.extend(_retry_info(code, details, error.retry_after_ms))
+        info, packed = error_details_pb2.RetryInfo(), any_pb2.Any()
+        info.retry_delay.FromMilliseconds(error.retry_after_ms)
+        packed.Pack(info)
+        status = rpc_status.to_status(status_pb2.Status(code=code.value[0], message=details, details=[packed]))
+        metadata.extend(status.trailing_metadata)
     return CallStatus(code, details, tuple(metadata))
 
 
@@ -55,15 +59,6 @@ def error_name(error: IceDBError) -> str:
         if kind.__module__ == IceDBError.__module__:
             return kind.__name__
     return IceDBError.__name__
-
-
-def _retry_info(code: grpc.StatusCode, details: str, retry_after_ms: int) -> tuple[tuple[str, bytes], ...]:
-    info = error_details_pb2.RetryInfo()
-    info.retry_delay.FromMilliseconds(retry_after_ms)
-    packed = any_pb2.Any()
-    packed.Pack(info)
-    status = rpc_status.to_status(status_pb2.Status(code=code.value[0], message=details, details=[packed]))
-    return tuple(status.trailing_metadata)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,6 @@ FIRST_PAUSE_MS: Final = 1000
 MAX_PAUSE_MS: Final = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    count: int
-    not_before_ms: int
-
-
 class Backoff:
     """Remembers, for each key, how often it failed in a row and when it is worth another try.
 
@@ -63,14 +57,14 @@ class Backoff:
         self._clock = clock
         self._first_pause_ms = first_pause_ms
         self._max_pause_ms = max_pause_ms
-        self._failures: dict[str, _Failure] = {}
+        self._failures: dict[str, tuple[int, int]] = {}
+        """How often in a row each key failed, and until when it pauses."""
 
     def record_failure(self, key: str) -> int:
         """Count a failure and return the pause that follows, milliseconds."""
-        before = self._failures.get(key)
-        count = before.count + 1 if before else 1
+        count = self._failures.get(key, (0, 0))[0] + 1
         pause_ms = min(self._first_pause_ms << min(count - 1, 32), self._max_pause_ms)
-        self._failures[key] = _Failure(count, self._clock.monotonic_ms() + pause_ms)
+        self._failures[key] = (count, self._clock.monotonic_ms() + pause_ms)
         return pause_ms
 
     def record_success(self, key: str) -> None:
@@ -80,7 +74,7 @@ class Backoff:
     def is_due(self, key: str) -> bool:
         """Whether no pause is running for the key."""
         failure = self._failures.get(key)
-        return failure is None or self._clock.monotonic_ms() >= failure.not_before_ms
+        return failure is None or self._clock.monotonic_ms() >= failure[1]
 
 
 class Intervals:
