@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_gateway.listing import ListQuery, find_file, list_table
+from icedb_gateway.listing import ListQuery, list_table
 from icedb_log.model import FileMarker
 
 FOLDER, DATA = "events/", "wh/events/_data/"
@@ -94,8 +93,3 @@ def test_a_page_of_a_large_table_touches_a_few_files():
         page = list_table(live, query, folder=FOLDER, data_prefix=DATA)
         assert len(page.files) + len(page.common_prefixes) == 10
         assert Counting.looked < 400
-
-
-@pytest.mark.parametrize(("rest", "is_there"), [("d=1", True), ("d=10", True), ("d=", False), ("z", False)])
-def test_a_file_is_found_by_its_whole_path(rest, is_there):
-    assert (find_file(markers(["d=1", "d=10"]), DATA + rest) is not None) == is_there

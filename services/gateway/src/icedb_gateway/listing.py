@@ -260,13 +260,5 @@ class _Bounds:
         self.position = max(self.position, bisect_right(self._live, path, lo=self.position, key=_path))
 
 
-def find_file(live: Sequence[FileMarker], path: str) -> FileMarker | None:
-    """Return the live file with a path; ``None`` if there is none."""
-    position = bisect_left(live, path, key=_path)
-    if position < len(live) and (marker := live[position]).path == path:
-        return marker
-    return None
-
-
 def _path(marker: FileMarker) -> str:
     return marker.path

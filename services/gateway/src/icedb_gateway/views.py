@@ -23,7 +23,7 @@ from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 from icedb_gateway.errors import invalid_argument
-from icedb_gateway.listing import SnapshotName, TableRef, find_file
+from icedb_gateway.listing import SnapshotName, TableRef
 from icedb_gateway.requests import GatewayParts
 
 PIN_AGE_MS: Final = 10_000
@@ -119,7 +119,7 @@ class TableViews:
         """
         path = f"{self.data_prefix(ref)}{rest}"
         if ref.pin is not None:
-            marker = find_file((await self._pinned(ref)).live, path)
+            marker = (await self._pinned(ref)).live.find(path)
             return None if marker is None else FoundFile(path, marker)
         if not must_be_fresh:
             state = await self._reads.read(ref.table, max_staleness_ms=self._staleness_ms)
@@ -133,12 +133,12 @@ class TableViews:
     async def _find_in(self, state: TableState, ref: TableRef, path: str) -> FoundFile | None:
         if ref.as_of_ms is not None:
             try:
-                marker = find_file((await self._at(ref, state)).live, path)
+                marker = (await self._at(ref, state)).live.find(path)
             except BelowHorizon:
                 pass  # listed while it could be: the file may be there all the same
             else:
                 return None if marker is None else FoundFile(path, marker)
-        marker = find_file(state.snapshot.live, path)
+        marker = state.snapshot.live.find(path)
         if marker is not None:
             return FoundFile(path, marker)
         return FoundFile(path, None) if state.log.named(path).dead_in else None
