@@ -8,6 +8,7 @@ from icedb_log.store.object_store import list_all
 from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.store.stores import S3Options, StoreSettings, open_warehouse
 from icedb_sim.fakes.store_acceptance import StoreAcceptance, expect
+from processes import free_port
 
 pytestmark = pytest.mark.s3
 
@@ -36,7 +37,6 @@ class TestS3ObjectStore(StoreAcceptance):
         return self._second
 
 
-@pytest.fixture
 def test_a_store_that_ignores_conditions_is_refused(s3_server_without_conditions):
     server = s3_server_without_conditions
     store = S3ObjectStore(server.bucket, server.options)
@@ -57,8 +57,8 @@ def test_the_probe_writes_only_below_the_root_of_the_warehouse(s3_server):
     assert warehouse.list_tables() == ()
 
 
-def test_an_endpoint_that_refuses_connections_is_named(free_port):
-    endpoint = f"http://127.0.0.1:{free_port}"
+def test_an_endpoint_that_refuses_connections_is_named():
+    endpoint = f"http://127.0.0.1:{free_port()}"
     store = open_warehouse("s3://bucket/root", S3Options(endpoint, **FAST)).store
     for call in (
         store.probe,
