@@ -39,16 +39,7 @@ class ViewLag:
 
 
 def open_source(view: Table, *, reader: LogReader | None = None) -> Table:
-    """Open the source of a view.
-
-    Args:
-        view: The view.
-        reader: Of the source's log, to use again.
-
-    Raises:
-        InvalidRequest: The table is no view.
-        NotFound: Its source is gone.
-    """
+    """Open the source of a view. Raises InvalidRequest: it is no view; NotFound: its source is gone."""
     return view.other(source_of(view, view.config).paths, reader=reader)
 
 

@@ -57,11 +57,7 @@ class CheckedLogFile(ListedLogFile):
 
 
 class CheckedLog:
-    """A log as one consistent read found it, and what follows from it.
-
-    Args:
-        view: Of a :class:`LogChecker`.
-    """
+    """A log as one consistent read of a :class:`LogChecker` found it, and what follows from it."""
 
     def __init__(self, view: LogView) -> None:
         self.store_now_ms: Final = view.store_now_ms
@@ -139,14 +135,7 @@ def _describe(error: HaltError) -> tuple[str, int | None]:
 
 
 def check_log(found: Findings, paths: TablePaths, log: CheckedLog, config: TableConfig | None) -> None:
-    """Check all that the log alone can tell.
-
-    Args:
-        found: Takes the findings.
-        paths: Keys of the table.
-        log: Its log.
-        config: Its configuration, if it can be read.
-    """
+    """Check all that the log alone can tell, and the configuration, if it can be read."""
     _check_files(found, log)
     if len(log.files) >= LONG_LOG:
         is_full = len(log.files) >= MAX_LOG_FILES

@@ -40,14 +40,7 @@ MAX_READS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class FenceFact:
-    """A fence as it was found.
-
-    Attributes:
-        role: Its role.
-        state: What it says; ``None``: it is not there, or not a fence.
-        modified_ms: When it was written.
-        problem: Why it is no fence.
-    """
+    """A fence as it was found: what it says, ``None`` if it is not there, or not a fence, and then why."""
 
     role: Role
     state: FenceState | None
@@ -132,12 +125,7 @@ def check_lost(seen: Inspection, fences: Iterable[FenceFact], *, has_pins: bool)
 
 @dataclass(frozen=True, slots=True)
 class PinFacts:
-    """What pins say, read before the objects are listed.
-
-    Attributes:
-        files: Key of each active pin to the data files that it names.
-        problems: Pins that cannot be read, and why.
-    """
+    """What active pins name, by the key of the pin, and why others cannot be read; before the objects are listed."""
 
     files: Mapping[str, frozenset[str]]
     problems: Mapping[str, str]
@@ -233,12 +221,20 @@ def _check_records(seen: Inspection) -> None:
             hours = age_ms / HOUR_MS
             seen.found.add("erasure-open-long", stored.info.key, hours=hours, state=erasure.state, count=count)
 
+    def read_reason(stored: StoredObject) -> None:
+        if not parse_reason(stored.info, stored.body).fields:
+            raise ValueError("not a reason")
+
+    def read_lease(stored: StoredObject) -> None:
+        value = orjson.loads(stored.body)
+        int(value["at"]), int(value["ttl_ms"])
+
     leases = [info for info in of_kind("lease") if info.modified_ms + MAX_LEASE_TTL_MS > now_ms]
     erasures = [info for info in of_kind("erasure") if info.key.startswith(seen.table.paths.open_erasures_prefix)]
     reasons = [info for info in of_kind("quarantine") if is_reason(info.key)]
     reads: tuple[tuple[str, list[ObjectInfo], Callable[[StoredObject], object]], ...] = (
-        ("quarantine-without-reason:unreadable", reasons, _read_reason),
-        ("lease", leases, _read_lease),
+        ("quarantine-without-reason:unreadable", reasons, read_reason),
+        ("lease", leases, read_lease),
         ("import-record", of_kind("import_record"), lambda stored: decode_record(stored.info.key, stored.body)),
         ("erasure-open-long:unreadable", erasures, read_erasure),
     )
@@ -250,16 +246,6 @@ def _check_records(seen: Inspection) -> None:
                 continue
             except (HaltError, ValueError, KeyError, TypeError, AttributeError) as error:
                 seen.found.add(kind, info.key, problem=error)
-
-
-def _read_reason(stored: StoredObject) -> None:
-    if not parse_reason(stored.info, stored.body).fields:
-        raise ValueError("not a reason")
-
-
-def _read_lease(stored: StoredObject) -> None:
-    value = orjson.loads(stored.body)
-    int(value["at"]), int(value["ttl_ms"])
 
 
 def _check_views(seen: Inspection) -> None:
