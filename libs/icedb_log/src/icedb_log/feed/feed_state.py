@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from icedb_log.feed.feed_jobs import SourceCommit
 from icedb_log.feed.views import find_unfed, read_registration, source_of
 from icedb_log.keys import log_name
+from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import newest_feed, union_schema
-from icedb_log.log.reader import LogReader
+from icedb_log.log.reader import LogReader, naming_remedy
 from icedb_log.model import FeedState, LogHeads
 from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
@@ -36,6 +39,22 @@ class ViewLag:
     waiting_commits: int
     lag_ms: int
     refused_commits: int
+
+
+def read_append(table: TableStore, key: str, *, etag: str | None = None) -> SourceCommit:
+    """Read a log file for what it appended, whatever was merged or removed since.
+
+    V2: the data files are in the store as long as this log file is (J2, V4).
+
+    Raises:
+        NotFound: It is gone.
+        PreconditionFailed: It is another one than that with this ETag.
+        CorruptLog: It is damaged.
+    """
+    body = table.store.get(key, if_match=etag).body
+    with naming_remedy(table.paths):
+        log = decode_log_file(key, body)
+    return SourceCommit(log_name(key), log.time_ms, tuple(marker for marker in log.markers if marker.is_live))
 
 
 def open_source(view: Table, *, reader: LogReader | None = None) -> Table:

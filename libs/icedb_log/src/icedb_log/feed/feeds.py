@@ -20,14 +20,12 @@ from icedb_log.feed.feed_jobs import (
     ViewFeeder,
     require_commits_accounted,
 )
-from icedb_log.feed.feed_state import find_unrecorded, read_feed_state, unite_source_schema
+from icedb_log.feed.feed_state import find_unrecorded, read_append, read_feed_state, unite_source_schema
 from icedb_log.feed.position import advance
 from icedb_log.feed.views import Registration, find_unfed, register_view
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.keys import log_name
-from icedb_log.log.codec import decode_log_file
-from icedb_log.log.reader import naming_remedy
-from icedb_log.model import FeedState, ListedLogHead, LogHeads
+from icedb_log.model import FeedState, LogHeads
 from icedb_log.table.commit import Added, AppendCommit
 from icedb_log.table.table import Table
 from icedb_log.units import MIB
@@ -135,22 +133,16 @@ class _FeedRun:
         commits: list[SourceCommit] = []
         size_bytes = 0
         for name in unfed[: limits.max_commits]:
-            commit = self._read_commit(by_name[name])
+            file = by_name[name]
+            try:
+                commit = read_append(self.source, file.key, etag=file.etag)
+            except (NotFound, PreconditionFailed) as error:
+                raise self._gone(file.key) from error
             size_bytes += commit.size_bytes
             if commits and size_bytes > limits.max_bytes:
                 break
             commits.append(commit)
         return tuple(commits)
-
-    def _read_commit(self, file: ListedLogHead) -> SourceCommit:
-        try:
-            body = self.source.store.get(file.key, if_match=file.etag).body
-        except (NotFound, PreconditionFailed) as error:
-            raise self._gone(file.key) from error
-        with naming_remedy(self.source.paths):
-            log = decode_log_file(file.key, body)
-        # V2: as appended; what was merged or removed since is in the store as long as this log file is (J2, V4).
-        return SourceCommit(log_name(file.key), log.time_ms, tuple(marker for marker in log.markers if marker.is_live))
 
     def _commit(
         self, commits: tuple[SourceCommit, ...], source: LogHeads, state: FeedState, *, waiting_count: int

@@ -17,11 +17,10 @@ from cachetools import FIFOCache
 from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
+from icedb_log.feed.feed_state import read_append
 from icedb_log.feed.position import NO_BUDGET, Budget, Position, Slice, Spent, advance, find_appends, slices_between
 from icedb_log.keys import log_name, parse_log_key
-from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold, read_horizon_ms
-from icedb_log.log.reader import naming_remedy
 from icedb_log.model import FileMarker, LogView
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
@@ -274,19 +273,11 @@ class Follower:
             return self._states[part.logs]
         (name,) = part.logs
         if name not in self._commits:
-            self._commits[name] = self._read_commit(name)
+            try:
+                self._commits[name] = read_append(self._table, self._key_of(name)).files
+            except NotFound as error:
+                raise self._lost(name) from error
         return self._commits[name]
-
-    def _read_commit(self, name: str) -> tuple[FileMarker, ...]:
-        key = self._key_of(name)
-        try:
-            body = self._table.store.get(key).body
-        except NotFound as error:
-            raise self._lost(name) from error
-        with naming_remedy(self._table.paths):
-            log = decode_log_file(key, body)
-        # As appended (V2): what was merged or removed since is in the store as long as this log file is (J2).
-        return tuple(marker for marker in log.markers if marker.is_live)
 
     def _read_state(self, names: tuple[str, ...]) -> tuple[FileMarker, ...]:
         """Fold the log files of which a follower's first state was made: what came later does not count."""
