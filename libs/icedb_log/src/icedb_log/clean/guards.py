@@ -210,12 +210,11 @@ class Holds:
             if expires_ms > now_ms:  # J1
                 kept[path] = Waiting(path, "grace", expires_ms)
                 continue
-            holds = (
-                [hold for hold in self._timed if _was_seen_at(hold, death)]
-                if self._since_ms < death.seen_dead_ms
-                else []
-            )
-            holds += [hold for hold in named if hold.names(path)]
+            timed = self._timed if self._since_ms < death.seen_dead_ms else ()
+            if not timed and not named:
+                continue
+            holds = [hold for hold in timed if _was_seen_at(hold, death)]
+            holds += (hold for hold in named if hold.names(path))
             last = max(holds, key=lambda hold: _NEVER_MS if hold.until_ms is None else hold.until_ms, default=None)
             if last is not None and last.kind != "erasure":
                 kept[path] = Waiting(path, last.kind, last.until_ms, last.held_by)
