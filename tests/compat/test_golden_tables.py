@@ -113,7 +113,7 @@ class Golden(TableStore):
     def stage(self, *rows, batch_id=None):
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         batch_id = batch_id or new_batch_id(self.clock)
-        stage_batch(TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=batch_id)
+        stage_batch(self, body=body, staging_format="ndjson", batch_id=batch_id)
         self.clock.advance(1)
         return batch_id
 
@@ -146,7 +146,7 @@ class Golden(TableStore):
             return self.work(*work, owner="erase@now").erasure.is_closed
         except SchemaConflict as error:
             assert "written for Spark's SQL" in str(error)
-            renew_condition(TableStore(self.store, self.paths), self.expected["erasure"], condition="\"user\" = 'eve'")
+            renew_condition(self, self.expected["erasure"], condition="\"user\" = 'eve'")
             return self.work(*work, owner="erase@now").erasure.is_closed
 
     def feed(self):

@@ -114,10 +114,10 @@ class V3Table(TableStore):
         options = {"sort": ("ts",), "merge_fan_in": 2, "data_grace_ms": GRACE_MS, "log_grace_ms": 20_000}
         fields = {"partition": (PartitionField.parse("u"), PartitionField.parse("d=day(ts)")), **options, **fields}
         config = TableConfig.create(name="events", orphan_age_ms=4 * GRACE_MS, **fields)
-        create_table(TableStore(self.store, self.paths), config)
+        create_table(self, config)
 
     def reader(self, **options):
-        return LogReader(TableStore(self.store, self.paths), clock=self.clock, **options)
+        return LogReader(self, clock=self.clock, **options)
 
     def numbers(self, as_of_ms=None):
         """Return all rows, read as every reader of ours does."""
@@ -127,7 +127,7 @@ class V3Table(TableStore):
         return self.numbers_in(*(marker.path for marker in snapshot.live)) if snapshot.live else []
 
     def run(self, function, **options):
-        result = function(TableStore(self.store, self.paths), clock=self.clock, **options)
+        result = function(self, clock=self.clock, **options)
         self.clock.advance(5)
         return result
 
@@ -144,9 +144,7 @@ class V3Table(TableStore):
     def flush(self, *numbers):
         rows = [{"u": "a", "ts": self.time_of(n), "n": n} for n in numbers]
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-        stage_batch(
-            TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock)
-        )
+        stage_batch(self, body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock))
         return self.work(flush_table, NativeWriter(self.store, self.clock), owner="flush")
 
     def merge(self, **options):
@@ -159,7 +157,7 @@ class V3Table(TableStore):
         return self.work(delete_rows, changer, condition, owner="delete")
 
     def rewrite(self, query):
-        matches = PartitionMatcher((), read_table_config(TableStore(self.store, self.paths)))
+        matches = PartitionMatcher((), read_table_config(self))
         changer = NativeMerger(self.store, self.clock)
         return self.work(rewrite_partitions, changer, query, matches=matches, owner="rewrite")
 

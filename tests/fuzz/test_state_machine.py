@@ -22,7 +22,6 @@ from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.units import DAY_MS
@@ -80,7 +79,7 @@ class TableMachine(ChangesOfRows, Readers):
         hexed = make_uuid7_hex(self.clock.now_ms() - age_ms, self.ids)
         batch_id = "-".join((hexed[:8], hexed[8:12], hexed[12:16], hexed[16:20], hexed[20:]))
         body = json.dumps(rows[0]).encode()
-        stage_batch(TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=batch_id)
+        stage_batch(self.table, body=body, staging_format="ndjson", batch_id=batch_id)
         window_ms = self.table.config.retry_window_ms
         self.staged[batch_id] = ("good" if age_ms < window_ms else "bad", rows, "")
         self.clock.advance(1)
@@ -106,8 +105,8 @@ class TableMachine(ChangesOfRows, Readers):
             if kind == "bad":
                 assert batch_id in refused, "a bad batch was taken"
             self.ended[batch_id] = ("good" if kind == "again" else kind, rows, sent)
-        assert not list_staged(TableStore(self.store, self.paths)).batches
-        quarantined = {entry.batch_id for entry in list_quarantined(TableStore(self.store, self.paths))}
+        assert not list_staged(self.table).batches
+        quarantined = {entry.batch_id for entry in list_quarantined(self.table)}
         assert refused <= quarantined
         self.staged.clear()
         self.committed(result.committed_key)
@@ -148,9 +147,7 @@ class TableMachine(ChangesOfRows, Readers):
     @rule(policy=st.sampled_from(["quarantine_batch", "quarantine_rows"]), fan_in=st.integers(2, 5))
     def alter(self, policy, fan_in):
         self.flush()  # what is staged was sent under the policy before
-        alter_table_config(
-            TableStore(self.store, self.paths), {"on_bad_rows": policy, "merge_fan_in": fan_in}, clock=self.clock
-        )
+        alter_table_config(self.table, {"on_bad_rows": policy, "merge_fan_in": fan_in}, clock=self.clock)
         self.policy = policy
         for change in (
             {"partition": ()},
@@ -160,14 +157,14 @@ class TableMachine(ChangesOfRows, Readers):
             {"nonsense": 1},
         ):
             with pytest.raises(InvalidRequest):
-                alter_table_config(TableStore(self.store, self.paths), change, clock=self.clock)
+                alter_table_config(self.table, change, clock=self.clock)
 
     @present
     @rule(seconds=st.sampled_from([0, 30, 3600]))
     def drop_and_undrop(self, seconds):
         with pytest.raises(InvalidRequest):
-            create_table(TableStore(self.store, self.paths), self.table.config)
-        drop_table(TableStore(self.store, self.paths), clock=self.clock, request=DropRequest(keep_ms=DAY_MS))
+            create_table(self.table, self.table.config)
+        drop_table(self.table, clock=self.clock, request=DropRequest(keep_ms=DAY_MS))
         with pytest.raises(NotFound):
             self.client.snapshot("events", max_staleness_ms=0)
         # Who has sent something just before knows the table for a while (docs/trash.md): somebody else asks.
@@ -175,7 +172,7 @@ class TableMachine(ChangesOfRows, Readers):
             self.open_client().enqueue("events", [{"id": 1, "p": "a"}])
         assert self.client.tables() == ()
         self.clock.advance(1 + seconds * 1000)
-        undrop_table(TableStore(self.store, self.paths), clock=self.clock)
+        undrop_table(self.table, clock=self.clock)
         self.clock.advance(31_000)  # until nobody knows the table as missing any more
 
     # ---- after every step --------------------------------------------------------------------------------------
@@ -196,7 +193,7 @@ class TableMachine(ChangesOfRows, Readers):
     def fsck_finds_nothing(self):
         if self.table is None:
             return
-        report = fsck_table(TableStore(self.store, self.paths), clock=self.clock, options=FsckOptions(fetch_threads=1))
+        report = fsck_table(self.table, clock=self.clock, options=FsckOptions(fetch_threads=1))
         note(str(report.findings))
         honest = {"staging-old"}  # a batch that nobody flushes is one to be told of
         wrong = [each for each in report.findings if each.severity != "note" and each.code not in honest]

@@ -15,7 +15,6 @@ from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure, note_deletions
 from icedb_log.errors import InvalidRequest
 from icedb_log.ingest.imports import ImportOptions, import_files
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.partitions import encode_partition_value, select_partitions
 from icedb_log.table.table import Table
@@ -122,9 +121,7 @@ class ChangesOfRows(TableModel):
     def run_import(self, key, mode):
         source = describe_source(self.store, key)
         result = import_files(
-            Table.open(
-                TableStore(self.store, self.paths), clock=self.clock, owner="import", reader=self.table.reader()
-            ),
+            Table.open(self.table, clock=self.clock, owner="import", reader=self.table.reader()),
             NativeImporter(self.store, self.clock),
             [replace(source, url=f"file://{source.url}")],
             options=ImportOptions(mode=mode),
@@ -138,9 +135,7 @@ class ChangesOfRows(TableModel):
         there = any(place in ("*", row["p"]) for row in self.live)
         try:
             result = remove_partitions(
-                Table.open(
-                    TableStore(self.store, self.paths), clock=self.clock, owner="drop", reader=self.table.reader()
-                ),
+                Table.open(self.table, clock=self.clock, owner="drop", reader=self.table.reader()),
                 lambda _, infos: select_partitions(
                     "events", [f"p={place}"], [info.path for info in infos], may_match_all=True
                 ),
@@ -158,12 +153,10 @@ class ChangesOfRows(TableModel):
     def erase(self, condition):
         self.flush()
         gone = self.CONDITIONS[condition]
-        erasure = create_erasure(TableStore(self.store, self.paths), condition=condition, clock=self.clock)
+        erasure = create_erasure(self.table, condition=condition, clock=self.clock)
         for _ in range(40):
             progress = advance_erasure(
-                Table.open(
-                    TableStore(self.store, self.paths), clock=self.clock, owner="erase", reader=self.table.reader()
-                ),
+                Table.open(self.table, clock=self.clock, owner="erase", reader=self.table.reader()),
                 NativeMerger(self.store, self.clock),
                 erasure.erasure_id,
             )
@@ -171,7 +164,7 @@ class ChangesOfRows(TableModel):
                 break
             self.clock.advance(22_000)
             vacuumed, swept = self.table.vacuum(), self.table.sweep()
-            note_deletions(TableStore(self.store, self.paths), (*vacuumed.deleted_data, *swept.deleted))
+            note_deletions(self.table, (*vacuumed.deleted_data, *swept.deleted))
         assert progress.erasure.is_closed, progress
         self.live = [row for row in self.live if not gone(row)]
         event("erased")

@@ -12,7 +12,6 @@ from hypothesis.stateful import (
 from icedb_log.clean.leases import acquire_lease, release_lease, renew_lease
 from icedb_log.clean.pins import create_pin, unpin
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from table_model import NAMES, PLACES, TableModel, plain, present
 
@@ -44,13 +43,11 @@ class Readers(TableModel):
         self._forget()
         if name in self.pins:
             with pytest.raises(InvalidRequest):
-                create_pin(
-                    Table.open(TableStore(self.store, self.paths), clock=self.clock, reader=self.table.reader()), name
-                )
+                create_pin(Table.open(self.table, clock=self.clock, reader=self.table.reader()), name)
             return
         ttl_ms = None if ttl_s is None else ttl_s * 1000
         create_pin(
-            Table.open(TableStore(self.store, self.paths), clock=self.clock, reader=self.table.reader()),
+            Table.open(self.table, clock=self.clock, reader=self.table.reader()),
             name,
             ttl_ms=ttl_ms,
         )
@@ -63,14 +60,14 @@ class Readers(TableModel):
     @rule(number=st.integers(0, 1))
     def unpin(self, number):
         name = sorted(self.pins)[number % len(self.pins)]
-        assert unpin(TableStore(self.store, self.paths), name) or self.pins[name][1] <= self.clock.now_ms()
+        assert unpin(self.table, name) or self.pins[name][1] <= self.clock.now_ms()
         del self.pins[name]
 
     @present
     @rule(ttl_s=st.sampled_from([10, 120, 3600]))
     def lease(self, ttl_s):
         held = acquire_lease(
-            Table.open(TableStore(self.store, self.paths), clock=self.clock, reader=self.table.reader()),
+            Table.open(self.table, clock=self.clock, reader=self.table.reader()),
             ttl_ms=ttl_s * 1000,
         )
         self.leases[held.lease_id] = (held.at_ms, self.clock.now_ms() + ttl_s * 1000)
@@ -83,10 +80,10 @@ class Readers(TableModel):
         lease_id = sorted(self.leases)[number % len(self.leases)]
         at_ms, until_ms = self.leases.pop(lease_id)
         if not is_renewed:
-            release_lease(TableStore(self.store, self.paths), lease_id)
+            release_lease(self.table, lease_id)
             return
         try:
-            renew_lease(TableStore(self.store, self.paths), lease_id, clock=self.clock, ttl_ms=60_000)
+            renew_lease(self.table, lease_id, clock=self.clock, ttl_ms=60_000)
         except NotFound:
             assert until_ms <= self.clock.now_ms()
             return
