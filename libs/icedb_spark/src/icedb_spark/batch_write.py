@@ -5,16 +5,15 @@ of the files of exactly one try of each task, as Spark counts them. A write that
 files are orphans. What the driver does is :mod:`icedb_spark.write_commit`; tasks do not import it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import orjson
 import pyarrow as pa
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.keys import TablePaths
+from icedb_log.jobs import Target
 from icedb_log.model import FileMarker
-from icedb_log.table.table_config import TableConfig
 from pydantic import TypeAdapter
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -50,30 +49,14 @@ class IceDBWriter(DataSourceArrowWriter):
 
     Args:
         options: Where to, and under which name.
-        paths: Keys of the table.
-        config: Its configuration.
-        columns: Columns of the DataFrame in their order, with the types that the table stores.
-        commit_id: Goes into the footers and the commit.
+        target: The table; its schema has the columns of the DataFrame in their order, with the types that are stored.
         begun_ms: The store's clock before any file was begun.
         is_done: Whether the write is committed already, under its name: the tasks have nothing to do.
     """
 
-    def __init__(
-        self,
-        options: WriteOptions,
-        paths: TablePaths,
-        config: TableConfig,
-        *,
-        columns: Mapping[str, str],
-        commit_id: str,
-        begun_ms: int,
-        is_done: bool,
-    ) -> None:
+    def __init__(self, options: WriteOptions, target: Target, *, begun_ms: int, is_done: bool) -> None:
         self.options = options
-        self.paths = paths
-        self.config = config
-        self.columns = columns
-        self.commit_id = commit_id
+        self.target = target
         self.begun_ms = begun_ms
         self.is_done = is_done
 
@@ -90,14 +73,7 @@ class IceDBWriter(DataSourceArrowWriter):
 
         clock = SystemClock()
         place = self.options.place
-        unit = WriteUnit(
-            paths=self.paths,
-            config=self.config,
-            schema=self.columns,
-            commit_id=self.commit_id,
-            time_ms=clock.now_ms(),
-            engine=place.engine,
-        )
+        unit = WriteUnit.of(self.target, place.engine, time_ms=clock.now_ms())
         try:
             return WrittenFiles.of(append_unit(unit, iterator, place.store.open().store, clock=clock))
         except Unavailable:

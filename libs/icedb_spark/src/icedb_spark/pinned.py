@@ -16,13 +16,10 @@ from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
 from icedb_log.serving.selection import select_files
-from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
-from icedb_log.table.table_config import TableConfig, unite_columns
+from icedb_log.table.table_config import unite_columns
 
 from icedb_spark.options import ReadOptions
 from icedb_spark.values import PinnedSnapshot
@@ -39,25 +36,18 @@ def take_snapshot(options: ReadOptions, *, clock: Clock) -> PinnedSnapshot:
         HaltError: The log cannot be read.
         Unavailable: The store did not answer.
     """
-    warehouse = options.place.store.open()
-    store, paths = warehouse.store, warehouse.table(options.place.table).paths
-    config = read_table_config(TableStore(store, paths))
+    table = Table.open(options.place.store.open().table(options.place.table), clock=clock)
     lease_id = None
     if options.lease_ms:
         # J4: before the log is read: what is live then, or at as_of, is held from here on.
-        lease_id = acquire_lease(
-            Table.open(TableStore(store, paths), clock=clock),
-            ttl_ms=options.lease_ms,
-            at_ms=options.as_of_ms,
-            holder="spark read",
-        ).lease_id
-    found = _read_snapshot(TableStore(store, paths), config, options=options, clock=clock)
-    schema = unite_columns(found.schema, config)
-    check_selection(options, paths, schema)
-    files = select_files(paths, config, found, filters=options.filters, where=options.where)
-    prefix = paths.data_prefix
+        lease_id = acquire_lease(table, ttl_ms=options.lease_ms, at_ms=options.as_of_ms, holder="spark read").lease_id
+    found = _read_snapshot(table, options)
+    schema = unite_columns(found.schema, table.config)
+    check_selection(options, table.paths, schema)
+    files = select_files(table.paths, table.config, found, filters=options.filters, where=options.where)
+    prefix = table.paths.data_prefix
     rows = [[marker.path.removeprefix(prefix), marker.size_bytes, marker.row_count] for marker in files]
-    return PinnedSnapshot(paths, schema, zlib.compress(orjson.dumps(rows), _LEVEL), lease_id)
+    return PinnedSnapshot(table.paths, schema, zlib.compress(orjson.dumps(rows), _LEVEL), lease_id)
 
 
 def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str, str]) -> None:
@@ -79,11 +69,10 @@ def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str
         check_reader_condition(options.where, schema, table=paths.name)
 
 
-def _read_snapshot(table: TableStore, config: TableConfig, *, options: ReadOptions, clock: Clock) -> Snapshot:
+def _read_snapshot(table: Table, options: ReadOptions) -> Snapshot:
     if options.pin is not None:
         return read_pinned(table, options.pin)[1]
-    reader = LogReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    view = reader.read()
+    view = table.read_log()
     if options.as_of_ms is not None and options.as_of_ms > view.store_now_ms:
         raise InvalidRequest(
             f"option asOf: {options.as_of_ms} lies in the future: the store says {view.store_now_ms} (unix ms)"

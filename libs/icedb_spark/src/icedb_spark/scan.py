@@ -13,7 +13,7 @@ import pyarrow as pa
 from icedb_engine.units.read_unit import read_files, spark_arrow_type
 from icedb_engine.units.work import DataFile, ReadUnit
 from icedb_log.keys import TablePaths
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icedb_spark.spark_types import make_spark_schema
 from icedb_spark.values import PinnedSnapshot, Place
@@ -98,3 +98,32 @@ def deal_files(files: Sequence[DataFile], *, split_bytes: int) -> list[InputPart
         dealt[place].append(file)
         heapq.heappush(heap, (load_bytes + file.size_bytes, place))
     return [FilePartition(tuple(sorted(part, key=lambda file: file.path))) for part in dealt]
+
+
+class IceDBReader(DataSourceReader):
+    """Reads the files of a pinned snapshot: a batch read.
+
+    It takes no filters from Spark (``pushFilters``): Spark 4.3 applies what it pushes for one use of a DataFrame to the
+    others as well, and loses rows.
+
+    Args:
+        scan: How files become rows.
+        files: The files. They do not travel with the reader: each task gets its own alone.
+        split_bytes: Bytes of files for one task.
+    """
+
+    def __init__(self, scan: Scan, files: tuple[DataFile, ...], *, split_bytes: int) -> None:
+        self._scan = scan
+        self._split_bytes = split_bytes
+        self._files = files
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_files": ()}
+
+    def partitions(self) -> list[InputPartition]:
+        """Return what each task reads."""
+        return deal_files(self._files, split_bytes=self._split_bytes)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one task reads."""
+        return self._scan.read(partition)

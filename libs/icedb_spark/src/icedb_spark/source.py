@@ -52,8 +52,8 @@ class IceDBDataSource(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Return what reads the DataFrame's snapshot. Raises InvalidRequest."""
-        from icedb_spark.batch_read import IceDBReader  # noqa: PLC0415 - see the module
-        from icedb_spark.options import parse_read_options  # noqa: PLC0415
+        from icedb_spark.options import parse_read_options  # noqa: PLC0415 - see the module
+        from icedb_spark.scan import IceDBReader  # noqa: PLC0415
 
         options = parse_read_options(self.options)
         pinned, scan = self._take_pinned(options, schema)

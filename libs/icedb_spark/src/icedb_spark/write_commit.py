@@ -16,6 +16,7 @@ from icedb_log.ingest.append import (
     make_batch_id,
 )
 from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged, read_binding
+from icedb_log.jobs import Target
 from icedb_log.log.fold import union_schema
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
@@ -50,15 +51,10 @@ def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> IceDBWrit
     columns = _read_columns(schema, table, known)
     key = None if options.write_id is None else _WRITE_KEYS + options.write_id
     binding = None if key is None else read_binding(table, key=key)
-    return IceDBWriter(
-        options,
-        table.paths,
-        table.config,
-        columns=columns,
-        commit_id=clock.new_id(),
-        begun_ms=begun_ms,
-        is_done=binding is not None and binding.is_staged,
+    target = Target(
+        paths=table.paths, config=table.config, schema=columns, commit_id=clock.new_id(), time_ms=clock.now_ms()
     )
+    return IceDBWriter(options, target, begun_ms=begun_ms, is_done=binding is not None and binding.is_staged)
 
 
 def _read_columns(schema: Any, table: Table, known: Mapping[str, str]) -> dict[str, str]:
@@ -73,7 +69,8 @@ def _read_columns(schema: Any, table: Table, known: Mapping[str, str]) -> dict[s
 
 def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_count: int) -> None:
     """Make the files of a write live: one commit, or nothing. Raises as :meth:`IceDBWriter.commit`."""
-    name, write_id = writer.paths.name, writer.options.write_id
+    target, write_id = writer.target, writer.options.write_id
+    name = target.paths.name
     if writer.is_done:
         _log.info("write committed before", table=name, write_id=write_id)
         return
@@ -83,17 +80,19 @@ def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_coun
     if problem is not None:
         raise InvalidRequest(problem)
     table = Table.open(
-        TableStore(writer.options.place.store.open().store, writer.paths), clock=SystemClock(), owner="spark"
+        TableStore(writer.options.place.store.open().store, target.paths), clock=SystemClock(), owner="spark"
     )
     batch_id = make_batch_id(table.clock, store_now_ms=table.read_store_clock())
-    binding = None if write_id is None else _bind(table, write_id, batch_id=batch_id)
+    binding = None
+    if write_id is not None:
+        binding = bind_key(table, key=_WRITE_KEYS + write_id, batch_id=batch_id, content_sha256=_CONTENT)
     job = AppendJob(
         files=tuple(file for each in written for file in each.read()),
-        columns=writer.columns,
+        columns=target.schema,
         batch_id=batch_id if binding is None else binding.batch_id,
-        commit_id=writer.commit_id,
+        commit_id=target.commit_id,
         begun_ms=writer.begun_ms,
-        incarnation=writer.config.incarnation,
+        incarnation=target.config.incarnation,
     )
     result = append_files(table, job, wait_ms=writer.options.wait_ms)
     if binding is not None:
@@ -105,15 +104,6 @@ def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_coun
         files=len(job.files),
         rows=sum(marker.row_count or 0 for marker in job.files),
         is_duplicate=result.is_duplicate,
-    )
-
-
-def _bind(table: Table, write_id: str, *, batch_id: str) -> Binding:
-    return bind_key(
-        table,
-        key=_WRITE_KEYS + write_id,
-        batch_id=batch_id,
-        content_sha256=_CONTENT,
     )
 
 
