@@ -84,14 +84,6 @@ def infer_type(kinds: Kind) -> str | None:
     return next((sql_type for sql_type, taken in _EVIDENCE.items() if not kinds & ~taken), None)
 
 
-def normalize_kinds(kinds: Kind) -> Kind:
-    """Return the kinds without what they say twice: an exact integer beside a fraction makes no difference.
-
-    So the same rows are the same evidence, whether or not a reader looked at each number's text.
-    """
-    return kinds & ~Kind.INTEGER if kinds & Kind.FRACTION else kinds
-
-
 def describe_clash(column: str, kinds: Kind, wanted_type: str) -> str | None:
     """Return why values of these kinds do not fit a column's type, and the remedy; None if they fit."""
     bad = kinds & ~TAKEN_KINDS.get(wanted_type, Kind(0))
@@ -137,8 +129,8 @@ class SchemaBuilder:
     """The types of a flush: what is known, and what its batches add, in the order in which they are offered.
 
     Args:
-        known: Column to SQL type that is fixed: the log's schema, and the declared columns.
-        widenable: Known columns that may become wider, with the wider type.
+        known: Column to SQL type that is fixed.
+        widenable: Those of them that may become wider, with the wider type.
     """
 
     def __init__(self, known: Mapping[str, str], widenable: Mapping[str, str] | None = None) -> None:
@@ -190,7 +182,10 @@ class SchemaBuilder:
         if column in self._known:
             self._known_kinds[column] = self._known_kinds.get(column, Kind(0)) | kinds
         elif kinds:
-            self._new[column] = normalize_kinds(self._new.get(column, Kind(0)) | kinds)
+            united = self._new.get(column, Kind(0)) | kinds
+            # An exact integer beside a fraction makes no difference: so the same rows are the same evidence, whether
+            # or not a reader looked at each number's text.
+            self._new[column] = united & ~Kind.INTEGER if united & Kind.FRACTION else united
 
 
 ISO_PATTERN: Final = r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?( ?([Zz]|[+-]\d{2}(:?\d{2})?))?)?"

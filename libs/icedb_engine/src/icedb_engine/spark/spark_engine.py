@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.store.stores import S3Options, StoreSettings
-from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 from pyspark.sql import SparkSession
 
@@ -83,17 +82,9 @@ class SparkEngine:
         """The merger, by its other name."""
         return self.merger
 
-    def check_merge_query(self, config: TableConfig, schema: Mapping[str, str]) -> None:
-        """Check a table's ``merge_query`` against the columns that it has. Raises InvalidRequest, Unavailable."""
-        check_merge_query(config, schema)
-
-    def check_insert_query(self, config: TableConfig) -> Mapping[str, str]:
-        """Return the columns that a table's ``insert_query`` gives. Raises InvalidRequest, Unavailable."""
-        return check_insert_query(config)
-
-    def check_view_query(self, config: TableConfig, source_schema: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the columns that a view's query gives, given its source's. Raises InvalidRequest, Unavailable."""
-        return check_view_query(config, source_schema)
+    check_merge_query = staticmethod(check_merge_query)
+    check_insert_query = staticmethod(check_insert_query)
+    check_view_query = staticmethod(check_view_query)
 
     def close(self) -> None:
         """Stop the session, and with it the JVM."""
