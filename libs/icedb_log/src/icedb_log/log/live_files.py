@@ -84,7 +84,8 @@ class LiveChunk:
         self, prefix: str, entries: Sequence[Entry], sources: Mapping[int, Markers], dead_logs: AbstractSet[int]
     ) -> None:
         self.prefix: Final = prefix
-        self.first: Final = entries[0][0]
+        # A string of its own: one of those that are sorted would keep the memory of all of them from being given back.
+        self.first: Final = prefix + entries[0][0][len(prefix) :]
         self.entries: Final = array("Q", [location for _, location in entries])
         numbers = {location >> INDEX_BITS for location in self.entries}
         self.sources: Final = {number: sources[number] for number in numbers}
