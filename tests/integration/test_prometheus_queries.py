@@ -27,7 +27,6 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.stores import StoreSettings
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.status import read_status
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
@@ -200,7 +199,7 @@ def snapshot_metrics_port(warehouse, tmp_path) -> Iterator[int]:
 
 def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metrics_port, tmp_path):
     opened = warehouse.open()
-    truth = read_status(Table.open(TableStore(opened.store, opened.table(TABLE)), clock=SystemClock()))
+    truth = read_status(Table.open(opened.table(TABLE), clock=SystemClock()))
     assert truth.merge_lag_files > 0
     dead = dict(zip(JOBS, find_free_ports(len(JOBS)), strict=True))
     (tmp_path / "prometheus").mkdir()
