@@ -5,7 +5,6 @@ from typing import Final
 
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import ChangeKind, RowChange
-from icedb_log.table.conditions import check_condition
 from icedb_log.table.table_config import DIALECT, QUERIES, SQL_TYPES, TableConfig
 
 from icedb_engine.limits import FlushUnitLimits
@@ -156,6 +155,8 @@ def check_reader_condition(condition: str, schema: Mapping[str, str], *, table: 
     Raises:
         InvalidRequest: With the first thing that is wrong.
     """
+    from icedb_log.table.conditions import check_condition  # noqa: PLC0415 - sqlglot: tasks of plain merges do without
+
     check_condition(condition, schema, table=table)
     try:
         with SqlProcess(CHECK_LIMITS) as process:
