@@ -275,6 +275,20 @@ def test_batches_of_all_formats_share_a_unit(make_table):
     assert json.loads(json.dumps(result.new_kinds)) == {"n": Kind.INTEGER}
 
 
+@pytest.mark.parametrize("typed", [pa.array([0], pa.timestamp("us")), pa.array([0], pa.date32())], ids=["time", "day"])
+def test_text_after_typed_times_of_a_new_column_is_taken_as_its_type_does(make_table, typed):
+    table = make_table()
+    first = table.stage(body=arrow_stream(pa.table({"at": typed})), staging_format="arrow")
+    good, bad, last = table.stage({"at": "2023-01-02"}), table.stage({"at": "hello"}), table.stage({"at": "2023-01-03"})
+    result = table.flush(first, good, bad, last)
+    assert list(result.rejected) == [bad.batch_id]
+    assert sorted(str(row["at"])[:10] for row in table.rows(*result.files)) == [
+        "1970-01-01",
+        "2023-01-02",
+        "2023-01-03",
+    ]
+
+
 def test_i8_a_flush_tells_of_each_batch_what_it_has_read(make_table):
     """By the decoded body, whatever is around it; of batches that it refuses, nothing."""
     table = make_table()

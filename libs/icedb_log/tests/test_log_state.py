@@ -18,7 +18,7 @@ from icedb_log.model import ListedLogFile
 from icedb_sim.tables.log_views import PATHS, dead, kill, listed, live, log_key, view
 
 PARTITIONS = ("", "p=a", "p=b", "p=b/u=a")
-names = st.sampled_from("uvwxyz")
+names = st.sampled_from([*"uvwxyz", "\U0010ffffx"])  # a name of others may sort behind every character
 files = st.tuples(names, st.sampled_from(PARTITIONS))
 
 

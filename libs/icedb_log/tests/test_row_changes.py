@@ -148,6 +148,20 @@ def test_a_rival_that_deletes_first_leaves_nothing_to_commit(table):
     assert table.ids() == [1]
 
 
+def test_a_log_that_begins_anew_with_fewer_columns_while_rows_are_counted_is_counted_anew(table):
+    table.stage([{"id": 7, "p": "a", "gone": 1}])
+    table.flush()
+
+    def begin_anew():
+        rival = rival_of(table)
+        rival.store.delete(rival.keys(rival.paths.log_prefix))
+        rival.append(7, 8)
+
+    table.store.script = [Fault("get", None, "/fence/merge", before=begin_anew)]
+    assert table.delete("id = 7").rows_removed == 1
+    assert table.ids() == [8]
+
+
 def test_m4_a_merge_that_overtakes_a_deletion_fences_it(table):
     table.append(1, 7)
     table.append(2)

@@ -178,11 +178,10 @@ class WorkerContext(Generic[E]):
 
     def open_here(self) -> None:
         """Open what tasks need, in the process that runs them, before they run: they may do so side by side."""
-        _ = self.warehouse, self.wakeups, self._masters
         self._serve_metrics()
         self.metrics.dependencies.watch_store()
         try:
-            _ = self.engine
+            _ = self.warehouse, self.wakeups, self._masters, self.engine
         except IceDBError as error:
             # Not fatal: a child that exits here would be forked again at once, for ever.
             get_logger().error("engine_not_opened", error=str(error), mitigation="tried again with the next task")

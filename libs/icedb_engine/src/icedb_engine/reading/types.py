@@ -150,7 +150,8 @@ class SchemaBuilder:
 
     def type_with(self, column: str, kinds: Kind) -> str | None:
         """Return the type that a column has if such values are added to it."""
-        return self._known.get(column) or infer_type(self._new.get(column, Kind(0)) | kinds)
+        before = self._new.get(column, Kind(0))
+        return self._known.get(column) or infer_type(before | kinds) or infer_type(before)
 
     def find_clash(self, column: str, kinds: Kind) -> str | None:
         """Return why a batch with such values in a column cannot be taken; None if it can."""
@@ -182,7 +183,10 @@ class SchemaBuilder:
         if column in self._known:
             self._known_kinds[column] = self._known_kinds.get(column, Kind(0)) | kinds
         elif kinds:
-            united = self._new.get(column, Kind(0)) | kinds
+            before = self._new.get(column, Kind(0))
+            united = before | kinds
+            if infer_type(before) and not infer_type(united):
+                return  # text of a batch after one of typed times: the column takes it, and it changes no type
             # An exact integer beside a fraction makes no difference: so the same rows are the same evidence, whether
             # or not a reader looked at each number's text.
             self._new[column] = united & ~Kind.INTEGER if united & Kind.FRACTION else united

@@ -6,7 +6,6 @@ whatever was made of them (:attr:`LiveChunk.made`), go over to the next snapshot
 """
 
 import hashlib
-import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from icedb_log.model import FileMarker
 
 CHUNK_FILES: Final = 256
 """Markers of a chunk when it is made; it is cut when it has twice as many."""
-LAST_CHARACTER: Final = chr(sys.maxunicode)
 _DIGEST_BYTES: Final = 16
 _DIGEST_SPACE: Final = 1 << (8 * _DIGEST_BYTES)
 
@@ -345,7 +343,7 @@ def cut_chunks(
     while begin < len(entries):
         slash = entries[begin][0].rfind("/")
         prefix = entries[begin][0][: slash + 1]
-        end = bisect_right(entries, prefix + LAST_CHARACTER, lo=begin, key=itemgetter(0))
+        end = bisect_left(entries, end_of_folder(prefix), lo=begin, key=itemgetter(0)) if prefix else len(entries)
         # One partition is mostly in one piece; where folders are nested in it, it is cut by them.
         end = next((at for at in range(begin, end) if entries[at][0].rfind("/") != slash), end)
         pieces = max(1, round((end - begin) / CHUNK_FILES)) if end - begin > 2 * CHUNK_FILES else 1
@@ -360,6 +358,11 @@ def cut_chunks(
         ]
         begin = end
     return chunks
+
+
+def end_of_folder(prefix: str) -> str:
+    """Return the least text behind all that begins with a folder's name and its slash."""
+    return f"{prefix[:-1]}{chr(ord('/') + 1)}"
 
 
 def path_digest(path: str) -> int:

@@ -6,7 +6,7 @@ markers, ascending by path, in chunks of one partition. An update costs what the
 that a worker can look at a table of 100,000 files every few seconds, a service at one of a million.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final, Self
 
 from icedb_log.log.gc_pause import paused_gc
-from icedb_log.log.live_files import LAST_CHARACTER, LiveChunk, LiveFiles, Named, cut_chunks, sort_entries
+from icedb_log.log.live_files import LiveChunk, LiveFiles, Named, cut_chunks, end_of_folder, sort_entries
 from icedb_log.log.markers import INDEX_BITS, Entry, Markers, markers_of
 from icedb_log.model import FileMarker, ListedLogFile, LogView
 
@@ -175,7 +175,7 @@ class LogState:
 
     def folder(self, prefix: str) -> LiveFiles:
         """Return the live files of a folder, not of those in it."""
-        end = bisect_right(self._firsts, prefix + LAST_CHARACTER)
+        end = bisect_left(self._firsts, end_of_folder(prefix)) if prefix else len(self._firsts)
         found = self._chunks[self._chunk_of(prefix) : end]
         return LiveFiles(chunk for chunk in found if chunk.live and chunk.prefix == prefix)
 

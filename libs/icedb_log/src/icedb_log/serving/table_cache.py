@@ -260,6 +260,7 @@ class CachedTable:
         last = self._state
         log = LogState() if last is None else last.log.copy()
         snapshot = fold(view, state=log)
+        log.take_changed()  # for planners alone; else each state would carry on what all before it have noted
         if last is not None and _versions(last.view) - _versions(view):
             # Earlier states would keep log files in memory that are gone; whoever still looks at one has them.
             self._past = PastStates()

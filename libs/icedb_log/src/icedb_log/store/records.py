@@ -1,8 +1,7 @@
 """Records: small objects that several writers create and change, each write under a condition (W2).
 
 A conditional write that was refused, or got no answer, says nothing for certain: it may have been refused by its own
-first try. Only reading tells, and here is who reads. A record's owner knows what its bytes mean: fields that it does
-not know it carries along.
+first try. Only reading tells, and here is who reads. A record's owner alone knows what its bytes mean.
 """
 
 from collections.abc import Callable

@@ -180,7 +180,7 @@ class _Run:
     def find_hits(self, snapshot: Snapshot) -> list[FileMarker]:
         """Return the live data files that hold rows that a deletion removes, ascending by path."""
         table = self.table
-        if any(snapshot.schema[column] != sql_type for column, sql_type in self._counted_schema.items()):
+        if any(snapshot.schema.get(column) != sql_type for column, sql_type in self._counted_schema.items()):
             self.counts.clear()
         self._counted_schema = snapshot.schema
         candidates = self.changer.select_files(table.paths, table.config, self.change, snapshot.live)

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -161,9 +162,11 @@ class AsyncGate:
         """
         accepted = await self.run(lambda: self.blocking.accept(offer), held_bytes=len(offer.body))
         if accepted.binding is not None:
-            later = asyncio.get_running_loop().run_in_executor(self._threads, self.blocking.remember, accepted.binding)
-            self._later.add(later)
-            later.add_done_callback(self._later.discard)
+            with suppress(RuntimeError):  # the gate is closed: the batch is durable, and saying so comes first
+                remember = self.blocking.remember
+                later = asyncio.get_running_loop().run_in_executor(self._threads, remember, accepted.binding)
+                self._later.add(later)
+                later.add_done_callback(self._later.discard)
         return accepted
 
     async def run(self, work: Callable[[], T], *, held_bytes: int = 0) -> T:
