@@ -72,7 +72,7 @@ class _Answered:
     result: UnitResult
 
 
-class _FlushRun:
+class _Run:
     """One call of :meth:`SparkBatchWriter.write_batches`.
 
     Attributes:
@@ -86,10 +86,17 @@ class _FlushRun:
         self._limits = limits
         self._known = unite_known(job)
         self._types = dict(self._known)
+        self._deferred: set[str] = set()
+
+
+class _FlushRun(_Run):
+    """Batches of a table without queries."""
+
+    def __init__(self, job: FlushJob, runner: SparkRunner, limits: JobLimits) -> None:
+        super().__init__(job, runner, limits)
         self._proof = WideningProof(job, lambda: runner.store.open().store)
         self._refused: dict[str, str] = {}
         self._units: list[_Answered] = []
-        self._deferred: set[str] = set()
 
     def run(self) -> FlushOutput:
         parts = split_batches(self._job.batches, self._limits)
@@ -255,22 +262,12 @@ def _without_rows(unit: _Answered, deferred: set[str]) -> _Answered:
     return replace(unit, result=result)
 
 
-class _QueryRun:
-    """One call of :meth:`SparkBatchWriter.write_batches`, for a table with an ``insert_query``.
-
-    Attributes:
-        unit_count: Units that were run.
-    """
+class _QueryRun(_Run):
+    """Batches of a table with an ``insert_query``."""
 
     def __init__(self, job: FlushJob, runner: SparkRunner, limits: JobLimits) -> None:
-        self.unit_count = 0
-        self._job = job
-        self._runner = runner
-        self._limits = limits
-        self._known = unite_known(job)
-        self._types = dict(self._known)
+        super().__init__(job, runner, limits)
         self._made: list[UnitResult] = []
-        self._deferred: set[str] = set()
 
     def run(self) -> FlushOutput:
         job, limits = self._job, self._limits

@@ -11,6 +11,7 @@ types of columns instead of values: the log's schema and the declared columns co
 their URLs. A file that does not fit is refused, whole.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -195,7 +196,7 @@ class _Confirmed:
     last_check: Callable[[], None]
 
 
-class _Way:
+class _Way(ABC):
     """How files come to lie below a table: which are imported already, what keeps one from it, what is checked."""
 
     def __init__(self, table: Table, importer: FileImporter, options: ImportOptions) -> None:
@@ -205,25 +206,25 @@ class _Way:
         self._own_url: Final = data_url(table)
         self._limit_ms: Final = table.config.orphan_age_ms // 2
 
+    @abstractmethod
     def sort_out(self, sources: Sequence[SourceFile], view: LogView, result: ImportResult) -> tuple[SourceFile, ...]:
         """Return the sources that are worth a look. Advisory: what decides is :meth:`confirm`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def find_problem(self, file: InspectedFile) -> str | None:
         """Return why an inspected file cannot be placed; None if it can."""
-        raise NotImplementedError
 
+    @abstractmethod
     def place(self, files: tuple[InspectedFile, ...]) -> CopyOutput:
         """Bring files below the table (W1)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> _Confirmed:
         """Say which files may be committed. The caller holds the fence; ``view`` was read after it (F2)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def announce(self, placed: Sequence[PlacedFile], *, commit_id: str) -> Callable[[], None]:
         """Write down that a commit is coming; returns what to call when it has landed."""
-        raise NotImplementedError
 
 
 class _Copies(_Way):

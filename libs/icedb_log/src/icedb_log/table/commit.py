@@ -16,6 +16,7 @@ Whoever leaves the block by an error when a commit may be under way leaves the f
 owner settles it; if certainly nothing was sent, the fence is let go.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -53,7 +54,7 @@ class Stopwatch:
             )
 
 
-class Commit:
+class Commit(ABC):
     """One ownership of a fence, for at most one commit. Not thread-safe.
 
     Args:
@@ -114,9 +115,9 @@ class Commit:
         if error is None or is_safe:
             self.fence.release()
 
+    @abstractmethod
     def _read_log(self) -> None:
         """Read what the work goes by."""
-        raise NotImplementedError
 
     def _put(
         self, log: LogFile, *, last_check: Callable[[], None] | None = None, beside: HeldFence | None = None
@@ -129,7 +130,7 @@ class Commit:
         self.fence.release()
         return committed
 
-    def _before_release(self) -> None:
+    def _before_release(self) -> None:  # noqa: B027 - most commits have nothing to say
         """Say in the fence what the next owner should know."""
 
     def _require_young_work(self) -> None:
