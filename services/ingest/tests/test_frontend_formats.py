@@ -15,7 +15,7 @@ from icedb_ingest.frontend.formats import (
 )
 from icedb_ingest.frontend.http_endpoint import parse_key
 from icedb_log.errors import InvalidRequest
-from icedb_log.ingest.formats import join_format
+from icedb_log.formats import join_format
 from icedb_log.keys import STAGING_FORMATS
 
 UUID7 = "018f0000-0000-7000-8000-000000000000"

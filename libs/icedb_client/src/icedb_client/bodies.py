@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, cast
 
 import orjson
 from icedb_log.errors import InvalidRequest
-from icedb_log.ingest.formats import DATA_FORMATS, Compression, DataFormat, join_format, sniff_compression, sniff_format
+from icedb_log.formats import DATA_FORMATS, Compression, DataFormat, join_format, sniff_compression, sniff_format
 from icedb_log.keys import StagingFormat
 from icedb_log.units import MIB
 

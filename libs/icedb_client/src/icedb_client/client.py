@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from icedb_log.clock import Clock, SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest
-from icedb_log.ingest.formats import DataFormat
+from icedb_log.formats import DataFormat
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig

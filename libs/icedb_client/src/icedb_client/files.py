@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, NoReturn
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.ingest.formats import (
+from icedb_log.formats import (
     BYTE_ORDER_MARK,
     GZIP_MAGIC,
     ZSTD_MAGIC,

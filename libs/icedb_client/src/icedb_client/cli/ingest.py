@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import typer
 from icedb_log.errors import IceDBError, InvalidRequest, TableHalted, Unavailable
-from icedb_log.ingest.formats import DataFormat
+from icedb_log.formats import DataFormat
 from icedb_log.ingest.import_sources import parse_pattern
 from icedb_log.ingest.pressure import describe_halt
 from icedb_log.names import INGEST_IMPORT

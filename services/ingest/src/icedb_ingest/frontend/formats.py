@@ -8,7 +8,7 @@ import zlib
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.ingest.formats import (
+from icedb_log.formats import (
     ARROW_FILE_MAGIC,
     ARROW_STREAM_MAGIC,
     BYTE_ORDER_MARK,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
-from icedb_log.ingest.formats import Compression, DataFormat, join_format
+from icedb_log.formats import Compression, DataFormat, join_format
 from icedb_log.units import KIB
 from icedb_proto import ingest_pb2
 from icedb_service.access.access_file import ANYBODY, Identity, Verb

@@ -26,7 +26,7 @@ from icedb_log.errors import (
     Unauthenticated,
     Unavailable,
 )
-from icedb_log.ingest.formats import Compression, join_format
+from icedb_log.formats import Compression, join_format
 from icedb_log.units import MIB, SECOND_MS
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import HttpAccess
