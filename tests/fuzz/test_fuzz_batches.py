@@ -19,9 +19,9 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits
 from icedb_log.clock import new_batch_id
+from icedb_log.formats import STAGING_FORMATS
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
-from icedb_log.keys import STAGING_FORMATS
 from icedb_log.units import MIB
 from icedb_sim.rigs.native_jobs import LIMITS, NativeWriter
 from icedb_sim.tables.profiles import fuzz_examples

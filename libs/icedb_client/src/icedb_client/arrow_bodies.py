@@ -4,7 +4,8 @@ Owns that rows which are columns already stay columns: they are staged as Arrow 
 never pass through a Python loop over rows. pyarrow is an optional part of this package and imported only here.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from icedb_log.errors import InvalidRequest
@@ -12,6 +13,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_client.bodies import MAX_BATCH_BYTES, BatchBody
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     import pyarrow as pa
     from pyarrow import RecordBatch
 
@@ -113,78 +116,49 @@ def split_arrow(
         yield _encode(schema, taken, first_row=begun_at, position=position)
 
 
-def split_parquet(
-    source: BinaryIO, *, name: str, size_bytes: int, batch_rows: int, batch_bytes: int, first_row: int
+def split_binary(
+    source: "BufferedReader",
+    data_format: str,
+    *,
+    name: str,
+    size_bytes: int,
+    batch_rows: int,
+    batch_bytes: int,
+    first_row: int,
 ) -> Iterator[BatchBody]:
-    """Cut a Parquet file into bodies, a row group at a time.
-
-    Raises:
-        InvalidRequest: pyarrow is missing, or this is no readable Parquet file.
-    """
-    pa = _import_pyarrow(f"{name} is cut into several batches")
-    import pyarrow.parquet as pq  # noqa: PLC0415 - an optional package
-
-    def read() -> "Iterator[tuple[RecordBatch, int]]":
-        read_rows = 0
-        for batch in file.iter_batches(batch_size=min(READ_BATCH_ROWS, batch_rows)):
-            read_rows += batch.num_rows
-            yield batch, size_bytes * read_rows // max(1, file.metadata.num_rows)
-
-    try:
-        with pq.ParquetFile(source) as file:
-            yield from split_arrow(
-                file.schema_arrow.remove_metadata(),
-                read(),
-                batch_rows=batch_rows,
-                batch_bytes=batch_bytes,
-                first_row=first_row,
-            )
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidRequest(f"{name}: not a readable Parquet file: {_one_line(error)}") from error
-
-
-def split_arrow_file(
-    source: BinaryIO, *, name: str, is_stream: bool, batch_rows: int, batch_bytes: int, first_row: int
-) -> Iterator[BatchBody]:
-    """Cut an Arrow IPC stream or file into bodies, a record batch at a time.
+    """Cut a binary file into bodies, a record batch at a time.
 
     Args:
-        source: The file. A stream may be a pipe.
+        source: The file. An Arrow IPC stream may be a pipe.
+        data_format: What it is.
         name: Its name, for messages.
-        is_stream: Whether it is a stream; else it is a file (with ``ARROW1`` at its beginning).
+        size_bytes: Its size; 0 for a pipe.
         batch_rows: Most rows of a body.
         batch_bytes: Most bytes of a body, as they lie in memory.
         first_row: Number of the row to begin with, from 1.
 
     Raises:
-        InvalidRequest: pyarrow is missing, or this is no readable Arrow data.
+        InvalidRequest: pyarrow is missing, or the file cannot be read.
     """
     pa = _import_pyarrow(f"{name} is cut into several batches")
-    from pyarrow import ipc  # noqa: PLC0415 - an optional package
 
-    def read(reader: Any) -> "Iterator[tuple[RecordBatch, int]]":
-        if is_stream:
-            for batch in reader:
-                yield batch, _tell(source)
-        else:
-            for index in range(reader.num_record_batches):
-                yield reader.get_batch(index), _tell(source)
+    def read(rows: _Rows) -> "Iterator[tuple[RecordBatch, int]]":
+        read_rows = 0
+        for batch in rows.batches:
+            read_rows += batch.num_rows
+            yield batch, size_bytes * read_rows // rows.row_count if rows.row_count else _tell(source)
 
     try:
-        with (ipc.open_stream if is_stream else ipc.open_file)(source) as reader:
-            yield from split_arrow(
-                reader.schema,
-                read(reader),
-                batch_rows=batch_rows,
-                batch_bytes=batch_bytes,
-                first_row=first_row,
-            )
+        rows = _READERS[data_format](source, min(READ_BATCH_ROWS, batch_rows))
+        yield from split_arrow(
+            rows.schema, read(rows), batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=first_row
+        )
     except (pa.ArrowException, OSError) as error:
-        raise InvalidRequest(f"{name}: not readable Arrow data: {_one_line(error)}") from error
+        raise InvalidRequest(f"{name}: not a readable {data_format} file: {_one_line(error)}") from error
 
 
 def count_rows(body: bytes, data_format: str, *, name: str) -> int | None:
-    """Return the rows of a whole Parquet or Arrow file; ``None`` where pyarrow is not installed.
+    """Return the rows of a whole binary file; ``None`` where pyarrow is not installed.
 
     Raises:
         InvalidRequest: It cannot be read.
@@ -194,44 +168,68 @@ def count_rows(body: bytes, data_format: str, *, name: str) -> int | None:
     except ImportError:
         return None
     try:
-        if data_format == "parquet":
-            import pyarrow.parquet as pq  # noqa: PLC0415 - an optional package
-
-            return int(pq.read_metadata(pa.BufferReader(body)).num_rows)
-        from pyarrow import ipc  # noqa: PLC0415 - an optional package
-
-        is_stream = not body.startswith(b"A")
-        with (ipc.open_stream if is_stream else ipc.open_file)(pa.BufferReader(body)) as reader:
-            if is_stream:
-                return sum(int(batch.num_rows) for batch in reader)
-            return sum(int(reader.get_batch(index).num_rows) for index in range(reader.num_record_batches))
+        rows = _READERS[data_format](body, READ_BATCH_ROWS)
+        return sum(int(batch.num_rows) for batch in rows.batches) if rows.row_count is None else rows.row_count
     except (pa.ArrowException, OSError) as error:
         raise InvalidRequest(f"{name}: not a readable {data_format} file: {_one_line(error)}") from error
 
 
 def first_rows(body: bytes, data_format: str, *, limit: int) -> tuple[str, ...]:
-    """Return the first rows of a whole Parquet or Arrow file as text.
+    """Return the first rows of a whole binary file as text.
 
     Raises:
         InvalidRequest: pyarrow is missing, or it cannot be read.
     """
     pa = _import_pyarrow(f"rows of {data_format} are shown")
-    from pyarrow import ipc  # noqa: PLC0415 - an optional package
-
     try:
-        if data_format == "parquet":
-            import pyarrow.parquet as pq  # noqa: PLC0415 - an optional package
-
-            batches = pq.ParquetFile(pa.BufferReader(body)).iter_batches(batch_size=max(1, limit))
-            first = next(iter(batches), None)
-        elif body.startswith(b"A"):
-            reader = ipc.open_file(pa.BufferReader(body))
-            first = reader.get_batch(0) if reader.num_record_batches else None
-        else:
-            first = next(iter(ipc.open_stream(pa.BufferReader(body))), None)
+        first = next(iter(_READERS[data_format](body, max(1, limit)).batches), None)
         return () if first is None else tuple(str(row) for row in first.slice(0, limit).to_pylist())
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidRequest(f"not readable: {_one_line(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a binary file.
+
+    Attributes:
+        schema: Their columns.
+        batches: Read as they are taken.
+        row_count: How many, where the file says it.
+    """
+
+    schema: "pa.Schema"
+    batches: "Iterable[pa.RecordBatch]"
+    row_count: int | None = None
+
+
+def _read_parquet(source: "BufferedReader | bytes", batch_rows: int) -> _Rows:
+    import pyarrow as pa  # noqa: PLC0415 - an optional package
+    import pyarrow.parquet as pq  # noqa: PLC0415 - an optional package
+
+    file = pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source)
+    schema = file.schema_arrow.remove_metadata()
+    return _Rows(schema, file.iter_batches(batch_size=batch_rows), int(file.metadata.num_rows))
+
+
+def _read_arrow(source: "BufferedReader | bytes", _: int) -> _Rows:
+    """Read an IPC stream, or an IPC file (with ``ARROW1`` at its beginning)."""
+    import pyarrow as pa  # noqa: PLC0415 - an optional package
+    from pyarrow import ipc  # noqa: PLC0415 - an optional package
+
+    start, data = (source, pa.BufferReader(source)) if isinstance(source, bytes) else (source.peek(1), source)
+    if not start.startswith(b"A"):
+        reader = ipc.open_stream(data)
+        return _Rows(reader.schema, reader)
+    reader = ipc.open_file(data)
+    return _Rows(reader.schema, map(reader.get_batch, range(reader.num_record_batches)))
+
+
+_READERS: "Final[Mapping[str, Callable[[BufferedReader | bytes, int], _Rows]]]" = {
+    "parquet": _read_parquet,
+    "arrow": _read_arrow,
+}
+"""How a binary format is read, at most so many rows at once where that can be chosen."""
 
 
 def _encode(schema: "pa.Schema", batches: "list[pa.RecordBatch]", *, first_row: int, position: int) -> BatchBody:

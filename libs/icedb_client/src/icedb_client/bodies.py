@@ -8,12 +8,20 @@ import sys
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
 import orjson
 from icedb_log.errors import InvalidRequest
-from icedb_log.formats import DATA_FORMATS, Compression, DataFormat, join_format, sniff_compression, sniff_format
-from icedb_log.keys import StagingFormat
+from icedb_log.formats import (
+    DATA_FORMATS,
+    FORMATS,
+    Compression,
+    DataFormat,
+    StagingFormat,
+    join_format,
+    sniff_compression,
+    sniff_format,
+)
 from icedb_log.units import MIB
 
 if sys.version_info >= (3, 14):
@@ -91,11 +99,11 @@ def encode_rows(rows: Iterable[Mapping[str, Any]]) -> BatchBody:
 
 
 def compress_body(
-    body: bytes, data_format: Literal["ndjson", "json", "csv"], *, row_count: int, first_row: int = 1, position: int = 0
+    body: bytes, data_format: DataFormat, *, row_count: int, first_row: int = 1, position: int = 0
 ) -> BatchBody:
     """Return text as a body: zstd unless it is small. Equal text gives equal bytes, so a retry stages the same."""
     if len(body) < COMPRESS_FROM_BYTES:
-        return BatchBody(body, data_format, row_count, len(body), first_row, position)
+        return BatchBody(body, join_format(data_format, ""), row_count, len(body), first_row, position)
     packed = zstd.compress(body, ZSTD_LEVEL)
     return BatchBody(packed, join_format(data_format, "zst"), row_count, len(body), first_row, position)
 
@@ -115,22 +123,21 @@ def wrap_bytes(body: bytes, data_format: DataFormat | None = None) -> BatchBody:
     check_data_format(data_format)
     compression = sniff_compression(body)
     found = sniff_format(body if not compression else _peek(body, compression))
-    if data_format in ("parquet", "arrow") or (data_format is None and found in ("parquet", "arrow")):
-        binary = cast("Literal['parquet', 'arrow']", data_format or found)
-        if compression or found != binary:
+    said = data_format or found
+    if not FORMATS[said].is_text:
+        if compression or found != said:
             raise InvalidRequest(
-                f"the batch is said to be {binary}, but its first bytes are "
-                f"{body[:8]!r}; give one whole {binary} file, not compressed"
+                f"the batch is said to be {said}, but its first bytes are "
+                f"{body[:8]!r}; give one whole {said} file, not compressed"
             )
-        return BatchBody(body, binary, None, len(body))
-    text = cast("Literal['ndjson', 'json', 'csv']", data_format or found)
+        return BatchBody(body, join_format(said, ""), None, len(body))
     if compression:
-        return BatchBody(body, join_format(text, compression), None, len(body))
-    if text != "ndjson":
-        packed = compress_body(body, text, row_count=0)
+        return BatchBody(body, join_format(said, compression), None, len(body))
+    if not FORMATS[said].has_lines:
+        packed = compress_body(body, said, row_count=0)
         return BatchBody(packed.body, packed.format, None, len(body))
     row_count = sum(1 for line in body.split(b"\n") if line.strip())
-    return compress_body(body, "ndjson", row_count=row_count)
+    return compress_body(body, said, row_count=row_count)
 
 
 def check_data_format(data_format: str | None) -> None:

@@ -8,18 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, NoReturn
+from typing import Any, BinaryIO, Final, NoReturn
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.formats import (
     BYTE_ORDER_MARK,
+    FORMATS,
     GZIP_MAGIC,
+    STAGING_FORMATS,
     ZSTD_MAGIC,
     DataFormat,
+    find_format,
+    join_format,
     sniff_compression,
     sniff_format,
 )
-from icedb_log.keys import STAGING_FORMATS
 from icedb_log.units import MIB
 
 from icedb_client.arrow_bodies import (
@@ -27,8 +30,7 @@ from icedb_client.arrow_bodies import (
     encode_arrow,
     first_rows,
     is_arrow_data,
-    split_arrow_file,
-    split_parquet,
+    split_binary,
 )
 from icedb_client.bodies import (
     MAX_BATCH_BYTES,
@@ -43,17 +45,7 @@ from icedb_client.bodies import (
 
 DEFAULT_BATCH_ROWS: Final = 50_000
 DEFAULT_BATCH_BYTES: Final = 16 * MIB
-SUFFIXES: Final[dict[str, DataFormat]] = {
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".json": "json",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".ipc": "arrow",
-    ".feather": "arrow",
-}
+SUFFIXES: Final = {suffix: record.name for record in FORMATS.values() for suffix in record.suffixes}
 COMPRESSION_SUFFIXES: Final = (".gz", ".zst")
 STDIN_NAME: Final = "standard input"
 
@@ -116,7 +108,7 @@ def split_file(
             if not start:
                 return
             found = _choose_format(name, start, data_format)
-            if found in ("parquet", "arrow"):
+            if not FORMATS[found].is_text:
                 if raw is not text:
                     raise InvalidRequest(f"{name}: a compressed {found} file; decompress it first")
                 yield from _split_binary(raw, name, found, bounds)
@@ -146,10 +138,10 @@ def _choose_format(name: str, start: bytes, wanted: DataFormat | None) -> DataFo
         if shown != wanted and not {shown, wanted} <= {"ndjson", "json"}:
             raise InvalidRequest(f"{name}: not {wanted}: its first bytes are {start[:8]!r}")
         return shown
-    if shown in ("parquet", "arrow"):
+    if not FORMATS[shown].is_text:
         return shown
     named = format_of_name(name)
-    if named in ("parquet", "arrow"):
+    if named is not None and not FORMATS[named].is_text:
         raise InvalidRequest(f"{name}: not {named}, as its name says: its first bytes are {start[:8]!r}")
     return "csv" if named == "csv" else shown
 
@@ -171,7 +163,7 @@ def _pack_rows(
     bounds: _Bounds,
     *,
     header: bytes,
-    data_format: Literal["ndjson", "csv"],
+    data_format: DataFormat,
 ) -> Iterator[BatchBody]:
     taken: list[bytes] = []
     taken_bytes = begun_at = 0
@@ -198,7 +190,7 @@ def _split_binary(raw: io.BufferedReader, name: str, found: DataFormat, bounds: 
     is_stream = found == "arrow" and not raw.peek(1).startswith(b"A")
     size_bytes = _size_of(raw)
     if size_bytes is None and not is_stream:
-        # Both kinds of file have their directory at the end.
+        # All kinds of file have their directory at the end.
         body = raw.read(MAX_BATCH_BYTES + 1)
         if len(body) > MAX_BATCH_BYTES:
             raise InvalidRequest(f"{name}: a {found} file of more than {MAX_BATCH_BYTES} bytes cannot come from a pipe")
@@ -206,13 +198,17 @@ def _split_binary(raw: io.BufferedReader, name: str, found: DataFormat, bounds: 
     if size_bytes is not None and size_bytes <= bounds.batch_bytes and bounds.first_row == 1:
         body = raw.read()
         row_count = count_rows(body, found, name=name)
-        yield BatchBody(body, "parquet" if found == "parquet" else "arrow", row_count, len(body), position=len(body))
+        yield BatchBody(body, join_format(found, ""), row_count, len(body), position=len(body))
         return
-    limits = {"batch_rows": bounds.batch_rows, "batch_bytes": bounds.batch_bytes, "first_row": bounds.first_row}
-    if found == "parquet":
-        yield from split_parquet(raw, name=name, size_bytes=size_bytes or 0, **limits)
-    else:
-        yield from split_arrow_file(raw, name=name, is_stream=is_stream, **limits)
+    yield from split_binary(
+        raw,
+        found,
+        name=name,
+        size_bytes=size_bytes or 0,
+        batch_rows=bounds.batch_rows,
+        batch_bytes=bounds.batch_bytes,
+        first_row=bounds.first_row,
+    )
 
 
 @contextmanager
@@ -463,7 +459,7 @@ def preview_lines(body: bytes, staging_format: str, *, limit: int) -> tuple[str,
         staging_format: One of the staging formats.
         limit: Most lines.
     """
-    if staging_format in ("parquet", "arrow"):
+    if not find_format(staging_format).is_text:
         try:
             return tuple(_shorten(row) for row in first_rows(body, staging_format, limit=limit))
         except InvalidRequest as error:

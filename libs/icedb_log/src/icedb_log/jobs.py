@@ -35,7 +35,7 @@ class StagedBatch:
     Attributes:
         key: Full key of the staged object.
         batch_id: Canonical UUIDv7.
-        format: One of :data:`icedb_log.keys.STAGING_FORMATS`.
+        format: One of :data:`icedb_log.formats.STAGING_FORMATS`.
         size_bytes: Size as staged (compressed).
         staged_ms: LastModified by the store's clock.
     """

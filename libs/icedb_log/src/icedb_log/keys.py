@@ -8,10 +8,11 @@ after an append of the same millisecond (hex digits sort before ``m``).
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from icedb_log.clock import parse_uuid7_ms, uuid7_hex_ms
 from icedb_log.errors import CorruptLog, InvalidRequest
+from icedb_log.formats import STAGING_FORMATS, StagingFormat
 
 Role = Literal["ingest", "merge"]
 ROLES: Final[tuple[Role, ...]] = ("ingest", "merge")
@@ -26,13 +27,6 @@ _LOG_NAME: Final = re.compile(
 _AUDIT_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<run>[0-9a-f]{32})(_(?P<part>[0-9]{5}))?\.jsonl")
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_]+=[A-Za-z0-9._-]*(/[A-Za-z0-9_]+=[A-Za-z0-9._-]*)*")
 MAX_MS: Final = 9_999_999_999_999
-
-StagingFormat = Literal[
-    "ndjson", "ndjson.gz", "ndjson.zst", "json", "json.gz", "json.zst", "csv", "csv.gz", "csv.zst", "parquet", "arrow"
-]
-STAGING_FORMATS: Final[tuple[StagingFormat, ...]] = get_args(StagingFormat)
-"""What a staged batch may be: NDJSON; one JSON array of objects (or one object); CSV with a header line; one Parquet
-file; one Arrow IPC stream or file. The suffix after the dot is the compression of the whole object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import re
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
-from icedb_log.keys import ROLES, STAGING_FORMATS, TablePaths
+from icedb_log.formats import STAGING_FORMATS
+from icedb_log.keys import ROLES, TablePaths
 
 ObjectKind = Literal[
     "log_file",

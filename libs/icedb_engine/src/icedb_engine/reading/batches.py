@@ -28,7 +28,7 @@ BOM: Final = b"\xef\xbb\xbf"
 
 
 def split_format(staging_format: str) -> tuple[str, str | None]:
-    """Return the plain format and the codec of one of :data:`icedb_log.keys.STAGING_FORMATS`."""
+    """Return the plain format and the codec of one of :data:`icedb_log.formats.STAGING_FORMATS`."""
     plain, _, suffix = staging_format.partition(".")
     return plain, _CODECS.get(suffix)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from icedb_log.errors import NotFound, Unavailable
+from icedb_log.formats import FORMATS
 from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import BadRows, StagedBatch
 from icedb_log.store.object_store import ObjectStore
@@ -56,15 +57,15 @@ class _OtherSizeError(Exception):
 
 
 def read_batch(body: bytes, staging_format: str, limits: FlushUnitLimits) -> Batch:
-    """Decode an object of one of :data:`icedb_log.keys.STAGING_FORMATS`; rows that cannot even be read are set aside.
+    """Decode a staged object; rows that cannot even be read are set aside.
 
     Raises:
         BatchRejected: Not what its format says, or above a bound.
     """
     plain, codec = split_format(staging_format)
-    decoded = decompress(body, codec, limits, has_lines=plain == "ndjson")
+    decoded = decompress(body, codec, limits, has_lines=FORMATS[plain].has_lines)
     batch = _READERS[plain](decoded, limits)
-    if plain in ("json", "csv"):
+    if not FORMATS[plain].has_lines:
         check_row_count(batch.row_count + batch.bad.row_count, limits)
     return replace(batch, sha256=hashlib.sha256(decoded).hexdigest())
 

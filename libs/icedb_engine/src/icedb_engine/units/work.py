@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import orjson
 from icedb_log.feed.feed_jobs import SourceCommit
+from icedb_log.formats import FORMATS
 from icedb_log.ingest.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
 from icedb_log.jobs import BadRows, MergedGroup, MergeGroup, RowChange, SizeClass, StagedBatch, Target
 from icedb_log.keys import TablePaths
@@ -292,13 +293,10 @@ def _plain(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} does not travel between driver and task")
 
 
-_AS_DECODED: Final = ("ndjson", "json", "csv", "arrow")
-"""Formats whose staged size is about the size after decoding."""
-
-
 def estimate_bytes(batch: StagedBatch, limits: FlushUnitLimits) -> int:
     """Return about how large a batch is once it is decoded; at least one byte."""
-    return batch.size_bytes * (1 if batch.format in _AS_DECODED else limits.compression_ratio) + 1
+    is_packed = batch.format not in FORMATS or FORMATS[batch.format].is_packed  # compressed as a whole, or inside
+    return batch.size_bytes * (limits.compression_ratio if is_packed else 1) + 1
 
 
 def split_batches(batches: Sequence[StagedBatch], limits: JobLimits) -> tuple[tuple[StagedBatch, ...], ...]:

@@ -45,7 +45,7 @@ def hash_content(
 
     Args:
         body: As it was sent or staged.
-        staging_format: One of :data:`icedb_log.keys.STAGING_FORMATS`; Parquet and Arrow count as they are.
+        staging_format: One of :data:`icedb_log.formats.STAGING_FORMATS`; Parquet and Arrow count as they are.
         max_bytes: A body that decodes to more counts as it is, and so does one that is damaged.
         check: Called with each piece of the decoded body; what it raises ends the look.
     """

@@ -11,6 +11,7 @@ from typing import Final
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
+from icedb_log.formats import STAGING_FORMATS, StagingFormat
 from icedb_log.ingest.quarantine import (
     QuarantinedBatch,
     StoredReason,
@@ -21,7 +22,6 @@ from icedb_log.ingest.quarantine import (
     reason_key,
 )
 from icedb_log.ingest.staging import find_staged, stage_batch
-from icedb_log.keys import STAGING_FORMATS, StagingFormat
 from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config

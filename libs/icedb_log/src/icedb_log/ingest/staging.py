@@ -15,10 +15,11 @@ from cachetools import LRUCache
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.feed.views import require_takes_batches
+from icedb_log.formats import StagingFormat
 from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.jobs import StagedBatch
-from icedb_log.keys import StagingFormat, parse_staged_key
+from icedb_log.keys import parse_staged_key
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
@@ -53,7 +54,7 @@ def stage_batch(table: TableStore, *, body: bytes, staging_format: StagingFormat
     Args:
         table: The table.
         body: The batch as a file of the given format.
-        staging_format: One of :data:`icedb_log.keys.STAGING_FORMATS`.
+        staging_format: One of :data:`icedb_log.formats.STAGING_FORMATS`.
         batch_id: A fresh UUIDv7 chosen by the producer, see :func:`icedb_log.clock.new_batch_id`.
 
     Returns:

@@ -21,7 +21,8 @@ from celery import Celery, Task
 from celery.exceptions import Reject
 from icedb_log.clock import Clock, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, Overloaded, TableHalted, Unavailable
-from icedb_log.keys import TABLE_NAME, StagingFormat
+from icedb_log.formats import FORMATS, StagingFormat
+from icedb_log.keys import TABLE_NAME
 from icedb_log.names import INGEST_ENQUEUE
 from icedb_log.units import SECOND_MS
 from icedb_service.access.access_file import Verb
@@ -76,7 +77,7 @@ class EnqueueMessage(BaseModel):
             raise ValueError(f"give exactly one of rows, data and data_base64, not {' and '.join(given) or 'none'}")
         if self.rows is not None and self.format != "ndjson":
             raise ValueError(f"rows are objects: leave out format ({self.format})")
-        if self.data is not None and self.format not in ("ndjson", "json", "csv"):
+        if self.data is not None and not (self.format in FORMATS and FORMATS[self.format].is_text):
             raise ValueError(f"{self.format} is not text: send it in data_base64")
         return self
 

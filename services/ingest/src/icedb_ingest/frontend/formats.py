@@ -9,16 +9,14 @@ from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.formats import (
-    ARROW_FILE_MAGIC,
-    ARROW_STREAM_MAGIC,
     BYTE_ORDER_MARK,
-    GZIP_MAGIC,
-    PARQUET_MAGIC,
-    ZSTD_MAGIC,
+    FORMATS,
     Compression,
     DataFormat,
+    StagingFormat,
+    find_format,
+    sniff_compression,
 )
-from icedb_log.keys import StagingFormat
 
 from icedb_ingest.frontend.errors import BatchTooLarge, UnsupportedMedia
 
@@ -27,22 +25,11 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-MEDIA_TYPES: Final[dict[str, DataFormat]] = {
-    "application/x-ndjson": "ndjson",
-    "application/ndjson": "ndjson",
-    "application/jsonl": "ndjson",
-    "application/x-jsonlines": "ndjson",
-    "application/json": "json",
-    "text/csv": "csv",
-    "application/vnd.apache.parquet": "parquet",
-    "application/vnd.apache.arrow.stream": "arrow",
-    "application/vnd.apache.arrow.file": "arrow",
-}
+MEDIA_TYPES: Final = {media_type: record.name for record in FORMATS.values() for media_type in record.media_types}
 ENCODINGS: Final[dict[str, Compression]] = {"": "", "identity": "", "gzip": "gz", "x-gzip": "gz", "zstd": "zst"}
 HEAD_BYTES: Final = 1024
 """How much of a body is looked at for its first character."""
 _GZIP_WINDOW: Final = 31  # zlib's number for "a gzip header, the largest window"
-_MIN_PARQUET_BYTES: Final = 12
 _BROKEN: Final = (zlib.error, zstd.ZstdError, EOFError, OSError)
 
 
@@ -81,18 +68,11 @@ def check_body(body: bytes, staging_format: StagingFormat) -> None:
     """
     if not body:
         raise InvalidRequest("the batch is empty: send at least one row")
-    container, _, compression = staging_format.partition(".")
-    if container == "parquet":
-        is_whole = body.startswith(PARQUET_MAGIC) and body.endswith(PARQUET_MAGIC)
-        if not is_whole or len(body) < _MIN_PARQUET_BYTES:
-            raise InvalidRequest(f"a Parquet file begins and ends with PAR1, this begins {_show(body)}")
-    elif container != "arrow":
-        _check_text(body, container, compression)
-    elif body.startswith(ARROW_FILE_MAGIC):
-        if not body.endswith(ARROW_FILE_MAGIC):
-            raise InvalidRequest("the Arrow IPC file ends in the middle: it does not end with ARROW1")
-    elif not body.startswith(ARROW_STREAM_MAGIC):
-        raise InvalidRequest(f"neither an Arrow IPC stream nor an Arrow IPC file begins {_show(body)}")
+    found = find_format(staging_format)
+    text = _read_text(body, staging_format.partition(".")[2]) if found.is_text else body
+    problem = found.find_problem(text) if text else ""
+    if problem:
+        raise InvalidRequest(problem)
 
 
 def decompress(body: bytes, compression: Compression, *, max_bytes: int) -> bytes:
@@ -134,7 +114,7 @@ def _read_head(body: bytes, compression: str) -> tuple[bytes, bool]:
     """Return what a text begins with, and whether that is all of it."""
     if not compression:
         return body[:HEAD_BYTES], len(body) <= HEAD_BYTES
-    if not body.startswith(GZIP_MAGIC if compression == "gz" else ZSTD_MAGIC):
+    if sniff_compression(body) != compression:
         raise InvalidRequest(f"the body does not begin as a {_NAMES[compression]} stream does")
     stream = _open(compression)
     packed = body[: 64 * HEAD_BYTES]
@@ -145,21 +125,10 @@ def _read_head(body: bytes, compression: str) -> tuple[bytes, bool]:
     return text, stream.eof and not stream.unused_data and len(packed) == len(body) and len(text) < HEAD_BYTES
 
 
-def _check_text(body: bytes, container: str, compression: str) -> None:
+def _read_text(body: bytes, compression: str) -> bytes:
+    """Return the first characters of a text that are not blank; none after a very long blank start."""
     head, is_whole = _read_head(body, compression)
     text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
-    if not text:
-        if is_whole:
-            raise InvalidRequest("the batch is empty: send at least one row")
-        return  # a very long blank start: the worker looks further
-    if container == "ndjson" and not text.startswith(b"{"):
-        hint = "; for one JSON array use application/json" if text.startswith(b"[") else ""
-        raise InvalidRequest(f"NDJSON is one object a line and begins with '{{', this begins {_show(text)}{hint}")
-    if container == "json" and not text.startswith((b"{", b"[")):
-        raise InvalidRequest(f"JSON is an array of objects or one object here, this begins {_show(text)}")
-    if container == "csv" and b"\0" in text:
-        raise InvalidRequest("CSV is text with a header line, this has a NUL byte in it")
-
-
-def _show(text: bytes) -> str:
-    return repr(text[:20].decode(errors="replace"))
+    if not text and is_whole:
+        raise InvalidRequest("the batch is empty: send at least one row")
+    return text  # without any the worker looks further

@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
-from icedb_log.formats import Compression, DataFormat, join_format
+from icedb_log.formats import DATA_FORMATS, Compression, DataFormat, join_format
 from icedb_log.units import KIB
 from icedb_proto import ingest_pb2
 from icedb_service.access.access_file import ANYBODY, Identity, Verb
@@ -25,11 +25,7 @@ from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.staging_gate import Offer
 
 CONTAINERS: Final[dict[int, DataFormat]] = {
-    ingest_pb2.FORMAT_NDJSON: "ndjson",
-    ingest_pb2.FORMAT_JSON: "json",
-    ingest_pb2.FORMAT_CSV: "csv",
-    ingest_pb2.FORMAT_PARQUET: "parquet",
-    ingest_pb2.FORMAT_ARROW: "arrow",
+    ingest_pb2.Format.Value(f"FORMAT_{name.upper()}"): name for name in DATA_FORMATS
 }
 COMPRESSIONS: Final[dict[int, Compression]] = {
     ingest_pb2.COMPRESSION_NONE: "",
@@ -185,7 +181,8 @@ def _read_request(request: ingest_pb2.AppendRequest, gate: AsyncGate) -> Offer:
     container = CONTAINERS.get(request.format)
     if container is None:
         raise InvalidRequest(
-            f"format {request.format} is not known; say FORMAT_NDJSON, _JSON, _CSV, _PARQUET or _ARROW"
+            f"format {request.format} is not known; say FORMAT_{', _'.join(DATA_FORMATS[:-1]).upper()} or "
+            f"_{DATA_FORMATS[-1].upper()}"
         )
     if request.compression not in COMPRESSIONS:
         raise InvalidRequest(f"compression {request.compression} is not known; say COMPRESSION_NONE, _GZIP or _ZSTD")

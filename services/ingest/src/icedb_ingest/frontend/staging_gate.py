@@ -12,11 +12,11 @@ from typing import Final, Literal
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
+from icedb_log.formats import StagingFormat, find_format
 from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged
 from icedb_log.ingest.quarantine import find_reason, list_conflicts
 from icedb_log.ingest.staging import Acceptance, stage_batch
-from icedb_log.keys import StagingFormat
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
@@ -84,7 +84,7 @@ class BatchBounds:
 
     def counter(self, staging_format: str) -> Callable[[bytes], None]:
         """Return what takes the pieces of a decoded body, and raises BatchTooLarge when they are too many."""
-        has_lines = staging_format.startswith("ndjson")
+        has_lines = find_format(staging_format).has_lines
         size_bytes = line_count = 0
 
         def count(piece: bytes) -> None:
