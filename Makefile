@@ -11,6 +11,7 @@ JOBS ?= 2
 FAULTS ?= 0
 SEED ?=
 VENV := .venv
+PEERS := .venv-peers
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local sim
@@ -24,7 +25,7 @@ PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile 
 # Values of tests and documents that look like secrets and are none.
 NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
 
-.PHONY: audit release help install demo up test lint types imports unit integration fuzz soak node engines chaos bench format proto dashboards docs constraints clean
+.PHONY: audit release help install demo up test lint types imports unit integration fuzz soak node engines chaos bench peers format proto dashboards docs constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -71,7 +72,7 @@ imports: install ## which package may import which
 	$(BIN)/lint-imports --config pyproject.toml
 
 unit: install ## tests beside the packages, the simulation, and the wire: no server; JOBS=2
-	$(PYTEST) tests/simulation tests/fuzz tests/compat tests/security libs services proto deploy/local/tests
+	$(PYTEST) tests/simulation tests/fuzz tests/compat tests/security tests/bench libs services proto deploy/local/tests
 
 integration: install node ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
 	$(PYTEST) tests/e2e tests/integration deploy/tests
@@ -99,7 +100,14 @@ engines: install ## engines that only long tests ask: ClickHouse in a Python pac
 chaos: install ## let a whole stack fail in every way, and check every row; SECONDS=300, FAULTS=0 (any number), SEED= (a fresh one)
 	@$(BIN)/python -m icedb_local.chaos --seconds $(if $(filter file,$(origin SECONDS)),300,$(SECONDS)) --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
 
-bench: install ## one workload for us and for the rivals in one run; W=merge
+peers: $(PEERS)/.installed ## create .venv-peers, the environment of those that benchmarks compare us with
+
+$(PEERS)/.installed: pyproject.toml constraints-peers.txt | $(VENV)/.installed
+	@test -x $(PEERS)/bin/python || $(UV) venv --quiet --python $(BIN)/python $(PEERS)
+	@$(UV) pip install --quiet --python $(PEERS)/bin/python --constraints constraints-peers.txt --group peers
+	@touch $@
+
+bench: install peers ## one workload for us and for the rivals in one run; W=merge
 	$(BIN)/python -m bench $(W)
 
 format: install ## let ruff format and mend what it can
@@ -115,9 +123,11 @@ dashboards: install ## generate the Grafana dashboards
 docs: install ## generate docs/metrics.md, docs/settings.md, the rules table of docs/protocol.md and the figures of docs/internals/testing.md
 	$(BIN)/python docs/reference.py
 
-constraints: install ## write the tested versions down, names and versions only
+constraints: install peers ## write the tested versions down, names and versions only
 	@{ head -1 constraints.txt; $(UV) pip freeze --python $(BIN)/python --exclude-editable | grep -vE '^(pip|uv|setuptools)='; } > constraints.new
 	@mv constraints.new constraints.txt
+	@{ head -1 constraints.txt; $(UV) pip freeze --python $(PEERS)/bin/python; } > constraints.new
+	@mv constraints.new constraints-peers.txt
 
 clean: ## remove the environment and what the tools left
-	rm -rf $(VENV) $(NODE_EXAMPLE)/node_modules .demo .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(NODE_EXAMPLE)/node_modules .demo .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

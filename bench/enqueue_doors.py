@@ -27,7 +27,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.settings import ServiceSettings
 
 from bench.enqueue_stack import Doors
-from bench.harness import Figure
+from bench.figures import Figure
 
 ROWS_PER_BATCH: Final = 100
 STREAM_WINDOW: Final = 8

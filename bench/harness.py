@@ -3,10 +3,10 @@
 import os
 import platform
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol
@@ -16,11 +16,24 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-OURS = "icedb"
+from bench.figures import OURS, Figure
+from bench.processes import PEERS_PYTHON
+
 SMALL = 100
 """Figures below this are shown with decimals."""
 REPORT_WIDTH = 160
 """Columns of a report that goes into a file."""
+OUR_PACKAGES = ("pyspark", "duckdb", "pyarrow")
+PEER_PACKAGES = ("deltalake", "pyiceberg", "polars", "duckdb")
+_VERSIONS = """
+import sys
+from importlib.metadata import PackageNotFoundError, version
+for package in sys.argv[1:]:
+    try:
+        print(f"{package}=={version(package)}")
+    except PackageNotFoundError:
+        pass
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +59,6 @@ class Options:
     object_count: int = 10_000
     marker_count: int = 1_000_000
     is_quick: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured value of one turn, e.g. ``Figure("output_files", "files", 7)``."""
-
-    metric: str
-    unit: str
-    value: float
 
 
 class System(Protocol):
@@ -151,9 +155,19 @@ def run_workload(workload: Workload, options: Options) -> Report:
                 workload.name, case, options, lambda text: progress.update(task, description=f"{workload.name}: {text}")
             )
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    versions = {package: version(package) for package in ("pyspark", "duckdb", "deltalake", "pyarrow", "pyiceberg")}
+    versions = read_versions(OUR_PACKAGES) | read_versions(PEER_PACKAGES, python=PEERS_PYTHON)
     command = _command(workload.name, options)
     return Report(workload.name, workload.description, command, machine, versions, tuple(rows))
+
+
+def read_versions(packages: Sequence[str], *, python: Path | None = None) -> dict[str, str]:
+    """Return the versions of installed packages, of this Python's environment or another's, but for missing ones."""
+    if python is not None and not python.exists():
+        return {}
+    said = subprocess.run(
+        [str(python or sys.executable), "-c", _VERSIONS, *packages], check=True, capture_output=True, text=True
+    ).stdout
+    return dict(line.split("==") for line in said.split())
 
 
 def _command(name: str, options: Options) -> str:

@@ -5,13 +5,14 @@ whoever writes one file for each partition. Deterministic by seed. No column is 
 all systems read the same types; ``campaign`` and ``revenue`` are missing in most events, as optional fields are.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from bench.ingest_work import IngestInput
 
 DAY_MS: Final = 86_400_000
 FIRST_DAY_MS: Final = 1_748_736_000_000  # 2025-06-01T00:00:00Z
@@ -28,25 +29,6 @@ _REFERRERS: Final = ("https://search.example/?q=shoes", "https://news.example/a/
 _CAMPAIGNS: Final = ("spring_sale", "newsletter_23", "podcast")
 _PLANS: Final = ("free", "team", "business")
 _LANGUAGES: Final = ("en", "de", "fr", "pt-BR", "ja")
-
-
-@dataclass(frozen=True, slots=True)
-class IngestInput:
-    """The batches of one case.
-
-    Attributes:
-        files: One NDJSON file a batch.
-        row_count: Events in all of them.
-        duration_sum: Sum of the column ``duration_ms``: what every system must find again.
-        day_count: Days of ``ts``, each with rows.
-        size_bytes: Bytes of all files.
-    """
-
-    files: tuple[Path, ...]
-    row_count: int
-    duration_sum: int
-    day_count: int
-    size_bytes: int
 
 
 def write_input(

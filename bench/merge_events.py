@@ -4,7 +4,6 @@ Product events of ten columns. Each file is sorted, written by the writer of the
 with the statistics that a flush gives; a log file names some tens of them. Deterministic by seed.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,8 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
+
+from bench.merge_work import MergeInput
 
 TABLE: Final = "events"
 SCHEMA: Final = {
@@ -44,27 +45,6 @@ _COUNTRIES: Final = ("US", "DE", "IN", "BR", "GB", "FR", "JP", "NL", "SE", "ZA",
 _CAMPAIGNS: Final = ("spring_sale", "newsletter_23", "podcast")
 _CAMPAIGN_SHARE: Final = 0.3
 _USER_COUNT: Final = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class MergeInput:
-    """A table with its small data files.
-
-    Attributes:
-        root: Folder of the store.
-        files: The data files.
-        sort: The table's sort columns.
-        row_count: Rows in all of them.
-        size_bytes: Bytes of all of them.
-        duration_sum: Sum of the column ``duration_ms``: what every system must find again.
-    """
-
-    root: Path
-    files: tuple[Path, ...]
-    sort: tuple[str, ...]
-    row_count: int
-    size_bytes: int
-    duration_sum: int
 
 
 def write_merge_input(

@@ -1,15 +1,21 @@
-"""A competitor in a process of its own, so that its memory is its own and all are bound to the same cores."""
+"""A competitor in a process of its own, so that its memory is its own and all are bound to the same cores.
+
+Ours run by this Python; peers by that of ``.venv-peers``, an environment of their own (``make peers``).
+"""
 
 import multiprocessing
-import os
+import subprocess
+import sys
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bench.harness import Figure
+from bench.figures import Figure
 from bench.memory import PeakMemory, read_cpu_s, sampled_memory
+from bench.serve import Peer
 
-CORE_COUNT: Final = 2
+ROOT: Final = Path(__file__).parent.parent
+PEERS_PYTHON: Final = ROOT / ".venv-peers" / "bin" / "python"
 END_LIMIT_S: Final = 60
 
 
@@ -35,8 +41,72 @@ class ProcessWork(Protocol):
         ...
 
 
+class Remote:
+    """A process that works for us: it is asked for methods of what it was sent.
+
+    Args:
+        is_peer: Whether it is one of the environment of the peers.
+    """
+
+    def __init__(self, *, is_peer: bool = False) -> None:
+        if is_peer and not PEERS_PYTHON.exists():
+            raise RuntimeError("the peers are not installed: run `make peers`")
+        self._connection, theirs = multiprocessing.Pipe()
+        python = str(PEERS_PYTHON if is_peer else sys.executable)
+        self._process = subprocess.Popen(
+            [python, "-c", "from bench.serve import main; main()", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def take(self, work: Any) -> str:
+        """Send what it works for from now on; return its name."""
+        return str(self.ask("work", work))
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method there, and wait for what it returns or raises."""
+        self.send(method, *args)
+        return self.receive()
+
+    def send(self, method: str, *args: Any) -> None:
+        """Call a method there."""
+        try:
+            self._connection.send((method, args))
+        except OSError as error:
+            raise self._died() from error
+
+    def receive(self) -> Any:
+        """Wait for what the call returns or raises."""
+        try:
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._connection.close()
+        try:
+            self._process.wait(END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _died(self) -> RuntimeError:
+        return RuntimeError(f"process {self.pid} of a system died, exit code {self._process.poll()}")
+
+
 class SystemInProcess:
-    """A :class:`bench.harness.System` whose work is done by a child process, with its peak memory and
+    """A :class:`bench.harness.System` whose work is done by another process, with its peak memory and
     the time of its processors, of all its threads and children, as figures.
 
     Args:
@@ -44,31 +114,27 @@ class SystemInProcess:
         is_split: Whether to report the memory of the process, its JVM and its workers apart, too.
     """
 
-    def __init__(self, work: ProcessWork, *, is_split: bool = False) -> None:
-        self.name = work.name
+    def __init__(self, work: ProcessWork | Peer, *, is_split: bool = False) -> None:
         self._is_split = is_split
         self._peak = PeakMemory()
         self._cpu_s = 0.0
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, work), name=f"bench-{work.name}")
-        self._process.start()
-        theirs.close()
+        self._remote = Remote(is_peer=isinstance(work, Peer))
+        self.name = self._remote.take(work)
 
     def prepare(self) -> None:
         """Make fresh inputs."""
-        self._ask("prepare")
+        self._remote.ask("prepare")
 
     def run(self) -> None:
         """Do the work, and watch the memory."""
-        before_s = read_cpu_s(self._process.pid or 0)
-        with sampled_memory(self._process.pid or 0) as self._peak:
-            self._ask("run")
-        self._cpu_s = read_cpu_s(self._process.pid or 0) - before_s
+        before_s = read_cpu_s(self._remote.pid)
+        with sampled_memory(self._remote.pid) as self._peak:
+            self._remote.ask("run")
+        self._cpu_s = read_cpu_s(self._remote.pid) - before_s
 
     def check(self) -> Sequence[Figure]:
         """Check the result, and add the memory and the time of the processors."""
-        figures = [*self._ask("check"), Figure("peak_memory", "MiB", self._peak.total_mb)]
+        figures = [*self._remote.ask("check"), Figure("peak_memory", "MiB", self._peak.total_mb)]
         figures.append(Figure("cpu_time", "s", self._cpu_s))
         if self._is_split:
             figures += [Figure(f"peak_{role}", "MiB", size_mb) for role, size_mb in self._peak.by_role_mb.items()]
@@ -77,42 +143,6 @@ class SystemInProcess:
     def close(self) -> None:
         """End the process."""
         try:
-            self._ask("close")
+            self._remote.ask("close")
         finally:
-            self._process.join(END_LIMIT_S)
-            if self._process.is_alive():
-                self._process.kill()
-                self._process.join()
-
-    def _ask(self, what: str) -> Any:
-        try:
-            self._connection.send(what)
-            answer = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise RuntimeError(f"{self.name}: its process died, exit code {self._process.exitcode}") from error
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-
-def bind_to_cores() -> None:
-    """Bind this process, and all that it starts, to the first cores that it may use."""
-    os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:CORE_COUNT]))
-
-
-def _serve(connection: Connection, work: ProcessWork) -> None:
-    bind_to_cores()
-    what = ""
-    while what != "close":
-        try:
-            what = connection.recv()
-        except EOFError:
-            what = "close"
-        try:
-            answer = getattr(work, what)()
-        except BaseException as error:  # noqa: BLE001 - it belongs to the process that asked
-            answer = RuntimeError(f"{work.name}, {what}: {type(error).__name__}: {error}")
-        try:
-            connection.send(answer)
-        except OSError:
-            return
+            self._remote.close()

@@ -1,9 +1,8 @@
-"""Who asks for the live files of a table, again and again: through the snapshot service, delta-rs, PyIceberg.
+"""Who asks for the live files of a table, again and again: through the snapshot service.
 
 All but ``icedb-bytes`` end with one value for each file in the caller's language: a message, an object, a path.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -91,69 +90,6 @@ class ClientCaller:
     def close(self) -> None:
         """Close it."""
         self._client.close()
-
-
-@dataclass(slots=True)
-class DeltaCaller:
-    """delta-rs: ``DeltaTable(...)`` and ``file_uris`` for each call, or one that is kept open and looks for news.
-
-    Attributes:
-        uri: Of the table.
-        name: What it is called.
-        day: A partition.
-        is_kept_open: Whether ``update_incremental`` is called in place of opening.
-    """
-
-    uri: str
-    name: str = "delta-rs"
-    day: str | None = None
-    is_kept_open: bool = False
-    _table: Any = field(default=None, init=False)
-
-    def open(self) -> None:
-        """Import, and open the table if it is kept open."""
-        from deltalake import DeltaTable  # noqa: PLC0415 - only the callers who need it pay for it
-
-        self._table = DeltaTable(self.uri) if self.is_kept_open else DeltaTable
-
-    def call(self) -> int:
-        """List."""
-        if self.is_kept_open:
-            table = self._table
-            table.update_incremental()
-        else:
-            table = self._table(self.uri)
-        filters = None if self.day is None else [("d", "=", self.day)]
-        return len(table.file_uris(partition_filters=filters))
-
-    def close(self) -> None:
-        """Let it go."""
-        self._table = None
-
-
-@dataclass(slots=True)
-class IcebergCaller:
-    """PyIceberg: ``load_table`` and ``plan_files`` for each call, with a catalog that is kept open."""
-
-    catalog: Any
-    name: str = "pyiceberg"
-    row_filter: str | None = None
-    _call: Callable[[], int] | None = field(default=None, init=False)
-
-    def open(self) -> None:
-        """Open the catalog."""
-        catalog = self.catalog.open()
-        options = {} if self.row_filter is None else {"row_filter": self.row_filter}
-        self._call = lambda: sum(1 for _ in self.catalog.load(catalog).scan(**options).plan_files())
-
-    def call(self) -> int:
-        """Plan."""
-        assert self._call is not None
-        return self._call()
-
-    def close(self) -> None:
-        """Let it go."""
-        self._call = None
 
 
 def uri_of(folder: Path) -> str:

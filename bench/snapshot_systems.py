@@ -1,15 +1,13 @@
-"""The competitors of the snapshot benchmark that are not callers: cold opens, refreshes, and the memory of a service.
+"""Ours in the snapshot benchmark, but for callers: cold opens, refreshes, and the memory of a service.
 
 Those that open cold run in processes of their own (:mod:`bench.processes`), with everything imported and every client
 made: what is timed is the table, from nothing known of it to the address of each live data file.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Final
 
 import grpc
@@ -20,64 +18,20 @@ from icedb_log.store.stores import StoreSettings, open_warehouse
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 
-from bench.callers import latency_figures
-from bench.harness import OURS, Figure
+from bench.figures import OURS, Figure
 from bench.sequential_reader import fold_lines, read_live_paths
-from bench.snapshot_callers import DeltaCaller, StubCaller
+from bench.snapshot_callers import StubCaller
 from bench.snapshot_service import Service, running_service
-from bench.snapshot_tables import (
-    FIRST_COMMIT_MS,
-    STEP_MS,
-    TABLE,
-    delta_adds,
-    log_file_of,
-    marker,
-    write_delta_commit,
-)
+from bench.snapshot_tables import TABLE, log_file_of, marker
+from bench.snapshot_work import FIRST_COMMIT_MS, STEP_MS, Cold, Refresh
 
 KEY: Final = "dev"
-REFRESHES: Final = 5
-FILES_OF_A_COMMIT: Final = 5
 WAIT_MS: Final = 60_000
 TIMEOUT_S: Final = 120
 
 
 @dataclass(slots=True)
-class _Cold(ABC):
-    """What all have in common: nothing is known of the table before a turn.
-
-    Attributes:
-        name: What it is called.
-        file_count: What must be found.
-    """
-
-    name: str
-    file_count: int
-    _found: int = field(default=-1, init=False)
-
-    def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
-        """Forget."""
-
-    def run(self) -> None:
-        """Find the address of each live data file."""
-        self._found = len(self._find())
-
-    def check(self) -> Sequence[Figure]:
-        """Look that all were found."""
-        if self._found != self.file_count:
-            raise AssertionError(f"{self.name}: found {self._found} of {self.file_count} data files")
-        return ()
-
-    def close(self) -> None:  # noqa: B027 - most keep nothing open
-        """Nothing stays open."""
-
-    @abstractmethod
-    def _find(self) -> Sequence[str]:
-        """Return the address of each live data file."""
-
-
-@dataclass(slots=True)
-class ColdIceDB(_Cold):
+class ColdIceDB(Cold):
     """Ours: the state of a table as every server of ours keeps it, made from nothing."""
 
     store: StoreSettings
@@ -99,7 +53,7 @@ class ColdIceDB(_Cold):
 
 
 @dataclass(slots=True)
-class RestartedService(_Cold):
+class RestartedService(Cold):
     """Ours: a process of the snapshot service is started and asked; Python and its imports are a part of it."""
 
     store: StoreSettings
@@ -111,7 +65,7 @@ class RestartedService(_Cold):
 
 
 @dataclass(slots=True)
-class ColdSequential(_Cold):
+class ColdSequential(Cold):
     """A plain reader of our log, one request after another (:mod:`bench.sequential_reader`)."""
 
     store: StoreSettings
@@ -146,81 +100,6 @@ class ColdSequential(_Cold):
         return self.store.url.removeprefix("s3://")
 
 
-@dataclass(slots=True)
-class ColdDelta(_Cold):
-    """delta-rs: ``DeltaTable(...)`` and ``file_uris``."""
-
-    uri: str
-    options: dict[str, str]
-
-    def prepare(self) -> None:
-        """Import."""
-        import deltalake  # noqa: F401, PLC0415 - in the process that needs it
-
-    def _find(self) -> Sequence[str]:
-        from deltalake import DeltaTable  # noqa: PLC0415
-
-        return DeltaTable(self.uri, storage_options=self.options).file_uris()
-
-
-@dataclass(slots=True)
-class ColdIceberg(_Cold):
-    """PyIceberg: ``load_table`` of an open catalog, and ``plan_files``."""
-
-    catalog: Any
-    _open: Any = field(default=None, init=False)
-
-    def prepare(self) -> None:
-        """Open the catalog; what it knows of manifests is forgotten."""
-        from pyiceberg import manifest  # noqa: PLC0415 - in the process that needs it
-
-        self._open = self._open or self.catalog.open()
-        manifest.clear_manifest_cache()
-
-    def _find(self) -> Sequence[str]:
-        return [task.file.file_path for task in self.catalog.load(self._open).scan().plan_files()]
-
-
-class Refresh(ABC):
-    """What all refreshes have in common: commits, and after each a call that must show it. Only calls are timed."""
-
-    name = ""
-
-    def __init__(self, *, file_count: int, commit_count: int) -> None:
-        self._file_count = file_count
-        self._commit = commit_count
-        self._latencies_s: list[float] = []
-        self.row_count = REFRESHES
-
-    def prepare(self) -> None:
-        """Forget the turn before."""
-        self._latencies_s = []
-
-    def run(self) -> None:
-        """Commit and ask, some times."""
-        for _ in range(REFRESHES):
-            self._commit += 1
-            self._append(self._commit, range(self._file_count, self._file_count + FILES_OF_A_COMMIT))
-            self._file_count += FILES_OF_A_COMMIT
-            began = perf_counter()
-            found = self._ask()
-            self._latencies_s.append(perf_counter() - began)
-            if found != self._file_count:
-                raise AssertionError(f"{self.name}: {found} of {self._file_count} data files after a commit")
-
-    def check(self) -> Sequence[Figure]:
-        """Say how long the calls took."""
-        return latency_figures(self._latencies_s)
-
-    @abstractmethod
-    def _append(self, commit: int, numbers: range) -> None:
-        """Commit data files of these numbers."""
-
-    @abstractmethod
-    def _ask(self) -> int:
-        """Ask for the table as it is now, and return how many data files it has."""
-
-
 class IceDBRefresh(Refresh):
     """Ours: ``max_staleness_ms=0`` right after a commit."""
 
@@ -241,24 +120,6 @@ class IceDBRefresh(Refresh):
 
     def _ask(self) -> int:
         return self._stub.call()
-
-
-class DeltaRefresh(Refresh):
-    """delta-rs: ``update_incremental`` of a table that is kept open, and ``file_uris``."""
-
-    name = "delta-rs, kept open"
-
-    def __init__(self, root: Path, *, file_count: int, commit_count: int) -> None:
-        super().__init__(file_count=file_count, commit_count=commit_count)
-        self._root = root
-        self._table = DeltaCaller(str(root), is_kept_open=True)
-        self._table.open()
-
-    def _append(self, commit: int, numbers: range) -> None:
-        write_delta_commit(self._root, commit, delta_adds(numbers, FIRST_COMMIT_MS + commit * STEP_MS))
-
-    def _ask(self) -> int:
-        return self._table.call()
 
 
 class ServiceMemory:

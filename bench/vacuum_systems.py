@@ -8,13 +8,12 @@ import json
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import boto3
 from botocore.config import Config
-from deltalake import DeltaTable
 from icedb_log.clean.audit import AuditLog
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
@@ -26,13 +25,14 @@ from icedb_log.units import MIB
 from icedb_sim.growth.dead_table import DAY_MS, PARTITIONS, DeadTable, build_dead_table
 
 from bench.counting_s3 import BUCKET
-from bench.harness import OURS, Figure
+from bench.figures import OURS, Figure
 from bench.memory import sampled_memory
+from bench.processes import PEERS_PYTHON, SystemInProcess
+from bench.serve import Peer
 from bench.vacuum_places import KEY, Bucket, Directory, Place
 
 FILE_BYTES: Final = 1000
 DELETE_KEYS: Final = 1000
-NO_RETENTION: Final[Mapping[str, Any]] = {"retention_hours": 0, "enforce_retention_duration": False}
 _COMMIT: Final = "{:020d}.json"
 
 
@@ -120,16 +120,26 @@ class IceDB(_Vacuum):
 
 
 class DeltaRs(_Vacuum):
-    """delta-rs: open the table, then ``vacuum`` without retention. It commits what it did to its log."""
+    """delta-rs, in a process of the peers: open the table, then ``vacuum`` without retention."""
 
     name = "delta-rs"
 
+    def __init__(self, place: Place, *, count: int) -> None:
+        super().__init__(place, count=count)
+        self._peer = SystemInProcess(Peer("bench.peers.vacuum:DeltaRs", *place.delta(self._prefix), count))
+
     def run(self) -> None:
         """One vacuum."""
-        uri, options = self._place.delta(self._prefix)
-        deleted = DeltaTable(uri, storage_options=dict(options)).vacuum(**NO_RETENTION, dry_run=False)
-        if len(deleted) != self._count:
-            raise AssertionError(f"delta-rs: {len(deleted)} deleted")
+        self._peer.run()
+
+    def check(self) -> Sequence[Figure]:
+        """Look at what is left, and say what the process took."""
+        return (*super().check(), *self._peer.check())
+
+    def close(self) -> None:
+        """Remove what is left, and end the process."""
+        super().close()
+        self._peer.close()
 
     def _build(self) -> None:
         store = self._place.open()
@@ -257,20 +267,6 @@ class IceDBPlan(FreshPlan):
         return [sys.executable, "-m", self._module, "plan", str(self._folder)]
 
 
-_DELTA_PLAN: Final = """
-import json, sys, time
-from pathlib import Path
-from deltalake import DeltaTable
-began = time.process_time()
-table = DeltaTable(sys.argv[1])
-read = time.process_time()
-dead = table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
-log_bytes = sum(file.stat().st_size for file in Path(sys.argv[1], "_delta_log").iterdir())
-said = {"dead": len(dead), "log_bytes": log_bytes}
-print(json.dumps(said | {"read_cpu_s": read - began, "plan_cpu_s": time.process_time() - read}))
-"""
-
-
 class DeltaRsPlan(FreshPlan):
     """delta-rs: open the table, then ``vacuum(dry_run=True)``."""
 
@@ -285,4 +281,4 @@ class DeltaRsPlan(FreshPlan):
                 file.writelines(f"{line}\n" for line in lines)
 
     def _command(self) -> list[str]:
-        return [sys.executable, "-c", _DELTA_PLAN, str(self._folder)]
+        return [str(PEERS_PYTHON), "-m", "bench.peers.vacuum", str(self._folder)]

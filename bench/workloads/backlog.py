@@ -22,8 +22,10 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
-from bench.harness import Case, Figure, Options
-from bench.ingest_systems import SORT, TABLE, SparkWork
+from bench.figures import Figure
+from bench.harness import Case, Options
+from bench.ingest_systems import TABLE, SparkWork
+from bench.ingest_work import SORT
 from bench.processes import SystemInProcess
 
 BATCH_EVENTS = 10_000

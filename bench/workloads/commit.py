@@ -24,7 +24,8 @@ from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.units import MIB
 
-from bench.harness import Case, Figure, Options
+from bench.figures import Figure
+from bench.harness import Case, Options
 
 LOG_FILES = 100
 SMALL_FILES = 8

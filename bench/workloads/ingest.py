@@ -10,15 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.harness import Case, Options
 from bench.ingest_events import FEW, MANY, write_input
-from bench.ingest_systems import DeltaRs, DuckDBAlone, IceDB, PyarrowLoader
-from bench.processes import SystemInProcess
+from bench.ingest_systems import IceDB
+from bench.processes import ProcessWork, SystemInProcess
+from bench.serve import Peer
 
 DAYS = (1, 30)
 COLUMNS = (FEW, MANY)
+PEERS = ("DuckDBAlone", "DeltaRs", "PyarrowLoader")
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,13 @@ def _open_case(name: str, folder: Path, column_count: int, day_count: int, optio
     )
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        systems: list[Any] = []
-        for kind in (IceDB, DuckDBAlone, DeltaRs, PyarrowLoader):
-            system = SystemInProcess(kind(source, folder / kind.name))
+        works: list[ProcessWork | Peer] = [
+            IceDB(source, folder / "icedb"),
+            *(Peer(f"bench.peers.ingest:{name}", source, folder / name) for name in PEERS),
+        ]
+        systems: list[SystemInProcess] = []
+        for work in works:
+            system = SystemInProcess(work)
             stack.callback(system.close)
             systems.append(system)
         yield Case(name=f"{name}, {source.size_bytes / 1e6:,.0f} MB", row_count=source.row_count, systems=systems)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import Case, Options
-from bench.merge_events import MergeInput, write_merge_input
-from bench.merge_systems import DeltaRs, DuckDBAlone, IceDB, SparkAlone
-from bench.processes import SystemInProcess
+from bench.merge_events import write_merge_input
+from bench.merge_systems import IceDB, SparkAlone
+from bench.processes import ProcessWork, SystemInProcess
+from bench.serve import Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,20 @@ def open_workload(folder: Path, options: Options) -> Iterator[MergeWorkload]:
 
 
 def _open_case(kind: _Kind, folder: Path) -> Iterator[Case]:
-    source: MergeInput = write_merge_input(
+    source = write_merge_input(
         folder / "input" / "wh",
         file_count=kind.file_count,
         rows_per_file=kind.rows_per_file,
         sort=kind.sort,
         is_in_time_order=kind.is_in_time_order,
     )
-    systems = [SystemInProcess(each(source, folder / each.name)) for each in (IceDB, DuckDBAlone, SparkAlone, DeltaRs)]
+    works: list[ProcessWork | Peer] = [
+        IceDB(source, folder / "icedb"),
+        Peer("bench.peers.merge:DuckDBAlone", source, folder / "duckdb"),
+        SparkAlone(source, folder / "spark-sql"),
+        Peer("bench.peers.merge:DeltaRs", source, folder / "delta-rs"),
+    ]
+    systems = [SystemInProcess(work) for work in works]
     try:
         yield Case(name=kind.name, row_count=source.row_count, systems=systems, size_bytes=source.size_bytes)
     finally:

@@ -26,7 +26,8 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
-from bench.harness import OURS, Case, Figure, Options
+from bench.figures import OURS, Figure
+from bench.harness import Case, Options
 from bench.merge_events import SCHEMA, TABLE, make_rows, put_file
 from bench.processes import SystemInProcess
 

@@ -9,28 +9,21 @@ from typing import Final
 from icedb_log.keys import TablePaths
 from icedb_log.store.stores import S3Options, StoreSettings
 
-from bench.callers import Caller, CallerPool, CallersSystem, running_callers
-from bench.harness import OURS, Case, Options, System
-from bench.processes import ProcessWork, SystemInProcess
+from bench.callers import AnyCaller, CallerPool, CallersSystem, running_callers
+from bench.figures import OURS
+from bench.harness import Case, Options, System
+from bench.processes import ProcessWork, Remote, SystemInProcess
+from bench.serve import Peer
 from bench.slow_s3 import running_slow_s3
-from bench.snapshot_callers import ClientCaller, DeltaCaller, IcebergCaller, StubCaller, uri_of
-from bench.snapshot_iceberg import IcebergCatalog, build_iceberg
+from bench.snapshot_callers import ClientCaller, StubCaller, uri_of
 from bench.snapshot_service import running_service
-from bench.snapshot_systems import (
-    KEY,
-    ColdDelta,
-    ColdIceberg,
-    ColdIceDB,
-    ColdSequential,
-    DeltaRefresh,
-    IceDBRefresh,
-    Refresh,
-    RestartedService,
-    ServiceMemory,
-)
-from bench.snapshot_tables import TABLE, File, Shape, build_delta, build_icedb
+from bench.snapshot_systems import KEY, ColdIceDB, ColdSequential, IceDBRefresh, RestartedService, ServiceMemory
+from bench.snapshot_tables import TABLE, build_icedb
+from bench.snapshot_work import File, Shape
 
 CALLERS: Final = (1, 8)
+PEERS: Final = "bench.peers.snapshot"
+CATALOG: Final = "bench.peers.snapshot_iceberg:IcebergCatalog"
 DAY: Final = File(4).day
 EVENT: Final = "event-03"
 WHERE: Final = f"ts >= TIMESTAMP '{DAY} 00:00:00' AND ts < TIMESTAMP '{DAY} 23:59:59' AND event = '{EVENT}'"
@@ -103,21 +96,25 @@ class SnapshotWorkload:
                 if self._wants(name):
                     callers = _warm_callers(service.address, tables, is_alone=count == 1)
                     if count > 1 and file_count > self.sizes.iceberg_files:
-                        callers = [caller for caller in callers if not isinstance(caller, IcebergCaller)]
+                        callers = [caller for caller in callers if caller.name != "pyiceberg"]
                     yield self._calls(name, callers, pool, count=count, file_count=file_count)
             if self._wants(pruned):
                 yield from self._pruned(pruned, service.address, tables, pool)
             if self._wants(refresh):
                 more = {"file_count": file_count, "commit_count": tables.shape.commit_count}
-                systems: list[Refresh] = [
+                delta = SystemInProcess(Peer(f"{PEERS}:DeltaRefresh", tables.delta, **more))
+                systems: list[System] = [
                     IceDBRefresh(service.address, tables.icedb, day=None, name=OURS, **more),
-                    DeltaRefresh(tables.delta, **more),
+                    delta,
                 ]
-                yield Case(
-                    name=refresh, row_count=1, systems=systems, unit="calls", is_timed=False, patience_s=PATIENCE_S
-                )
+                try:
+                    yield Case(
+                        name=refresh, row_count=1, systems=systems, unit="calls", is_timed=False, patience_s=PATIENCE_S
+                    )
+                finally:
+                    delta.close()
 
-    def _calls(self, name: str, callers: Sequence[Caller], pool: CallerPool, *, count: int, file_count: int) -> Case:
+    def _calls(self, name: str, callers: Sequence[AnyCaller], pool: CallerPool, *, count: int, file_count: int) -> Case:
         systems: list[System] = [
             CallersSystem(caller, pool=pool, count=count, seconds=self.sizes.seconds, file_count=file_count)
             for caller in callers
@@ -135,14 +132,14 @@ class SnapshotWorkload:
     def _pruned(self, name: str, address: str, tables: "Tables", pool: CallerPool) -> Iterator[Case]:
         of_day = [File(number) for number in range(tables.shape.file_count) if File(number).day == DAY]
         of_where = [file for file in of_day if file.bounds["event"][0] == EVENT]
-        by_day: list[Caller] = [
+        by_day: list[AnyCaller] = [
             StubCaller(address, day=DAY),
-            DeltaCaller(uri_of(tables.delta), "delta-rs", day=DAY),
-            DeltaCaller(uri_of(tables.delta), "delta-rs, kept open", day=DAY, is_kept_open=True),
+            _delta(tables, name="delta-rs", day=DAY),
+            _delta(tables, name="delta-rs, kept open", day=DAY, is_kept_open=True),
         ]
-        by_where: list[Caller] = [
+        by_where: list[AnyCaller] = [
             StubCaller(address, where=WHERE),
-            IcebergCaller(tables.iceberg, row_filter=ICEBERG_WHERE),
+            _iceberg(tables, row_filter=ICEBERG_WHERE),
         ]
         yield self._calls(
             f"{name}, one partition: {len(of_day):,} files", by_day, pool, count=1, file_count=len(of_day)
@@ -188,26 +185,38 @@ class Tables:
         self.folder, self.shape = folder, shape
         self.icedb, self.delta = folder / "icedb", folder / "delta"
         build_icedb(self.icedb, shape)
-        build_delta(self.delta, shape, checkpoint_at=shape.commit_count - (DELTA_BEHIND if is_cold else 0))
-        metadata = build_iceberg(folder / "iceberg", shape, location=f"file://{folder}/iceberg")
-        self.iceberg = IcebergCatalog(folder / "iceberg.db", metadata, {})
-        if is_cold:
-            build_icedb(folder / "icedb-folded", shape, merge_every=MERGED_COMMITS)
-            build_delta(folder / "delta-plain", shape, checkpoint_at=None)
-            build_iceberg(folder / "iceberg-s3", shape, location="s3://iceberg-s3")
+        builder = Remote(is_peer=True)
+        try:
+            builder.take(Peer("bench.peers.snapshot_delta:Builder"))
+            builder.ask("build_delta", self.delta, shape, shape.commit_count - (DELTA_BEHIND if is_cold else 0))
+            metadata = builder.ask("build_iceberg", folder / "iceberg", shape, f"file://{folder}/iceberg")
+            self.iceberg = Peer(CATALOG, folder / "iceberg.db", metadata, {})
+            if is_cold:
+                build_icedb(folder / "icedb-folded", shape, merge_every=MERGED_COMMITS)
+                builder.ask("build_delta", folder / "delta-plain", shape, None)
+                builder.ask("build_iceberg", folder / "iceberg-s3", shape, "s3://iceberg-s3")
+        finally:
+            builder.close()
 
 
-def _warm_callers(address: str, tables: Tables, *, is_alone: bool) -> list[Caller]:
-    delta = uri_of(tables.delta)
-    more: list[Caller] = [StubCaller(address, "icedb, read now", max_staleness_ms=0), ClientCaller(address)]
+def _warm_callers(address: str, tables: Tables, *, is_alone: bool) -> list[AnyCaller]:
+    more: list[AnyCaller] = [StubCaller(address, "icedb, read now", max_staleness_ms=0), ClientCaller(address)]
     return [
         StubCaller(address),
         StubCaller(address, "icedb-bytes", is_parsed=False),
         *(more if is_alone else ()),
-        DeltaCaller(delta),
-        DeltaCaller(delta, "delta-rs, kept open", is_kept_open=True),
-        IcebergCaller(tables.iceberg),
+        _delta(tables, name="delta-rs"),
+        _delta(tables, name="delta-rs, kept open", is_kept_open=True),
+        _iceberg(tables),
     ]
+
+
+def _delta(tables: Tables, **options: object) -> Peer:
+    return Peer(f"{PEERS}:DeltaCaller", uri_of(tables.delta), **options)
+
+
+def _iceberg(tables: Tables, **options: object) -> Peer:
+    return Peer(f"{PEERS}:IcebergCaller", tables.iceberg, name="pyiceberg", **options)
 
 
 def _opens(name: str, root: Path, base: str, s3: S3Options | None, tables: Tables) -> Iterator[Case]:
@@ -216,14 +225,14 @@ def _opens(name: str, root: Path, base: str, s3: S3Options | None, tables: Table
     delta, iceberg = _reach(s3)
     catalog = tables.iceberg
     if s3 is not None:
-        catalog = IcebergCatalog(root / "iceberg-s3.db", f"{base}/iceberg-s3/metadata/v1.metadata.json", iceberg)
-    works: list[ProcessWork] = [
+        catalog = Peer(CATALOG, root / "iceberg-s3.db", f"{base}/iceberg-s3/metadata/v1.metadata.json", iceberg)
+    works: list[ProcessWork | Peer] = [
         ColdIceDB(OURS, count, store),
         ColdIceDB("icedb, log files folded", count, folded),
         RestartedService("icedb, process started", count, store, root / "log"),
-        ColdDelta("delta-rs, no checkpoint", count, f"{base}/delta-plain", delta),
-        ColdDelta("delta-rs, checkpoint", count, f"{base}/delta", delta),
-        ColdIceberg("pyiceberg", count, catalog),
+        Peer(f"{PEERS}:ColdDelta", "delta-rs, no checkpoint", count, f"{base}/delta-plain", delta),
+        Peer(f"{PEERS}:ColdDelta", "delta-rs, checkpoint", count, f"{base}/delta", delta),
+        Peer(f"{PEERS}:ColdIceberg", "pyiceberg", count, catalog),
         ColdSequential("sequential reader", count, store, TablePaths(TABLE, TABLE)),
     ]
     systems = [SystemInProcess(work) for work in works]

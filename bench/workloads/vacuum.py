@@ -52,7 +52,11 @@ def open_workload(folder: Path, options: Options) -> Iterator[VacuumWorkload]:
 
 
 def _deletes(name: str, place: Place, count: int) -> Iterator[Case]:
-    systems = [SystemInProcess(each(place, count=count)) for each in (IceDB, DeltaRs, Floor)]
+    systems: list[SystemInProcess | DeltaRs] = [
+        SystemInProcess(IceDB(place, count=count)),
+        DeltaRs(place, count=count),
+        SystemInProcess(Floor(place, count=count)),
+    ]
     try:
         yield Case(name=name, row_count=count, systems=systems, size_bytes=0, unit="objects")
     finally:

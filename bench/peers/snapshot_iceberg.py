@@ -33,7 +33,7 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, NestedField, StringType, TimestampType
 
-from bench.snapshot_tables import FIRST_COMMIT_MS, ROWS, STEP_MS, File, Shape
+from bench.snapshot_work import FIRST_COMMIT_MS, ROWS, STEP_MS, File, Shape
 
 IDENTIFIER: Final = "bench.events"
 _TYPES: Final = {"ts": TimestampType(), "event": StringType(), "user_id": StringType(), "amount": DoubleType()}

@@ -1,0 +1,89 @@
+"""What every system of the ingest benchmark has in common, ours and peers. Imports nothing of ours."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bench.figures import CORE_COUNT, Figure
+
+SORT: Final = ("event", "ts")
+
+
+@dataclass(frozen=True, slots=True)
+class IngestInput:
+    """The batches of one case.
+
+    Attributes:
+        files: One NDJSON file a batch.
+        row_count: Events in all of them.
+        duration_sum: Sum of the column ``duration_ms``: what every system must find again.
+        day_count: Days of ``ts``, each with rows.
+        size_bytes: Bytes of all files.
+    """
+
+    files: tuple[Path, ...]
+    row_count: int
+    duration_sum: int
+    day_count: int
+    size_bytes: int
+
+
+class IngestSystem:
+    """What all have in common: an input, a fresh folder for each turn, and the check of its Parquet files."""
+
+    name = ""
+    keeps_order = True
+
+    def __init__(self, source: IngestInput, folder: Path) -> None:
+        self._source = source
+        self._folder = folder
+
+    def prepare(self) -> None:
+        """Begin with an empty folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        pa.set_cpu_count(CORE_COUNT)
+
+    def check(self) -> Sequence[Figure]:
+        """Count rows, add up a column, and look that each file is sorted."""
+        files = self._files()
+        row_count = duration_sum = sorted_count = 0
+        for file in files:
+            table = pq.ParquetFile(file).read(["event", "ts", "duration_ms"])
+            row_count += table.num_rows
+            duration_sum += pc.sum(table["duration_ms"]).as_py()
+            sorted_count += _is_sorted(table)
+        if (row_count, duration_sum) != (self._source.row_count, self._source.duration_sum):
+            raise AssertionError(f"{self.name}: {row_count} rows, durations {duration_sum}: not what was staged")
+        if self.keeps_order and sorted_count < len(files):
+            raise AssertionError(f"{self.name}: {len(files) - sorted_count} files are not sorted by {', '.join(SORT)}")
+        size_bytes = sum(file.stat().st_size for file in files)
+        return (
+            Figure("output_files", "files", len(files)),
+            Figure("sorted_files", "files", sorted_count),
+            Figure("output_size", "MB", size_bytes / 1e6),
+        )
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("out/*/*.parquet"))
+
+
+def _is_sorted(table: pa.Table) -> bool:
+    if table.num_rows < 2:
+        return True
+    event, ts = (pc.cast(table[column], pa.string()) for column in SORT)
+    later_event, earlier_event = event[1:], event[:-1]
+    wrong = pc.or_(
+        pc.less(later_event, earlier_event),
+        pc.and_(pc.equal(later_event, earlier_event), pc.less(ts[1:], ts[:-1])),
+    )
+    return not pc.any(wrong).as_py()

@@ -1,0 +1,78 @@
+"""The peers of the ingest benchmark."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+
+from bench.figures import CORE_COUNT
+from bench.ingest_work import SORT, IngestSystem
+
+
+class DuckDBAlone(IngestSystem):
+    """DuckDB: ``read_json``, ``ORDER BY``, ``COPY … PARTITION_BY``. No checks, no log, no commit.
+
+    With two threads ``PARTITION_BY`` writes what each thread holds of a partition when it is full: many files come out
+    unsorted although the rows were sorted. The figure ``sorted_files`` tells how many did not.
+    """
+
+    name = "duckdb"
+    keeps_order = False
+
+    def run(self) -> None:
+        """One statement."""
+        listed = ", ".join(f"'{file}'" for file in self._source.files)
+        with duckdb.connect(config={"threads": CORE_COUNT}) as connection:
+            connection.execute("SET enable_progress_bar = false")
+            connection.execute(
+                f"COPY (SELECT *, strftime(ts, '%Y-%m-%d') AS d FROM read_json([{listed}], "
+                f"format='newline_delimited', union_by_name=true) ORDER BY d, {', '.join(SORT)}) "
+                f"TO '{self._folder / 'out'}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (d))"
+            )
+
+
+class DeltaRs(IngestSystem):
+    """delta-rs: Arrow's JSON reader, Arrow's sort, one append to a partitioned table."""
+
+    name = "delta-rs"
+
+    def run(self) -> None:
+        """Read every batch, sort, append."""
+        table = pa.concat_tables([pj.read_json(file) for file in self._source.files], promote_options="default")
+        table = table.append_column("d", pc.utf8_slice_codeunits(table["ts"], 0, len("2025-06-01")))
+        times = pc.cast(table["ts"], pa.timestamp("us", "UTC"))  # the JSON reader takes no fractions of a second
+        table = table.set_column(table.schema.get_field_index("ts"), "ts", times)
+        table = table.sort_by([(column, "ascending") for column in ("d", *SORT)])
+        properties = WriterProperties(compression="ZSTD")
+        write_deltalake(self._folder / "table", table, partition_by=["d"], writer_properties=properties)
+
+    def _files(self) -> list[Path]:
+        return [Path(uri) for uri in DeltaTable(self._folder / "table").file_uris()]
+
+
+class PyarrowLoader(IngestSystem):
+    """A single process that works as the original did: Python rows, a table and a sorted copy a partition."""
+
+    name = "pyarrow-rows"
+
+    def run(self) -> None:
+        """Parse, group by day, and write one file a day."""
+        rows_by_day: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for file in self._source.files:
+            for line in file.read_bytes().splitlines():
+                row = orjson.loads(line)
+                rows_by_day[row["ts"][:10]].append(row)
+        for day, rows in rows_by_day.items():
+            folder = self._folder / "out" / f"d={day}"
+            folder.mkdir(parents=True)
+            columns = dict.fromkeys(column for row in rows for column in row)
+            table = pa.Table.from_pylist([{column: row.get(column) for column in columns} for row in rows])
+            table = table.sort_by([(column, "ascending") for column in SORT])
+            pq.write_table(table, folder / "rows.parquet", compression="zstd")
