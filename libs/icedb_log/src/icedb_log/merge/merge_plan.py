@@ -30,7 +30,7 @@ from icedb_log.merge.log_folding import (
     reach_of,
     tiers_of_logs,
 )
-from icedb_log.merge.merge_policy import plan_full, plan_settling, plan_tiers
+from icedb_log.merge.merge_policy import fewest_files, plan_full, plan_settling, plan_tiers
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
@@ -178,7 +178,7 @@ class MergeIndex:
         self._changed |= self.log.take_changed()
         for folder in tuple(self._changed):
             files = self.log.folder(folder)
-            found = self._candidate(folder, files, plan_tiers) if len(files) >= self.config.merge_fan_in else None
+            found = self._candidate(folder, files, plan_tiers) if len(files) >= fewest_files(self.config) else None
             if found is None:
                 self._due.pop(folder, None)
             else:

@@ -57,6 +57,11 @@ def by_tier(markers: Iterable[FileMarker], config: TableConfig) -> dict[int, lis
     return tiers
 
 
+def fewest_files(config: TableConfig) -> int:
+    """Return how many files a partition needs at least for :func:`plan_tiers` to group any of them."""
+    return config.merge_fan_in
+
+
 def plan_tiers(partition: str, markers: Iterable[FileMarker], config: TableConfig) -> tuple[MergeGroup, ...]:
     """Group the files of each tier that has at least ``fan_in`` of them, the smallest tier first."""
     groups: list[MergeGroup] = []

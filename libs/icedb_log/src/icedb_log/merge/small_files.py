@@ -5,6 +5,7 @@ from functools import partial, reduce
 from typing import Final
 
 from icedb_log.log.live_files import LiveChunk, LiveFiles
+from icedb_log.merge.merge_policy import fewest_files
 from icedb_log.table.table_config import TableConfig
 
 MANY_SMALL_FILES: Final = 200_000
@@ -31,13 +32,13 @@ class Backlog:
 
 
 def measure_small_files(live: LiveFiles, config: TableConfig) -> Backlog:
-    """Sum up the small files of each partition that has at least the fan-in of them. Decodes and keeps none."""
+    """Sum up the small files of each partition that has enough for a merge. Decodes and keeps none."""
     folders: dict[str, Backlog] = {}
     for chunk in live.chunks:
         found = chunk.once(f"small {config.target_file_bytes}", partial(_measure, chunk, config.target_file_bytes))
         folders[chunk.prefix] = found.plus(folders.get(chunk.prefix, Backlog()))
     return reduce(
-        Backlog.plus, (found for found in folders.values() if found.file_count >= config.merge_fan_in), Backlog()
+        Backlog.plus, (found for found in folders.values() if found.file_count >= fewest_files(config)), Backlog()
     )
 
 
