@@ -5,7 +5,9 @@ PYTHON ?= python3
 STORE ?= local
 INPUT ?=
 TS_COLUMN ?= ts
-W ?= merge
+W ?=
+SIZE ?= full
+SMALL ?=
 SECONDS ?= 600
 JOBS ?= 2
 FAULTS ?= 0
@@ -107,8 +109,8 @@ $(PEERS)/.installed: pyproject.toml constraints-peers.txt | $(VENV)/.installed
 	@$(UV) pip install --quiet --python $(PEERS)/bin/python --constraints constraints-peers.txt --group peers
 	@touch $@
 
-bench: install peers ## one workload for us and for the rivals in one run; W=merge
-	$(BIN)/python -m bench $(W)
+bench: install peers ## us and the peers, in turns: docs/benchmarks.md; W="merge ingest" (all), SIZE=full (an hour), middle (25 minutes) or small, SMALL=1
+	$(BIN)/python -m bench $(W) --size $(if $(SMALL),small,$(SIZE))
 
 format: install ## let ruff format and mend what it can
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -1,28 +1,27 @@
 """Runs the systems of one workload in turns and reports medians. Knows nothing about what they do."""
 
+import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Literal, Protocol
 
 import orjson
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from bench.figures import OURS, Figure
-from bench.processes import PEERS_PYTHON
+from bench.machine import Load, describe_machine, look_at_others
+from bench.processes import PEERS_PYTHON, ROOT
 
-SMALL = 100
-"""Figures below this are shown with decimals."""
-REPORT_WIDTH = 160
-"""Columns of a report that goes into a file."""
+Size = Literal["small", "middle", "full"]
+RESULTS = ROOT / "bench" / "results"
 OUR_PACKAGES = ("pyspark", "duckdb", "pyarrow")
 PEER_PACKAGES = ("deltalake", "pyiceberg", "polars", "duckdb")
 _VERSIONS = """
@@ -41,14 +40,16 @@ class Options:
     """Size of a benchmark.
 
     Attributes:
-        repeat_count: Timed turns of each system.
+        repeat_count: Timed turns of each system, at most.
         event_count: Events in the input.
         batch_count: Batches that it comes in.
         size_gb: Bytes of the input, where a workload is asked for these and not for events; units of 10^9.
         only: Run only the cases whose name contains this.
         object_count: Objects to delete, where a workload deletes.
         marker_count: Data files that a log names, where a workload plans.
-        is_quick: Small sizes and short turns, where a workload has them: to see that all of it works.
+        size: ``small``: to see that all of it works; ``middle``; ``full``: everything, the largest sizes included.
+        case_limit_s: No new round of turns begins in a case after so many seconds; one timed round always is.
+        load_average: Of the minute before the whole run began.
     """
 
     repeat_count: int
@@ -58,7 +59,14 @@ class Options:
     only: str = ""
     object_count: int = 10_000
     marker_count: int = 1_000_000
-    is_quick: bool = False
+    size: Size = "middle"
+    case_limit_s: float = math.inf
+    load_average: float = 0.0
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether small sizes and short turns are wanted."""
+        return self.size == "small"
 
 
 class System(Protocol):
@@ -93,6 +101,8 @@ class Case:
         is_timed: Whether the time of a turn says anything. Where a turn takes as long as it is given, systems are
             compared by the first figure of their check.
         patience_s: A system whose timed turns have taken so long has had enough of them; ``None``: no limit.
+        axis: What grows from case to case, e.g. ``data files``; empty: nothing. Then exponents are fitted.
+        at: Where on the axis this case is.
     """
 
     name: str
@@ -103,6 +113,8 @@ class Case:
     unit: str = "rows"
     is_timed: bool = True
     patience_s: float | None = None
+    axis: str = ""
+    at: float = 0.0
 
 
 class Workload(Protocol):
@@ -129,12 +141,14 @@ class Row:
     min: float
     max: float
     ratio_to_ours: float | None
-    turn_count: int
+    turn_count: int = 1
+    axis: str = ""
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one run measured, where, with which versions and which command."""
+    """What one run measured, when, where, beside what else, with which versions and which command."""
 
     workload: str
     description: str
@@ -142,22 +156,38 @@ class Report:
     machine: str
     versions: Mapping[str, str]
     rows: tuple[Row, ...]
+    began: str = ""
+    elapsed_s: float = 0.0
+    size: str = ""
+    load: Load | None = None
 
 
 def run_workload(workload: Workload, options: Options) -> Report:
     """Run every system of every case ``repeat_count`` times, alternating, after a turn each that does not count."""
+    began, began_s = datetime.now(UTC), perf_counter()
     rows: list[Row] = []
+    busy_shares: list[float] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(workload.name)
         for case in workload.cases():
-            rows += _run_case(
-                workload.name, case, options, lambda text: progress.update(task, description=f"{workload.name}: {text}")
-            )
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    versions = read_versions(OUR_PACKAGES) | read_versions(PEER_PACKAGES, python=PEERS_PYTHON)
-    command = _command(workload.name, options)
-    return Report(workload.name, workload.description, command, machine, versions, tuple(rows))
+            run = _CaseRun(case, options, busy_shares)
+            run.all_turns(lambda text: progress.update(task, description=f"{workload.name}: {text}"))
+            rows += run.rows(workload.name)
+    load = Load(options.load_average, os.cpu_count() or 1, statistics.fmean(busy_shares or [0.0]))
+    peers = read_versions(PEER_PACKAGES, python=PEERS_PYTHON)
+    return Report(
+        workload=workload.name,
+        description=workload.description,
+        command=_command(workload.name, options),
+        machine=describe_machine(),
+        versions=read_versions(OUR_PACKAGES) | {f"{name} (peer)": version for name, version in peers.items()},
+        rows=tuple(rows),
+        began=f"{began:%Y-%m-%d %H:%M} UTC",
+        elapsed_s=perf_counter() - began_s,
+        size=options.size,
+        load=load,
+    )
 
 
 def read_versions(packages: Sequence[str], *, python: Path | None = None) -> dict[str, str]:
@@ -174,45 +204,66 @@ def _command(name: str, options: Options) -> str:
     words = [f"python -m bench {name} --repeat {options.repeat_count}"]
     words += [f"--events {options.event_count} --batches {options.batch_count} --size-gb {options.size_gb:g}"]
     words += [f"--objects {options.object_count} --markers {options.marker_count}"]
-    words += ["--quick"] if options.is_quick else []
+    words += [f"--size {options.size}"]
     words += [f"--only {options.only!r}"] if options.only else []
     return " ".join(words)
 
 
-def _run_case(workload: str, case: Case, options: Options, tell: Callable[[str], None]) -> list[Row]:
-    figures: dict[tuple[str, str, str], list[float]] = {}
-    spent_s: dict[str, float] = {}
-    for turn in range(1 - case.warm_turn_count, options.repeat_count + 1):
-        for system in case.systems:
-            if case.patience_s is not None and spent_s.get(system.name, 0.0) >= case.patience_s:
-                continue
-            tell(f"{case.name} turn {turn} of {options.repeat_count}, {system.name}")
-            system.prepare()
-            start = perf_counter()
-            system.run()
-            elapsed_s = perf_counter() - start
-            extra = system.check()
-            if turn < 1:
-                continue  # warms sessions, caches and the page cache, for everybody
-            spent_s[system.name] = spent_s.get(system.name, 0.0) + elapsed_s
-            for figure in (*_timed_figures(case, system, elapsed_s), *extra):
-                figures.setdefault((system.name, figure.metric, figure.unit), []).append(figure.value)
-    ours = {metric: statistics.median(v) for (system, metric, _), v in figures.items() if system == OURS}
-    return [
-        Row(
-            workload=workload,
-            case=case.name,
-            system=system,
-            metric=metric,
-            unit=unit,
-            median=statistics.median(values),
-            min=min(values),
-            max=max(values),
-            ratio_to_ours=statistics.median(values) / ours[metric] if ours.get(metric) else None,
-            turn_count=len(values),
-        )
-        for (system, metric, unit), values in figures.items()
-    ]
+class _CaseRun:
+    """The turns of one case."""
+
+    def __init__(self, case: Case, options: Options, busy_shares: list[float]) -> None:
+        self._case = case
+        self._options = options
+        self._busy_shares = busy_shares
+        self._figures: dict[tuple[str, str, str], list[float]] = {}
+        self._spent_s: dict[str, float] = {}
+
+    def all_turns(self, tell: Callable[[str], None]) -> None:
+        """Let all systems take their turns, until there were enough or the time is over."""
+        began_s = perf_counter()
+        for turn in range(1 - self._case.warm_turn_count, self._options.repeat_count + 1):
+            if turn > 1 and perf_counter() - began_s > self._options.case_limit_s:
+                return
+            self._busy_shares.append(look_at_others())
+            for system in self._case.systems:
+                patience_s = self._case.patience_s
+                if patience_s is None or self._spent_s.get(system.name, 0.0) < patience_s:
+                    tell(f"{self._case.name} turn {turn} of {self._options.repeat_count}, {system.name}")
+                    self._one_turn(system, is_timed=turn > 0)
+
+    def _one_turn(self, system: System, *, is_timed: bool) -> None:
+        system.prepare()
+        start = perf_counter()
+        system.run()
+        elapsed_s = perf_counter() - start
+        extra = system.check()
+        if not is_timed:
+            return  # it warmed sessions, caches and the page cache
+        self._spent_s[system.name] = self._spent_s.get(system.name, 0.0) + elapsed_s
+        for figure in (*_timed_figures(self._case, system, elapsed_s), *extra):
+            self._figures.setdefault((system.name, figure.metric, figure.unit), []).append(figure.value)
+
+    def rows(self, workload: str) -> list[Row]:
+        """Return what was measured."""
+        ours = {metric: statistics.median(v) for (system, metric, _), v in self._figures.items() if system == OURS}
+        return [
+            Row(
+                workload=workload,
+                case=self._case.name,
+                system=system,
+                metric=metric,
+                unit=unit,
+                median=statistics.median(values),
+                min=min(values),
+                max=max(values),
+                ratio_to_ours=statistics.median(values) / ours[metric] if ours.get(metric) else None,
+                turn_count=len(values),
+                axis=self._case.axis,
+                at=self._case.at,
+            )
+            for (system, metric, unit), values in self._figures.items()
+        ]
 
 
 def _timed_figures(case: Case, system: System, elapsed_s: float) -> list[Figure]:
@@ -233,32 +284,9 @@ def write_report(report: Report, folder: Path) -> Path:
     return path
 
 
-def print_report(report: Report) -> None:
-    """Print a table for each case, one line a system: the median of each metric, and how long it took beside us."""
-    console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
-    console.print(report.description)
-    for case in dict.fromkeys(row.case for row in report.rows):
-        _print_case(console, case, [row for row in report.rows if row.case == case])
-
-
-def _print_case(console: Console, case: str, rows: Sequence[Row]) -> None:
-    metrics = list(dict.fromkeys((row.metric, row.unit) for row in rows))
-    found = {(row.system, row.metric): row for row in rows}
-    lead, unit = metrics[0]
-    systems = sorted({row.system for row in rows}, key=lambda system: found[system, lead].median)
-    table = Table(title=case, title_justify="left")
-    table.add_column("system")
-    for metric, its_unit in metrics:
-        table.add_column(f"{metric.replace('_', ' ')}\n({its_unit})", justify="right")
-    table.add_column(f"{lead}\nmin to max ({unit})", justify="right")
-    table.add_column(f"{lead}\nby ours", justify="right")
-    for system in systems:
-        compared = found[system, lead]
-        ratio = "" if compared.ratio_to_ours is None else f"{compared.ratio_to_ours:.2f}"
-        medians = [_shown(found[system, metric].median) if (system, metric) in found else "" for metric, _ in metrics]
-        table.add_row(system, *medians, f"{compared.min:.2f} to {compared.max:.2f}", ratio)
-    console.print(table)
-
-
-def _shown(value: float) -> str:
-    return f"{value:,.2f}" if value < SMALL else f"{value:,.0f}"
+def read_report(path: Path) -> Report:
+    """Read what :func:`write_report` wrote."""
+    stored = orjson.loads(path.read_bytes())
+    load = stored.pop("load", None)
+    rows = tuple(Row(**row) for row in stored.pop("rows"))
+    return Report(**stored, rows=rows, load=None if load is None else Load(**load))

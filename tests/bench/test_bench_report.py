@@ -1,0 +1,179 @@
+"""The page that benchmarks write: from results that are stored, without measuring anything."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.compare import compare, describe_growth, fit_exponent, fit_growth, kind_of
+from bench.goals import Goal, judge
+from bench.harness import RESULTS, Report, Row, read_report, write_report
+from bench.machine import Load
+from bench.report import BEGIN, END, is_marked, read_reports, render, write_page
+
+QUIET = Load(average=0.1, core_count=2, busy_share=0.02)
+
+
+def row(system, median, *, case="40 files", metric="duration", unit="s", workload="merge", **more):
+    return Row(workload, case, system, metric, unit, median, median * 0.9, median * 1.2, None, 3, **more)
+
+
+def report(*rows, **more):
+    fields = {"began": "2026-11-23 22:50 UTC", "size": "middle", "load": QUIET} | more
+    return Report(
+        "merge", "what was done", "python -m bench merge", "2 cores", {"duckdb (peer)": "1.5.5"}, rows, **fields
+    )
+
+
+def test_every_stored_result_gets_a_section_and_a_plot(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    reports = read_reports(RESULTS)
+    written = write_page(reports, page)
+    text = page.read_text()
+    assert {each.workload for each in reports} >= {"merge", "ingest", "snapshot", "vacuum", "enqueue"}
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "\nold\n" not in text
+    for each in reports:
+        assert f"\n## {each.workload}\n" in text
+        assert f"![{each.workload}](benchmarks/{each.workload}.svg)" in text
+        plot = (tmp_path / "benchmarks" / f"{each.workload}.svg").read_text()
+        named = {found.system for found in each.rows if not found.axis}
+        assert [name for name in named if f">{name}<" not in plot] == []
+    assert written == [page, *(tmp_path / "benchmarks" / f"{each.workload}.svg" for each in reports)]
+
+
+def test_the_same_results_give_the_same_files(tmp_path):
+    results = [report(row("icedb", 2.0), row("duckdb", 3.0))]
+    texts = []
+    for _ in range(2):
+        page = tmp_path / "page.md"
+        page.write_text(f"{BEGIN}\n{END}")
+        texts.append([path.read_text() for path in write_page(results, page)])
+    assert texts[0] == texts[1]
+
+
+def test_a_page_without_marks_is_left_alone(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("by hand")
+    with pytest.raises(ValueError, match="marks"):
+        write_page([report(row("icedb", 2.0))], page)
+    assert page.read_text() == "by hand"
+
+
+def summary(*rows, **more):
+    lines = render([report(*rows, **more)]).splitlines()
+    return next(line for line in lines if line.startswith("| merge: "))
+
+
+def test_a_peer_that_is_ahead_is_said_to_be():
+    line = summary(row("icedb", 4.0), row("duckdb", 8.0), row("delta-rs", 2.0), row("cp", 0.1))
+    assert "| 4.00 s | delta-rs: 2.00 s | 0.50 × **peer ahead** |" in line
+    line = summary(row("icedb", 4.0), row("duckdb", 8.0), row("cp", 0.1))
+    assert "| 4.00 s | duckdb: 8.00 s | 2.00 × |" in line
+
+
+def test_more_is_better_where_the_figure_is_a_rate():
+    rows = [
+        row(name, value, metric="rate", unit="rows/s")
+        for name, value in (("icedb", 50.0), ("delta-rs", 10.0), ("duckdb", 40.0))
+    ]
+    (compared,) = compare(rows)
+    assert (compared.peer.system, compared.ratio) == ("duckdb", 1.25)
+
+
+def test_the_first_metric_of_a_case_is_the_one_that_is_compared():
+    rows = [
+        row("icedb", 1.0),
+        row("icedb", 9.0, metric="cpu_time"),
+        row("duckdb", 2.0),
+        row("duckdb", 1.0, metric="cpu_time"),
+    ]
+    (compared,) = compare(rows)
+    assert (compared.metric, compared.ratio) == ("duration", 2.0)
+    assert "| 9.00 s |" in render([report(*rows)])
+
+
+@pytest.mark.parametrize(
+    ("system", "kind"),
+    [("icedb", "ours"), ("icedb-bytes", "ours"), ("icedb, log files folded", "ours"), ("webhook", "ours"),
+     ("iceberg", "peer"), ("delta-rs, kept open", "peer"), ("cp", "bound"), ("decode+encode", "bound"), ("floor", "bound")],
+)  # fmt: skip
+def test_whose_a_system_is(system, kind):
+    assert kind_of(system) == kind
+
+
+@pytest.mark.parametrize(
+    ("load", "marked"),
+    [(None, True), (QUIET, False), (replace(QUIET, average=1.0), False), (replace(QUIET, average=1.01), True),
+     (replace(QUIET, busy_share=0.3), True)],
+)  # fmt: skip
+def test_a_result_that_was_taken_under_load_says_so(load, marked):
+    result = report(row("icedb", 2.0), row("duckdb", 3.0), load=load)
+    assert is_marked(result) is marked
+    assert ("⚠" in render([result])) is marked
+
+
+def test_goals_are_judged_by_what_was_measured():
+    rows = [row("icedb", 2.0), row("duckdb", 5.0), row("icedb", 300.0, metric="p50", unit="ms")]
+    goals = [
+        Goal("merge", "40", "duration", at_least=2.5, against="duckdb"),
+        Goal("merge", "40", "duration", at_least=2.6, against="duckdb"),
+        Goal("merge", "", "p50", at_most=299),
+        Goal("merge", "", "duration", at_least=1, against="delta-rs"),
+        Goal("merge", "other case", "p50", at_most=1000),
+        Goal("ingest", "", "p50", at_most=1000),
+    ]
+    assert [(each.value, each.is_reached) for each in judge("merge", rows, goals)] == [
+        (2.5, True),
+        (2.5, False),
+        (300.0, False),
+    ]
+
+
+def test_a_goal_stands_in_the_line_of_its_case():
+    line = summary(row("icedb", 4.0, case="8 files of 10 rows"), row("duckdb", 2.0, case="8 files of 10 rows"))
+    assert "duration ≤ 0.3 s: 4.00, **not reached**" in line
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
+def test_the_exponent_of_a_power_law_is_found(exponent):
+    points = [(size, 7.0 * size**exponent) for size in (1e3, 1e4, 1e5, 1e6)]
+    assert fit_exponent(points) == pytest.approx(exponent)
+
+
+def test_the_exponent_of_costs_with_a_fixed_part_lies_between():
+    assert 0.3 < fit_exponent([(size, 100 + size) for size in (1, 10, 100, 1_000)]) < 0.7
+
+
+def test_costs_of_nothing_have_an_exponent_and_one_size_has_none():
+    assert fit_exponent([(10, 0.0), (100, 0.0)]) == 0
+    assert fit_exponent([(10, 0.0), (100, 4.0), (1000, 4.0)]) == 0
+    with pytest.raises(ValueError, match="two sizes"):
+        fit_exponent([(10, 1.0), (10, 2.0)])
+
+
+def test_what_grows_is_reported_by_its_exponent(tmp_path):
+    rows = [
+        row(system, cost(size), case=f"{size} files", axis="data files", at=float(size), metric="bytes", unit="bytes")
+        for size in (1_000, 100_000)
+        for system, cost in (("icedb", lambda _: 500.0), ("pyiceberg", lambda size: size * 2.0))
+    ]
+    assert [(each.system, each.exponent) for each in fit_growth(rows)] == [
+        ("icedb", 0.0),
+        ("pyiceberg", pytest.approx(1.0)),
+    ]
+    assert describe_growth(rows)[1] == "pyiceberg: bytes grows with data files ^ 1.00"
+    text = render([report(*rows)])
+    assert "| by data files | figure | 1,000 | 100,000 | exponent |" in text
+    assert "| pyiceberg | bytes, bytes | 2,000 | 200,000 | 1.00 |" in text
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN}\n{END}")
+    plot = write_page([report(*rows)], page)[1].read_text()
+    assert ">pyiceberg<" in plot
+    assert ">data files<" in plot
+
+
+def test_a_result_is_read_as_it_was_written(tmp_path):
+    written = report(row("icedb", 2.0, axis="tables", at=3.0))
+    assert read_report(write_report(written, tmp_path)) == written
