@@ -5,36 +5,82 @@ import sys
 
 import icedb_client
 import pytest
+from icedb_client.cli import app
 
-ASK = """
-import sys
-from icedb_client.cli.app import run
-code = run(sys.argv[1:])
-print(code, *sorted({name.split(".")[0] for name in sys.modules}))
-"""
+QUEUE_AND_ENGINES = {"celery", "kombu", "redis", "duckdb", "grpc", "pyarrow", "sqlglot", "boto3", "botocore"}
+HEAVY = QUEUE_AND_ENGINES | {"asyncio", "pydantic", "pydantic_settings", "markdown_it", "pygments", "attr"}
 
 
-def imported(*arguments):
-    done = subprocess.run([sys.executable, "-c", ASK, *arguments], capture_output=True, text=True, check=True)
-    code, *modules = done.stdout.splitlines()[-1].split()
-    assert code == "0", done.stderr
-    return set(modules)
+def imported(program, *arguments):
+    """Return what a program of its own has imported when it ends with 0: whole names, and what they begin with."""
+    ask = f"import atexit, sys\natexit.register(lambda: print(*sys.modules))\nsys.argv[0] = 'icedb'\n{program}"
+    done = subprocess.run([sys.executable, "-c", ask, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.splitlines()[-1].split()
+    return {*names, *(name.split(".")[0] for name in names)}
 
 
-def test_the_release_is_printed_without_what_works_with_tables():
-    assert not imported("version") & {"boto3", "celery", "redis", "duckdb", "grpc", "pyarrow", "sqlglot"}
+def icedb(*arguments):
+    return imported("from icedb_client.cli import main; main()", *arguments)
 
 
-def test_a_command_that_reads_the_store_needs_no_queue_and_no_engine(tmp_path, cli_env):
+@pytest.mark.parametrize("argument", ["version", "--help"])
+def test_the_release_and_the_help_need_no_command_and_nothing_of_the_log_but_errors(argument):
+    found = icedb(argument)
+    assert not found & HEAVY
+    ours = {name for name in found if name.startswith(("icedb_client.", "icedb_log."))}
+    assert ours == {
+        "icedb_client.cli",
+        "icedb_client.cli.app",
+        "icedb_client.cli.output",
+        "icedb_client.cli.parsing",
+        "icedb_client.cli.runner",
+        "icedb_log.errors",
+    }
+
+
+@pytest.mark.parametrize("arguments", [("table", "list"), ("status",)])
+def test_a_command_that_reads_a_directory_needs_no_queue_and_no_engine(tmp_path, cli_env, arguments):
     cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
-    assert not imported("table", "list") & {"celery", "redis", "duckdb", "grpc", "pyarrow"}
+    found = icedb(*arguments)
+    assert not found & (QUEUE_AND_ENGINES | {"asyncio", "pydantic_settings"})
+    assert arguments == ("table", "list") or "icedb_log.erasure.erasure_scan" not in found
 
 
-def test_every_command_is_in_the_help_and_near_names_are_suggested(run_icedb):
+def test_importing_the_client_loads_what_is_asked_for():
+    assert not imported("import icedb_client") & {*HEAVY, "icedb_log", "orjson", "typer", "rich"}
+    assert not imported("from icedb_client import Client") & (QUEUE_AND_ENGINES | {"asyncio", "typer", "rich"})
+
+
+def test_the_help_has_the_first_sentences_of_the_commands_own_help(run_icedb):
     shown = run_icedb("--help")
-    for name in ("table", "view", "ingest", "import", "partitions", "rebuild", "version"):
+    for name, (_, words) in app._COMMANDS.items():
         assert f" {name} " in shown
+        own = " ".join(app._load(name).help.split("\n\n")[0].split())
+        assert words == own, name
+
+
+def test_a_page_of_help_is_drawn_the_same_with_all_of_rich_at_hand():
+    page = "from icedb_client.cli import main; main()"
+    shown = [
+        subprocess.run([sys.executable, "-c", f"import sys\n{before}\nsys.argv[0] = 'icedb'\n{page}", *arguments],
+                       capture_output=True, text=True, check=True).stdout
+        for arguments in (["--help"], ["table", "create", "--help"])
+        for before in ("", "import rich.markdown, rich.traceback, typer.rich_utils")
+    ]  # fmt: skip
+    assert shown[0] == shown[1]
+    assert shown[2] == shown[3]
+    assert "Usage" in shown[0]
+
+
+def test_what_rich_has_is_there_after_a_page_of_help():
+    after = "from icedb_client.cli.app import run; run(['--help'])\nfrom rich.markdown import Markdown, Heading"
+    assert "markdown_it" in imported(after)
+
+
+def test_near_names_are_suggested(run_icedb):
     assert "Did you mean 'status'?" in run_icedb("statsu", code=2)
+    assert "No such command 'nothing'." in run_icedb("nothing", code=2)
 
 
 def test_what_the_package_offers_is_there_when_somebody_asks_for_it():

@@ -3,14 +3,8 @@
 import pytest
 from icedb_client.cli.app import run
 from icedb_client.cli.output import format_bytes, format_span, format_time
-from icedb_client.cli.parsing import (
-    maybe_time,
-    parse_columns,
-    parse_declared,
-    parse_duration,
-    parse_ranges,
-    split_names,
-)
+from icedb_client.cli.parsing import parse_duration, split_names
+from icedb_client.cli.read import maybe_time
 from icedb_client.cli.runner import (
     HALTED,
     INVALID,
@@ -21,6 +15,7 @@ from icedb_client.cli.runner import (
     exit_code,
     outcome_exit_code,
 )
+from icedb_client.cli.table_settings import parse_columns, parse_declared, parse_ranges
 from icedb_log import errors
 
 

@@ -121,6 +121,28 @@ def test_settings_that_do_not_fit(fields, words, cli_env):
         load_client_settings(**fields)
 
 
+def test_settings_come_from_variables_with_our_prefix_and_what_is_given_wins(cli_env):
+    for name, value in {
+        "STORE": "file:///not/ours",
+        "ICEDB_STORE": "file:///a",
+        "icedb_redis_timeout_ms": "70",
+        "ICEDB_SNAPSHOT_ADDRESS": "",
+        "ICEDB_TLS": "yes",
+        "ICEDB_NOTHING": "1",
+    }.items():
+        cli_env.setenv(name, value)
+    settings = ClientSettings()
+    assert (settings.store, settings.redis_timeout_ms, settings.snapshot_address) == ("file:///a", 70, None)
+    assert settings.uses_tls
+    assert ClientSettings(store=None, tls=False).store is None
+    assert load_client_settings(store="file:///b").store == "file:///b"
+    cli_env.delenv("ICEDB_STORE")
+    assert ClientSettings().store is None
+    cli_env.setenv("ICEDB_TOKEN", "a b")
+    with pytest.raises(InvalidRequest, match=r"^settings: ICEDB_TOKEN: a token is printable"):
+        load_client_settings()
+
+
 def test_what_implies_tls():
     assert not ClientSettings(token="x").uses_tls
     assert ClientSettings(tls=True).uses_tls

@@ -28,7 +28,7 @@ from icedb_client.cli.output import (
     print_pairs,
     print_table,
 )
-from icedb_client.cli.parsing import maybe_duration, maybe_time
+from icedb_client.cli.parsing import maybe_duration
 from icedb_client.cli.runner import Run, TableName, argument, command, open_client, option
 from icedb_client.client import QueryResult
 from icedb_client.file_list import DataFile, FileList
@@ -54,6 +54,11 @@ MaxStaleness = Annotated[
     str | None,
     typer.Option("--max-staleness", help="How old the snapshot service's knowledge may be, e.g. 5s; 0s reads now."),
 ]
+
+
+def maybe_time(text: str | None, *, option: str) -> int | None:
+    """Return unix milliseconds from ISO 8601 (UTC if it names no zone) or from digits. Raises InvalidRequest."""
+    return None if text is None else to_ms(text, what=option)
 
 
 @command()

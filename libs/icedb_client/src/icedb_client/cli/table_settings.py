@@ -17,11 +17,12 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 import typer
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS
-from icedb_log.table.table_config import QUERIES, TableConfig
+from icedb_log.table.table_config import QUERIES, SQL_TYPES, TableConfig
+from icedb_log.table.time_columns import TIME_UNITS, parse_bound
 from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 
 from icedb_client.cli.output import format_span
-from icedb_client.cli.parsing import parse_columns, parse_declared, parse_duration, parse_ranges
+from icedb_client.cli.parsing import parse_duration
 
 MAX_QUERY_BYTES: Final = 1024 * 1024
 OFF: Final = "off"
@@ -68,6 +69,12 @@ _HELP: Final[Mapping[str, str]] = {
     "source": "A column of _rows with its type, e.g. payload:VARCHAR. Repeat.",
 }
 """Help of options that take more than the value of a field."""
+
+_COLUMN: Final = re.compile(r"(?P<name>.+)[:=]\s*(?P<type>[A-Za-z0-9_]+)\s*(?:\(\s*(?P<unit>\w+)\s*\))?\s*", re.DOTALL)
+_RANGE: Final = re.compile(
+    r"(?P<name>.+?)[:=]\s*(?:(?P<low>[0-9TZ:.+-]+?)\s*\.\.\s*(?P<high>[0-9TZ:.+-]+)|off)\s*", re.DOTALL
+)
+_SHOWN: Final = 80
 
 _MARKUP: Final = re.compile(r"``|\s*\((?:[A-Z]\d+(?:, )?)+\)")
 """What a docstring has for programmers: marks of code, and the protocol's rules."""
@@ -206,3 +213,71 @@ def _kinds_of(name: str) -> list[Any]:
     annotation: Any = TableConfig.model_fields[name].annotation
     kinds = get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
     return [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]
+
+
+def parse_columns(texts: Iterable[str], *, option: str) -> dict[str, str]:
+    """Return columns from texts ``name:TYPE`` or ``name=TYPE``. Raises InvalidRequest."""
+    columns = {}
+    for name, kind, unit in _read_columns(texts, option=option):
+        if unit or kind.lower() in TIME_UNITS:
+            raise InvalidRequest(f"{option} {name[:_SHOWN]!r}: write name:TYPE with one of {', '.join(SQL_TYPES)}")
+        columns[name] = kind
+    return columns
+
+
+def parse_declared(texts: Iterable[str], *, option: str) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """Return columns as :func:`parse_columns`, and what those that are times count.
+
+    ``ts:epoch_s`` is a BIGINT that counts seconds, ``ts:TIMESTAMP(epoch_s)`` a TIMESTAMP that takes such numbers.
+
+    Raises:
+        InvalidRequest: A text is not understood.
+    """
+    columns: dict[str, str] = {}
+    times: dict[str, dict[str, Any]] = {}
+    for name, kind, given in _read_columns(texts, option=option):
+        is_number = kind.lower() in TIME_UNITS
+        unit = kind.lower() if is_number else (given or "").lower() or None
+        if (is_number and given) or (unit is not None and unit not in TIME_UNITS):
+            raise InvalidRequest(
+                f"{option} {name[:_SHOWN]!r}: write name:{'|'.join(TIME_UNITS)} for a time that is a BIGINT, or "
+                f"name:TIMESTAMP({'|'.join(TIME_UNITS)})"
+            )
+        columns[name] = "BIGINT" if is_number else kind
+        if columns[name] in ("BIGINT", "TIMESTAMP") or unit is not None:
+            times[name] = {"unit": unit}
+    return columns, times
+
+
+def parse_ranges(texts: Iterable[str], *, option: str) -> dict[str, dict[str, int | None]]:
+    """Return plausible ranges from texts ``name:FROM..TO`` or ``name:off``, by column. Raises InvalidRequest."""
+    ranges: dict[str, dict[str, int | None]] = {}
+    for text in texts:
+        match = _RANGE.fullmatch(text)
+        name = match["name"].strip() if match else ""
+        try:
+            if match is None or not name:
+                raise ValueError("not understood")
+            low, high = (None if match[end] is None else parse_bound(match[end]) for end in ("low", "high"))
+        except ValueError as error:
+            raise InvalidRequest(
+                f"{option} {text[:_SHOWN]!r}: {error}; write e.g. ts:1990..2100, ts:2020-01-01..2030-06-30 (the end "
+                "is not part of it) or ts:off"
+            ) from error
+        if name in ranges:
+            raise InvalidRequest(f"{option} {name[:_SHOWN]!r} is given twice")
+        ranges[name] = {"from_ms": low, "to_ms": high}
+    return ranges
+
+
+def _read_columns(texts: Iterable[str], *, option: str) -> list[tuple[str, str, str | None]]:
+    found: dict[str, tuple[str, str, str | None]] = {}
+    for text in texts:
+        match = _COLUMN.fullmatch(text)
+        name = match["name"].strip() if match else ""
+        if match is None or not name:
+            raise InvalidRequest(f"{option} {text[:_SHOWN]!r}: write name:TYPE with one of {', '.join(SQL_TYPES)}")
+        if name in found:
+            raise InvalidRequest(f"{option} {name[:_SHOWN]!r} is given twice")
+        found[name] = (name, match["type"].upper(), match["unit"])
+    return list(found.values())

@@ -11,6 +11,7 @@ from icedb_log.clean.guards import Hold
 from icedb_log.clean.pins import PinReader
 from icedb_log.clean.vacuum_plan import plan_vacuum
 from icedb_log.erasure.erasure_record import NamedObjects, NotCovered
+from icedb_log.erasure.erasures import find_quarantined
 from icedb_log.errors import CorruptLog, HaltError, InvalidRequest, NotFound
 from icedb_log.feed.views import list_view_names
 from icedb_log.ingest.import_records import read_records
@@ -146,12 +147,6 @@ def find_not_covered(table: Table, listing: Listing) -> NotCovered:
         views=NamedObjects.of(list_view_names(table)),
         view_of=table.config.view_of,
     )
-
-
-def find_quarantined(table: TableStore) -> NamedObjects:
-    """Return the batches of which something lies in quarantine, with a reason or, after a crash, without."""
-    keys = [info.key for info in list_all(table.store, table.paths.quarantine_prefix).objects]
-    return NamedObjects.of({key.rpartition("/")[2].partition(".")[0] for key in keys})
 
 
 def count_staged_until(table: TableStore, until_ms: int) -> int:

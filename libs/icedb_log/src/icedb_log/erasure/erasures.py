@@ -16,8 +16,14 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
-from icedb_log.erasure.erasure_record import Erasure, NotCovered, decode_erasure, encode_erasure, mark_gone
-from icedb_log.erasure.erasure_scan import find_quarantined
+from icedb_log.erasure.erasure_record import (
+    Erasure,
+    NamedObjects,
+    NotCovered,
+    decode_erasure,
+    encode_erasure,
+    mark_gone,
+)
 from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -155,6 +161,12 @@ def find_closed(table: TableStore, erasure_id: str) -> Erasure | None:
         return decode_erasure(table.store.get(table.paths.closed_erasure_key(erasure_id)))
     except NotFound:
         return None
+
+
+def find_quarantined(table: TableStore) -> NamedObjects:
+    """Return the batches of which something lies in quarantine, with a reason or, after a crash, without."""
+    keys = [info.key for info in list_all(table.store, table.paths.quarantine_prefix).objects]
+    return NamedObjects.of({key.rpartition("/")[2].partition(".")[0] for key in keys})
 
 
 def list_open_ids(table: TableStore) -> tuple[str, ...]:
