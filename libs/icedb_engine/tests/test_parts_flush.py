@@ -184,3 +184,27 @@ def test_a_row_that_gets_lost_or_doubled_on_its_way_to_a_file_is_found(make_tabl
         table.flush(table.stage({"n": 1}, {"n": 2}))
     with pytest.raises(InvariantViolated, match=r"read 2 rows and wrote [13]"):
         append_unit(table.write_unit({"n": "BIGINT"}), [pa.record_batch({"n": [1, 2]})], table.store, clock=table.clock)
+
+
+def test_of_very_many_tiny_batches_each_is_fetched_once_and_stands_or_falls_alone(make_table, monkeypatch):
+    table = make_table(sort=("n",))
+    batches = [table.stage(*({"n": 10 * number + row, "word": "a"} for row in range(10))) for number in range(450)]
+    packed = table.stage(body=gzip.compress(b'{"n": -1, "word": "packed"}\n'), staging_format="ndjson.gz")
+    cells = table.stage(body=b"n,word\n-2,cell\n", staging_format="csv")
+    odd = [table.stage({"n": -3, "word": "b", f"only_{number}": True}) for number in range(3)]
+    clash, broken, gone = table.stage({"n": "text"}), table.stage(body=b'{"n": 1'), table.stage({"n": 0})
+    table.store.delete([gone.key])
+    mixed = [*batches[:211], packed, clash, *batches[211:300], gone, odd[0], broken, *batches[300:], *odd[1:], cells]
+    fetched: list[str] = []
+    get = table.store.get
+    monkeypatch.setattr(table.store, "get", lambda key, **more: [fetched.append(key), get(key, **more)][1])
+    result = table.flush(*mixed)
+    assert sorted(fetched) == sorted(batch.key for batch in mixed)
+    assert result.missing == (gone.batch_id,)
+    assert result.rejected.keys() == {clash.batch_id, broken.batch_id}
+    taken = [batch.batch_id for batch in mixed if batch not in (gone, clash, broken)]
+    assert list(result.accepted) == taken
+    rows = table.rows(*result.files)
+    assert [row["n"] for row in rows] == [-3, -3, -3, -2, -1, *range(4500)]
+    assert sum(bool(row.get(f"only_{number}")) for row in rows for number in range(3)) == 3
+    assert result.contents.keys() == set(taken)

@@ -228,6 +228,14 @@ def count_up(count: int, *, first: int = 0) -> pa.Int32Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(numbers)])
 
 
+_SMALL_TABLE_BYTES: Final = 16 * MIB
+
+
+def join_chunks(table: pa.Table) -> pa.Table:
+    """Return a table in one piece if it is small: each piece costs time in each query, and batches may be tiny."""
+    return table.combine_chunks() if table.nbytes <= _SMALL_TABLE_BYTES else table
+
+
 _NEWLINE: Final = 10
 _STEP_BYTES: Final = 8 * MIB
 """Of a batch's text, looked at together: what a look needs takes several times as much."""

@@ -330,14 +330,18 @@ class UnitChecks:
 
     def _check_types(self) -> None:
         problems: dict[int, Problem] = {}
+        last: dict[str, ColumnEvidence] | None = None
         for batch in self.accepted:
             evidence = self._evidence.get(batch, {})
+            if evidence is last:
+                continue  # the batch before says the same, and was taken
             problem = self._find_type_problem(batch, evidence)
             if problem:
                 problems[batch] = problem
                 continue
             for name, found in evidence.items():
                 self._builder.add(name, found.kinds)
+            last = evidence
         self._reject(problems)
 
     def _find_type_problem(self, batch: int, evidence: Mapping[str, ColumnEvidence]) -> Problem | None:

@@ -8,12 +8,13 @@ number of rows. Columns are addressed as ``c0``, ``c1``, … so that no user's n
 
 Lines are read by the fast reader where it takes them (:mod:`icedb_engine.reading.read_fast`), by the exact one
 otherwise. What columns the fast reader expects is taken from the table's schema and from a sample: the first lines of
-each batch, read by the exact reader. Whoever checks the batches may send some of them to the exact reader afterwards:
+some batches, read by the exact reader. Whoever checks the batches may send some of them to the exact reader afterwards:
 it alone says why a batch is bad.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from icedb_log.table.table_config import PartitionField, check_column_name
 from icedb_log.table.time_columns import DEFAULT_UNIT, TimeColumn, TimeUnit
 from icedb_log.table.transforms import transform_sql
 
-from icedb_engine.reading.batches import Batch
+from icedb_engine.reading.batches import Batch, join_chunks
 from icedb_engine.reading.read_fast import CELL_BYTES, MAX_GROWTH, FastColumn, read_fast
 from icedb_engine.reading.read_json import BatchKeys, Offenders, RawEvents
 from icedb_engine.reading.types import Form, Kind, can_fail, cast_sql, evidence_sql, is_cast, kinds_sql
@@ -81,6 +82,7 @@ class EventFrame:
         self._partition = partition
         self._values = ", ".join(f"p{index}" for index in range(len(partition)))
         self._sections: list[Section] = []
+        self._section_of: dict[int, Section] = {}
         self._columns: dict[str, str] = {}
         self.types: Mapping[str, str] = {}
         """The columns of the typed stage, with types."""
@@ -96,13 +98,17 @@ class EventFrame:
     def add(self, section: Section) -> None:
         """Take a section, whose relation is there already, with columns named by :meth:`name_column`."""
         self._sections.append(section)
+        self._section_of.update(dict.fromkeys(section.batches, section))
 
     def clear(self) -> None:
         """Forget the sections, not their relations."""
-        self._sections, self.types = [], {}
+        self._sections, self._section_of, self.types = [], {}, {}
 
     def read_evidence(self) -> dict[int, dict[str, ColumnEvidence]]:
-        """Return the kinds of values of each batch and column; columns without a value are left out."""
+        """Return the kinds of values of each batch and column; columns without a value are left out.
+
+        Batches of a section of which the same is found share one answer: there may be thousands.
+        """
         evidence: dict[int, dict[str, ColumnEvidence]] = {}
         for section in self._sections:
             names = list(section.forms)
@@ -110,38 +116,42 @@ class EventFrame:
                 f", {evidence_sql(self._columns[name], section.forms[name])}, count({self._columns[name]})"
                 for name in names
             )
-            for batch, *numbers in self._fetch(
+            shared: dict[tuple[int | None, ...], dict[str, ColumnEvidence]] = {}
+            for batch, *found in self._fetch(
                 f"SELECT batch{outputs} FROM {section.relation} "  # noqa: S608 - names are ours
                 f"WHERE {among(section.batches)} GROUP BY batch"
             ):
-                pairs = zip(names, numbers[::2], numbers[1::2], strict=True)
-                evidence[batch] = {name: ColumnEvidence(Kind(kinds), count) for name, kinds, count in pairs if count}
+                numbers = tuple(found)
+                if numbers not in shared:
+                    pairs = zip(names, numbers[::2], numbers[1::2], strict=True)
+                    shared[numbers] = {name: ColumnEvidence(Kind(kind), count) for name, kind, count in pairs if count}
+                evidence[batch] = shared[numbers]
         return evidence
 
     def form_of(self, batch: int, column: str) -> Form | None:
         """Return the form in which a batch has a column; None if it has none."""
-        return self._section_of(batch).forms.get(column)
+        return self._section_of[batch].forms.get(column)
 
     def find_first_kind(self, batch: int, column: str) -> Kind:
         """Return the kind of the first value of a batch's column."""
-        sql = kinds_sql(self._columns[column], self._section_of(batch).forms[column])
+        sql = kinds_sql(self._columns[column], self._section_of[batch].forms[column])
         return Kind(int(self._offenders(batch, f"{self._columns[column]} IS NOT NULL", sql).find_example().text))
 
     def of_kinds(self, batch: int, column: str, kinds: Kind) -> Offenders:
         """Return the rows of a batch whose value in a column is of one of the kinds."""
         sql = self._columns[column]
-        found = kinds_sql(sql, self._section_of(batch).forms[column])
+        found = kinds_sql(sql, self._section_of[batch].forms[column])
         return self._offenders(batch, f"({found}) & {int(kinds)} <> 0", sql)
 
     def missing(self, batch: int, column: str) -> Offenders:
         """Return the rows of a batch without a value in a column."""
-        has_column = column in self._section_of(batch).forms
+        has_column = column in self._section_of[batch].forms
         return self._offenders(batch, f"{self._columns[column]} IS NULL" if has_column else "true")
 
     def failed_cast(self, batch: int, column: str) -> Offenders:
         """Return the rows of a batch whose value in a column did not survive the cast."""
         sql = self._columns[column]
-        cast = self._cast_sql(self._section_of(batch), column)
+        cast = self._cast_sql(self._section_of[batch], column)
         return self._offenders(batch, f"{sql} IS NOT NULL AND ({cast}) IS NULL", sql)
 
     def bad_times(self, batch: int, column: str, condition: str) -> Offenders:
@@ -278,10 +288,7 @@ class EventFrame:
         return self.engine.to_arrow_reader(ROWS_PER_CHUNK)
 
     def _offenders(self, batch: int, condition: str, shown: str = "''") -> Offenders:
-        return Offenders(self.engine, self._section_of(batch).relation, batch, condition, shown)
-
-    def _section_of(self, batch: int) -> Section:
-        return next(section for section in self._sections if batch in section.batches)
+        return Offenders(self.engine, self._section_of[batch].relation, batch, condition, shown)
 
     def _fetch(self, query: str) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = self.engine.execute(query).fetchall()
@@ -292,6 +299,8 @@ SAMPLE_LINES: Final = 4096
 """Lines of all batches together that are looked at first; a unit that has no more is not worth the fast reader."""
 _MIN_SAMPLE: Final = 2
 _MAX_SAMPLE: Final = 64
+_SAMPLED_BATCHES: Final = 128
+"""At most; of more, some that lie evenly among them. Others that have keys of their own are read exactly."""
 
 
 class UnitSections:
@@ -392,7 +401,7 @@ class UnitSections:
             batch = self._frame.batches[number]
             ids = pa.repeat(pa.scalar(number, pa.int32()), batch.row_count)
             parts.append(pa.table([ids, batch.numbers, *batch.rows.columns], names=names))
-        self._frame.engine.register(relation, pa.concat_tables(parts))
+        self._frame.engine.register(relation, join_chunks(pa.concat_tables(parts)))
         self._frame.add(Section(relation, tuple(numbers), forms))
 
     def _name_columns(self, forms: Mapping[str, Form]) -> list[str]:
@@ -423,7 +432,9 @@ class UnitSections:
         return columns
 
     def _read_sample(self, lines: Mapping[int, Batch]) -> dict[str, Kind]:
-        """Return the usable keys of the first lines of each batch, in order, with the kinds of their values."""
+        """Return the usable keys of the first lines of batches, in order, with the kinds of their values."""
+        step = -(-len(lines) // _SAMPLED_BATCHES)
+        lines = dict(islice(lines.items(), 0, None, step))
         count = min(max(SAMPLE_LINES // len(lines), _MIN_SAMPLE), _MAX_SAMPLE)
         max_count = self._unit.limits.batch_columns
         sample = RawEvents(self._frame.engine, "sample", {number: batch.head(count) for number, batch in lines.items()})

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from icedb_engine.errors import BatchRejected
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.reading.batches import BOM, Batch, Fault, check_utf8, count_up
+from icedb_engine.reading.batches import BOM, Batch, Fault, check_utf8, count_up, join_chunks
 from icedb_engine.sql import CLOSED, among, quote_name, quote_text
 
 _LINES_SCHEMA: Final = pa.schema([("batch", pa.int32()), ("no", pa.int32()), ("line", pa.string())])
@@ -105,7 +105,7 @@ class RawEvents:
             )
             for number, batch in batches.items()
         ]
-        self._engine.register(self._lines, pa.Table.from_batches(parts, schema=_LINES_SCHEMA))
+        self._engine.register(self._lines, join_chunks(pa.Table.from_batches(parts, schema=_LINES_SCHEMA)))
 
     def drop(self) -> None:
         """Let go of everything."""

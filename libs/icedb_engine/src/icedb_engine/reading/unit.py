@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from icedb_log.errors import NotFound, Unavailable
 from icedb_log.formats import FORMATS
 from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import BadRows, StagedBatch
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore, limit_reads
 from icedb_log.units import MIB
 
 from icedb_engine.engine import open_engine, open_scratch
@@ -33,7 +33,7 @@ from icedb_engine.reading.check import UnitChecks
 from icedb_engine.reading.frame import EventFrame
 from icedb_engine.reading.read_json import read_json_document
 from icedb_engine.reading.read_typed import read_arrow, read_csv_cells, read_parquet
-from icedb_engine.units.work import FlushUnit, UnitResult, count_prefix, estimate_bytes
+from icedb_engine.units.work import FlushUnit, UnitResult, count_prefix, estimate_bytes, pack
 
 _READERS: Final[Mapping[str, Callable[[bytes, FlushUnitLimits], Batch]]] = {
     "ndjson": read_lines,
@@ -44,6 +44,12 @@ _READERS: Final[Mapping[str, Callable[[bytes, FlushUnitLimits], Batch]]] = {
 }
 FETCHED_BYTES: Final = 64 * MIB
 """Estimated decoded size of the batches that are on their way at once; a larger one comes alone."""
+RUN_BATCHES: Final = 32
+"""Tiny batches that one thread fetches one after the other: to hand each of them over takes longer than to read it."""
+RUN_BYTES: Final = MIB
+"""Estimated decoded size above which such a run ends."""
+SMALL_FETCHES: Final = 16
+"""Runs on their way at once, from a store that lets each request wait."""
 MAX_EXPLAINED_BATCHES: Final = 100
 """Of one unit; the others keep the first reason that was found."""
 MAX_EXPLAINED_BYTES: Final = 16 * MIB
@@ -105,6 +111,43 @@ def _fetch_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> Bat
     return read_batch(body, batch.format, limits)
 
 
+@dataclass(frozen=True, slots=True)
+class _FetchRun:
+    """Batches that one thread fetches one after the other: tiny ones many at once, larger ones each alone."""
+
+    numbers: tuple[int, ...]
+    expected_bytes: int
+    is_small: bool
+
+
+def _is_plain_text(batch: StagedBatch) -> bool:
+    return batch.format in FORMATS and FORMATS[batch.format].is_text
+
+
+def _cut_runs(unit: FlushUnit) -> Iterator[_FetchRun]:
+    """Cut the batches into runs, in order. What may decode to any size is alone: bounds are looked at between runs."""
+    most = min(RUN_BYTES, unit.limits.unit_decoded_bytes)
+    expected = [estimate_bytes(batch, unit.limits) for batch in unit.batches]
+    sizes = [
+        size if _is_plain_text(batch) else max(size, most + 1)
+        for size, batch in zip(expected, unit.batches, strict=True)
+    ]
+    for numbers in pack(range(len(sizes)), sizes.__getitem__, max_bytes=most, max_count=RUN_BATCHES):
+        is_small = sizes[numbers[0]] <= most
+        yield _FetchRun(numbers, sum(expected[number] for number in numbers), is_small)
+
+
+def _fetch_run(store: ObjectStore, run: _FetchRun, unit: FlushUnit) -> list[Batch | Exception]:
+    """Return each batch of a run, or why it is none. Raises Unavailable."""
+    found: list[Batch | Exception] = []
+    for number in run.numbers:
+        try:
+            found.append(_fetch_batch(store, unit.batches[number], unit))
+        except (NotFound, _OtherSizeError, BatchRejected) as error:
+            found.append(error)
+    return found
+
+
 class UnitRows:
     """What a unit has read and checked. Made by :func:`open_unit`; lives as long as its context.
 
@@ -149,36 +192,35 @@ class UnitRows:
             self._explain(refused)
 
     def _fetch(self, store: ObjectStore) -> dict[int, Batch]:
-        """Fetch and decode the batches in order, a few at once, large ones alone, until the unit has enough."""
-        unit, transfer_count = self._unit, self._unit.engine.transfer_count
+        """Fetch and decode the batches in order, a few runs of them at once, until the unit has enough."""
+        unit = self._unit
         batches: dict[int, Batch] = {}
         decoded_bytes = 0
-        waiting = deque(enumerate(unit.batches))
-        coming: deque[tuple[int, Future[Batch]]] = deque()
-        with ThreadPoolExecutor(transfer_count, thread_name_prefix="icedb-fetch") as pool:
-            while waiting or coming:
-                while waiting and len(coming) < transfer_count:
-                    expected = [
-                        estimate_bytes(unit.batches[number], unit.limits) for number, _ in (*coming, waiting[0])
-                    ]
-                    if coming and sum(expected) > FETCHED_BYTES:
+        waiting = deque(_cut_runs(unit))
+        coming: deque[tuple[_FetchRun, Future[list[Batch | Exception]]]] = deque()
+        small_count = limit_reads(store, SMALL_FETCHES)
+        thread_count = max(unit.engine.transfer_count, small_count)
+        with ThreadPoolExecutor(thread_count, thread_name_prefix="icedb-fetch") as pool:
+            while (waiting or coming) and decoded_bytes < unit.limits.unit_decoded_bytes:
+                while waiting:
+                    expected_bytes = sum(run.expected_bytes for run, _ in coming) + waiting[0].expected_bytes
+                    room = small_count if waiting[0].is_small else unit.engine.transfer_count
+                    if coming and (expected_bytes > FETCHED_BYTES or len(coming) >= room):
                         break
-                    number, staged = waiting.popleft()
-                    coming.append((number, pool.submit(_fetch_batch, store, staged, unit)))
-                number, future = coming.popleft()
-                try:
-                    batch = future.result()
-                    batches[number], self._contents[number] = batch, batch.sha256
-                    decoded_bytes += batch.decoded_bytes
-                except NotFound:
-                    self._missing.append(number)
-                except _OtherSizeError:
-                    self._left_out.append(number)
-                except BatchRejected as error:
-                    self.rejected[number] = f"{self._describe(number)}: {error}"
-                if decoded_bytes >= unit.limits.unit_decoded_bytes:
-                    break
-        self._left = [number for number, _ in (*coming, *waiting)]
+                    run = waiting.popleft()
+                    coming.append((run, pool.submit(_fetch_run, store, run, unit)))
+                run, future = coming.popleft()
+                for number, found in zip(run.numbers, future.result(), strict=True):
+                    if isinstance(found, Batch):
+                        batches[number], self._contents[number] = found, found.sha256
+                        decoded_bytes += found.decoded_bytes
+                    elif isinstance(found, NotFound):
+                        self._missing.append(number)
+                    elif isinstance(found, _OtherSizeError):
+                        self._left_out.append(number)
+                    else:
+                        self.rejected[number] = f"{self._describe(number)}: {found}"
+        self._left = [number for run in (*(run for run, _ in coming), *waiting) for number in run.numbers]
         return batches
 
     def _check(self, batches: dict[int, Batch], stack: ExitStack) -> None:

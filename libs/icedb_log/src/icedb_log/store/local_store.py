@@ -690,28 +690,28 @@ def _walk(root: str, folder_key: str, name_prefix: str, after: str | None) -> It
     """Yield what lies in one folder; ``folder_key`` is empty or ends with a slash."""
     for name in _read_folder(root, folder_key, name_prefix):
         key = f"{folder_key}{name}"
-        if name.endswith("/"):
-            if after is None or after < key:
-                yield from _walk(root, key, "", None)
-            elif after.startswith(key):
-                yield from _walk(root, key, "", after)
-        elif after is None or key > after:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                stat = os.stat(f"{root}/{key}")
-                yield FoundFile(key, version_of(stat), modified_ms_of(stat))
+        is_folder = name.endswith("/")
+        holds_after = after is not None and is_folder and after.startswith(key)
+        if after is not None and key <= after and not holds_after:
+            continue
+        if not _is_key(key.removesuffix("/")):  # only now: of a large folder a page takes few names
+            continue
+        if is_folder:
+            yield from _walk(root, key, "", after if holds_after else None)
+            continue
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            stat = os.stat(f"{root}/{key}")
+            yield FoundFile(key, version_of(stat), modified_ms_of(stat))
 
 
 def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
-    """Return the names in a folder that can be part of a key, folders with a slash, in key order.
-
-    What no key can name (``lost+found`` aside: names that are not UTF-8, devices) was not written by a store.
-    """
+    """Return the names of files and folders in a folder, folders with a slash, in key order; not all can name keys."""
     names: list[str] = []
     try:
         with os.scandir(f"{root}/{folder_key}") as entries:
             for entry in entries:
                 name = entry.name
-                if not name.startswith(name_prefix) or not _is_key(f"{folder_key}{name}"):
+                if not name.startswith(name_prefix):
                     continue
                 if entry.is_dir():
                     names.append(f"{name}/")
@@ -724,7 +724,7 @@ def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
 
 
 def _is_key(key: str) -> bool:
-    """Whether an object may be called so."""
+    """Whether an object may be called so. What cannot (names that are not UTF-8) was not written by a store."""
     if key.partition("/")[0] == STORE_FOLDER:
         return False
     try:
