@@ -13,11 +13,11 @@ OPTIONS = {"compression": "zstd", "store_schema": False}
 
 
 def join(groups: list[pa.Table], key_values: dict[str, str], **options) -> bytes:
-    joiner, out = FooterJoiner(), bytearray(MAGIC)
+    joiner, out = FooterJoiner(["n0"] if "sorting_columns" in options else []), bytearray(MAGIC)
     for rows in groups:
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, row_group_size=rows.num_rows, **OPTIONS, **options)
-        out += joiner.add(sink.getvalue(), row_count=rows.num_rows, place=len(out))
+        out += joiner.add(sink.getvalue(), place=len(out))
     return bytes(out + joiner.make_footer(key_values))
 
 
@@ -72,6 +72,6 @@ def test_what_cannot_be_joined_is_refused():
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"n": [1, 2]}), sink, row_group_size=1, **OPTIONS)
     with pytest.raises(ValueError, match="2 row groups"):
-        FooterJoiner().add(sink.getvalue(), row_count=2, place=4)
+        FooterJoiner().add(sink.getvalue(), place=4)
     with pytest.raises(ValueError, match="without row groups"):
         FooterJoiner().make_footer({})

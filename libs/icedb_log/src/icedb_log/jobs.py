@@ -303,6 +303,8 @@ class MergedGroup:
         rows_removed: Rows that a deletion took away, counted apart from the outputs; ``None``: a query made the rows
             of the outputs, or the whole group is removed.
         contents: Whether the outputs hold what the inputs hold; nothing is proved where rows were to change.
+        copied_bytes: Bytes of row groups that were taken over as they are.
+        rows_decoded: Rows of all others.
     """
 
     group: MergeGroup
@@ -310,6 +312,8 @@ class MergedGroup:
     rows_read: int
     rows_removed: int | None = 0
     contents: ContentCheck = ContentCheck()
+    copied_bytes: int = 0
+    rows_decoded: int = 0
 
 
 class GroupMerger(Protocol):

@@ -1,5 +1,8 @@
 """Data files read back: fetched, their columns compared with the table's, and their rows as one sorted stream.
 
+Of a file whose row groups may be copied only the footer is fetched at first, and later what is sorted of it: the file,
+or a file made of some of its row groups. What is copied goes through memory, a few pieces at a time.
+
 Small files are fetched into memory and decoded by Arrow, which checks the checksum of each page; larger ones wait in
 the scratch folder for the native engine, which does not: so that is done before. It sorts both within its memory, and
 spills. Nothing depends on files being sorted. Only a footer's schema, row count and sizes of row groups are read by
@@ -9,10 +12,14 @@ A column of a data file that the table does not have may repeat a value of the p
 It says nothing new and is left out when rows are written anew. Anything else is data: it must never vanish silently.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, count, islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Final, Self
@@ -20,7 +27,7 @@ from typing import Any, Final, Self
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from icedb_log.errors import CorruptLog, NotFound, SchemaConflict
+from icedb_log.errors import CorruptLog, InvariantViolated, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker
@@ -36,11 +43,19 @@ from icedb_engine.engine import CapturedRows
 from icedb_engine.imports.import_footers import NARROW_TYPES
 from icedb_engine.sql import quote_name, quote_text
 from icedb_engine.units.work import MergeUnit
+from icedb_engine.writing.parquet_join import MAGIC, CannotCopy, FooterJoiner, SourceChunk, SourceFile, parse_source
+from icedb_engine.writing.part_files import CopiedGroup
+from icedb_engine.writing.row_groups import Piece, PieceMaker
 
 SMALL_FILE_BYTES: Final = 1 * MIB
 """Files up to this size are decoded by Arrow: to open one costs the native engine more than to read it."""
 CHUNK_BYTES: Final = 64 * MIB
 """What a chunk of sorted rows aims at in memory, if rows are wide."""
+FOOTER_BYTES: Final = 64 * 1024
+"""So much is read of the end of a file at first: nearly always the whole footer."""
+_PIECE_BYTES: Final = 8 * MIB
+_PIECES_AHEAD: Final = 4
+"""What is copied is read in pieces, so many ahead of what is written."""
 _MIN_CHUNK_ROWS: Final = 2048
 _DECODED_ROWS: Final = 65_536
 _SQL_TYPES: Final[Mapping[Any, str]] = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
@@ -54,31 +69,43 @@ class InputFile:
 
     Attributes:
         marker: What the log says of it.
-        source: Its content, or the file that holds it.
+        source: Its content, or the file that holds it; ``None``: only the footer was fetched.
         metadata: Its footer.
         types: Column to SQL type; ``None`` if some column is of a type that only the native engine can name.
+        end: Its footer as bytes, with all that follows; empty: it is read from the content.
     """
 
     marker: FileMarker
-    source: Path | pa.Buffer
+    source: Path | pa.Buffer | None
     metadata: Any
     types: Mapping[str, str] | None
+    end: bytes = b""
 
     @classmethod
-    def open(cls, marker: FileMarker, source: Path | pa.Buffer) -> Self:
+    def open(cls, marker: FileMarker, source: Path | pa.Buffer | None, *, end: bytes = b"") -> Self:
         """Read the footer of a file. Raises CorruptLog."""
         try:
-            with pq.ParquetFile(_reader(source)) as file:
+            content = _reader(pa.py_buffer(MAGIC + end) if source is None else source)
+            with pq.ParquetFile(content) as file:
                 metadata, schema = file.metadata, file.schema_arrow
         except (OSError, ValueError, pa.ArrowException) as error:
             raise unreadable(marker, error) from error
         names: list[Any] = [_SQL_TYPES.get(kind) for kind in schema.types]
-        return cls(marker, source, metadata, None if None in names else dict(zip(schema.names, names, strict=True)))
+        types = None if None in names else dict(zip(schema.names, names, strict=True))
+        return cls(marker, source, metadata, types, end)
 
     @property
     def row_count(self) -> int:
         """Rows, by its footer."""
         return int(self.metadata.num_rows)
+
+    def parse(self) -> SourceFile:
+        """Read what its footer says of its row groups. Raises DamagedFile, CannotCopy."""
+        footer = self.read_footer()
+        source = parse_source(footer, data_bytes=self.marker.size_bytes - len(footer) - TAIL_BYTES)
+        if len(source.groups) != self.metadata.num_row_groups:
+            raise DamagedFile("its footer has another number of row groups for others")
+        return source
 
     @property
     def decoded_bytes(self) -> int:
@@ -94,7 +121,9 @@ class InputFile:
         schema = make_schema(columns)
         try:
             # Damage that was taken for good would be written anew with checksums that are right.
-            with pq.ParquetFile(_reader(self.source), metadata=self.metadata, page_checksum_verification=True) as file:
+            with pq.ParquetFile(
+                _reader(self._content()), metadata=self.metadata, page_checksum_verification=True
+            ) as file:
                 for rows in file.iter_batches(_DECODED_ROWS, use_threads=False):
                     yield align(rows, schema)
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -102,23 +131,49 @@ class InputFile:
 
     def read_footer(self) -> bytes:
         """Return the bytes of its footer, without its length and the magic bytes."""
-        if not isinstance(self.source, Path):
-            return _cut_footer(memoryview(self.source))
-        with self.source.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        source = self.end if self.source is None else self.source
+        if not isinstance(source, Path):
+            return _cut_footer(memoryview(source))
+        with source.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             return _cut_footer(content)
 
     def make_file(self, folder: Path) -> Path:
         """Return a file with its content. Idempotent."""
-        if isinstance(self.source, Path):
-            return self.source
+        content = self._content()
+        if isinstance(content, Path):
+            return content
         path = folder / Path(self.marker.path).name
         if not path.exists():
-            path.write_bytes(self.source)
+            path.write_bytes(content)
         return path
+
+    def _content(self) -> Path | pa.Buffer:
+        if self.source is None:
+            raise InvariantViolated(f"data file {self.marker.path} was not fetched")
+        return self.source
 
 
 def _reader(source: Path | pa.Buffer) -> Any:
     return str(source) if isinstance(source, Path) else pa.BufferReader(source)
+
+
+def _cut_range(start: int, end: int) -> Iterator[tuple[int, int]]:
+    for place in range(start, end, _PIECE_BYTES):
+        yield place, min(end, place + _PIECE_BYTES)
+
+
+def find_ranges(chunks: Mapping[str, SourceChunk], names: Iterable[str]) -> list[tuple[int, int]]:
+    """Return where the bytes of some columns are, in their order: those that follow each other as one range."""
+    ranges: list[tuple[int, int]] = []
+    is_next = False
+    for name in names:
+        chunk = chunks.get(name)
+        if chunk is not None and is_next and ranges[-1][1] == chunk.start:
+            ranges[-1] = (ranges[-1][0], chunk.end)
+        elif chunk is not None:
+            ranges.append((chunk.start, chunk.end))
+        is_next = chunk is not None
+    return ranges
 
 
 def _cut_footer(content: memoryview | mmap) -> bytes:
@@ -143,6 +198,9 @@ class DataFiles:
         self._unit = unit
         self._folder = folder
         self._open_engine = open_engine
+        self._store: Any = None
+        self._sources: dict[int, SourceFile] = {}
+        self._part_numbers = count()
         folder.mkdir()
 
     @property
@@ -150,32 +208,192 @@ class DataFiles:
         """Rows of all, by their footers."""
         return sum(each.row_count for each in self.files)
 
-    def fetch(self, store: ObjectStore, *, in_memory: bool) -> None:
+    def fetch(self, store: ObjectStore, *, in_memory: bool, few_rows: int = 0) -> None:
         """Fetch the files and read their footers.
+
+        Args:
+            store: Where they are.
+            in_memory: Whether their content is to be in memory, not on disk.
+            few_rows: Of files of so many rows or more, and of those whose rows the log does not tell, only the footer
+                is fetched, unless they go to memory; 0: of none.
 
         Raises:
             NotFound: One is gone.
             CorruptLog: One is not readable as Parquet, though the log names it.
             Unavailable: The store did not answer.
         """
+        self._store = store
 
-        def fetch(numbered: tuple[int, FileMarker]) -> tuple[FileMarker, Path | pa.Buffer]:
+        def fetch(numbered: tuple[int, FileMarker]) -> InputFile:
             number, marker = numbered
-            try:
+            with self._explaining(marker):
                 if in_memory:
-                    return marker, pa.py_buffer(store.get(marker.path).body)
+                    return InputFile.open(marker, pa.py_buffer(store.get(marker.path).body))
+                if few_rows and (marker.row_count is None or marker.row_count >= few_rows):
+                    return self._fetch_footer(store, marker)
                 file = self._folder / f"{number:06d}.parquet"
                 store.download(marker.path, file)
-            except NotFound as error:
-                raise NotFound(
-                    f"table {self._unit.paths.name}: data file {marker.path} is live but gone from the store: "
-                    "read the log again; if it is still named there, restore the object"
-                ) from error
-            return marker, file
+                return InputFile.open(marker, file)
 
-        with ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix="icedb-download") as pool:
-            markers = enumerate(self._unit.group.inputs)
-            self.files = [InputFile.open(marker, source) for marker, source in pool.map(fetch, markers)]
+        with self._transfers("download") as pool:
+            self.files = list(pool.map(fetch, enumerate(self._unit.group.inputs)))
+
+    def _fetch_footer(self, store: ObjectStore, marker: FileMarker) -> InputFile:
+        length = min(marker.size_bytes, FOOTER_BYTES)
+        end = store.get_range(marker.path, start=marker.size_bytes - length, length=length).body
+        needed = TAIL_BYTES + int.from_bytes(end[-TAIL_BYTES:][:4], "little")
+        if length < needed <= marker.size_bytes:
+            end = store.get_range(marker.path, start=marker.size_bytes - needed, length=needed).body
+        if len(end) == marker.size_bytes:
+            return InputFile.open(marker, pa.py_buffer(end))
+        return InputFile.open(marker, None, end=end[-needed:])
+
+    def _transfers(self, what: str) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix=f"icedb-{what}")
+
+    @contextmanager
+    def _explaining(self, marker: FileMarker) -> Iterator[None]:
+        try:
+            yield
+        except NotFound as error:
+            raise NotFound(
+                f"table {self._unit.paths.name}: data file {marker.path} is live but gone from the store: "
+                "read the log again; if it is still named there, restore the object"
+            ) from error
+
+    def _fetch_whole(self, place: int) -> InputFile:
+        """Return a file with its content. Idempotent."""
+        each = self.files[place]
+        if each.source is None:
+            file = self._folder / f"{place:06d}.parquet"
+            with self._explaining(each.marker):
+                self._store.download(each.marker.path, file)
+            each = self.files[place] = InputFile.open(each.marker, file)
+        return each
+
+    def make_pieces(self, maker: PieceMaker, *, few_rows: int) -> list[Piece]:
+        """Return the row groups of all files, or whole files where they can be decoded only."""
+        pieces: list[Piece] = []
+        for place, each in enumerate(self.files):
+            if each.row_count >= few_rows:
+                # A footer that this cannot read is one for those who decode the file.
+                with suppress(DamagedFile, CannotCopy):
+                    self._sources[place] = each.parse()
+                    pieces += maker.make_pieces(place, each.marker, self._sources[place])
+                    continue
+            pieces.append(maker.make_whole(place, each.marker, each.types, row_count=each.row_count))
+        return pieces
+
+    @contextmanager
+    def part(self, pieces: Iterable[Piece]) -> Iterator["DataFiles"]:
+        """Give some row groups and files as files of their own, whose content is fetched.
+
+        Raises:
+            NotFound, CorruptLog, Unavailable: As :meth:`fetch`.
+        """
+        groups: dict[int, list[int]] = {}
+        for piece in pieces:
+            known = self._sources.get(piece.file)
+            numbers = range(len(known.groups)) if known is not None and piece.group is None else (piece.group or 0,)
+            groups.setdefault(piece.file, []).extend(numbers)
+        number = next(self._part_numbers)
+        part = DataFiles(self._unit, self._folder / f"part{number}", self._open_engine)
+        with self._transfers("download") as pool:
+            part.files = list(pool.map(lambda told: self._fetch_part(part._folder, *told), groups.items()))
+        try:
+            yield part
+        finally:
+            shutil.rmtree(part._folder, ignore_errors=True)
+
+    def _fetch_part(self, folder: Path, place: int, numbers: list[int]) -> InputFile:
+        each, known = self.files[place], self._sources.get(place)
+        if known is None or len(numbers) == len(known.groups):
+            if each.source is not None:
+                return each
+            file = folder / f"{place:06d}.parquet"
+            with self._explaining(each.marker):
+                self._store.download(each.marker.path, file)
+            return InputFile.open(each.marker, file)
+        file, joiner = folder / f"{place:06d}.parquet", FooterJoiner()
+        joiner.set_base(known)
+        with file.open("wb") as out:
+            position = out.write(MAGIC)
+            for number in sorted(numbers):
+                group, chunks = known.groups[number], []
+                for start, end in find_ranges(group.chunks, group.chunks):
+                    for body in self._read_pieces(each, [(start, end)]):
+                        out.write(body)
+                for chunk in group.chunks.values():
+                    chunks.append(chunk.move(position))
+                    position += chunk.stored_bytes
+                joiner.add_group(chunks, row_count=group.row_count)
+            out.write(joiner.make_footer({}))
+        return InputFile.open(each.marker, file)
+
+    def copy(self, piece: Piece, columns: Mapping[str, str], pool: ThreadPoolExecutor) -> CopiedGroup:
+        """Return a row group that is taken over as bytes; reading begins at once.
+
+        Args:
+            piece: A row group, with what is known of it.
+            columns: Columns of the outputs, with types.
+            pool: Reads ahead.
+        """
+        each, group = self.files[piece.file], self._sources[piece.file].groups[piece.group or 0]
+        if piece.facts is None:
+            raise InvariantViolated(f"data file {each.marker.path}: row group {piece.group} is not to be copied")
+        ranges = find_ranges(group.chunks, columns)
+
+        def check(body: mmap, moved: Mapping[str, SourceChunk]) -> None:
+            for name, chunk in moved.items():
+                try:
+                    chunk.check(body)
+                except DamagedFile as error:
+                    raise unreadable(each.marker, DamagedFile(f"column {name!r}: {error}")) from error
+
+        return CopiedGroup(
+            columns=columns,
+            chunks=group.chunks,
+            row_count=group.row_count,
+            facts=piece.facts,
+            ranges=ranges,
+            bodies=self._read_ahead(each, ranges, pool),
+            check=check,
+        )
+
+    def _read_ahead(
+        self, each: InputFile, ranges: Sequence[tuple[int, int]], pool: ThreadPoolExecutor
+    ) -> Iterator[Iterator[bytes]]:
+        """Begin to read some ranges; return the pieces of each."""
+        cut = [list(_cut_range(start, end)) for start, end in ranges]
+        todo = chain.from_iterable(cut)
+        waiting = deque(pool.submit(self._read, each, *piece) for piece in islice(todo, _PIECES_AHEAD))
+
+        def read(count: int) -> Iterator[bytes]:
+            for _ in range(count):
+                body = waiting.popleft().result()
+                waiting.extend(pool.submit(self._read, each, *piece) for piece in islice(todo, 1))
+                yield body
+
+        return (read(len(pieces)) for pieces in cut)
+
+    def _read_pieces(self, each: InputFile, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+        for start, end in ranges:
+            for piece in _cut_range(start, end):
+                yield self._read(each, *piece)
+
+    def _read(self, each: InputFile, start: int, end: int) -> bytes:
+        """Return bytes of a file. Raises NotFound, CorruptLog, Unavailable."""
+        if isinstance(each.source, Path):
+            with each.source.open("rb") as file:
+                body = os.pread(file.fileno(), end - start, start)
+        elif each.source is not None:
+            body = bytes(memoryview(each.source)[start:end])
+        else:
+            with self._explaining(each.marker):
+                body = self._store.get_range(each.marker.path, start=start, length=end - start).body
+        if len(body) != end - start:
+            raise unreadable(each.marker, DamagedFile(f"it ends before byte {end}, which its footer names"))
+        return body
 
     def unite_columns(self) -> dict[str, str]:
         """Return those columns of the schema that a file has, with the types to be written, in the schema's order.
@@ -190,15 +408,16 @@ class DataFiles:
         found: set[str] = set()
         others: list[tuple[InputFile, str, str]] = []
         spelling = {name.lower(): name for name in schema}
-        for each in self.files:
+        for place, each in enumerate(self.files):
             types = each.types
             if types is None:
+                each = self._fetch_whole(place)  # noqa: PLW2901 - the same with its content
                 with self._open_engine() as engine:
                     types = describe_columns(engine, each.make_file(self._folder))
             for name, sql_type in types.items():
                 known_name = spelling.get(name.lower())
                 if known_name is None:
-                    others.append((each, name, sql_type))
+                    others.append((self._fetch_whole(place), name, sql_type))
                 elif known_name != name or not is_read_as(sql_type, schema[name]):
                     raise SchemaConflict(
                         f"table {paths.name}: column {name!r} is {sql_type} in data file {each.marker.path}, "
@@ -214,7 +433,7 @@ class DataFiles:
                     require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
         return {name: sql_type for name, sql_type in schema.items() if name in found}
 
-    def read_sorted(self, columns: Mapping[str, str]) -> Iterator[pa.Table]:
+    def read_sorted(self, columns: Mapping[str, str]) -> Generator[pa.Table, None, None]:
         """Yield the rows with these columns and types, sorted as the table is, nulls last.
 
         Raises:

@@ -10,7 +10,8 @@ its group ends the unit: nothing is committed then.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,8 @@ from icedb_engine.sql.columns import ROWS_VIEW
 from icedb_engine.sql.process import QueryProblem, QueryTooLarge, SqlLimits, SqlProcess
 from icedb_engine.units.read_unit import closing_rows, read_files
 from icedb_engine.units.work import DataFile, MergeUnit, ReadUnit
-from icedb_engine.writing.part_files import FileKind, PartFileWriter, PartLayout
+from icedb_engine.writing.part_files import CopiedGroup, FileKind, PartFileWriter, PartLayout, SortedRun
+from icedb_engine.writing.row_groups import PieceMaker, Run, min_rows, plan_runs
 
 FETCHED_SHARE: Final = 8
 """A group of small files of up to memory / this together is fetched into memory, every other one to disk."""
@@ -95,15 +97,40 @@ def _merge(unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> 
     limits = replace(unit.engine, memory_bytes=engine_bytes)
     is_small = unit.group.size_bytes <= memory_bytes // FETCHED_SHARE
     is_small = is_small and all(marker.size_bytes <= SMALL_FILE_BYTES for marker in unit.group.inputs)
+    row_group_rows = unit.config.row_group_rows
+    few_rows = min_rows(row_group_rows)
     inputs = DataFiles(unit, scratch / "in", partial(open_engine, limits, scratch))
-    inputs.fetch(store, in_memory=is_small)
+    inputs.fetch(store, in_memory=is_small, few_rows=few_rows)
     columns = inputs.unite_columns()
     writer = _make_writer(unit, columns, store, clock, scratch=scratch)
-    outputs = writer.write_partition(inputs.read_sorted(columns))
+    maker = PieceMaker(columns, writer.layout.sort_columns, writer.layout.stats_columns)
+    runs = plan_runs(inputs.make_pieces(maker, few_rows=few_rows), row_group_rows=row_group_rows)
+    with (
+        ThreadPoolExecutor(unit.engine.transfer_count, thread_name_prefix="icedb-copy") as pool,
+        closing(_write_runs(inputs, runs, columns, pool)) as pieces,
+    ):
+        outputs = writer.write_partition(pieces)
     before = [read_contents(each.read_footer(), each.marker, unit.schema) for each in inputs.files]
     after = [read_contents(writer.footers[each.path], each, unit.schema) for each in outputs]
-    contents = compare_contents(before, after, unit.schema)
-    return MergedGroup(unit.group, outputs, inputs.row_count, contents=contents)
+    return MergedGroup(
+        unit.group,
+        outputs,
+        inputs.row_count,
+        contents=compare_contents(before, after, unit.schema),
+        copied_bytes=sum(run.size_bytes for run in runs if run.is_copied),
+        rows_decoded=sum(run.row_count for run in runs if not run.is_copied),
+    )
+
+
+def _write_runs(
+    inputs: DataFiles, runs: Iterable[Run], columns: Mapping[str, str], pool: ThreadPoolExecutor
+) -> Generator[SortedRun | CopiedGroup, None, None]:
+    for run in runs:
+        if run.is_copied:
+            yield inputs.copy(run.pieces[0], columns, pool)
+        else:
+            with inputs.part(run.pieces) as part, closing(part.read_sorted(columns)) as tables:
+                yield SortedRun(run.row_count, tables)
 
 
 def _make_writer(

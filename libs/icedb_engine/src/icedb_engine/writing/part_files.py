@@ -11,15 +11,17 @@ certain is left out. Their form is :mod:`icedb_log.table.column_bounds`.
 """
 
 import contextlib
+import functools
 import json
+import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from io import BufferedWriter
 from itertools import pairwise
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, Literal, TypeVar
@@ -36,9 +38,12 @@ from icedb_log.parquet.footer import TAIL_BYTES
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.column_bounds import encode_bounds
 
+from icedb_engine.arrow_types import make_schema
 from icedb_engine.reading.types import EXACT_DOUBLE_MAX
 from icedb_engine.units.work import Unit
-from icedb_engine.writing.parquet_join import MAGIC, FooterJoiner
+from icedb_engine.writing.parquet_join import MAGIC, MAX_GROUPS, FooterJoiner, SourceChunk, parse_file
+from icedb_engine.writing.row_groups import CopyFacts, min_rows
+from icedb_engine.writing.sort_keys import Key, Tuples, encode_order, make_key, read_tuples
 
 FILE_FORMAT: Final = "1"
 FileKind = Literal["flush", "merge", "delete", "rewrite"]
@@ -130,6 +135,15 @@ class StatsCollector:
             if extremes["min"].is_valid:
                 bounds += [extremes["min"].as_py(), extremes["max"].as_py()]
 
+    def add_known(self, facts: CopyFacts) -> None:
+        """Take rows into account that are not decoded."""
+        self._inexact.update(facts.inexact)
+        for column, bounds in self._bounds.items():
+            low, high, null_count = facts.stats[column]
+            self._null_counts[column] += null_count
+            if low is not None:
+                bounds += [low, high]
+
     def finish(self) -> dict[str, ColumnStats]:
         """Return the statistics of everything that was added."""
         return {
@@ -158,6 +172,42 @@ MAX_DISTINCT_SHARE: Final = 0.5
 """A column of which a larger share of the sample is distinct gets no dictionary."""
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedGroup:
+    """A row group of a data file that is taken over as bytes.
+
+    Attributes:
+        columns: Columns of the file that is written, with types: those that the row group lacks are null in it.
+        chunks: Its columns, as they lie in the data file.
+        row_count: Its rows.
+        facts: What is known of them.
+        ranges: Where the bytes are that are read: chunks that follow each other together, in the order of ``columns``.
+        bodies: The bytes of each range, in pieces. Once.
+        check: Sees that chunks are, where they lie now in a file, what they were; raises what it means if not.
+    """
+
+    columns: Mapping[str, str]
+    chunks: Mapping[str, SourceChunk]
+    row_count: int
+    facts: CopyFacts
+    ranges: Sequence[tuple[int, int]]
+    bodies: Iterator[Iterator[bytes]]
+    check: Callable[[mmap, Mapping[str, SourceChunk]], None]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that are copied."""
+        return sum(end - start for start, end in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRun:
+    """Rows that come sorted: how many, and themselves."""
+
+    row_count: int
+    tables: Iterable[pa.Table]
+
+
 class PartEncoder:
     """Writes one Parquet file. Row groups may be encoded side by side; appending them follows one after the other.
 
@@ -166,7 +216,6 @@ class PartEncoder:
         row_count: Rows appended so far.
         size_bytes: Bytes written so far.
         stats: Statistics of the rows.
-        footer: What :meth:`close` wrote last, without its length and the magic bytes.
     """
 
     def __init__(self, path: Path, layout: PartLayout) -> None:
@@ -174,11 +223,12 @@ class PartEncoder:
         self.row_count = 0
         self.size_bytes = 0
         self.stats = StatsCollector(layout.stats_columns)
-        self.footer = b""
-        self._sort_columns = layout.sort_columns
+        self._sort = layout.sort_columns
+        self._order: list[Tuples | None] = []
+        self._last_key: Key | None = None
         self._options: dict[str, Any] = {}
         self._has_chosen = Event()
-        self._joiner = FooterJoiner()
+        self._joiner = FooterJoiner(self._sort)
         self._sink: BufferedWriter | None = None
 
     def write_group(self, rows: pa.Table) -> None:
@@ -208,22 +258,75 @@ class PartEncoder:
 
     def append_group(self, rows: pa.Table, encoded: pa.Buffer) -> None:
         """Append a row group after those before it."""
+        sink = self._open()
+        self.stats.add(rows)
+        body = self._joiner.add(encoded, place=self.size_bytes)
+        self._note_order(read_tuples(rows, self._sort))
+        self.row_count += rows.num_rows
+        self.size_bytes += sink.write(body)
+
+    def copy_group(self, group: CopiedGroup) -> None:
+        """Append a row group of another file as it is; its bytes are compared with their checksums where they lie now.
+
+        Raises:
+            CorruptLog: They are not those of the pages of which the footer of the other file speaks.
+            NotFound, Unavailable: They cannot be read.
+        """
+        sink = self._open()
+        lacking = {name: kind for name, kind in group.columns.items() if name not in group.chunks}
+        nulls, null_bytes = _encode_nulls(lacking, group.row_count) if lacking else ({}, memoryview(b""))
+        if not self._joiner.has_base:
+            self._joiner.set_base(parse_file(_encode(make_schema(group.columns).empty_table())))
+        starts = {start for start, _ in group.ranges}
+        moved: dict[str, SourceChunk] = {}
+        for name in group.columns:
+            chunk = group.chunks.get(name) or nulls[name]
+            moved[name] = chunk.move(self.size_bytes)
+            if name in nulls:
+                sink.write(null_bytes[chunk.start : chunk.end])
+            elif chunk.start in starts:
+                for piece in next(group.bodies):
+                    sink.write(piece)
+            self.size_bytes += chunk.stored_bytes
+        sink.flush()
+        with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as body:
+            group.check(body, {name: moved[name] for name in group.chunks})
+        self._joiner.add_group(list(moved.values()), row_count=group.row_count)
+        self._note_order(group.facts.tuples)
+        self.stats.add_known(group.facts)
+        self.row_count += group.row_count
+
+    def _open(self) -> BufferedWriter:
         if self._sink is None:
             self._sink = self.path.open("wb")
             self.size_bytes += self._sink.write(MAGIC)
-        self.stats.add(rows)
-        body = self._joiner.add(encoded, row_count=rows.num_rows, place=self.size_bytes)
-        self.row_count += rows.num_rows
-        self.size_bytes += self._sink.write(body)
+        return self._sink
+
+    def _note_order(self, tuples: Tuples | None) -> None:
+        """Take the first and last tuple of a row group into the footer, if it is where it belongs."""
+        if tuples is not None:
+            low, high = map(make_key, tuples)
+            if high < low or (self._last_key is not None and low < self._last_key):
+                raise InvariantViolated(f"{self.path}: rows that are not in the table's order")
+            self._last_key = high
+        self._order.append(tuples)
 
     def close(self, footer: dict[str, str]) -> None:
         """Write the footer."""
         if self._sink is None:
             raise InvariantViolated(f"{self.path}: a data file without rows")
-        end = self._joiner.make_footer(footer)
-        self.footer = end[:-TAIL_BYTES]
-        self.size_bytes += self._sink.write(end)
+        self.size_bytes += self._sink.write(
+            self._joiner.make_footer({**footer, **encode_order(self._sort, self._order)})
+        )
         self._sink.close()
+
+    def read_footer(self) -> bytes:
+        """Return the footer of the closed file as it is on disk, without its length and the magic bytes."""
+        with self.path.open("rb") as file:
+            file.seek(-TAIL_BYTES, os.SEEK_END)
+            length = int.from_bytes(file.read(4), "little")
+            file.seek(-TAIL_BYTES - length, os.SEEK_END)
+            return file.read(length)
 
     def abandon(self) -> None:
         """Let go of the file without finishing it. Idempotent, and harmless after :meth:`close`."""
@@ -233,8 +336,6 @@ class PartEncoder:
 
     def _choose(self, rows: pa.Table) -> None:
         """Choose the encodings of all row groups by the first one."""
-        numbers = {name: number for number, name in enumerate(rows.column_names)}
-        sorting = [pq.SortingColumn(numbers[name], nulls_first=False) for name in self._sort_columns]
         self._options = {
             "compression": "zstd",
             "compression_level": COMPRESSION_LEVEL,
@@ -242,8 +343,29 @@ class PartEncoder:
             "store_schema": False,
             "write_statistics": True,
             "write_page_checksum": True,
-            "sorting_columns": sorting or None,
         }
+
+
+def _encode(rows: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        rows, sink, row_group_size=max(1, rows.num_rows), store_schema=False, compression="zstd",
+        compression_level=COMPRESSION_LEVEL, use_dictionary=False, write_page_checksum=True,
+    )  # fmt: skip
+    return sink.getvalue()
+
+
+@functools.lru_cache(maxsize=4)
+def _encode_null_columns(columns: tuple[tuple[str, str], ...], row_count: int) -> tuple[dict[str, SourceChunk], Any]:
+    schema = make_schema(dict(columns))
+    body = _encode(pa.table([pa.nulls(row_count, each.type) for each in schema], schema=schema))
+    return dict(parse_file(body).groups[0].chunks), body
+
+
+def _encode_nulls(columns: Mapping[str, str], row_count: int) -> tuple[dict[str, SourceChunk], memoryview]:
+    """Return columns of nothing but NULL as a file has them, and the bytes of that."""
+    chunks, body = _encode_null_columns(tuple(columns.items()), row_count)
+    return chunks, memoryview(body)
 
 
 def find_dictionary_columns(rows: pa.Table) -> list[str]:
@@ -263,7 +385,7 @@ ORDINAL: Final = "__ordinal"
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """A row group ends early above this size in memory: rows may be wide."""
 
-_Piece = TypeVar("_Piece", pa.RecordBatch, pa.Table)
+_Piece = TypeVar("_Piece")
 
 
 def cut_by_ordinal(chunk: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -287,12 +409,13 @@ class PartFileWriter:
         folder: Where they lie until they are uploaded.
 
     Attributes:
+        layout: How they look.
         footers: The footer of each file that :meth:`write_partition` uploaded, by its key.
     """
 
     def __init__(self, layout: PartLayout, store: ObjectStore, *, clock: Clock, folder: Path) -> None:
         self._store = store
-        self._layout = layout
+        self.layout = layout
         self._clock = clock
         self._folder = folder
         self._limits = layout.unit.engine
@@ -304,6 +427,7 @@ class PartFileWriter:
         self._markers: list[FileMarker] = []
         self._file: _OpenFile | None = None
         self._opened: list[_OpenFile] = []
+        self._group_rows = layout.unit.config.row_group_rows
         self._ordinal = -1
         self.footers: dict[str, bytes] = {}
         self._keeps_footers = False
@@ -318,10 +442,49 @@ class PartFileWriter:
         """
         return self._write(chunks, self._write_chunk)
 
-    def write_partition(self, tables: Iterable[pa.Table]) -> tuple[FileMarker, ...]:
+    def write_partition(self, pieces: Iterable[pa.Table | SortedRun | CopiedGroup]) -> tuple[FileMarker, ...]:
         """Write the rows of the only partition, which come without an ordinal. As :meth:`write_all`."""
         self._keeps_footers = True
-        return self._write(tables, partial(self._write_rows, 0))
+        return self._write(pieces, self._write_piece)
+
+    def _write_piece(self, piece: pa.Table | SortedRun | CopiedGroup) -> None:
+        if isinstance(piece, CopiedGroup):
+            self._copy_group(piece)
+        elif isinstance(piece, SortedRun):
+            self._write_run(piece)
+        else:
+            self._write_rows(0, piece)
+
+    def _write_run(self, run: SortedRun) -> None:
+        """Write sorted rows, in row groups of about one size if the last one would be small."""
+        most = self.layout.unit.config.row_group_rows
+        row_count = run.row_count + (0 if self._file is None else self._file.waiting_rows)
+        if row_count > most and 0 < row_count % most < min_rows(most):
+            self._set_group_rows(-(-row_count // -(-row_count // most)))
+        for rows in run.tables:
+            self._write_rows(0, rows)
+        self._set_group_rows(most)
+
+    def _set_group_rows(self, row_count: int) -> None:
+        self._group_rows = row_count
+        if self._file is not None:
+            self._file.row_group_rows = row_count
+
+    def _copy_group(self, group: CopiedGroup) -> None:
+        """Have a row group copied after what waits, and end the file if that makes it large enough."""
+        self._ordinal = 0
+        file = self._open_file()
+        if file.waiting_rows:
+            self._encoding.append(file.encode_group(self._encoders))
+        self._encoding.append(file.copy_group(group, self._encoders))
+        self._end_large_file(file)
+
+    def _open_file(self) -> "_OpenFile":
+        if self._file is None:
+            path = self._folder / f"{self._clock.new_id()}.parquet"
+            self._file = _OpenFile(PartEncoder(path, self.layout), self._group_rows)
+            self._opened.append(self._file)
+        return self._file
 
     def _write(self, pieces: Iterable[_Piece], write: Callable[[_Piece], None]) -> tuple[FileMarker, ...]:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -346,20 +509,16 @@ class PartFileWriter:
             self._close_file()
             self._ordinal = ordinal
         while rows.num_rows:
-            if self._file is None:
-                path = self._folder / f"{self._clock.new_id()}.parquet"
-                self._file = _OpenFile(PartEncoder(path, self._layout), self._layout.unit.config.row_group_rows)
-                self._opened.append(self._file)
-            taken = self._file.add(rows)
-            rows = rows.slice(taken)
-            if self._file.is_group_full:
-                self._encode_group(self._file)
+            file = self._open_file()
+            rows = rows.slice(file.add(rows))
+            if file.is_group_full:
+                self._encoding.append(file.encode_group(self._encoders))
+                self._end_large_file(file)
 
-    def _encode_group(self, file: "_OpenFile") -> None:
-        """Have a row group encoded, and end the file if that makes it large enough."""
-        self._encoding.append(file.encode_group(self._encoders))
+    def _end_large_file(self, file: "_OpenFile") -> None:
         # No file is larger than its rows in memory: only then is it worth to wait for its size.
-        if file.memory_bytes >= self._split_bytes and file.read_size_bytes() >= self._split_bytes:
+        is_large = file.memory_bytes >= self._split_bytes and file.read_size_bytes() >= self._split_bytes
+        if is_large or file.group_count >= MAX_GROUPS:
             self._close_file()
         self._hold_back()
 
@@ -372,7 +531,7 @@ class PartFileWriter:
         if self._file is None:
             return
         file, self._file = self._file, None
-        partition, footer = self._layout.partitions[self._ordinal], self._layout.make_footer(self._ordinal)
+        partition, footer = self.layout.partitions[self._ordinal], self.layout.make_footer(self._ordinal)
         last_group = file.encode_group(self._encoders)
 
         def close() -> Future[FileMarker]:
@@ -391,16 +550,16 @@ class PartFileWriter:
             self._markers.append(self._closing.popleft().result().result())
 
     def _upload(self, file: PartEncoder, partition: str) -> FileMarker:
-        key = self._layout.unit.paths.data_key(partition=partition, file_id=file.path.stem)
+        key = self.layout.unit.paths.data_key(partition=partition, file_id=file.path.stem)
         size_bytes = file.path.stat().st_size
+        if self._keeps_footers:
+            self.footers[key] = file.read_footer()
         self._store.upload(key, file.path)
         file.path.unlink()
-        if self._keeps_footers:
-            self.footers[key] = file.footer
         return FileMarker(
             path=key,
             size_bytes=size_bytes,
-            created_ms=self._layout.unit.time_ms,
+            created_ms=self.layout.unit.time_ms,
             row_count=file.row_count,
             stats=file.stats.finish(),
             inexact=file.stats.inexact,
@@ -412,41 +571,59 @@ class _OpenFile:
 
     def __init__(self, encoder: PartEncoder, row_group_rows: int) -> None:
         self.encoder = encoder
+        self.row_group_rows = row_group_rows
         self.memory_bytes = 0
-        self._row_group_rows = row_group_rows
+        self.group_count = 0
+        self.waiting_rows = 0
         self._waiting: list[pa.Table] = []
-        self._waiting_rows = 0
         self._waiting_bytes = 0
+        self._has_encoded = False
         self._before: Future[None] | None = None
 
     @property
     def is_group_full(self) -> bool:
         """Whether the row group takes no more rows."""
-        return self._waiting_rows == self._row_group_rows or self._waiting_bytes >= ROW_GROUP_BYTES
+        return self.waiting_rows >= self.row_group_rows or self._waiting_bytes >= ROW_GROUP_BYTES
 
     def add(self, rows: pa.Table) -> int:
         """Take rows up to the end of the row group; return how many."""
-        taken = rows.slice(0, self._row_group_rows - self._waiting_rows)
+        taken = rows.slice(0, self.row_group_rows - self.waiting_rows)
         self._waiting.append(taken)
-        self._waiting_rows += taken.num_rows
+        self.waiting_rows += taken.num_rows
         self._waiting_bytes += taken.nbytes
         return int(taken.num_rows)
 
     def encode_group(self, pool: ThreadPoolExecutor) -> Future[None]:
         """Have what waits encoded, after the row group before it."""
-        waiting, before = self._waiting, self._before
+        waiting, before, is_first = self._waiting, self._before, not self._has_encoded
 
         def encode() -> None:
             rows = pa.concat_tables(waiting) if waiting else None
-            encoded = None if rows is None else self.encoder.encode_group(rows, is_first=before is None)
+            encoded = None if rows is None else self.encoder.encode_group(rows, is_first=is_first)
             if before is not None:
                 before.result()  # it was queued earlier, so it has begun at least: no deadlock
             if encoded is not None:
                 self.encoder.append_group(rows, encoded)
 
         self.memory_bytes += self._waiting_bytes
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        self.group_count += bool(waiting)
+        self._has_encoded = self._has_encoded or bool(waiting)
+        self._waiting, self.waiting_rows, self._waiting_bytes = [], 0, 0
         self._before = pool.submit(encode)
+        return self._before
+
+    def copy_group(self, group: CopiedGroup, pool: ThreadPoolExecutor) -> Future[None]:
+        """Have a row group copied, after the one before it."""
+        before = self._before
+
+        def copy() -> None:
+            if before is not None:
+                before.result()  # as above
+            self.encoder.copy_group(group)
+
+        self.memory_bytes += group.size_bytes
+        self.group_count += 1
+        self._before = pool.submit(copy)
         return self._before
 
     def read_size_bytes(self) -> int:

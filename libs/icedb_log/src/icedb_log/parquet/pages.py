@@ -38,6 +38,7 @@ class Page:
 
     Attributes:
         kind: :data:`DATA_PAGE`, :data:`DICTIONARY_PAGE`, or another one.
+        place: Where its header begins.
         start: Where its bytes begin, behind the header.
         end: Where they end.
         size_bytes: Their length without compression.
@@ -46,6 +47,7 @@ class Page:
     """
 
     kind: int
+    place: int
     start: int
     end: int
     size_bytes: int
@@ -105,7 +107,20 @@ def read_chunks(body: bytes | mmap) -> Iterator[ColumnChunk]:
         raise DamagedFile(f"its footer is damaged: {error}") from error
 
 
-def read_pages(body: bytes | mmap, chunk: ColumnChunk) -> Iterator[Page]:
+class ChunkPlace(Protocol):
+    """Where the pages of a column chunk are, and what is said of them: as :class:`ColumnChunk`."""
+
+    @property
+    def start(self) -> int: ...  # noqa: D102 - as there
+    @property
+    def end(self) -> int: ...  # noqa: D102
+    @property
+    def value_count(self) -> int: ...  # noqa: D102
+    @property
+    def codec(self) -> int: ...  # noqa: D102
+
+
+def read_pages(body: bytes | mmap, chunk: ChunkPlace) -> Iterator[Page]:
     """Yield the pages of a column chunk. Raises ThriftError: one does not say how large it is."""
     place = chunk.start
     while place < chunk.end:
@@ -114,9 +129,9 @@ def read_pages(body: bytes | mmap, chunk: ColumnChunk) -> Iterator[Page]:
         size_bytes, stored_bytes = found.get(_SIZE_BYTES, -1), found.get(_STORED_BYTES, -1)
         if size_bytes < 0 or stored_bytes < 0:
             raise ThriftError("a page does not say how large it is")
-        start, place = reader.position, reader.position + stored_bytes
+        head, start, place = place, reader.position, reader.position + stored_bytes
         value_count = next((found[number].get(1, 0) for number in _DETAILS if number in found), 0)
-        yield Page(found.get(_KIND, -1), start, place, size_bytes, value_count, found.get(_CRC))
+        yield Page(found.get(_KIND, -1), head, start, place, size_bytes, value_count, found.get(_CRC))
 
 
 def check_page_sums(body: bytes | mmap, *, unpack: Unpack | None = None) -> tuple[int, int]:
@@ -134,20 +149,31 @@ def check_page_sums(body: bytes | mmap, *, unpack: Unpack | None = None) -> tupl
     """
     pages = unsummed = 0
     for number, chunk in enumerate(read_chunks(body)):
-        values = 0
         try:
-            for page in read_pages(body, chunk):
-                pages += 1
-                unsummed += page.crc is None
-                values += page.value_count if page.kind in (DATA_PAGE, DATA_PAGE_2) else 0
-                problem = _find_problem(body, chunk, page, unpack)
-                if problem:
-                    raise DamagedFile(f"the page at byte {page.start} {problem}")
-            if chunk.end and values != chunk.value_count:
-                raise DamagedFile(f"its pages have {values} values, its footer says {chunk.value_count}")
-        except (ThriftError, DamagedFile) as error:
+            found = check_chunk(body, chunk, unpack=unpack)
+        except DamagedFile as error:
             raise DamagedFile(f"column {chunk.column!r} (chunk {number}): {error}") from error
+        pages += len(found)
+        unsummed += sum(page.crc is None for page in found)
     return pages, unsummed
+
+
+def check_chunk(body: bytes | mmap, chunk: ChunkPlace, *, unpack: Unpack | None = None) -> list[Page]:
+    """Do the same with one column chunk; return its pages. Raises DamagedFile."""
+    pages: list[Page] = []
+    values = 0
+    try:
+        for page in read_pages(body, chunk):
+            pages.append(page)
+            values += page.value_count if page.kind in (DATA_PAGE, DATA_PAGE_2) else 0
+            problem = _find_problem(body, chunk, page, unpack)
+            if problem:
+                raise DamagedFile(f"the page at byte {page.start} {problem}")
+    except ThriftError as error:
+        raise DamagedFile(str(error)) from error
+    if chunk.end and values != chunk.value_count:
+        raise DamagedFile(f"its pages have {values} values, its footer says {chunk.value_count}")
+    return pages
 
 
 def check_file_sums(path: Path, *, unpack: Unpack | None = None) -> tuple[int, int]:
@@ -159,7 +185,7 @@ def check_file_sums(path: Path, *, unpack: Unpack | None = None) -> tuple[int, i
             return check_page_sums(body, unpack=unpack)
 
 
-def _find_problem(body: bytes | mmap, chunk: ColumnChunk, page: Page, unpack: Unpack | None) -> str | None:
+def _find_problem(body: bytes | mmap, chunk: ChunkPlace, page: Page, unpack: Unpack | None) -> str | None:
     if page.end > chunk.end:
         return "is longer than its column"
     if page.crc is not None:

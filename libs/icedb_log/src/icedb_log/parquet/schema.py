@@ -10,7 +10,7 @@ from typing import Any, Final
 from icedb_log.parquet.thrift import STRUCT, Shape, ThriftError, ThriftReader, each, struct
 
 # Field numbers and values are those of parquet.thrift (parquet-format 2.11).
-_PHYSICAL: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+PHYSICAL: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _LOGICAL: Final = {
     1: "STRING", 2: "MAP", 3: "LIST", 4: "ENUM", 5: "DECIMAL", 6: "DATE", 7: "TIME", 8: "TIMESTAMP", 10: "INT",
     11: "NULL", 12: "JSON", 13: "BSON", 14: "UUID", 15: "FLOAT16", 16: "VARIANT", 17: "GEOMETRY", 18: "GEOGRAPHY",
@@ -173,7 +173,7 @@ def _name_physical(element: dict[int, Any]) -> str:
     number = element.get(_TYPE)
     if number is None:
         return ""
-    return _PHYSICAL[number] if 0 <= number < len(_PHYSICAL) else f"physical type {number}"
+    return PHYSICAL[number] if 0 <= number < len(PHYSICAL) else f"physical type {number}"
 
 
 def _name_logical(element: dict[int, Any]) -> str:

@@ -106,6 +106,10 @@ class ThriftReader:
         self.skip(kind)
         return start
 
+    def cut(self, start: int) -> bytes:
+        """Return the bytes from a place up to the next value."""
+        return self._data[start : self.position]
+
     def skip(self, kind: int, *, depth: int = 0) -> None:
         """Pass over the value of a field."""
         if kind not in (TRUE, FALSE):

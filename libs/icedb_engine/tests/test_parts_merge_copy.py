@@ -1,0 +1,387 @@
+"""Row groups that a merge takes over as bytes: the same rows, order and statistics as if they had been decoded."""
+
+import io
+import json
+import math
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from icedb_engine.arrow_types import make_schema
+from icedb_engine.units.merge_unit import merge_unit
+from icedb_engine.units.work import MergeUnit, Unit
+from icedb_engine.writing.part_files import PartEncoder, PartLayout
+from icedb_engine.writing.row_groups import PieceMaker
+from icedb_log.errors import CorruptLog, SchemaConflict
+from icedb_log.jobs import MergeGroup
+from icedb_log.model import FileMarker
+from icedb_log.parquet.pages import check_page_sums
+
+COLUMNS = {"s": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "t": "TIMESTAMP", "d": "DATE", "b": "BOOLEAN", "id": "BIGINT"}
+EPOCH = datetime(2025, 6, 1)
+VALUES = {
+    "s": st.sampled_from(["", "a", "ab", "é", "\U0001f600", "￿", "x" * 70, "x" * 69 + "y", "y" * 300]),
+    "i": st.sampled_from([-(2**63), -1, 0, 1, 2**62, 2**63 - 1]),
+    "f": st.sampled_from([-math.inf, -1.5, -0.0, 0.0, 1e-300, 2.0, math.inf, math.nan]),
+    "t": st.integers(-3, 9).map(lambda n: EPOCH + timedelta(microseconds=n)),
+    "d": st.integers(-3, 9).map(lambda n: date(1970, 1, 1) + timedelta(days=n)),
+    "b": st.booleans(),
+}
+GROUP_ROWS = 8
+
+
+class Files:
+    """Makes data files as a flush does, with small row groups."""
+
+    def __init__(self, make_table, *, sort, **config):
+        self.table = make_table(sort=sort, **config)
+        self.table.config = self.table.config.model_copy(update={"row_group_rows": GROUP_ROWS})
+        self.count = 0
+
+    def put(self, rows: pa.Table, scratch) -> FileMarker:
+        """Sort rows and write them as a data file."""
+        self.count += 1
+        types = {name: COLUMNS[name] for name in rows.column_names}
+        unit = self.table.unit(Unit, schema=types)
+        layout = PartLayout(unit, types, ("",))
+        order = ", ".join(f'"{name}" NULLS LAST' for name in layout.sort_columns)
+        with duckdb.connect() as engine:
+            engine.register("rows", rows)
+            found = engine.execute(f"SELECT * FROM rows {order and 'ORDER BY '}{order}").to_arrow_table()
+        encoder = PartEncoder(scratch / "next.parquet", layout)
+        for first in range(0, found.num_rows, GROUP_ROWS):
+            encoder.write_group(found.slice(first, GROUP_ROWS).combine_chunks())
+        encoder.close(layout.make_footer(0))
+        key = self.table.paths.data_key(partition="", file_id=f"{self.count:04d}")
+        self.table.store.upload(key, encoder.path)
+        size = encoder.path.stat().st_size
+        return FileMarker(key, size, 0, row_count=found.num_rows, stats=encoder.stats.finish())
+
+    def merge(self, *inputs, schema=COLUMNS):
+        """Merge, and see that nothing was lost, moved out of order or said wrongly."""
+        merged = self.table.merge(*inputs, schema=schema)
+        for marker in merged.outputs:
+            check_file(self.table, marker)
+        return merged
+
+
+def check_file(table, marker):
+    body = table.store.get(marker.path).body
+    check_page_sums(body)
+    rows = pq.ParquetFile(io.BytesIO(body)).read()
+    assert rows.num_rows == marker.row_count
+    sort = [name for name in table.config.sort if name in rows.column_names]
+    if not sort:
+        return
+    order = ", ".join(f'"{name}" NULLS LAST' for name in sort)
+    with duckdb.connect() as engine:
+        engine.register("rows", rows.select(sort))
+        assert keys(rows.select(sort)) == keys(engine.execute(f"SELECT * FROM rows ORDER BY {order}").to_arrow_table())
+
+
+def keys(rows: pa.Table) -> list[tuple]:
+    return [tuple("nan" if value != value else value for value in row.values()) for row in rows.to_pylist()]
+
+
+def make_rows(rows: list[dict], first_id: int) -> pa.Table:
+    schema = make_schema(COLUMNS)
+    columns = [pa.array([row.get(name) for row in rows], schema.field(name).type) for name in VALUES]
+    return pa.table([*columns, pa.array(range(first_id, first_id + len(rows)), pa.int64())], schema=schema)
+
+
+row = st.fixed_dictionaries({name: st.none() | values for name, values in VALUES.items()})
+some_files = st.lists(
+    st.tuples(st.lists(row, min_size=1, max_size=24), st.sets(st.sampled_from(list(VALUES)), max_size=2)),
+    min_size=2,
+    max_size=5,
+)
+sorts = st.permutations(list(VALUES)).flatmap(lambda names: st.integers(0, 3).map(lambda n: tuple(names[:n])))
+
+
+def decoding(patch):
+    make = PieceMaker.make_pieces
+    patch.setattr(PieceMaker, "make_pieces", lambda *told: [replace(piece, facts=None) for piece in make(*told)])
+
+
+@given(files=some_files, sort=sorts)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_merge_that_copies_is_like_one_that_decodes(make_table, tmp_path_factory, files, sort):
+    made = Files(make_table, sort=sort)
+    scratch = tmp_path_factory.mktemp("files")
+    markers, first = [], 0
+    for rows, missing in files:
+        markers.append(made.put(make_rows(rows, first).drop_columns(sorted(missing)), scratch))
+        first += len(rows)
+    schema = {name: kind for name, kind in COLUMNS.items() if any(name not in missing for _, missing in files)}
+    copied = made.merge(*markers, schema=schema)
+    with pytest.MonkeyPatch.context() as patch:
+        decoding(patch)
+        decoded = made.merge(*markers, schema=schema)
+    assert decoded.copied_bytes == 0
+    assert [(each.row_count, dict(each.stats), each.inexact) for each in copied.outputs] == [
+        (each.row_count, dict(each.stats), each.inexact) for each in decoded.outputs
+    ]
+    assert copied.contents.differences == ()
+
+
+def in_order(count: int, size: int, *, offset=0) -> list[pa.Table]:
+    return [
+        make_rows([{"i": offset + number * size + n, "s": f"v{n % 3}", "f": n / 4} for n in range(size)], number * size)
+        for number in range(count)
+    ]
+
+
+def test_files_that_follow_each_other_are_not_decoded(make_table, tmp_path):
+    made = Files(make_table, sort=("i",))
+    markers = [made.put(rows, tmp_path) for rows in in_order(5, 20)]
+    merged = made.merge(*markers[::-1])
+    assert merged.rows_decoded == 0
+    assert merged.copied_bytes > 0
+    (output,) = merged.outputs
+    assert output.stats["i"] == (0, 99, 0)
+    footer = made.table.parquet(output).metadata
+    assert footer.num_row_groups == 15
+    assert {footer.row_group(n).sorting_columns[0].column_index for n in range(15)} == {1}
+    told = json.loads(footer.metadata[b"icedb.order"])
+    assert told["by"] == ["i"]
+    assert told["groups"][0] == [[0], [7]]
+    again = made.merge(output, made.put(in_order(1, 8, offset=200)[0], tmp_path))
+    assert again.rows_decoded == 0, "what was copied once is copied again"
+
+
+def test_only_row_groups_that_overlap_are_decoded(make_table, tmp_path):
+    made = Files(make_table, sort=("i",))
+    first = made.put(in_order(1, 40)[0], tmp_path)
+    late = made.put(make_rows([{"i": 17}, {"i": 21}], 1000), tmp_path)
+    merged = made.merge(first, late)
+    assert merged.rows_decoded == 8 + 2
+
+
+def test_a_tie_of_the_first_column_is_told_apart_by_tuples_alone(make_table, tmp_path):
+    made = Files(make_table, sort=("b", "i"))
+    parts = [[{"b": n > 1, "i": 10 * n + k} for k in range(8)] for n in range(4)]
+    markers = [made.put(make_rows(rows, 8 * n), tmp_path) for n, rows in enumerate(parts)]
+    assert made.merge(*markers).rows_decoded == 0
+    for marker in markers:
+        change_footer(made.table, marker, b"icedb.order", b"icedb.0rder")
+    assert made.merge(*markers).rows_decoded == 32
+
+
+def change_footer(table, marker, before: bytes, after: bytes):
+    body = table.store.get(marker.path).body
+    assert body.count(before) == 1
+    table.store.put(marker.path, body.replace(before, after))
+
+
+def test_small_row_groups_are_put_together_with_their_neighbours(make_table, tmp_path):
+    made = Files(make_table, sort=("i",))
+    rows = in_order(1, 24)[0]
+    big, rest = made.put(rows.slice(0, 16), tmp_path), made.put(rows.slice(23, 1), tmp_path)
+    merged = made.merge(big, rest)
+    assert merged.rows_decoded == 9
+    footer = made.table.parquet(merged.outputs[0]).metadata
+    assert [footer.row_group(n).num_rows for n in range(3)] == [8, 5, 4]
+
+
+def test_a_table_without_order_is_copied(make_table, tmp_path):
+    made = Files(make_table, sort=())
+    markers = [made.put(rows, tmp_path) for rows in in_order(3, 20)]
+    assert made.merge(*markers).rows_decoded == 0
+
+
+def test_columns_that_an_input_lacks_are_null_without_decoding(make_table, tmp_path):
+    made = Files(make_table, sort=("i",))
+    one, two = in_order(2, 20)
+    markers = [made.put(one.drop_columns(["s", "d"]), tmp_path), made.put(two.drop_columns(["b", "t"]), tmp_path)]
+    merged = made.merge(*markers)
+    assert merged.rows_decoded == 0
+    rows = made.table.parquet(merged.outputs[0]).read()
+    assert [rows[name].null_count for name in ("s", "d", "b", "t")] == [20, 40, 40, 40]
+
+
+def write(rows, **options):
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, row_group_size=GROUP_ROWS, **options)
+    return sink.getvalue()
+
+
+def write_polars(rows, path):
+    pl.from_arrow(rows).write_parquet(path, row_group_size=GROUP_ROWS)
+    return path.read_bytes()
+
+
+def write_duckdb(rows, path):
+    with duckdb.connect() as engine:
+        engine.register("rows", rows)
+        engine.execute(f"COPY rows TO '{path}' (FORMAT parquet)")
+    return path.read_bytes()
+
+
+FOREIGN = {
+    "arrow": lambda rows, _: write(rows),
+    "no dictionary": lambda rows, _: write(rows, use_dictionary=False, compression="snappy"),
+    "v2 pages": lambda rows, _: write(rows, data_page_version="2.0", compression="zstd"),
+    "page index": lambda rows, _: write(rows, write_page_index=True, data_page_size=16),
+    "bloom filter": lambda rows, _: write(rows, bloom_filter_options={"i": {}, "s": {"ndv": 100}}),
+    **{
+        codec: lambda rows, _, codec=codec: write(rows, compression=codec)
+        for codec in ("none", "gzip", "brotli", "lz4")
+    },
+    "delta": lambda rows, _: write(rows, use_dictionary=False, column_encoding={"i": "DELTA_BINARY_PACKED"}),
+    "polars": write_polars,
+    "duckdb": write_duckdb,
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_row_groups_of_other_writers_are_copied_where_there_is_no_order(make_table, tmp_path, name):
+    made = Files(make_table, sort=())
+    rows = make_rows(
+        [{"i": n, "s": f"v{n % 3}" if n % 5 else None, "f": math.nan if n % 7 == 0 else n / 4} for n in range(40)], 0
+    )
+    body = FOREIGN[name](rows, tmp_path / "foreign.parquet")
+    key = made.table.paths.data_key(partition="", file_id="f")
+    made.table.store.put(key, body)
+    foreign = FileMarker(key, len(body), 0, row_count=40)
+    own = made.put(in_order(1, 20)[0].drop_columns(["s"]), tmp_path)
+    merged = made.merge(foreign, own)
+    assert merged.rows_decoded == 0
+    result = made.table.store.get(merged.outputs[0].path).body
+    (tmp_path / "merged.parquet").write_bytes(result)
+    engines = [
+        pl.read_parquet(tmp_path / "merged.parquet").filter(pl.col("i") == 39).height,
+        duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/merged.parquet' WHERE i = 39").fetchone()[0],
+        pq.read_table(tmp_path / "merged.parquet", filters=[("i", "=", 39)]).num_rows,
+    ]
+    assert engines == [1, 1, 1]
+    metadata = pq.read_metadata(tmp_path / "merged.parquet")
+    column = metadata.row_group(0).column(1)
+    assert not column.has_column_index
+    assert not column.has_offset_index
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_rows_of_other_writers_are_sorted_whatever_they_say(make_table, tmp_path, name):
+    """Nobody has looked whether they are sorted: what a writer says of that is not believed."""
+    made = Files(make_table, sort=("i",))
+    rows = make_rows([{"i": 7 * n % 40, "s": "x" * n} for n in range(40)], 0)
+    body = FOREIGN[name](rows, tmp_path / "foreign.parquet")
+    if name == "arrow":
+        body = write(rows, sorting_columns=[pq.SortingColumn(1, nulls_first=False)])
+    key = made.table.paths.data_key(partition="", file_id="f")
+    made.table.store.put(key, body)
+    foreign = FileMarker(key, len(body), 0, row_count=40)
+    merged = made.merge(foreign, made.put(in_order(1, 16, offset=100)[0], tmp_path))
+    assert merged.rows_decoded >= 40
+
+
+def test_types_that_differ_are_decoded(make_table, tmp_path):
+    made = Files(make_table, sort=())
+    rows = in_order(1, 40)[0]
+    narrow = rows.select(["i"]).cast(pa.schema([("i", pa.int32())]))
+    required = rows.select(["i"]).cast(pa.schema([pa.field("i", pa.int64(), nullable=False)]))
+    millis = rows.select(["t"]).cast(pa.schema([("t", pa.timestamp("ms"))]))
+    for number, odd in enumerate((narrow, required, millis)):
+        body = write(odd)
+        key = made.table.paths.data_key(partition="", file_id=f"odd{number}")
+        made.table.store.put(key, body)
+        marker = FileMarker(key, len(body), 0, row_count=40)
+        own = made.put(rows.select(odd.column_names), tmp_path)
+        merged = made.table.merge(marker, own, schema={name: COLUMNS[name] for name in odd.column_names})
+        assert merged.rows_decoded == 40
+
+
+def test_a_column_that_became_wider_is_decoded(make_table, tmp_path):
+    made = Files(make_table, sort=("s",))
+    marker = made.put(in_order(1, 24)[0], tmp_path)
+    merged = made.table.merge(marker, marker, schema={**COLUMNS, "d": "TIMESTAMP"})
+    assert merged.copied_bytes == 0
+
+
+def test_what_log_and_footer_say_differently_is_decoded(make_table, tmp_path):
+    made = Files(make_table, sort=("i",))
+    one, two = (made.put(rows, tmp_path) for rows in in_order(2, 16))
+    assert made.merge(one, two).rows_decoded == 0
+    wrong = replace(one, stats={"i": (0, 14, 0)})
+    assert made.merge(wrong, two).rows_decoded == 32, "nothing is known of where its rows lie"
+    change_footer(made.table, one, b'"groups":[[[0],[7]]', b'"groups":[[[0],[6]]')
+    assert made.merge(one, two).rows_decoded == 32
+
+
+def test_a_long_text_leaves_only_the_strict_order(make_table, tmp_path):
+    made = Files(make_table, sort=("s",))
+    markers = [made.put(make_rows([{"s": c * 300}] * 8, 8 * n), tmp_path) for n, c in enumerate("abc")]
+    merged = made.merge(*markers)
+    assert merged.rows_decoded == 0
+    footer = made.table.parquet(merged.outputs[0]).metadata
+    assert json.loads(footer.metadata[b"icedb.order"])["groups"] == [None] * 3
+
+
+def test_a_merge_that_is_split_has_whole_row_groups(make_table, tmp_path):
+    made = Files(make_table, sort=("i",), target_file_bytes=2048)
+    markers = [made.put(rows, tmp_path) for rows in in_order(6, 16)]
+    merged = made.merge(*markers)
+    assert merged.rows_decoded == 0
+    assert len(merged.outputs) > 1
+    assert [each.stats["i"][0] for each in merged.outputs] == sorted(each.stats["i"][0] for each in merged.outputs)
+    assert sum(each.row_count for each in merged.outputs) == 96
+
+
+def test_damage_in_what_is_copied_halts(make_table, tmp_path):
+    made = Files(make_table, sort=("i",))
+    one, two = (made.put(rows, tmp_path) for rows in in_order(2, 16))
+    body = bytearray(made.table.store.get(one.path).body)
+    chunk = pq.read_metadata(io.BytesIO(body)).row_group(0).column(6)
+    body[chunk.data_page_offset + chunk.total_compressed_size - 3] ^= 1
+    made.table.store.put(one.path, bytes(body))
+    with pytest.raises(CorruptLog, match=one.path):
+        made.merge(one, two)
+
+
+def test_a_damaged_footer_never_makes_other_rows(make_table, tmp_path):
+    """Each byte of a footer flipped: the merge halts, or writes the rows that were there."""
+    made = Files(make_table, sort=("i",))
+    one, two = (made.put(rows.select(["s", "i", "id"]), tmp_path) for rows in in_order(2, 16))
+    body = made.table.store.get(one.path).body
+    length = int.from_bytes(body[-8:-4], "little")
+    columns = {name: COLUMNS[name] for name in ("s", "i", "id")}
+    unit = made.table.unit(MergeUnit, schema=columns, group=MergeGroup("", (one, two)))
+    before = keys(pa.concat_tables([made.table.parquet(each).read() for each in (one, two)]).sort_by("id"))
+    outcomes = {"halted": 0, "differed": 0, "same": 0}
+    for place in range(len(body) - 8 - length, len(body) - 8, 3):
+        flipped = bytearray(body)
+        flipped[place] ^= 1 << place % 7
+        made.table.store.put(one.path, bytes(flipped))
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                only_copied(patch)
+                merged = merge_unit(unit, made.table.store, clock=made.table.clock)
+        except (CorruptLog, SchemaConflict, Decoded):
+            outcomes["halted"] += 1
+            continue
+        after = pa.concat_tables([made.table.parquet(each).read() for each in merged.outputs])
+        if merged.contents.differences or merged.rows_read != 32:
+            outcomes["differed"] += 1
+        else:
+            outcomes["same"] += 1
+            assert keys(after.sort_by("id")) == before, place
+            assert after["i"].to_pylist() == list(range(32)), place
+    assert min(outcomes["halted"], outcomes["same"]) > 10, outcomes
+
+
+class Decoded(Exception):
+    """What cannot be copied is decoded, as ever: not what is looked at here."""
+
+
+def only_copied(patch):
+    def read_sorted(_files, _columns):
+        raise Decoded
+        yield
+
+    patch.setattr("icedb_engine.reading.data_files.DataFiles.read_sorted", read_sorted)
