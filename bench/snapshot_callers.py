@@ -29,6 +29,7 @@ class StubCaller:
         day: A partition.
         max_staleness_ms: ``None``: the server's default.
         is_parsed: Whether the answer is parsed; if not, it is bytes, and the files are counted in the first call only.
+        is_columnar: Whether files are named in record batches.
     """
 
     address: str
@@ -37,6 +38,7 @@ class StubCaller:
     day: str | None = None
     max_staleness_ms: int | None = None
     is_parsed: bool = True
+    is_columnar: bool = False
     _channel: Any = field(default=None, init=False)
     _method: Any = field(default=None, init=False)
     _file_count: int = field(default=-1, init=False)
@@ -55,14 +57,18 @@ class StubCaller:
         if self.is_parsed:
             return len(answer.files)
         if self._file_count < 0:
-            self._file_count = len(pb.GetSnapshotResponse.FromString(answer).files)
+            self._file_count = pb.GetSnapshotResponse.FromString(answer).file_count
         return self._file_count
 
     def ask(self) -> Any:
         """Return an answer: a message, or its bytes."""
         filters = [pb.PartitionFilter(field="d", equals=self.day)] if self.day is not None else []
         request = pb.GetSnapshotRequest(
-            table=TABLE, where=self.where, partition_filters=filters, max_staleness_ms=self.max_staleness_ms
+            table=TABLE,
+            where=self.where,
+            partition_filters=filters,
+            max_staleness_ms=self.max_staleness_ms,
+            columnar=self.is_columnar,
         )
         return self._method(request, timeout=TIMEOUT_S)
 
@@ -73,10 +79,11 @@ class StubCaller:
 
 @dataclass(slots=True)
 class ClientCaller:
-    """``icedb_client``: an answer is an object for each file."""
+    """``icedb_client``: an answer is an object for each file, or a table of Arrow."""
 
     address: str
     name: str = "icedb-client"
+    is_columnar: bool = False
     _client: Any = field(default=None, init=False)
 
     def open(self) -> None:
@@ -85,7 +92,8 @@ class ClientCaller:
 
     def call(self) -> int:
         """Ask."""
-        return len(self._client.snapshot(TABLE).files)
+        files = self._client.snapshot(TABLE, columnar=self.is_columnar).files
+        return files.to_arrow().num_rows if self.is_columnar else len(files)
 
     def close(self) -> None:
         """Close it."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+from icedb_client import Client
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
 from icedb_log.serving.table_cache import TableCache
@@ -49,7 +50,7 @@ class ColdIceDB(Cold):
         )
         state = tables.table(TABLE).read(max_staleness_ms=0)
         uri = self._warehouse.store.uri
-        return [uri(each.path) for each in state.snapshot.live]
+        return list(map(uri, state.snapshot.live.paths()))
 
 
 @dataclass(slots=True)
@@ -101,17 +102,30 @@ class ColdSequential(Cold):
 
 
 class IceDBRefresh(Refresh):
-    """Ours: ``max_staleness_ms=0`` right after a commit."""
+    """Ours: ``max_staleness_ms=0`` right after a commit.
 
-    def __init__(
-        self, address: str, root: Path, *, day: str | None, name: str, file_count: int, commit_count: int
-    ) -> None:
-        super().__init__(file_count=file_count, commit_count=commit_count)
-        self.name = name
+    Args:
+        address: Of the service.
+        root: Of the warehouse.
+        is_kept: Whether a client keeps the snapshot before, and gets what came and went.
+    """
+
+    def __init__(self, address: str, root: Path, *, is_kept: bool = False) -> None:
+        super().__init__(file_count=0, commit_count=0)
+        self.name = "icedb-client, since" if is_kept else OURS
+        self._is_kept = is_kept
         self._store = open_warehouse(f"file://{root}").store
         self._paths = TablePaths(TABLE, TABLE)
-        self._stub = StubCaller(address, max_staleness_ms=0, day=day)
+        self._stub = StubCaller(address, max_staleness_ms=0)
         self._stub.open()
+        self._client = Client(snapshot_address=address)
+        self._last = self._client.snapshot(TABLE, columnar=True)
+
+    def prepare(self) -> None:
+        """Look at the table as it is: others commit to it, too. No commit had a number above that of its files."""
+        super().prepare()
+        self._last = self._client.snapshot(TABLE, since=self._last, max_staleness_ms=0)
+        self._file_count = self._commit = len(self._last.files)
 
     def _append(self, commit: int, numbers: range) -> None:
         time_ms = FIRST_COMMIT_MS + commit * STEP_MS
@@ -119,7 +133,10 @@ class IceDBRefresh(Refresh):
         self._store.put_if_absent(*log_file_of(self._paths, commit, time_ms, markers))
 
     def _ask(self) -> int:
-        return self._stub.call()
+        if not self._is_kept:
+            return self._stub.call()
+        self._last = self._client.snapshot(TABLE, since=self._last, max_staleness_ms=0)
+        return len(self._last.files)
 
 
 class ServiceMemory:

@@ -21,7 +21,7 @@ FIRST_DAY: Final = datetime(2026, 10, 1, tzinfo=UTC)
 FIRST_COMMIT_MS: Final = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1000)
 STEP_MS: Final = 1_000
 REFRESHES: Final = 5
-FILES_OF_A_COMMIT: Final = 5
+FILES_OF_A_COMMIT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)

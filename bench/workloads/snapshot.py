@@ -104,7 +104,8 @@ class SnapshotWorkload:
                 more = {"file_count": file_count, "commit_count": tables.shape.commit_count}
                 delta = SystemInProcess(Peer(f"{PEERS}:DeltaRefresh", tables.delta, **more))
                 systems: list[System] = [
-                    IceDBRefresh(service.address, tables.icedb, day=None, name=OURS, **more),
+                    IceDBRefresh(service.address, tables.icedb),
+                    IceDBRefresh(service.address, tables.icedb, is_kept=True),
                     delta,
                 ]
                 try:
@@ -204,6 +205,8 @@ def _warm_callers(address: str, tables: Tables, *, is_alone: bool) -> list[AnyCa
     return [
         StubCaller(address),
         StubCaller(address, "icedb-bytes", is_parsed=False),
+        StubCaller(address, "icedb-bytes, columnar", is_parsed=False, is_columnar=True),
+        ClientCaller(address, "icedb-client, columnar", is_columnar=True),
         *(more if is_alone else ()),
         _delta(tables, name="delta-rs"),
         _delta(tables, name="delta-rs, kept open", is_kept_open=True),

@@ -75,11 +75,15 @@ export class SnapshotClient {
     } while (pageToken !== undefined);
   }
 
-  /** The live data files of a table, of any number: joins the pages of StreamSnapshot. */
+  /**
+   * The live data files of a table, of any number: joins the pages of StreamSnapshot. With { since_snapshot_id } of an
+   * answer before: if the answer has it, too, `files` came and `removed_paths` went since; else `files` are all.
+   */
   async snapshot(table, request = {}) {
     let found;
     for await (const page of this.#stream('StreamSnapshot', { table, ...request }, this.#timeoutMs)) {
       if (found === undefined) found = { ...readHead(page), files: [] };
+      else found.file_batches.push(...page.file_batches); // with { columnar: true }: one Arrow IPC stream, joined
       for (const file of page.files) found.files.push(readFile(file));
     }
     return found;

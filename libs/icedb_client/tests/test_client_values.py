@@ -1,15 +1,19 @@
 """What callers write and get: times, files, settings, and packages that are not installed."""
 
+import random
 import sys
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
-from icedb_client.file_list import MarkerFiles, WireFiles
+from icedb_client import file_list
+from icedb_client.file_list import ArrowFiles, MarkerFiles, WireFiles
 from icedb_client.requests import to_ms
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_log.errors import InvalidRequest
+from icedb_log.keys import TablePaths
 from icedb_log.log.state import LogState
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
+from icedb_log.serving.arrow_files import FileColumns
 from icedb_proto import snapshot_pb2 as pb
 
 MOMENT_MS = 1_767_323_045_123
@@ -71,9 +75,13 @@ def marker_files():
     markers = [FileMarker(f"wh/t/_data/d=2026-01-0{n}/c=x/{n}.parquet", n, n, row_count=n) for n in (1, 2, 3)]
     return MarkerFiles(
         live_files(markers),
-        partition_of=lambda path: path.partition("/_data/")[2].rpartition("/")[0],
+        columns=FileColumns(TablePaths("t", "wh/t"), ("d", "c")),
         uri=lambda path: f"/wh/{path[-9:-8]}",
     )
+
+
+def arrow_files():
+    return ArrowFiles(marker_files().to_arrow(), uri_prefix="/")
 
 
 @pytest.mark.parametrize("files", [wire_files([[1, 2, 3]]), wire_files([[], [1], [], [2, 3]]), marker_files()])
@@ -160,9 +168,58 @@ def test_a_presigned_url_is_the_same_whenever_it_is_asked_for():
 
     files = MarkerFiles(
         live_files([FileMarker("wh/t/_data/1.parquet", 1, 1)]),
-        partition_of=lambda _: "",
+        columns=FileColumns(TablePaths("t", "wh/t"), ()),
         uri=lambda path: path,
         presign=presign,
     )
     assert files.uris == files.uris == [files[0].presigned_url]
     assert len(signed) == 1
+
+
+def paths_of(files):
+    assert files.paths == sorted(files.paths)
+    assert [file.path for file in files] == files.paths
+    return files.paths
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_changes_of_record_batches_are_those_of_their_paths(seed, monkeypatch):
+    monkeypatch.setattr(file_list, "MAX_BATCH_FILES", 4)
+    chance, live = random.Random(seed), set()
+
+    def files_of(numbers):
+        markers = [FileMarker(f"wh/t/_data/d={n % 3}/c=x/{n:02d}", n, n, row_count=n) for n in numbers]
+        listed = MarkerFiles(live_files(markers), columns=FileColumns(TablePaths("t", "wh/t"), ("d", "c")), uri=str)
+        return ArrowFiles(listed.to_arrow(), uri_prefix="/")
+
+    files = files_of(())
+    for _ in range(30):
+        came = set(chance.sample(sorted(set(range(40)) - live), chance.randint(0, min(5, 40 - len(live)))))
+        went = set(chance.sample(sorted(live), chance.randint(0, min(5, len(live)))))
+        before, removed_paths = files, files_of(went).paths
+        files, removed = files.change(files_of(came), removed_paths)
+        live = (live | came) - went
+        assert paths_of(files) == files_of(live).paths
+        assert files.to_arrow().equals(files_of(live).to_arrow())
+        assert paths_of(removed) == removed_paths
+        assert max((batch.num_rows for batch in files.to_arrow().to_batches()), default=0) <= 8
+        assert len(before) + len(came) - len(went) == len(files)
+    assert len(files.change(files_of(()), ["wh/t/_data/d=0/c=x/none"])[1]) == 0
+
+
+def test_record_batches_tell_files_as_messages_do():
+    files = arrow_files()
+    assert [file.path for file in files] == [file.path for file in marker_files()]
+    assert (files[0].uri, files[-1].row_count, files[1].partition) == (
+        *("/wh/t/_data/d=2026-01-01/c=x/1.parquet", 3, {"d": "2026-01-02", "c": "x"}),
+    )
+    assert (len(files), files.size_bytes, files.row_count) == (3, 6, 6)
+    assert files.uris == [f"/{path}" for path in files.paths]
+    unknown = MarkerFiles(
+        live_files([FileMarker("wh/t/_data/1", 1, 1)]), columns=FileColumns(TablePaths("t", "wh/t"), ()), uri=str
+    )
+    assert ArrowFiles(unknown.to_arrow(), uri_prefix="").row_count is None
+    none = ArrowFiles(unknown.to_arrow().slice(0, 0), uri_prefix="")
+    assert (none.row_count, none.size_bytes, list(none)) == (0, 0, [])
+    with pytest.raises(InvalidRequest, match="columnar=True"):
+        wire_files([[1]]).to_arrow()

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSnapshotRequest(_message.Message):
-    __slots__ = ("table", "as_of_ms", "partition_filters", "max_staleness_ms", "where", "min_commit", "presign_ms", "pin")
+    __slots__ = ("table", "as_of_ms", "partition_filters", "max_staleness_ms", "where", "min_commit", "presign_ms", "pin", "columnar", "with_bounds", "since_snapshot_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FILTERS_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,9 @@ class GetSnapshotRequest(_message.Message):
     MIN_COMMIT_FIELD_NUMBER: _ClassVar[int]
     PRESIGN_MS_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
+    COLUMNAR_FIELD_NUMBER: _ClassVar[int]
+    WITH_BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     as_of_ms: int
     partition_filters: _containers.RepeatedCompositeFieldContainer[PartitionFilter]
@@ -25,7 +28,10 @@ class GetSnapshotRequest(_message.Message):
     min_commit: str
     presign_ms: int
     pin: str
-    def __init__(self, table: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., partition_filters: _Optional[_Iterable[_Union[PartitionFilter, _Mapping]]] = ..., max_staleness_ms: _Optional[int] = ..., where: _Optional[str] = ..., min_commit: _Optional[str] = ..., presign_ms: _Optional[int] = ..., pin: _Optional[str] = ...) -> None: ...
+    columnar: bool
+    with_bounds: bool
+    since_snapshot_id: str
+    def __init__(self, table: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., partition_filters: _Optional[_Iterable[_Union[PartitionFilter, _Mapping]]] = ..., max_staleness_ms: _Optional[int] = ..., where: _Optional[str] = ..., min_commit: _Optional[str] = ..., presign_ms: _Optional[int] = ..., pin: _Optional[str] = ..., columnar: _Optional[bool] = ..., with_bounds: _Optional[bool] = ..., since_snapshot_id: _Optional[str] = ...) -> None: ...
 
 class PartitionFilter(_message.Message):
     __slots__ = ("field", "equals", "any_of", "range", "is_null", "glob")
@@ -62,7 +68,7 @@ class ValueRange(_message.Message):
     def __init__(self, at_least: _Optional[str] = ..., above: _Optional[str] = ..., at_most: _Optional[str] = ..., below: _Optional[str] = ...) -> None: ...
 
 class GetSnapshotResponse(_message.Message):
-    __slots__ = ("table", "snapshot_id", "schema", "files", "file_count", "size_bytes", "row_count", "total_file_count", "as_of_ms", "is_stable", "last_commit_ms", "horizon_ms", "staleness_ms")
+    __slots__ = ("table", "snapshot_id", "schema", "files", "file_count", "size_bytes", "row_count", "total_file_count", "as_of_ms", "is_stable", "last_commit_ms", "horizon_ms", "staleness_ms", "file_batches", "uri_prefix", "since_snapshot_id", "removed_paths")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +82,10 @@ class GetSnapshotResponse(_message.Message):
     LAST_COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
     HORIZON_MS_FIELD_NUMBER: _ClassVar[int]
     STALENESS_MS_FIELD_NUMBER: _ClassVar[int]
+    FILE_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    URI_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    SINCE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_PATHS_FIELD_NUMBER: _ClassVar[int]
     table: str
     snapshot_id: str
     schema: _containers.RepeatedCompositeFieldContainer[Column]
@@ -89,7 +99,11 @@ class GetSnapshotResponse(_message.Message):
     last_commit_ms: int
     horizon_ms: int
     staleness_ms: int
-    def __init__(self, table: _Optional[str] = ..., snapshot_id: _Optional[str] = ..., schema: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., file_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., row_count: _Optional[int] = ..., total_file_count: _Optional[int] = ..., as_of_ms: _Optional[int] = ..., is_stable: _Optional[bool] = ..., last_commit_ms: _Optional[int] = ..., horizon_ms: _Optional[int] = ..., staleness_ms: _Optional[int] = ...) -> None: ...
+    file_batches: _containers.RepeatedScalarFieldContainer[bytes]
+    uri_prefix: str
+    since_snapshot_id: str
+    removed_paths: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, table: _Optional[str] = ..., snapshot_id: _Optional[str] = ..., schema: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., file_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., row_count: _Optional[int] = ..., total_file_count: _Optional[int] = ..., as_of_ms: _Optional[int] = ..., is_stable: _Optional[bool] = ..., last_commit_ms: _Optional[int] = ..., horizon_ms: _Optional[int] = ..., staleness_ms: _Optional[int] = ..., file_batches: _Optional[_Iterable[bytes]] = ..., uri_prefix: _Optional[str] = ..., since_snapshot_id: _Optional[str] = ..., removed_paths: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "type", "narrow_type")

@@ -16,7 +16,7 @@ from icedb_snapshot.answers import Answer, AnswerCache, AnswerTooLarge, build_an
 def build(warehouse, clock):
     known = {}
 
-    def build(config, *filters, where=None, name="events", presign_ms=None, max_joined=1 << 20):
+    def build(config, *filters, where=None, name="events", presign_ms=None):
         paths = warehouse.table(name).paths
         reader, state = known.setdefault(
             name, (LogReader(TableStore(warehouse.store, paths), clock=clock, is_compact=True), LogState())
@@ -24,9 +24,7 @@ def build(warehouse, clock):
         snapshot = fold(reader.read(), state=state)
         selector = FileSelector(paths, config, snapshot, filters=parse_partition_filters(filters), where=where)
         selections = selector.select_chunks(snapshot.live)
-        return build_answer(
-            TableStore(warehouse.store, paths), snapshot, selections, max_joined=max_joined, presign_ms=presign_ms
-        )
+        return build_answer(TableStore(warehouse.store, paths), snapshot, selections, presign_ms=presign_ms)
 
     return build
 
@@ -176,24 +174,15 @@ def test_only_so_many_answers_and_bytes_are_kept():
     assert cache.get((5,)) is not None
 
 
-@pytest.mark.parametrize("max_joined", [1, 1 << 20])
-def test_answers_of_versions_that_are_gone_count_with_all_that_they_hold(tables, build, max_joined):
+def test_answers_of_versions_that_are_gone_count_with_all_that_they_hold(tables, build):
     config = tables.create()
     cache = AnswerCache(max_answers=1000, max_bytes=20_000)
     held = []
     for version in range(20):
         tables.commit(files=[(f"d=2026-01-{day:02d}", 1) for day in range(2, 20)])
-        answer = build(config, max_joined=max_joined)
+        answer = build(config)
         cache.keep((version,), answer)
         held.append(answer)
     kept = [answer for version, answer in enumerate(held) if cache.get((version,)) is not None]
     assert sum(len(piece.wire) for answer in kept for piece in answer.pieces) <= 20_000
     assert 0 < len(kept) < 20
-
-
-def test_an_answer_of_one_message_is_in_memory_once(tables, build):
-    config = tables.create()
-    tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-03", 1)])
-    answer = build(config)
-    assert answer.joined is not None
-    assert all(piece.wire.obj is answer.joined for piece in answer.pieces)

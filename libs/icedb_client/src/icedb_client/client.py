@@ -330,6 +330,9 @@ class Client:
         min_commit: str | None = None,
         max_staleness_ms: int | None = None,
         presign_ms: int | None = None,
+        columnar: bool = False,
+        bounds: bool = False,
+        since: Snapshot | None = None,
     ) -> Snapshot:
         """Return the live data files of a table, and every way to read its rows.
 
@@ -345,6 +348,11 @@ class Client:
             max_staleness_ms: How old the service's knowledge may be; 0 sees every commit that landed before the call.
                 ``None``: the service's default. Without a service the log is read now.
             presign_ms: Give each file a URL that reads it without credentials, for so long. Not for directories.
+            columnar: Let the list of files come as record batches: ``snapshot.files.to_arrow()``. Needs pyarrow.
+            bounds: Let these have the least and greatest values of columns, too.
+            since: A snapshot of the table that this client has returned, of all its files: where the service still
+                knows it, only what came and went since is sent, and stands in ``snapshot.changes``. The snapshot is
+                whole in any case.
 
         Raises:
             InvalidRequest: The call is wrong, its time lies below the table's horizon, or the pin has ended.
@@ -361,6 +369,9 @@ class Client:
             min_commit=min_commit,
             max_staleness_ms=max_staleness_ms,
             presign_ms=presign_ms,
+            columnar=columnar,
+            bounds=bounds,
+            since=since,
         )
         return self.answerer.snapshot(request)
 

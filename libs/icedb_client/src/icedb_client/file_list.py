@@ -5,15 +5,27 @@ log already holds in memory.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
 from itertools import chain, islice
-from typing import Any, overload
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, overload
 
+from icedb_log.errors import InvalidRequest
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.model import FileMarker
+from icedb_log.serving.arrow_files import FileColumns, group_chunks
 from icedb_log.table.partitions import read_partition_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_BATCH_FILES: Final = 2048
+"""A record batch to which changes have added more is cut: the next change looks at all of one."""
+_PARTITION: Final = "partition."
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,20 @@ class FileList(Sequence[DataFile]):
     @abstractmethod
     def row_count(self) -> int | None:
         """Rows of all files; ``None`` when some file does not say."""
+
+    def to_arrow(self) -> "pa.Table":
+        """Return the list as an Arrow table, without a look at single files.
+
+        Columns: ``path``, ``size_bytes``, ``row_count``, ``created_ms``, ``partition.<field>`` for each partition field
+        and, with bounds, ``min.<column>``, ``max.<column>`` (text that SQL casts to the column's type) and
+        ``null_count.<column>`` for each column that the table is partitioned or sorted by.
+
+        Raises:
+            InvalidRequest: The list came file by file, or pyarrow is missing.
+        """
+        raise InvalidRequest(
+            "this list of files came file by file: take the snapshot with columnar=True, from a service that knows it"
+        )
 
     @cached_property
     def partition_names(self) -> tuple[str, ...]:
@@ -181,7 +207,7 @@ class MarkerFiles(FileList):
 
     Args:
         markers: What the log says.
-        partition_of: From a path to its partition.
+        columns: How they are a table of Arrow.
         uri: From a path to where an engine opens it.
         presign: From a path to a URL, if URLs were asked for. Called once for each path: a query that is let open these
             URLs and no others must find the same ones.
@@ -191,26 +217,26 @@ class MarkerFiles(FileList):
         self,
         markers: LiveFiles,
         *,
-        partition_of: Callable[[str], str],
+        columns: FileColumns,
         uri: Callable[[str], str],
         presign: Callable[[str], str] | None = None,
     ) -> None:
-        self._markers = markers
-        self._partition_of = partition_of
+        self.markers = markers
+        self._columns = columns
         self._uri = uri
         self._presign = None if presign is None else cache(presign)
 
     def __len__(self) -> int:
-        return len(self._markers)
+        return len(self.markers)
 
     def _entries(self) -> Iterator[FileMarker]:
-        return iter(self._markers)
+        return iter(self.markers)
 
     def _entry(self, index: int) -> FileMarker:
-        return self._markers[index]
+        return self.markers[index]
 
     def _describe(self, entry: FileMarker, known: dict[str, Mapping[str, str | None]]) -> DataFile:
-        folder = self._partition_of(entry.path)
+        folder = self._columns.paths.partition_of(entry.path)
         if folder not in known:
             known[folder] = read_partition_values(folder)
         return DataFile(
@@ -226,7 +252,7 @@ class MarkerFiles(FileList):
     @property
     def paths(self) -> list[str]:
         """See :class:`FileList`."""
-        return self._markers.paths()
+        return self.markers.paths()
 
     @property
     def uris(self) -> list[str]:
@@ -236,9 +262,131 @@ class MarkerFiles(FileList):
     @property
     def size_bytes(self) -> int:
         """See :class:`FileList`."""
-        return self._markers.size_bytes
+        return self.markers.size_bytes
 
     @property
     def row_count(self) -> int | None:
         """See :class:`FileList`."""
-        return self._markers.row_count
+        return self.markers.row_count
+
+    def to_arrow(self) -> "pa.Table":
+        """See :class:`FileList`."""
+        columns = self._columns
+        parts = (columns.once(part, bytes) for part in group_chunks(self.markers.chunks))
+        return read_batches((columns.encode_schema(), *parts))
+
+
+class ArrowFiles(FileList):
+    """Files as record batches.
+
+    Args:
+        table: The batches.
+        uri_prefix: What stands before each path where an engine opens it.
+    """
+
+    def __init__(self, table: "pa.Table", *, uri_prefix: str) -> None:
+        self._table = table
+        self._uri_prefix = uri_prefix
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def _entries(self) -> Iterator[Any]:
+        return chain.from_iterable(batch.to_pylist() for batch in self._table.to_batches())
+
+    def _entry(self, index: int) -> Any:
+        return self._table.slice(index, 1).to_pylist()[0]
+
+    def _describe(self, entry: Any, known: dict[str, Mapping[str, str | None]]) -> DataFile:
+        folder = entry["path"].rpartition("/")[0]
+        if folder not in known:
+            known[folder] = {name: entry[_PARTITION + name] for name in self.partition_names}
+        uri = self._uri_prefix + entry["path"]
+        return DataFile(entry["path"], uri, entry["size_bytes"], entry["row_count"], known[folder], entry["created_ms"])
+
+    @property
+    def paths(self) -> list[str]:
+        """See :class:`FileList`."""
+        paths: list[str] = self._table["path"].to_pylist()
+        return paths
+
+    @property
+    def uris(self) -> list[str]:
+        """See :class:`FileList`."""
+        return [self._uri_prefix + path for path in self.paths]
+
+    @property
+    def size_bytes(self) -> int:
+        """See :class:`FileList`."""
+        return self._sum("size_bytes")
+
+    @property
+    def row_count(self) -> int | None:
+        """See :class:`FileList`."""
+        return None if self._table["row_count"].null_count else self._sum("row_count")
+
+    def _sum(self, name: str) -> int:
+        total: int | None = import_module("pyarrow.compute").sum(self._table[name]).as_py()
+        return total or 0
+
+    @cached_property
+    def partition_names(self) -> tuple[str, ...]:
+        """Names of the table's partition fields."""
+        names = self._table.column_names
+        return tuple(name.removeprefix(_PARTITION) for name in names if name.startswith(_PARTITION))
+
+    def to_arrow(self) -> "pa.Table":
+        """See :class:`FileList`."""
+        return self._table
+
+    def change(self, came: "ArrowFiles", went: Collection[str]) -> "tuple[ArrowFiles, ArrowFiles]":
+        """Return the files without those that went and with those that came; and those that went.
+
+        Record batches in which nothing has changed are neither looked into nor copied.
+
+        Args:
+            came: Files that are not in the list, of the same columns.
+            went: Paths of files that are; one that is not is left out of what is returned.
+        """
+        if not came and not went:
+            return self, came
+        if not self:
+            return came, self
+        batches = [batch for batch in self._table.to_batches() if batch.num_rows]
+        firsts = [batch["path"][0].as_py() for batch in batches]
+        edits: dict[int, list[tuple[str, int | None]]] = {}
+        for path, at in (*((path, None) for path in went), *((path, at) for at, path in enumerate(came.paths))):
+            edits.setdefault(max(0, bisect_right(firsts, path) - 1), []).append((path, at))
+        gone: list[Any] = []
+        for which in sorted(edits, reverse=True):
+            old, pieces, begin = batches[which], [], 0
+            for path, at in sorted(edits[which], key=itemgetter(0)):
+                end = bisect_left(range(old.num_rows), path, lo=begin, key=lambda row: old["path"][row].as_py())
+                pieces.append(old.slice(begin, end - begin))
+                begin = end
+                if at is not None:
+                    pieces += came.to_arrow().slice(at, 1).to_batches()
+                elif end < old.num_rows and old["path"][end].as_py() == path:
+                    gone.append(old.slice(end, 1))
+                    begin = end + 1
+            pieces.append(old.slice(begin))
+            now = self._of(pieces).to_arrow().combine_chunks()
+            batches[which : which + 1] = now.to_batches(max_chunksize=MAX_BATCH_FILES)
+        return self._of(batches), self._of(sorted(gone, key=lambda batch: batch["path"][0].as_py()))
+
+    def _of(self, batches: Sequence[Any]) -> "ArrowFiles":
+        return ArrowFiles(_arrow().Table.from_batches(batches, self._table.schema), uri_prefix=self._uri_prefix)
+
+
+def read_batches(parts: Iterable[bytes]) -> "pa.Table":
+    """Return the table of an IPC stream that came in parts. Raises InvalidRequest: pyarrow is missing."""
+    return _arrow().ipc.open_stream(_arrow().py_buffer(b"".join(parts))).read_all()
+
+
+def _arrow() -> Any:
+    try:
+        return import_module("pyarrow")
+    except ImportError as error:
+        raise InvalidRequest(
+            "a list of files as record batches needs pyarrow, which is not installed: pip install 'icedb-client[arrow]'"
+        ) from error

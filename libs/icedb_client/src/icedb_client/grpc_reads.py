@@ -7,6 +7,7 @@ their end without an event loop.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import update_wrapper
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -28,7 +29,7 @@ from tenacity import (
     wait_random,
 )
 
-from icedb_client.file_list import WireFiles
+from icedb_client.file_list import ArrowFiles, FileList, WireFiles, read_batches
 from icedb_client.grpc_channels import (
     Channels,
     TooLarge,
@@ -40,7 +41,7 @@ from icedb_client.grpc_channels import (
 )
 from icedb_client.requests import Answerer, Changes, LeaseInfo, SnapshotEvent, SnapshotRequest, TableInfo
 from icedb_client.settings import ClientSettings
-from icedb_client.snapshots import Snapshot
+from icedb_client.snapshots import Snapshot, can_lead_to, describe_changes
 
 MAX_TRIES: Final = 4
 FIRST_PAUSE_S: Final = 0.1
@@ -175,7 +176,12 @@ class ServiceReads:
             min_commit=request.min_commit,
             presign_ms=request.presign_ms,
             pin=request.pin,
+            columnar=request.columnar,
+            with_bounds=request.bounds,
         )
+        since = request.since
+        if since is not None and can_lead_to(since, request) and isinstance(since.files, ArrowFiles):
+            message.since_snapshot_id = since.snapshot_id
         pages: list[Any] = []
         is_narrow = request.where is not None or bool(request.filters)
         if is_narrow or request.table not in self._large:
@@ -186,7 +192,9 @@ class ServiceReads:
                     self._large.add(request.table)
         if not pages:
             pages = await self._ask("StreamSnapshot", message, is_stream=True)
-        return _read_snapshot(pages, request, self._answerer, self._settings.s3)
+        found = _read_snapshot(pages, request, self._answerer, self._settings.s3)
+        # What does not fit together is no answer: another server may call a snapshot by an id that has other columns.
+        return found or await self.snapshot(replace(request, since=None))
 
     async def tables(self, glob: str | None) -> tuple[str, ...]:
         """Return which tables there are, ascending."""
@@ -441,15 +449,31 @@ def _read_event(event: pb.SnapshotEvent) -> SnapshotEvent:
 
 def _read_snapshot(
     pages: list[pb.GetSnapshotResponse], request: SnapshotRequest, answerer: Answerer, s3: S3Options | None
-) -> Snapshot:
+) -> Snapshot | None:
+    """Return what pages say; ``None`` if they say what has changed since a snapshot, and that cannot be."""
     head = pages[0] if pages else pb.GetSnapshotResponse()
-    files = WireFiles([page.files for page in pages], size_bytes=head.size_bytes, row_count=_maybe(head, "row_count"))
+    schema = {column.name: column.type for column in head.schema}
+    files: FileList
+    changes = None
+    if head.HasField("uri_prefix"):
+        table = read_batches(part for page in pages for part in page.file_batches)
+        files, known = ArrowFiles(table, uri_prefix=head.uri_prefix), request.since
+        if head.HasField("since_snapshot_id") and known is not None and isinstance(known.files, ArrowFiles):
+            if known.files.to_arrow().schema != table.schema:
+                return None
+            added, (files, removed) = files, known.files.change(files, head.removed_paths)
+            if (len(files), len(removed)) != (head.file_count, len(head.removed_paths)):
+                return None
+            changes = describe_changes(known, head.snapshot_id, schema, added=added, removed=removed)
+    else:
+        pages_of_files = [page.files for page in pages]
+        files = WireFiles(pages_of_files, size_bytes=head.size_bytes, row_count=_maybe(head, "row_count"))
     _require_all(request.table, len(files), head.file_count if pages else -1)
     is_on_s3 = len(files) > 0 and files[0].uri.startswith("s3://")
     return Snapshot(
         table=head.table,
         snapshot_id=head.snapshot_id,
-        schema={column.name: column.type for column in head.schema},
+        schema=schema,
         files=files,
         total_file_count=head.total_file_count,
         as_of_ms=_maybe(head, "as_of_ms"),
@@ -461,6 +485,7 @@ def _read_snapshot(
         where=request.where,
         s3=(s3 or S3Options()) if is_on_s3 else None,
         answerer=answerer,
+        changes=changes,
     )
 
 

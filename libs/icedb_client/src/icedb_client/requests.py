@@ -205,6 +205,15 @@ class SnapshotRequest:
     max_staleness_ms: int | None = None
     min_commit: str | None = None
     presign_ms: int | None = None
+    columnar: bool = False
+    bounds: bool = False
+    since: "Snapshot | None" = None
+
+    @property
+    def is_of_whole_table(self) -> bool:
+        """Whether all files are asked for, as they are now."""
+        narrowed = (self.as_of_ms, self.pin, self.where, self.presign_ms)
+        return not self.filters and narrowed == (None, None, None, None)
 
 
 def make_request(
@@ -217,12 +226,18 @@ def make_request(
     min_commit: str | None = None,
     max_staleness_ms: int | None = None,
     presign_ms: int | None = None,
+    columnar: bool = False,
+    bounds: bool = False,
+    since: "Snapshot | None" = None,
 ) -> SnapshotRequest:
     """Check what a caller wrote, as far as no table has to be known for it. Raises InvalidRequest."""
     if pin is not None and as_of is not None:
         raise InvalidRequest("a pin has its own time: give either a pin or a time")
     if min_commit is not None and pin is not None:
         raise InvalidRequest("a pin never changes: give either a pin or min_commit")
+    columnar = columnar or bounds or since is not None
+    if columnar and presign_ms is not None:
+        raise InvalidRequest("record batches have no URLs: give presign_ms without columnar, bounds and since")
     if where is not None:
         from icedb_client.duck import check_condition  # noqa: PLC0415 - DuckDB is loaded by those who need it
 
@@ -236,6 +251,9 @@ def make_request(
         max_staleness_ms=max_staleness_ms,
         min_commit=min_commit,
         presign_ms=presign_ms,
+        columnar=columnar,
+        bounds=bounds,
+        since=since,
     )
 
 

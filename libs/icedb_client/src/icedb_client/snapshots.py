@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from icedb_client.file_list import DataFile, FileList
-from icedb_client.requests import Answerer, LeaseInfo
+from icedb_client.requests import Answerer, Changes, LeaseInfo, SnapshotRequest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +52,7 @@ class Snapshot:
         s3: How an engine reaches the files; ``None`` for files of this machine.
         hold: The lease that keeps its files, where one was taken.
         answerer: Who answered; asked again for leases.
+        changes: What came and went since the snapshot that was given; ``None``: nobody knows, or none was given.
     """
 
     table: str
@@ -69,6 +70,7 @@ class Snapshot:
     s3: "S3Options | None" = field(default=None, repr=False, compare=False)
     hold: "ReadLease | None" = field(default=None, repr=False, compare=False)
     answerer: Answerer | None = field(default=None, repr=False, compare=False)
+    changes: Changes | None = field(default=None, repr=False, compare=False)
 
     @property
     def row_count(self) -> int | None:
@@ -197,3 +199,16 @@ class Snapshot:
         from icedb_client.leases import hold_while_reading  # noqa: PLC0415 - leases know what they hold
 
         return hold_while_reading(self)
+
+
+def can_lead_to(known: Snapshot, request: SnapshotRequest) -> bool:
+    """Whether what came and went since a snapshot makes the answer to a request: both are of all files of a table."""
+    return known.table == request.table and len(known.files) == known.total_file_count and request.is_of_whole_table
+
+
+def describe_changes(
+    known: Snapshot, snapshot_id: str, schema: Mapping[str, str], *, added: FileList, removed: FileList
+) -> Changes:
+    """Return what leads from a snapshot to another."""
+    columns = {name: sql_type for name, sql_type in schema.items() if known.schema.get(name) != sql_type}
+    return Changes(known.table, known.snapshot_id, snapshot_id, added, removed, columns, is_stable=False)

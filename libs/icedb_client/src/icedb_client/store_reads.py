@@ -17,6 +17,7 @@ from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import check_table_name
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.model import Snapshot as LogSnapshot
+from icedb_log.serving.arrow_files import FileColumns
 from icedb_log.serving.batch_commits import CommitWait, await_commit, check_batch_id, check_commit_time, find_commit
 from icedb_log.serving.changes import compare_snapshots
 from icedb_log.serving.selection import select_files
@@ -32,7 +33,7 @@ from icedb_log.warehouse import Warehouse
 
 from icedb_client.file_list import MarkerFiles
 from icedb_client.requests import Changes, LeaseInfo, SnapshotEvent, SnapshotRequest, TableInfo
-from icedb_client.snapshots import Snapshot
+from icedb_client.snapshots import Snapshot, can_lead_to, describe_changes
 
 MAX_TABLES: Final = 1000
 WATCH_INTERVAL_MS: Final = 1000
@@ -108,8 +109,8 @@ class StoreReads:
             table=table,
             from_snapshot_id=before.snapshot_id,
             to_snapshot_id=after.snapshot_id,
-            added=_files(place, found.added),
-            removed=_files(place, found.removed),
+            added=_files(place, read.config, found.added),
+            removed=_files(place, read.config, found.removed),
             changed_columns=found.changed_columns,
             is_stable=found.is_stable,
         )
@@ -169,11 +170,17 @@ class StoreReads:
         self, place: TableStore, config: TableConfig, state: LogSnapshot, request: SnapshotRequest
     ) -> Snapshot:
         markers = select_files(place.paths, config, state, filters=request.filters, where=request.where)
+        files = _files(place, config, markers, presign_ms=request.presign_ms, bounds=request.bounds)
+        known, changes, schema = request.since, None, unite_columns(state.schema, config)
+        if known is not None and can_lead_to(known, request) and isinstance(known.files, MarkerFiles):
+            before = known.files.markers
+            added, removed = (_files(place, config, each) for each in (markers.minus(before), before.minus(markers)))
+            changes = describe_changes(known, state.snapshot_id, schema, added=added, removed=removed)
         return Snapshot(
             table=place.name,
             snapshot_id=state.snapshot_id,
-            schema=unite_columns(state.schema, config),
-            files=_files(place, markers, presign_ms=request.presign_ms),
+            schema=schema,
+            files=files,
             total_file_count=len(state.live),
             as_of_ms=state.as_of_ms,
             is_stable=state.is_stable,
@@ -183,13 +190,16 @@ class StoreReads:
             where=request.where,
             s3=self._s3,
             answerer=self,
+            changes=changes,
         )
 
 
-def _files(place: TableStore, markers: LiveFiles, *, presign_ms: int | None = None) -> MarkerFiles:
-    store = place.store
+def _files(
+    place: TableStore, config: TableConfig, markers: LiveFiles, *, presign_ms: int | None = None, bounds: bool = False
+) -> MarkerFiles:
+    store, columns = place.store, FileColumns.of(place.paths, config, with_bounds=bounds)
     presign = None if presign_ms is None else lambda key: store.presign(key, expires_ms=presign_ms)
-    return MarkerFiles(markers, partition_of=place.paths.partition_of, uri=store.uri, presign=presign)
+    return MarkerFiles(markers, columns=columns, uri=store.uri, presign=presign)
 
 
 def _fold_at(read: TableState, time_ms: int | None, what: str) -> LogSnapshot:

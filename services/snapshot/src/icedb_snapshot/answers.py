@@ -8,14 +8,16 @@ because its partition cannot be told.
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from cachetools import LRUCache
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.live_files import LiveChunk, sum_rows
 from icedb_log.model import Snapshot
+from icedb_log.serving.arrow_files import FileColumns, group_chunks
+from icedb_log.serving.changes import PathChanges
 from icedb_log.serving.selection import ChunkSelection
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
@@ -61,7 +63,6 @@ class Answer:
         pieces: The files, ascending by path.
         file_count: Number of files.
         files_bytes: Bytes of the pieces.
-        joined: All pieces in one, where they may be one message; the pieces are views of it then.
     """
 
     table: str
@@ -69,7 +70,6 @@ class Answer:
     pieces: Sequence[Entries]
     file_count: int
     files_bytes: int
-    joined: bytes | None = field(default=None, repr=False)
 
     @property
     def held_bytes(self) -> int:
@@ -86,7 +86,7 @@ class Answer:
                 f"than one message may have, {max_message_bytes} bytes (ICEDB_SNAPSHOT_MAX_MESSAGE_BYTES): call "
                 "StreamSnapshot, which answers in pages, or narrow it with partition filters or where"
             )
-        return head + (b"".join(piece.wire for piece in self.pieces) if self.joined is None else self.joined)
+        return b"".join((head, *[piece.wire for piece in self.pieces]))
 
     def pages(self, *, staleness_ms: int, page_bytes: int = PAGE_BYTES) -> Iterator[bytes]:
         """Yield serialized responses: the first with everything but the rest of the files, made one after another."""
@@ -135,8 +135,9 @@ def build_answer(
     snapshot: Snapshot,
     selections: Sequence[ChunkSelection],
     *,
-    max_joined: int,
     presign_ms: int | None = None,
+    columns: FileColumns | None = None,
+    changes: PathChanges | None = None,
 ) -> Answer:
     """Serialize what a query wants, taking chunks that were serialized before as they are.
 
@@ -144,27 +145,28 @@ def build_answer(
         table: Its store and keys.
         snapshot: The version.
         selections: What is wanted of it.
-        max_joined: Most bytes that are joined for the unary call.
         presign_ms: Give each file a URL that lasts so long.
+        columns: Name the files in record batches that have these; ``None``: each by a message.
+        changes: What came and went, if the caller has the rest: then ``selections`` are what came.
 
     Raises:
         CorruptLog: A data file lies outside the table.
         InvalidRequest: The store has no such URLs.
     """
     pieces: list[Entries] = []
-    for selection in selections:
+    for selection in selections if columns is None else ():
         piece = serialize_chunk(table, selection.chunk)
         if selection.indexes is not None:
             piece = Entries.join([piece.entry(index) for index in selection.indexes])
         if presign_ms is not None:
             piece = Entries.join(_presign(table.store, piece, presign_ms))
         pieces.append(piece)
+    if columns is not None:
+        parts = group_chunks(selection.files for selection in selections)
+        pieces = [_wrap(columns.encode_schema()), *(columns.once(part, _wrap) for part in parts)]
     files_bytes = sum(len(piece.wire) for piece in pieces)
-    joined = None
-    if files_bytes <= max_joined:
-        joined = b"".join(piece.wire for piece in pieces)
-        view, ends = memoryview(joined), [0, *accumulate(len(piece.wire) for piece in pieces)]
-        pieces = [Entries(view[a:b], piece.ends) for piece, (a, b) in zip(pieces, pairwise(ends), strict=True)]
+    if changes is not None:
+        selections = [ChunkSelection(chunk) for chunk in snapshot.live.chunks]
     file_count = sum(selection.file_count for selection in selections)
     head = pb.GetSnapshotResponse(
         table=snapshot.table,
@@ -178,8 +180,15 @@ def build_answer(
         is_stable=snapshot.is_stable,
         last_commit_ms=snapshot.last_commit_ms or None,
         horizon_ms=snapshot.horizon_ms or None,
+        uri_prefix=None if columns is None else table.store.uri("x").removesuffix("x"),
+        since_snapshot_id=None if changes is None else changes.before_id,
+        removed_paths=() if changes is None else sorted(changes.went),
     )
-    return Answer(snapshot.table, head.SerializeToString(), pieces, file_count, files_bytes, joined)
+    return Answer(snapshot.table, head.SerializeToString(), pieces, file_count, files_bytes)
+
+
+def _wrap(batch: bytes) -> Entries:
+    return Entries.join([pb.GetSnapshotResponse(file_batches=(batch,)).SerializeToString()])
 
 
 def describe_columns(snapshot: Snapshot, columns: Mapping[str, str]) -> list[pb.Column]:
@@ -203,12 +212,9 @@ def _serialize(table: TableStore, chunk: LiveChunk) -> Entries:
     # One message for all of them: to make one for each takes twice as long.
     response = pb.GetSnapshotResponse(files=(pb.DataFile(partition_values=describe_values(table, chunk.first)),))
     file, entries = response.files[0], []
-    for index in range(len(chunk)):
-        file.path = chunk.path(index)
-        file.uri = table.store.uri(file.path)
-        file.size_bytes = chunk.size_of(index)
-        file.created_ms = chunk.created_ms(index)
-        row_count = chunk.rows_of(index)
+    uri, rows = table.store.uri, zip(chunk.paths(), chunk.sizes(), chunk.created(), chunk.row_counts(), strict=True)
+    for path, size_bytes, created_ms, row_count in rows:
+        file.path, file.uri, file.size_bytes, file.created_ms = path, uri(path), size_bytes, created_ms
         if row_count is None:
             file.ClearField("row_count")
         else:

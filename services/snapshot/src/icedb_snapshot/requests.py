@@ -1,7 +1,7 @@
 """What all calls have in common: what they share, and how requests on the wire become checked values."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from typing import Any, Final
 
@@ -96,6 +96,9 @@ class SnapshotQuery:
         min_commit: Id of a batch that the answer must have.
         presign_ms: How long URLs of files last.
         pin: Name of a pin that is asked for.
+        is_columnar: Whether files are named in record batches.
+        with_bounds: Whether these have the bounds of columns.
+        since_snapshot_id: What the caller has already; ``None``: the answer is whole.
         request_bytes: How large the request is: what is remembered by a large one costs memory.
     """
 
@@ -106,6 +109,9 @@ class SnapshotQuery:
     min_commit: str | None
     presign_ms: int | None
     pin: str | None
+    is_columnar: bool
+    with_bounds: bool
+    since_snapshot_id: str | None
     request_bytes: int
 
 
@@ -123,14 +129,23 @@ def parse_request(request: snapshot_pb2.GetSnapshotRequest) -> SnapshotQuery:
         min_commit=check_batch_id(request.min_commit) if request.HasField("min_commit") else None,
         presign_ms=optional(request, "presign_ms"),
         pin=optional(request, "pin"),
+        is_columnar=request.columnar,
+        with_bounds=request.with_bounds,
+        since_snapshot_id=optional(request, "since_snapshot_id"),
         request_bytes=request.ByteSize(),
     )
     if query.presign_ms is not None and not MIN_PRESIGN_MS <= query.presign_ms <= MAX_PRESIGN_MS:
         raise InvalidRequest(f"presign_ms {query.presign_ms} is not allowed: use {MIN_PRESIGN_MS} to {MAX_PRESIGN_MS}")
+    if query.is_columnar and query.presign_ms is not None:
+        raise InvalidRequest(f"table {query.table}: record batches have no URLs: leave columnar or presign_ms out")
+    if query.with_bounds and not query.is_columnar:
+        raise InvalidRequest(f"table {query.table}: with_bounds is for record batches: set columnar, too")
     if query.pin is not None and (query.as_of_ms is not None or query.min_commit is not None):
         raise InvalidRequest(
             f"table {query.table}: pin {query.pin[:80]!r} says which time is read: leave as_of_ms and min_commit out"
         )
+    if query.filters or (query.where, query.as_of_ms, query.pin, query.presign_ms) != (None, None, None, None):
+        return replace(query, since_snapshot_id=None)  # what is remembered is of whole tables
     return query
 
 

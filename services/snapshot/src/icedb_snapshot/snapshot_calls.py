@@ -16,8 +16,10 @@ from typing import Any, Final
 from icedb_log.clean.pins import find_pin, read_pinned
 from icedb_log.errors import InvalidRequest, Overloaded
 from icedb_log.model import Snapshot
+from icedb_log.serving.arrow_files import FileColumns
 from icedb_log.serving.batch_commits import CommitWait, Whereabouts, check_commit_time, find_commit, look_for_batch
-from icedb_log.serving.selection import FileSelector
+from icedb_log.serving.changes import PathChanges
+from icedb_log.serving.selection import FileSelector, select_paths
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.table_store import TableStore
@@ -79,7 +81,11 @@ class SnapshotCalls:
             if query.min_commit is not None:
                 check_commit_time(state, query.min_commit, "as_of_ms", as_of_ms)
             snapshot = await parts.reads.work.run_compute(lambda: state.at(as_of_ms))
-        return await self._answer(table, state.config, snapshot, query), state.started_ms
+        changes = None
+        if query.since_snapshot_id is not None:
+            changes = state.history.find(query.since_snapshot_id, snapshot.snapshot_id)
+            query = query if changes is not None else replace(query, since_snapshot_id=None)
+        return await self._answer(table, state.config, snapshot, query, changes=changes), state.started_ms
 
     async def _await_commit(self, table: TableStore, batch_id: str) -> TableState:
         """Return a state whose log has a batch. Waits as long as its caller does, and at most the setting says.
@@ -125,6 +131,7 @@ class SnapshotCalls:
         query: SnapshotQuery,
         *,
         key: AnswerKey | None = None,
+        changes: PathChanges | None = None,
     ) -> Answer:
         """Return the answer to a query on a snapshot: from memory, or made once for all who want it now."""
         version = (snapshot.snapshot_id, snapshot.as_of_ms, snapshot.is_stable, snapshot.last_commit_ms)
@@ -135,7 +142,7 @@ class SnapshotCalls:
         making = self._building.get(key)
         if making is None:
             making = self._building[key] = asyncio.ensure_future(
-                self._parts.reads.work.run_compute(lambda: self._make(table, config, snapshot, query))
+                self._parts.reads.work.run_compute(lambda: self._make(table, config, snapshot, query, changes))
             )
             is_kept = query.presign_ms is None and query.request_bytes <= MAX_KEPT_REQUEST_BYTES
             making.add_done_callback(lambda done: self._end(key, done, is_kept=is_kept))
@@ -146,10 +153,20 @@ class SnapshotCalls:
         if not done.cancelled() and done.exception() is None and is_kept:
             self.answers.keep(key, done.result())
 
-    def _make(self, table: TableStore, config: TableConfig, snapshot: Snapshot, query: SnapshotQuery) -> Answer:
+    def _make(
+        self,
+        table: TableStore,
+        config: TableConfig,
+        snapshot: Snapshot,
+        query: SnapshotQuery,
+        changes: PathChanges | None,
+    ) -> Answer:
         settings = self._parts.settings
-        selector = FileSelector(table.paths, config, snapshot, filters=query.filters, where=query.where)
-        selections = selector.select_chunks(snapshot.live)
+        if changes is None:
+            selector = FileSelector(table.paths, config, snapshot, filters=query.filters, where=query.where)
+            selections = selector.select_chunks(snapshot.live)
+        else:
+            selections = select_paths(snapshot.live, changes.came)
         if query.presign_ms is not None:
             count = sum(selection.file_count for selection in selections)
             if count > settings.snapshot_max_presigned_files:
@@ -162,10 +179,12 @@ class SnapshotCalls:
             table,
             replace(snapshot, schema=unite_columns(snapshot.schema, config)),
             selections,
-            max_joined=settings.snapshot_max_message_bytes,
             presign_ms=query.presign_ms,
+            columns=FileColumns.of(table.paths, config, with_bounds=query.with_bounds) if query.is_columnar else None,
+            changes=changes,
         )
 
 
 def _conditions(config: TableConfig, query: SnapshotQuery) -> tuple[object, ...]:
-    return tuple(config.declared.items()), query.filters, query.where, query.presign_ms
+    form = query.is_columnar, query.with_bounds, query.since_snapshot_id, query.presign_ms
+    return tuple(config.declared.items()), query.filters, query.where, *form

@@ -21,6 +21,7 @@ from icedb_log.model import FileMarker
 
 CHUNK_FILES: Final = 256
 """Markers of a chunk when it is made; it is cut when it has twice as many."""
+_DIGEST: Final = "digest"
 _DIGEST_BYTES: Final = 16
 _DIGEST_SPACE: Final = 1 << (8 * _DIGEST_BYTES)
 
@@ -173,7 +174,23 @@ class LiveChunk:
 
     def paths(self) -> list[str]:
         """Return the paths of the live files."""
-        return [self.path(index) for index in range(len(self.live))]
+        return self._ask_all(lambda markers: markers.path)
+
+    def sizes(self) -> list[int]:
+        """Return the sizes of the live files, bytes."""
+        return self._ask_all(lambda markers: markers.size_bytes)
+
+    def row_counts(self) -> list[int | None]:
+        """Return the rows of the live files; ``None`` where the writer did not say."""
+        return self._ask_all(lambda markers: markers.row_count)
+
+    def created(self) -> list[int]:
+        """Return when the live files were made, unix ms."""
+        return self._ask_all(lambda markers: markers.created_ms)
+
+    def _ask_all(self, question: Callable[[Markers], Callable[[int], _Made]]) -> list[_Made]:
+        ask = {number: question(markers) for number, markers in self.sources.items()}
+        return [ask[each >> INDEX_BITS](each & INDEX_MASK) for each in self.live]
 
     def said(self) -> list[Entry]:
         """Return path and location of all markers, of the dead, too."""
@@ -210,22 +227,30 @@ class LiveChunk:
     @property
     def size_bytes(self) -> int:
         """Bytes of the live files."""
-        return self.once("size", lambda: sum(map(self.size_of, range(len(self)))))
+        return self.once("size", lambda: sum(self.sizes()))
 
     @property
     def row_count(self) -> int | None:
         """Rows of the live files; ``None`` when some file does not say."""
-        return self.once("rows", lambda: sum_rows(map(self.rows_of, range(len(self)))))
+        return self.once("rows", lambda: sum_rows(self.row_counts()))
 
     @property
     def newest_ms(self) -> int:
         """When the newest of the live files was made; 0: there is none."""
-        return self.once("newest", lambda: max(map(self.created_ms, range(len(self))), default=0))
+        return self.once("newest", lambda: max(self.created(), default=0))
 
     @property
     def digest(self) -> int:
         """Sum of the shares in the snapshot's id."""
-        return self.once("digest", lambda: sum_digests(map(path_digest, self.paths())))
+        return self.once(_DIGEST, lambda: sum_digests(map(path_digest, self.paths())))
+
+    def derive_digest(self, known: "LiveChunk") -> None:
+        """Work the digest out from that of a chunk of mostly the same markers: shares are made where they differ."""
+        if _DIGEST in known.made:
+            mine, theirs = set(self.live), set(known.live)
+            came = (path_digest(self.path(at)) for at, each in enumerate(self.live) if each not in theirs)
+            went = (path_digest(known.path(at)) for at, each in enumerate(known.live) if each not in mine)
+            self.made[_DIGEST] = (known.digest + sum(came) - sum(went)) % _DIGEST_SPACE
 
     def once(self, name: str, work: Callable[[], _Made]) -> _Made:
         """Return what was made of this chunk under a name, made now if nothing was."""
@@ -302,11 +327,16 @@ class LiveFiles(MarkerSequence):
         """Return all paths."""
         return [path for chunk in self.chunks for path in chunk.paths()]
 
-    def find(self, path: str) -> FileMarker | None:
-        """Return the marker of a file; ``None`` if it is not live."""
+    def locate(self, path: str) -> tuple[LiveChunk, int] | None:
+        """Return the chunk of a file and its index there; ``None`` if it is not live."""
         chunk = self.chunks[max(0, bisect_right(self._firsts, path) - 1)] if self.chunks else None
         index = None if chunk is None else chunk.find(path)
-        return None if chunk is None or index is None else chunk.marker(index)
+        return None if chunk is None or index is None else (chunk, index)
+
+    def find(self, path: str) -> FileMarker | None:
+        """Return the marker of a file; ``None`` if it is not live."""
+        found = self.locate(path)
+        return None if found is None else found[0].marker(found[1])
 
     def small(self, target_bytes: int) -> list[FileMarker]:
         """Return the files below a size; nothing is decoded."""
@@ -319,12 +349,15 @@ class LiveFiles(MarkerSequence):
 
     def minus(self, other: "LiveFiles") -> "LiveFiles":
         """Return the files that another snapshot does not have. Chunks that both have are not looked into."""
-        known = {chunk.first: chunk for chunk in other.chunks}
-        firsts = {chunk.first: chunk for chunk in self.chunks}
         # A file of a shared chunk is in both, and in no other chunk of either.
-        theirs = {path for c in other.chunks if not _is_shared(c, firsts.get(c.first)) for path in c.paths()}
-        ours = [chunk for chunk in self.chunks if not _is_shared(chunk, known.get(chunk.first))]
-        parts = ((chunk, [at for at, path in enumerate(chunk.paths()) if path not in theirs]) for chunk in ours)
+        ours, theirs = _unshared(self, other), _unshared(other, self)
+        # Mostly the same marker names a file in both; a path is asked for only where markers differ.
+        known, mine = ({each for chunk in chunks for each in chunk.live} for chunks in (theirs, ours))
+        again = {chunk.path(at) for chunk in theirs for at, each in enumerate(chunk.live) if each not in mine}
+        parts = (
+            (chunk, [at for at, each in enumerate(chunk.live) if each not in known and chunk.path(at) not in again])
+            for chunk in ours
+        )
         return LiveFiles(chunk.only(indexes) for chunk, indexes in parts if indexes)
 
 
@@ -391,5 +424,8 @@ def _group(entries: Iterable[Entry]) -> Iterator[tuple[str, list[int]]]:
         yield path, [location for _, location in found]
 
 
-def _is_shared(chunk: LiveChunk, other: LiveChunk | None) -> bool:
-    return other is not None and (other is chunk or other.is_same(chunk))
+def _unshared(files: LiveFiles, other: LiveFiles) -> list[LiveChunk]:
+    """Return the chunks that another snapshot does not have as they are."""
+    known = {chunk.first: chunk for chunk in other.chunks}
+    found = ((chunk, known.get(chunk.first)) for chunk in files.chunks)
+    return [chunk for chunk, same in found if same is None or not (same is chunk or same.is_same(chunk))]

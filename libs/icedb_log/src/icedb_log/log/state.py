@@ -250,6 +250,7 @@ def _take_over(known: LiveChunk | None, fresh: LiveChunk) -> LiveChunk:
         return fresh
     if known.entries == fresh.entries and known.dead_logs == fresh.dead_logs:
         return known
+    fresh.derive_digest(known)
     if known.made and known.is_same(fresh):
         fresh.made.update(known.made)
     return fresh

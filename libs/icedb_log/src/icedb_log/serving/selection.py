@@ -4,8 +4,9 @@ The one place that prunes for readers: the snapshot service, the S3 gateway and 
 kinds of conditions leave out only files that cannot hold a row that is wanted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from icedb_log.keys import TablePaths
@@ -32,6 +33,11 @@ class ChunkSelection:
 
     chunk: LiveChunk
     indexes: tuple[int, ...] | None = None
+
+    @property
+    def files(self) -> LiveChunk:
+        """The files."""
+        return self.chunk if self.indexes is None else self.chunk.only(self.indexes)
 
     @property
     def file_count(self) -> int:
@@ -115,6 +121,15 @@ class FileSelector:
         return self._pruner.may_be_true(marker)
 
 
+def select_paths(live: LiveFiles, paths: Iterable[str]) -> list[ChunkSelection]:
+    """Return the live files among these; none is looked at that has another path."""
+    found = [place for path in sorted(paths) if (place := live.locate(path)) is not None]
+    return [
+        ChunkSelection(places[0][0], tuple(at for _, at in places))
+        for _, places in ((first, list(group)) for first, group in groupby(found, lambda place: place[0].first))
+    ]
+
+
 def select_files(
     paths: TablePaths,
     config: TableConfig,
@@ -125,4 +140,4 @@ def select_files(
 ) -> LiveFiles:
     """Return the live files that can hold rows of a query, ascending by path. All else as of FileSelector."""
     selections = FileSelector(paths, config, snapshot, filters=filters, where=where).select_chunks(snapshot.live)
-    return LiveFiles(each.chunk if each.indexes is None else each.chunk.only(each.indexes) for each in selections)
+    return LiveFiles(each.files for each in selections)

@@ -19,6 +19,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.log.state import LogState
 from icedb_log.model import LogView, Snapshot
+from icedb_log.serving.changes import ChangeHistory
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import BELIEVED_MS
 from icedb_log.table.stored_config import read_table_config
@@ -64,6 +65,7 @@ class TableState:
         snapshot: Their fold: the newest state.
         started_ms: Monotonic time at which the read began: every commit that landed before is in it.
         past: States at times that were asked for.
+        history: What came and went since earlier reads.
     """
 
     config: TableConfig
@@ -71,6 +73,7 @@ class TableState:
     snapshot: Snapshot
     started_ms: int
     past: PastStates = field(default_factory=PastStates, compare=False, repr=False)
+    history: ChangeHistory = field(default_factory=ChangeHistory, compare=False, repr=False)
 
     @property
     def view(self) -> LogView:
@@ -264,7 +267,10 @@ class CachedTable:
         if last is not None and _versions(last.view) - _versions(view):
             # Earlier states would keep log files in memory that are gone; whoever still looks at one has them.
             self._past = PastStates()
-        state = TableState(source.config, log, snapshot, started_ms, self._past)
+        history = ChangeHistory() if last is None else last.history
+        if last is not None:
+            history.note(last.snapshot, snapshot)
+        state = TableState(source.config, log, snapshot, started_ms, self._past, history)
         self._on_refresh(self._clock.monotonic_ms() - started_ms)
         return state
 
