@@ -5,9 +5,11 @@ again and again while it still runs, and is redelivered only minutes after a cra
 worker reserves more than it can do.
 """
 
+import warnings
 from typing import Any, Final
 
 from celery import Celery
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from icedb_log.names import INGEST_SWEEP, JANITOR_SWEEP, MERGE_SWEEP, QUEUES, TASKS, Component
 from kombu.entity import Queue as KombuQueue
 
@@ -21,6 +23,10 @@ VISIBILITY_MARGIN_MS: Final = 60_000
 
 def make_app(settings: ServiceSettings, component: Component | None = None) -> Celery:
     """Return an application for a worker, for beat, or for somebody who sends tasks."""
+    # Celery warns root about pickle whatever is accepted; we accept JSON only.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    # What a lost connection does to tasks with late acknowledgement; ours acknowledge early.
+    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     app = Celery(f"icedb.{component or 'sender'}", set_as_current=False)
     app.conf.update(
         **_messages(settings),

@@ -9,14 +9,20 @@ import logging
 import os
 import re
 import sys
-import warnings
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-import structlog
-from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
-
 from icedb_service.settings import ServiceSettings
+
+# structlog takes up rich where it finds it, for tracebacks that it is not let draw (see _render): half a second, with
+# Pygments and attrs. So it does not find it.
+_rich = sys.modules.get("rich")
+sys.modules["rich"] = None  # type: ignore[assignment]  # which is how a module is said not to be there
+import structlog  # noqa: E402
+
+sys.modules.pop("rich")
+if _rich is not None:
+    sys.modules["rich"] = _rich
 
 _QUIET: Final = {
     "amqp": logging.WARNING,
@@ -79,10 +85,6 @@ def configure_logging(settings: ServiceSettings, *, component: str) -> None:
     for name, level in _QUIET.items():
         logging.getLogger(name).setLevel(max(level, root.level))
     logging.captureWarnings(capture=True)
-    # Celery warns root about pickle whatever is accepted; we accept JSON only.
-    warnings.filterwarnings("ignore", category=SecurityWarning)
-    # What a lost connection does to tasks with late acknowledgement; ours acknowledge early.
-    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:

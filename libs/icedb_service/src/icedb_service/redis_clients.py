@@ -31,6 +31,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from icedb_service.logs import get_logger
+from icedb_service.settings import ServiceSettings
 
 
 class _CountingRedis(Redis):
@@ -86,6 +87,15 @@ def ping_redis(client: Redis, url: str) -> None:
     """Check that Redis answers. Raises Unavailable with its address."""
     with naming_redis(url):
         client.ping()
+
+
+def ask_redis(settings: ServiceSettings) -> None:
+    """Return if Redis answers. Raises Unavailable."""
+    client = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
+    try:
+        ping_redis(client, settings.redis_url)
+    finally:
+        client.close()
 
 
 RENEWALS_PER_TTL: Final = 3

@@ -42,11 +42,11 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, ask_redis, ask_store, wait_for_servers, wait_until_available, watch_clock
+from icedb_service.main import EXIT_FAILURE, ask_store, wait_for_servers, wait_until_available, watch_clock
 from icedb_service.message_guard import guard_queues, refuse_compression
 from icedb_service.metrics import RedisUse, WorkerMetrics
 from icedb_service.readers import LogReaders
-from icedb_service.redis_clients import TableLock, open_redis
+from icedb_service.redis_clients import TableLock, ask_redis, open_redis
 from icedb_service.runs import TaskRunner, Work, backoff_key
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import SERVED_EVERY_S, Wakeups

@@ -7,15 +7,16 @@ kinds of conditions leave out only files that cannot hold a row that is wanted.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from icedb_log.keys import TablePaths
 from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
 from icedb_log.model import FileMarker, Snapshot
-from icedb_log.table.conditions import check_condition
-from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partitions import PartitionFilter, PartitionMatcher, read_partition_values
 from icedb_log.table.table_config import TableConfig, unite_columns
+
+if TYPE_CHECKING:
+    from icedb_log.table.file_pruning import FilePruner
 
 MAX_TESTS: Final = 10_000_000
 """Most comparisons with statistics for one query; each costs some microseconds, and holds up everybody else's answer. A
@@ -86,9 +87,11 @@ class FileSelector:
         self._matcher = PartitionMatcher(filters, config)
         self._pruner: FilePruner | None = None
         if where is not None:
+            from icedb_log.table import conditions, file_pruning  # noqa: PLC0415 - sqlglot takes 0.4 s to load
+
             schema = unite_columns(snapshot.schema, config)
-            check_condition(where, schema, table=paths.name)
-            self._pruner = FilePruner(where, config, schema=schema)
+            conditions.check_condition(where, schema, table=paths.name)
+            self._pruner = file_pruning.FilePruner(where, config, schema=schema)
         self._wanted: dict[str, bool] = {}
         self._tests_left = MAX_TESTS
 
