@@ -15,6 +15,7 @@ from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
 from icedb_engine.reading import data_files
 from icedb_engine.reading.data_files import DataFiles, InputFile
+from icedb_engine.reading.sort import find_order
 from icedb_engine.units.work import MergeUnit
 from icedb_log.errors import CorruptLog
 from icedb_log.jobs import MergeGroup
@@ -71,7 +72,7 @@ def make_input(table: pa.Table, number: int, **options) -> InputFile:
     pq.write_table(table, sink, **options)
     body = sink.getvalue()
     marker = FileMarker(f"wh/t/_data/{number}.parquet", len(body), 0, table.num_rows)
-    types = {name: COLUMNS[name] for name in table.column_names}
+    types = {name: COLUMNS.get(name, "VARCHAR") for name in table.column_names}
     return InputFile(marker, pa.py_buffer(body), pq.read_metadata(io.BytesIO(body)), types)
 
 
@@ -96,10 +97,19 @@ some_columns = st.sets(st.sampled_from(list(VALUES)), max_size=3)
 files = st.lists(st.tuples(rows, some_columns), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("small_file_bytes", [0, 1 << 20])
+IN_MEMORY = {"DECODED_SHARE": 3}
+DICTIONARIES = {"_REPEATING_ROWS": 0, "_REPEATED_SHARE": 1.0}
+OUTSIDE = {"MAX_DECODED_BYTES": 0}
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [IN_MEMORY, DICTIONARIES, {**OUTSIDE, "SMALL_FILE_BYTES": 0}, {**OUTSIDE, "SMALL_FILE_BYTES": 1 << 20}],
+    ids=["in memory", "as dictionaries", "engine reads", "engine sorts"],
+)
 @given(files, sorts)
 @settings(max_examples=25, deadline=None)
-def test_files_are_read_as_one_sorted_stream_whoever_decodes_them(small_file_bytes, files, sort):
+def test_files_are_read_as_one_sorted_stream_whoever_decodes_and_sorts_them(constants, files, sort):
     inputs, tables, count = [], [], 0
     for number, (rows, missing) in enumerate(files):
         table = make_table([{**row, **dict.fromkeys(missing)} for row in rows], count)
@@ -109,8 +119,9 @@ def test_files_are_read_as_one_sorted_stream_whoever_decodes_them(small_file_byt
     everything = pa.concat_tables(tables)
     inputs.append(make_input(make_table([]), len(files)))  # a file with all columns, so that each is known to one
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data_files, "SMALL_FILE_BYTES", small_file_bytes)
-        read = read_all(inputs, sort)
+        for name, value in constants.items():
+            patch.setattr(data_files, name, value)
+        read = [table.cast(everything.schema) for table in read_all(inputs, sort)]
     found = pa.concat_tables(read) if read else everything.slice(0, 0)
     assert found.schema.equals(everything.schema)
     assert keys(found, sort) == duck_keys(everything, sort)
@@ -131,3 +142,55 @@ def test_chunks_of_wide_rows_are_small(monkeypatch):
     monkeypatch.setattr(data_files, "CHUNK_BYTES", 2000 * 2048)
     read = read_all([make_input(text, 0, use_dictionary=False)], ["s"], columns={"s": "VARCHAR"}, chunk_rows=8192)
     assert [table.num_rows for table in read] == [2048] * 4
+
+
+def count_decoded(monkeypatch) -> list[str]:
+    """Note which files are decoded, each time."""
+    decoded: list[str] = []
+    decode = InputFile.decode
+
+    def noted(self, columns, **options):
+        decoded.append(self.marker.path)
+        return decode(self, columns, **options)
+
+    monkeypatch.setattr(InputFile, "decode", noted)
+    return decoded
+
+
+def test_a_merge_in_memory_decodes_each_file_once_and_opens_no_engine(monkeypatch):
+    decoded = count_decoded(monkeypatch)
+    monkeypatch.setattr(data_files, "duckdb", None)
+    inputs = [make_input(pa.table({"i": [number, -number]}), number) for number in range(5)]
+    (read,) = read_all(inputs, ["i"], columns={"i": "BIGINT"}, chunk_rows=100)
+    assert read["i"].to_pylist() == [-4, -3, -2, -1, 0, 0, 1, 2, 3, 4]
+    assert decoded == [each.marker.path for each in inputs]
+
+
+def test_rows_that_turn_out_to_be_too_large_for_memory_are_sorted_by_the_engine(monkeypatch):
+    wide = pa.table({"s": ["x" * 5000] * 20_000, "i": range(20_000)})
+    file = make_input(wide, 0)
+    assert file.decoded_bytes < 1 * MIB, "the footer says nothing of it"
+    decoded = count_decoded(monkeypatch)
+    read = read_all([file, make_input(wide.slice(0, 0), 1)], ["i"], columns={"s": "VARCHAR", "i": "BIGINT"})
+    assert sum(table.num_rows for table in read) == wide.num_rows
+    assert len(decoded) > 2, "nothing was given up"
+
+
+def test_text_that_repeats_itself_stays_a_dictionary_if_it_has_few_values_in_all_files(monkeypatch):
+    monkeypatch.setattr(data_files, "_REPEATING_ROWS", 1)
+    few = pa.array([f"w{n % 3}" for n in range(9000)])
+    inputs = [
+        make_input(pa.table({"few": few, "many": [f"{number if n else n}-{n % 60}" for n in range(9000)]}), number)
+        for number in range(80)
+    ]
+    columns = {"few": "VARCHAR", "many": "VARCHAR"}
+    table = read_all(inputs, ["many"], columns=columns, chunk_rows=1 << 20)[0]
+    assert pa.types.is_dictionary(table["few"].type)
+    assert len(table["few"].chunk(0).dictionary) == 3
+    assert pa.types.is_string(table["many"].type), "4,780 values would be in each row group"
+
+
+def test_a_dictionary_that_has_a_value_twice_sorts_as_its_values():
+    twice = pa.DictionaryArray.from_arrays(pa.array([2, 0, 1, None, 0], pa.int32()), pa.array(["b", "a", "b"]))
+    order = find_order([twice, pa.array([5, 4, 3, 2, 1])], 5)
+    assert order.tolist() == [2, 4, 1, 0, 3]

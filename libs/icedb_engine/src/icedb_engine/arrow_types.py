@@ -1,6 +1,6 @@
 """The Arrow type of each SQL type, as the native engine hands rows over and as data files have them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,9 +15,15 @@ ARROW_TYPES: Final[Mapping[str, Any]] = {
 }
 
 
-def make_schema(columns: Mapping[str, str]) -> Any:
-    """Return the Arrow schema of columns with SQL types."""
-    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in columns.items()])
+REPEATED_TEXT: Final = pa.dictionary(pa.int32(), pa.string())
+"""Of text columns that are kept as dictionaries between one data file and another."""
+
+
+def make_schema(columns: Mapping[str, str], *, repeated: Collection[str] = ()) -> Any:
+    """Return the Arrow schema of columns with SQL types; ``repeated``: text that is kept as a dictionary."""
+    return pa.schema(
+        [(name, REPEATED_TEXT if name in repeated else ARROW_TYPES[kind]) for name, kind in columns.items()]
+    )
 
 
 def number_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], Any]:

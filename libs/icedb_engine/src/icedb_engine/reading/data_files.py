@@ -3,9 +3,10 @@
 Of a file whose row groups may be copied only the footer is fetched at first, and later what is sorted of it: the file,
 or a file made of some of its row groups. What is copied goes through memory, a few pieces at a time.
 
-Small files are fetched into memory and decoded by Arrow, which checks the checksum of each page; larger ones wait in
-the scratch folder for the native engine, which does not: so that is done before. It sorts both within its memory, and
-spills. Nothing depends on files being sorted. Only a footer's schema, row count and sizes of row groups are read by
+Arrow decodes them, which checks the checksum of each page, and they are sorted in memory (:mod:`.sort`). Rows that are
+too large for that are sorted by the native engine within its memory, and it spills; it reads files that are not small
+itself, without looking at checksums: so that is done before. So it is where values become those of another type.
+Nothing depends on files being sorted. Only a footer's schema, row count and sizes of row groups are read by
 Arrow, never what it says of single columns: Arrow ends the process on some damaged column metadata.
 
 A column of a data file that the table does not have may repeat a value of the path: writers of other releases do that.
@@ -15,13 +16,14 @@ It says nothing new and is left out when rows are written anew. Anything else is
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, Self
 
 import duckdb
@@ -41,10 +43,11 @@ from icedb_log.units import MIB
 from icedb_engine.arrow_types import ARROW_TYPES, align, make_schema
 from icedb_engine.engine import CapturedRows
 from icedb_engine.imports.import_footers import NARROW_TYPES
+from icedb_engine.reading.sort import find_order, join_column, take_sorted
 from icedb_engine.sql import quote_name, quote_text
 from icedb_engine.units.work import MergeUnit
 from icedb_engine.writing.parquet_join import MAGIC, CannotCopy, FooterJoiner, SourceChunk, SourceFile, parse_source
-from icedb_engine.writing.part_files import CopiedGroup
+from icedb_engine.writing.part_files import CopiedGroup, find_dictionary_columns
 from icedb_engine.writing.row_groups import Piece, PieceMaker
 
 SMALL_FILE_BYTES: Final = 1 * MIB
@@ -58,6 +61,12 @@ _PIECES_AHEAD: Final = 4
 """What is copied is read in pieces, so many ahead of what is written."""
 _MIN_CHUNK_ROWS: Final = 2048
 _DECODED_ROWS: Final = 65_536
+DECODED_SHARE: Final = 3
+MAX_DECODED_BYTES: Final = 1024 * MIB
+"""Rows of up to memory / this, and so much, are sorted in memory; of more the native engine spills what it must."""
+_REPEATING_ROWS: Final = 16_384
+_REPEATED_SHARE: Final = 1 / 32
+"""Text of which no larger share of a sample is distinct stays a dictionary, if files are of so many rows."""
 _SQL_TYPES: Final[Mapping[Any, str]] = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
 _NO_ROOM: Final = ("Out of Memory Error", "IO Error")
 _SHOWN_CHARS: Final = 300
@@ -116,15 +125,24 @@ class InputFile:
         """Whether every column that is written has its type: no value has to be converted."""
         return self.types is not None and all(columns.get(name, kind) == kind for name, kind in self.types.items())
 
-    def decode(self, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-        """Yield its rows with these columns; NULL where it does not have one. Raises CorruptLog."""
-        schema = make_schema(columns)
+    def decode(self, columns: Mapping[str, str], *, repeated: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
+        """Yield its rows with these columns; NULL where it does not have one. Raises CorruptLog.
+
+        Args:
+            columns: With their types, which must be those in the file.
+            repeated: Text columns that come as dictionaries.
+        """
+        schema = make_schema(columns, repeated=repeated)
+        names = [name for name in columns if name in (self.types or ())] or None
         try:
             # Damage that was taken for good would be written anew with checksums that are right.
             with pq.ParquetFile(
-                _reader(self._content()), metadata=self.metadata, page_checksum_verification=True
+                _reader(self._content()),
+                metadata=self.metadata,
+                read_dictionary=[name for name in names or () if name in repeated],
+                page_checksum_verification=True,
             ) as file:
-                for rows in file.iter_batches(_DECODED_ROWS, use_threads=False):
+                for rows in file.iter_batches(_DECODED_ROWS, columns=names, use_threads=False):
                     yield align(rows, schema)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise unreadable(self.marker, error) from error
@@ -151,6 +169,11 @@ class InputFile:
         if self.source is None:
             raise InvariantViolated(f"data file {self.marker.path} was not fetched")
         return self.source
+
+
+def _take_out(pieces: list[list[pa.Array]], place: int) -> list[pa.Array]:
+    taken, pieces[place] = pieces[place], []
+    return taken
 
 
 def _reader(source: Path | pa.Buffer) -> Any:
@@ -443,8 +466,65 @@ class DataFiles:
         """
         if not self.row_count:
             return
-        fitting = CHUNK_BYTES * self.row_count // max(1, sum(each.decoded_bytes for each in self.files))
-        chunk_rows = max(_MIN_CHUNK_ROWS, min(self._unit.config.row_group_rows, fitting))
+        found = self._decode_all(columns)
+        if found is None:
+            yield from self._sort_outside(columns)
+            return
+        schema, joined = found
+        sort = [name for name in self._unit.config.sort if name in columns]
+        order = find_order([joined[schema.get_field_index(name)] for name in sort], self.row_count)
+        size_bytes = sum(values.nbytes for values in joined)
+        yield from take_sorted(joined, schema, order, chunk_rows=self._count_chunk_rows(size_bytes))
+
+    def _count_chunk_rows(self, size_bytes: int) -> int:
+        fitting = CHUNK_BYTES * self.row_count // max(1, size_bytes)
+        return max(_MIN_CHUNK_ROWS, min(self._unit.config.row_group_rows, fitting))
+
+    def _decode_all(self, columns: Mapping[str, str]) -> tuple[Any, list[pa.Array]] | None:
+        """Return the rows of all files, an array for each column; ``None``: too large, or of other types."""
+        bound = min(self._unit.engine.memory_bytes // DECODED_SHARE, MAX_DECODED_BYTES)
+        if sum(each.decoded_bytes for each in self.files) > bound:
+            return None
+        if not all(each.has_types(columns) for each in self.files):
+            return None
+        decoded_bytes, lock = 0, Lock()
+        repeated = self._find_repeated(columns)
+
+        def decode(each: InputFile) -> list[pa.RecordBatch] | None:
+            nonlocal decoded_bytes
+            batches = []
+            for rows in each.decode(columns, repeated=repeated):
+                with lock:
+                    decoded_bytes += rows.nbytes
+                if decoded_bytes > bound:  # dictionaries make files small
+                    return None
+                batches.append(rows)
+            return batches
+
+        schema = make_schema(columns, repeated=repeated)
+        with ThreadPoolExecutor(self._unit.engine.thread_count, thread_name_prefix="icedb-decode") as pool:
+            parts = list(pool.map(decode, self.files))
+            if decoded_bytes > bound:
+                return None
+            batches = [rows for part in parts for rows in part or ()]
+            pieces = [[rows.column(place) for rows in batches] for place in range(len(schema))]
+            del parts, batches  # from here on each column is let go when it was joined
+            joined = list(pool.map(lambda place: join_column(_take_out(pieces, place)), range(len(schema))))
+        fields = [(name, values.type) for name, values in zip(schema.names, joined, strict=True)]
+        return pa.schema(fields), joined
+
+    def _find_repeated(self, columns: Mapping[str, str]) -> list[str]:
+        """Return the text columns of few different values, by some rows of the largest file; none of small files."""
+        largest = max(self.files, key=lambda each: each.row_count)
+        texts = {name: kind for name, kind in (largest.types or {}).items() if kind == "VARCHAR" and name in columns}
+        if not texts or largest.row_count < _REPEATING_ROWS:
+            return []
+        rows = next(largest.decode(texts))
+        return find_dictionary_columns(pa.Table.from_batches([rows]), max_share=_REPEATED_SHARE)
+
+    def _sort_outside(self, columns: Mapping[str, str]) -> Iterator[pa.Table]:
+        """Have the native engine sort, within its memory; it spills."""
+        chunk_rows = self._count_chunk_rows(sum(each.decoded_bytes for each in self.files))
         order = ", ".join(f"{quote_name(name)} NULLS LAST" for name in self._unit.config.sort if name in columns)
         decoded = CapturedRows(rows for each in self.files for rows in each.decode(columns))
         with self._open_engine() as engine, decoded.raising():

@@ -131,7 +131,7 @@ class StatsCollector:
             if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values), min_count=0).as_py():
                 self._uncertain.add(column)
                 continue
-            extremes = pc.min_max(values)
+            extremes = pc.min_max(_as_text(values))
             if extremes["min"].is_valid:
                 bounds += [extremes["min"].as_py(), extremes["max"].as_py()]
 
@@ -152,6 +152,13 @@ class StatsCollector:
             else (*encode_bounds(min(bounds), max(bounds)), self._null_counts[column])
             for column, bounds in self._bounds.items()
         }
+
+
+def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the different values of a column that came as a dictionary, and others as they are."""
+    if not pa.types.is_dictionary(values.type):
+        return values
+    return pc.unique(values.unify_dictionaries()).dictionary_decode()
 
 
 def _is_exact(values: pa.ChunkedArray) -> bool:
@@ -368,15 +375,18 @@ def _encode_nulls(columns: Mapping[str, str], row_count: int) -> tuple[dict[str,
     return chunks, memoryview(body)
 
 
-def find_dictionary_columns(rows: pa.Table) -> list[str]:
+def find_dictionary_columns(rows: pa.Table, *, max_share: float = MAX_DISTINCT_SHARE) -> list[str]:
     """Return the columns of few different values, as far as an even sample tells; nested ones are not compared."""
     places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, SAMPLE_ROWS)).astype(np.int64)
     sample = rows.take(pa.array(places))
     return [
         name
         for name, values in zip(sample.column_names, sample.columns, strict=True)
-        if not (pa.types.is_boolean(values.type) or pa.types.is_nested(values.type))
-        and pc.count_distinct(values, mode="all").as_py() <= MAX_DISTINCT_SHARE * len(places)
+        if pa.types.is_dictionary(values.type)
+        or (
+            not (pa.types.is_boolean(values.type) or pa.types.is_nested(values.type))
+            and pc.count_distinct(values, mode="all").as_py() <= max_share * len(places)
+        )
     ]
 
 
@@ -598,7 +608,7 @@ class _OpenFile:
         waiting, before, is_first = self._waiting, self._before, not self._has_encoded
 
         def encode() -> None:
-            rows = pa.concat_tables(waiting) if waiting else None
+            rows = _join_tables(waiting) if waiting else None
             encoded = None if rows is None else self.encoder.encode_group(rows, is_first=is_first)
             if before is not None:
                 before.result()  # it was queued earlier, so it has begun at least: no deadlock
@@ -631,3 +641,13 @@ class _OpenFile:
         if self._before is not None:
             self._before.result()
         return self.encoder.size_bytes
+
+
+def _join_tables(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return tables of the same columns as one, with one dictionary for text that came as dictionaries."""
+    schema = tables[0].schema
+    if any(table.schema != schema for table in tables):
+        fields = zip(schema.names, schema.types, strict=True)
+        plain = [(name, kind.value_type if pa.types.is_dictionary(kind) else kind) for name, kind in fields]
+        tables = [table.cast(pa.schema(plain)) for table in tables]
+    return pa.concat_tables(tables).unify_dictionaries()
