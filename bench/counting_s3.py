@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -33,6 +34,7 @@ class CountingApp:
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
         self._counts: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()  # of bodies
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -43,14 +45,18 @@ class CountingApp:
             answer = json.dumps(self._fill(body) if path == "/-/fill" else self._take_counts()).encode()
             start_response("200 OK", [("Content-Length", str(len(answer)))])
             return [answer]
+        parts = list(self._app(environ, start_response))
         with self._lock:
             self._counts[_operation(environ)] += 1
-        return self._app(environ, start_response)
+            self._bytes["received"] += int(environ.get("CONTENT_LENGTH") or 0)
+            self._bytes["sent"] += sum(map(len, parts)) if environ["REQUEST_METHOD"] != "HEAD" else 0
+        return parts
 
-    def _take_counts(self) -> dict[str, int]:
+    def _take_counts(self) -> dict[str, dict[str, int]]:
         with self._lock:
             counts, self._counts = self._counts, Counter()
-        return dict(counts)
+            sizes, self._bytes = self._bytes, Counter()
+        return {"operations": dict(counts), "bytes": dict(sizes)}
 
     def _fill(self, body: bytes) -> int:
         from moto.s3.models import s3_backends  # noqa: PLC0415 - moto is loaded by then
@@ -94,17 +100,36 @@ def fill(endpoint: str, keys: Sequence[str], *, size_bytes: int) -> None:
     _ask(endpoint, "fill", {"keys": list(keys), "size_bytes": size_bytes})
 
 
-def take_counts(endpoint: str) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a server was asked for.
+
+    Attributes:
+        operations: How often each.
+        received_bytes: In bodies of requests.
+        sent_bytes: In bodies of answers.
+    """
+
+    operations: Mapping[str, int]
+    received_bytes: int
+    sent_bytes: int
+
+
+def take_counts(endpoint: str) -> Mapping[str, int]:
     """Return how often each operation was asked for since the last call."""
-    counts: dict[str, int] = _ask(endpoint, "counts", {})
-    return counts
+    return take_all(endpoint).operations
 
 
-def _ask(endpoint: str, what: str, body: object) -> dict[str, int]:
+def take_all(endpoint: str) -> Counts:
+    """Return what was asked for since the last call, with its bytes."""
+    answer = _ask(endpoint, "counts", {})
+    return Counts(answer["operations"], answer["bytes"].get("received", 0), answer["bytes"].get("sent", 0))
+
+
+def _ask(endpoint: str, what: str, body: object) -> Any:
     request = Request(f"{endpoint}/-/{what}", json.dumps(body).encode(), method="POST")
     with urlopen(request, timeout=START_LIMIT_S) as answer:
-        answered: dict[str, int] = json.load(answer)
-        return answered
+        return json.load(answer)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

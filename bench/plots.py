@@ -1,6 +1,7 @@
 """Draws a workload's results as SVG: bars where systems did the same work, lines where the work grew."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from bench.figures import OURS
 from bench.harness import Report, Row
 
 COLOURS: Final[dict[Kind, str]] = {"ours": "#1b6ca8", "peer": "#9aa3ab", "bound": "#e3c77b"}
+DASHES: Final = ("-", "--", ":", "-.")
 LINES: Final = ("#1b6ca8", "#c0392b", "#2a9d5c", "#8e5aa8", "#e08e0b", "#555555")
 STYLE: Final[Any] = {
     "svg.fonttype": "none",  # text stays text: small, and to be found
@@ -28,7 +30,7 @@ STYLE: Final[Any] = {
 WIDTH_IN: Final = 8.6
 BAR_IN: Final = 0.25
 CASE_IN: Final = 0.9
-PANEL_IN: Final = 2.9
+PANEL_IN: Final = 2.3
 LOG_FROM: Final = 12.0
 """Bars of figures that lie further apart are drawn on a logarithmic axis."""
 PANELS_A_ROW: Final = 3
@@ -102,23 +104,30 @@ def _lines(growth: Sequence[Growth]) -> Any:
     figure = Figure(figsize=(WIDTH_IN * 1.15, PANEL_IN * row_count), layout=_layout())
     panels = figure.subplots(row_count, PANELS_A_ROW, squeeze=False)
     systems = sorted({each.system for each in growth}, key=lambda name: (name != OURS, name))
-    colours = {system: LINES[number % len(LINES)] for number, system in enumerate(systems)}
+    looks: dict[str, dict[str, Any]] = {
+        system: {"color": LINES[number % len(LINES)], "linestyle": DASHES[number % len(DASHES)], "marker": "o"}
+        for number, system in enumerate(systems)
+    }
     for panel, (axis, metric) in zip(panels.flat, plans, strict=False):
-        _draw_growth(panel, [each for each in axes[axis] if each.metric == metric], colours)
+        _draw_growth(panel, [each for each in axes[axis] if each.metric == metric], looks)
     for panel in panels.flat[len(plans) :]:
         panel.set_visible(False)
-    handles = [Line2D([], [], color=colours[system], marker="o", markersize=4, label=system) for system in systems]
+    handles = [Line2D([], [], markersize=4, label=system, **looks[system]) for system in systems]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(systems), frameon=False)
     return figure
 
 
-def _draw_growth(panel: Any, found: Sequence[Growth], colours: dict[str, str]) -> None:
+def _draw_growth(panel: Any, found: Sequence[Growth], looks: Mapping[str, Any]) -> None:
     for each in found:
         sizes, costs = zip(*each.points, strict=True)
-        panel.plot(sizes, costs, marker="o", markersize=3.5, color=colours[each.system])
+        panel.plot(sizes, costs, markersize=3.5, **looks[each.system])
     panel.set_xscale("log")
-    if all(cost > 0 for each in found for _, cost in each.points):
-        panel.set_yscale("log")
+    all_costs = [cost for each in found for _, cost in each.points]
+    if min(all_costs) > 0:
+        panel.set_yscale("log")  # whole powers of ten, so that what hardly grows looks so
+        panel.set_ylim(
+            10 ** math.floor(math.log10(min(all_costs) / 1.05)), 10 ** math.ceil(math.log10(max(all_costs) * 1.05))
+        )
     panel.set_xlabel(found[0].axis)
     panel.set_title(f"{found[0].metric.replace('_', ' ')}, {found[0].unit}", fontsize=8.5)
     panel.minorticks_off()

@@ -120,7 +120,7 @@ def _section(report: Report) -> Iterable[str]:
             yield ""
     rows = [row for row in report.rows if not row.axis]
     if rows:
-        yield from _table(rows)
+        yield from _wide_table(rows) if growth else _table(rows)
         yield ""
     yield from _circumstances(report)
     yield ""
@@ -139,6 +139,18 @@ def _table(rows: Sequence[Row]) -> Iterable[str]:
                 f"| {case} | {_system(row)} | {shown(row.median)} {row.unit} | {shown(row.min)} to {shown(row.max)} | "
                 f"{row.turn_count} | {' | '.join(cells)} | {_ratio(compared, row)} |"
             )
+
+
+def _wide_table(rows: Sequence[Row]) -> Iterable[str]:
+    """One line a figure, one column a system."""
+    systems = list(dict.fromkeys(row.system for row in rows))
+    found = {(row.metric, row.system): row for row in rows}
+    yield f"| {rows[0].case} | {' | '.join(systems)} |"
+    yield "| --- |" + " ---: |" * len(systems)
+    for metric, unit in dict.fromkeys((row.metric, row.unit) for row in rows):
+        cells = [found.get((metric, system)) for system in systems]
+        values = " | ".join(NOT_FOUND if each is None else shown(each.median) for each in cells)
+        yield f"| {metric}, {unit} | {values} |"
 
 
 def _system(row: Row) -> str:

@@ -1,0 +1,344 @@
+"""W=growth: whether the cost of a commit and of a snapshot grows with the table, and what a day costs.
+
+Along three axes: live data files, commits, tables. Ours works on a store in memory that counts
+(:mod:`bench.growth_tables`); the peers append to tables on the S3 server of development, which counts as well. A day in
+the life is simulated: of ours a part of it, or all, with real flushes, merges and vacuums; of peers it is computed from
+the requests of their appends, at an append a second, without the compactions that they would need.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from icedb_log.store.object_store import list_all
+
+from bench.counting_s3 import BUCKET, Counts, running_s3, take_all
+from bench.figures import OURS, Figure
+from bench.growth_day import DAY_S, Day, Price, day_figures
+from bench.growth_tables import ROWS_PER_BATCH, GrowingTable, Usage, measuring, open_store, read_snapshot
+from bench.harness import Case, Options, Size, System
+from bench.processes import Remote
+from bench.serve import Peer
+from bench.vacuum_places import Bucket
+
+KEY: Final = "dev"
+COMMITS_A_TURN: Final = 10
+AXIS_INTERVAL_MS: Final = 5_000
+ROWS_A_SECOND: Final = 1_000
+"""Of a day in the life: 100 batches of 10 rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How far each axis goes.
+
+    Attributes:
+        files: Live data files.
+        commits: Of our table.
+        peer_commits: Of the peers' tables.
+        tables: Tables in a warehouse.
+        day_s: Simulated seconds of a day in the life, by the interval between commits, ms.
+    """
+
+    files: tuple[int, ...]
+    commits: tuple[int, ...]
+    peer_commits: tuple[int, ...]
+    tables: tuple[int, ...]
+    day_s: Mapping[int, int]
+
+
+SIZES: Final[Mapping[Size, Sizes]] = {
+    "small": Sizes((1_000, 10_000), (100, 300), (10, 40), (1, 30), {5_000: 600}),
+    "middle": Sizes(
+        (1_000, 10_000, 100_000), (100, 1_000, 3_000), (30, 100, 300), (1, 30, 300), {1_000: 900, 5_000: 3_600}
+    ),
+    "full": Sizes(
+        (1_000, 10_000, 100_000, 1_000_000),
+        (100, 1_000, 10_000, 100_000),
+        (100, 300, 1_000),
+        (1, 30, 1_000),
+        {1_000: 3_600, 5_000: DAY_S},
+    ),
+}
+
+
+class Ours:
+    """Ours at one place of an axis: a turn is some commits, a cold snapshot, and one after a commit.
+
+    Args:
+        table: That is written.
+        grow: Brings it to its size, once.
+        tables: All tables of the warehouse, if a sweep over them is measured.
+    """
+
+    name = OURS
+
+    def __init__(self, table: GrowingTable, grow: Callable[[], None], tables: Sequence[GrowingTable] = ()) -> None:
+        self._table = table
+        self._grow: Callable[[], None] | None = grow
+        self._tables = tables
+        self._usages: dict[str, Usage] = {}
+
+    def prepare(self) -> None:
+        """Let the table grow to its size."""
+        if self._grow is not None:
+            self._grow()
+            self._grow = None
+            self._table.step(with_upkeep=False)  # a writer that knows the table
+
+    def run(self) -> None:
+        """Commit, and look."""
+        table, store = self._table, self._table.store
+        usages = {name: Usage() for name in ("commit", "cold snapshot", "snapshot after a commit", "idle sweep")}
+        before = table.used.pop("flush")
+        for _ in range(COMMITS_A_TURN):
+            table.step(with_upkeep=False)
+        usages["commit"], table.used["flush"] = table.used["flush"], before
+        with measuring(store, usages["cold snapshot"]):
+            count = read_snapshot(store, table.clock)
+            count(table.name)
+        for _ in range(COMMITS_A_TURN):
+            table.step(with_upkeep=False)
+            with measuring(store, usages["snapshot after a commit"]):
+                count(table.name)
+        if self._tables:
+            for each in self._tables:
+                each.merge("hot")  # what there is to do; after it a sweep finds nothing
+            usages["idle sweep"].calls = 1
+            for each in self._tables:
+                usages["idle sweep"].add(each.merge("hot"))
+        self._usages = {name: usage for name, usage in usages.items() if usage.calls}
+
+    def check(self) -> Sequence[Figure]:
+        """Return what each took."""
+        return [figure for name, usage in self._usages.items() for figure in _figures(name, usage)]
+
+
+def _figures(name: str, usage: Usage) -> Iterator[Figure]:
+    yield Figure(f"{name}: processor time", "ms", usage.cpu_s / usage.calls * 1000)
+    yield Figure(f"{name}: requests", "requests", usage.request_count / usage.calls)
+    yield Figure(f"{name}: bytes", "kB", usage.moved_bytes / usage.calls / 1000)
+
+
+@dataclass(slots=True)
+class PeerTable:
+    """A table of a peer in a process of its own, which grows from case to case.
+
+    Attributes:
+        name: The peer.
+        remote: Its process.
+        endpoint: The server, which counts.
+        commit_count: Appends so far.
+        seen: What an append took, by the number of appends before it.
+    """
+
+    name: str
+    remote: Remote
+    endpoint: str
+    commit_count: int = 0
+    seen: dict[int, Usage] = field(default_factory=dict)
+
+    def at(self, commit_count: int) -> "PeerAt":
+        """Return the system that measures it at so many commits."""
+        return PeerAt(self, commit_count)
+
+    def append(self, count: int) -> Usage:
+        """Append, and return what it took."""
+        take_all(self.endpoint)
+        cpu_s: float = self.remote.ask("append", count)
+        self.commit_count += count
+        return _usage(take_all(self.endpoint), cpu_s, calls=count)
+
+    def day(self) -> Day:
+        """Return what a day of an append a second would use."""
+        objects = list_all(Bucket(self.endpoint).open(), f"{self.name}/").objects
+        files = [info.size_bytes for info in objects if "/00000-" in info.key or "/part-" in info.key]
+        return Day.of_appends(
+            self.seen, commit_count=DAY_S, rows=ROWS_A_SECOND, file_bytes=sum(files) / max(len(files), 1)
+        )
+
+    def look(self) -> Usage:
+        """Look which files are live, and return what it took."""
+        take_all(self.endpoint)
+        cpu_s: float = self.remote.ask("look", self.commit_count)
+        return _usage(take_all(self.endpoint), cpu_s, calls=1)
+
+
+class PeerAt:
+    """A peer at one place of the axis of commits."""
+
+    def __init__(self, table: PeerTable, at: int) -> None:
+        self.name = table.name
+        self.table = table
+        self.at = at
+        self._usages: dict[str, Usage] = {}
+
+    def prepare(self) -> None:
+        """Let the table grow."""
+        if self.table.commit_count < self.at:
+            self.table.append(self.at - self.table.commit_count)
+
+    def run(self) -> None:
+        """Commit, and look."""
+        begun = self.table.commit_count
+        self._usages = {"commit": self.table.append(COMMITS_A_TURN), "cold snapshot": self.table.look()}
+        self.table.seen[begun] = self._usages["commit"]
+
+    def check(self) -> Sequence[Figure]:
+        """Return what each took."""
+        return [figure for name, usage in self._usages.items() for figure in _figures(name, usage)]
+
+
+def _usage(counts: Counts, cpu_s: float, *, calls: int) -> Usage:
+    usage = Usage(sent_bytes=counts.received_bytes, received_bytes=counts.sent_bytes, cpu_s=cpu_s, calls=calls)
+    kinds = {"put": "put", "post": "put", "list": "list", "get": "get", "head": "get"}
+    for operation, count in counts.operations.items():
+        usage.requests[kinds.get(operation, "delete")] += count
+    return usage
+
+
+@dataclass(slots=True)
+class DayOf:
+    """A day in the life, as a system: its figures are computed from what was counted."""
+
+    name: str
+    compute: Callable[[], Day]
+    price: Price
+    _day: Day | None = None
+
+    def prepare(self) -> None:
+        """Nothing is kept from turn to turn."""
+
+    def run(self) -> None:
+        """Simulate, or compute."""
+        self._day = self.compute()
+
+    def check(self) -> Sequence[Figure]:
+        """Return the figures of the day."""
+        assert self._day is not None
+        return day_figures(self._day, self.price)
+
+
+@dataclass(slots=True)
+class GrowthWorkload:
+    """Cases along each axis, then the day."""
+
+    name: str
+    description: str
+    folder: Path
+    options: Options
+    sizes: Sizes
+    price: Price = field(default_factory=Price)
+
+    def cases(self) -> Iterable[Case]:
+        """Make one case after the other ready."""
+        for cases in (self._files, self._tables, self._commits_and_day):
+            yield from cases()
+
+    def _wants(self, name: str) -> bool:
+        return self.options.only in name
+
+    def _case(self, name: str, systems: Sequence[System], axis: str, at: int) -> Case:
+        return Case(name, 1, systems, warm_turn_count=0, is_timed=False, axis=axis, at=at)
+
+    def _files(self) -> Iterator[Case]:
+        for count in self.sizes.files:
+            name = f"{count:,} data files"
+            if self._wants(name):
+                store, clock = open_store()
+                table = GrowingTable(store, clock, batches_per_commit=1)
+                system = Ours(table, partial(table.fill, count))
+                yield self._case(name, [system], "data files", count)
+
+    def _tables(self) -> Iterator[Case]:
+        for count in self.sizes.tables:
+            name = f"{count:,} tables"
+            if self._wants(name):
+                store, clock = open_store()
+                tables = [GrowingTable(store, clock, f"t{number:04d}", batches_per_commit=1) for number in range(count)]
+
+                def grow(tables: Sequence[GrowingTable] = tables) -> None:
+                    for table in tables:
+                        for _ in range(5):
+                            table.step(with_upkeep=False)
+
+                yield self._case(name, [Ours(tables[0], grow, tables)], "tables", count)
+
+    def _commits_and_day(self) -> Iterator[Case]:
+        with ExitStack() as stack:
+            peers: list[PeerTable] = []
+            if self._wants("commits") or self._wants("day"):
+                endpoint = stack.enter_context(running_s3(self.folder / "s3"))
+                peers = [_open_peer(stack, endpoint, self.folder, name) for name in ("Delta", "Iceberg")]
+            store, clock = open_store()
+            table = GrowingTable(store, clock, batches_per_commit=1, interval_ms=AXIS_INTERVAL_MS)
+            for count in sorted({*self.sizes.commits, *self.sizes.peer_commits}):
+                systems: list[System] = [peer.at(count) for peer in peers if count in self.sizes.peer_commits]
+                if count in self.sizes.commits:
+                    systems.insert(0, Ours(table, partial(_grow_to, table, count)))
+                name = f"{count:,} commits"
+                if self._wants("commits") or self._wants("day"):
+                    yield self._case(name, systems, "commits", count)
+            yield from self._day(peers)
+
+    def _day(self, peers: Sequence[PeerTable]) -> Iterator[Case]:
+        if not self._wants("a day of 100 batches a second"):
+            return
+        first = min(self.sizes.day_s)
+        systems: list[System] = [
+            DayOf(
+                OURS if interval_ms == first else f"{OURS}, a commit in {interval_ms // 1000} s",
+                partial(_live, interval_ms, seconds),
+                self.price,
+            )
+            for interval_ms, seconds in self.sizes.day_s.items()
+        ]
+        systems += [DayOf(peer.name, peer.day, self.price) for peer in peers]
+        yield Case("a day of 100 batches a second", 1, systems, warm_turn_count=0, is_timed=False, patience_s=0.001)
+
+
+def _grow_to(table: GrowingTable, commit_count: int) -> None:
+    while table.commit_count < commit_count:
+        table.step()
+
+
+def _live(interval_ms: int, seconds: int) -> Day:
+    store, clock = open_store()
+    batches = 100 * interval_ms // 1000
+    table = GrowingTable(store, clock, batches_per_commit=batches, interval_ms=interval_ms)
+    for _ in range(seconds * 1000 // interval_ms):
+        table.step()
+    return Day.of_table(table)
+
+
+def _open_peer(stack: ExitStack, endpoint: str, folder: Path, kind: str) -> PeerTable:
+    remote = Remote(is_peer=True)
+    stack.callback(remote.close)
+    if kind == "Delta":
+        options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+        options |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
+        arguments: tuple[Any, ...] = (f"s3://{BUCKET}/delta-rs", options)
+    else:
+        properties = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
+        properties |= {"s3.access-key-id": KEY, "s3.secret-access-key": KEY}
+        arguments = (folder / "catalog.db", f"s3://{BUCKET}/pyiceberg", properties)
+    name = remote.take(Peer(f"bench.peers.growth:{kind}", ROWS_A_SECOND, *arguments))
+    return PeerTable(name, remote, endpoint)
+
+
+@contextmanager
+def open_workload(folder: Path, options: Options) -> Iterator[GrowthWorkload]:
+    """Offer the cases whose name contains ``options.only``."""
+    yield GrowthWorkload(
+        name="growth",
+        description=(
+            "what a commit and a look at the live files take of processor, store and wire, as a table grows; "
+            f"and what a day of 100 batches of {ROWS_PER_BATCH} rows a second costs"
+        ),
+        folder=folder,
+        options=options,
+        sizes=SIZES[options.size],
+    )
