@@ -1,8 +1,10 @@
 """What the S3 store concludes from broken answers, and how often it sends what (W2). The server is real, and rude."""
 
 import socket
+import ssl
 import threading
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -21,10 +23,12 @@ from icedb_log.errors import (
     UnsupportedFormat,
 )
 from icedb_log.store.object_store import list_all
+from icedb_log.store.request_failures import listen_to_failures, stop_listening
 from icedb_log.store.s3 import CONFLICT_WAITS_MS, S3ObjectStore
 from icedb_log.store.s3_client import READ_ATTEMPTS, SINGLE_REQUEST_BYTES
 from icedb_log.store.stores import S3Options
 from icedb_sim.fakes.store_acceptance import expect
+from icedb_sim.rigs.access_rig import Authority
 
 pytestmark = pytest.mark.s3
 
@@ -44,6 +48,7 @@ class RudeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), RudeHandler)
         self.script = list(script)
         self.requests = []
+        self.connections = []
         self.released = threading.Event()
         self._lock = threading.Lock()
 
@@ -51,6 +56,16 @@ class RudeServer(ThreadingHTTPServer):
         with self._lock:
             self.requests.append(request)
             return self.script[min(len(self.requests), len(self.script)) - 1]
+
+    def get_request(self):
+        connection, address = super().get_request()
+        self.connections.append(connection)
+        return connection, address
+
+    def end_connections(self):
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request, client_address):
         """A client that hung up is what some tests want."""
@@ -117,14 +132,18 @@ class NoWait:
 
 
 @contextmanager
-def rude_store(*script, clock=None, read_timeout_s=30):
+def rude_store(*script, clock=None, read_timeout_s=30, key="dev", certificate=None):
     server = RudeServer(script)
+    if certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*certificate)
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     options = S3Options(
-        f"http://127.0.0.1:{server.server_address[1]}",
-        access_key_id="dev",
-        secret_access_key="dev",
+        f"http{'s' * (certificate is not None)}://127.0.0.1:{server.server_address[1]}",
+        access_key_id=key,
+        secret_access_key=key,
         read_timeout_s=read_timeout_s,
     )
     try:
@@ -272,20 +291,93 @@ def test_a_read_of_one_version_is_a_plain_signed_request():
         assert (found.body, found.info.size_bytes) == (b"ho", 5)
         assert store.get("key").body == b"whole"
     first, second, _ = server.requests
+    assert len(server.connections) == 2  # boto3 has one of its own
     assert first[1] == "/bucket/a/key%20with%3Dsign"
     assert first[2]["If-Match"] == "abc"
     assert first[2]["Authorization"].startswith("AWS4-HMAC-SHA256 Credential=dev/")
     assert second[2]["Range"] == "bytes=1-2"
     assert [is_of_boto3(request) for request in server.requests] == [False, False, True]
-    # What was signed is what was sent: signed again, it gets the same signature.
-    again = AWSRequest(
-        "GET", f"http://{first[2]['Host']}{first[1]}", headers={"If-Match": "abc", "X-Amz-Date": first[2]["X-Amz-Date"]}
-    )
-    signer = S3SigV4Auth(Credentials("dev", "dev"), "s3", "us-east-1")
-    again.context["timestamp"] = first[2]["X-Amz-Date"]
-    again.headers["X-Amz-Content-SHA256"] = first[2]["X-Amz-Content-SHA256"]
+    for request in (first, second):
+        require_signed(request, Credentials("dev", "dev"))
+
+
+def require_signed(request, credentials):
+    """What was signed is what was sent: signed again by botocore, it gets the same signature."""
+    _, path, sent, _ = request
+    signed = sent["Authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    assert {"host", "if-match", "x-amz-date"} <= set(signed)
+    kept = {name: value for name, value in sent.items() if name.lower() in signed and name != "Host"}
+    again = AWSRequest("GET", f"http://{sent['Host']}{path}", headers=kept)
+    again.context["timestamp"] = sent["X-Amz-Date"]
+    signer = S3SigV4Auth(credentials, "s3", "us-east-1")
     signature = signer.signature(signer.string_to_sign(again, signer.canonical_request(again)), again)
-    assert first[2]["Authorization"].endswith(f"Signature={signature}")
+    assert sent["Authorization"].endswith(f"Signature={signature}")
+
+
+def test_credentials_of_a_role_are_sent_with_their_token(monkeypatch):
+    for name, value in {"ACCESS_KEY_ID": "role", "SECRET_ACCESS_KEY": "hush", "SESSION_TOKEN": "to/ken=="}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with rude_store(WHOLE, key=None) as (store, server):
+        assert store.get("key", if_match="abc").body == b"whole"
+    (request,) = server.requests
+    assert request[2]["X-Amz-Security-Token"] == "to/ken=="
+    require_signed(request, Credentials("role", "hush", "to/ken=="))
+
+
+@contextmanager
+def reported_failures():
+    failures = []
+
+    def note(operation, reason):
+        failures.append((operation, reason))
+
+    listen_to_failures(note)
+    try:
+        yield failures
+    finally:
+        stop_listening(note)
+
+
+def test_a_kept_connection_that_the_server_has_ended_is_no_failure():
+    with rude_store(WHOLE) as (store, server), reported_failures() as failures:
+        for _ in range(3):
+            assert store.get("key", if_match="abc").body == b"whole"
+            server.end_connections()
+        assert not any(map(is_of_boto3, server.requests))
+        assert (len(server.requests), len(server.connections), failures) == (3, 3, [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [("hang up", "broken"), (error_answer(503, "SlowDown"), "throttled"), (UNUSUAL["breaks off"], "broken")],
+    ids=["hangs up", "is slowed down", "breaks off"],
+)
+def test_a_plain_read_that_failed_is_reported(answer, reason):
+    with rude_store(answer, WHOLE) as (store, server), reported_failures() as failures:
+        assert store.get("key", if_match="abc").body == b"whole"
+        assert (len(server.requests), failures) == (2, [("read", reason)])
+
+
+def test_a_large_object_comes_whole_and_many_threads_share_connections():
+    large = (200, "", WHOLE[2], bytes(range(256)) * 20_000)
+    with rude_store(large) as (store, server), ThreadPoolExecutor(8) as pool:
+        bodies = list(pool.map(lambda _: store.get("key", if_match="abc").body, range(40)))
+        assert all(body == large[3] for body in bodies)
+        assert len(server.connections) <= 8
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_a_server_is_believed_whose_certificate_is_trusted(tmp_path, monkeypatch, is_trusted):
+    authority = Authority()
+    trusted = authority if is_trusted else Authority("another")
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(trusted.write(tmp_path / "ca.crt")))
+    with rude_store(WHOLE, certificate=authority.issue(tmp_path, "server", dns=("localhost",))) as (store, server):
+        if is_trusted:
+            assert store.get("key", if_match="abc").body == b"whole"
+            assert not is_of_boto3(server.requests[0])
+        else:
+            expect(Unavailable, lambda: store.get("key", if_match="abc"))
+            assert not server.requests
 
 
 @pytest.mark.parametrize("answer", UNUSUAL.values(), ids=UNUSUAL)

@@ -1,4 +1,4 @@
-"""Requests to S3: the boto3 clients of one process, reads without boto3, and files that are moved in parts.
+"""Requests to S3: the boto3 clients of one process, and files that are moved in parts.
 
 Owns how often a request is sent, and that each try that failed is reported, whatever boto3 makes of it afterwards; also
 a body that breaks off while it is read: a download in parts asks again then, and says so to nobody. A child that is
@@ -7,19 +7,14 @@ forked needs clients of its own: connections must not be shared.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
 
 import boto3
 import botocore.session
-import urllib3
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -29,14 +24,10 @@ from botocore.exceptions import (
     ProxyConnectionError,
     ReadTimeoutError,
 )
-from botocore.httpsession import get_cert_path
 from botocore.response import StreamingBody
-from botocore.utils import get_environ_proxies
-from urllib3.exceptions import ConnectTimeoutError as PlainConnectTimeoutError
-from urllib3.exceptions import HTTPError, NewConnectionError
-from urllib3.exceptions import ReadTimeoutError as PlainReadTimeoutError
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.store.plain_reads import PlainReads
 from icedb_log.store.request_failures import Operation, Reason, reason_of_status, report_failure
 from icedb_log.store.s3_quirks import (
     ENDPOINT_CONFIG,
@@ -54,9 +45,6 @@ READ_ATTEMPTS: Final = 3
 MAX_CONNECTIONS: Final = 32
 """Connections that a client keeps open."""
 
-MAX_IDLE_CONNECTIONS: Final = 64
-"""Connections that plain reads keep open for the next ones."""
-
 SINGLE_REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Up to this size a file is moved by one request; above it in parts, by ``TRANSFER_THREADS`` threads."""
 
@@ -69,11 +57,6 @@ TRANSFER: Final = TransferConfig(
     max_concurrency=TRANSFER_THREADS,
     preferred_transfer_client="classic",
 )
-_OK: Final = (200, 206)
-_UNUSUAL: Final = ("Transfer-Encoding", "Content-Encoding")
-"""Forms of a body that are left to boto3."""
-_S3_EXPRESS: Final = "--x-s3"
-"""How names of buckets end that want sessions of their own."""
 
 _BY_VERB: Final[tuple[tuple[str, Operation], ...]] = (
     ("List", "list"),
@@ -81,90 +64,8 @@ _BY_VERB: Final[tuple[tuple[str, Operation], ...]] = (
     ("Get", "read"),
     ("Head", "read"),
 )
-_UNREACHABLE: Final = (EndpointConnectionError, ProxyConnectionError, NewConnectionError)
-_TIMEOUTS: Final = (ConnectTimeoutError, ReadTimeoutError, PlainConnectTimeoutError, PlainReadTimeoutError)
-
-Read = tuple[dict[str, Any], bytes]
-"""An answer as boto3 would put it (ETag, LastModified, ContentRange), and the body."""
-
-
-class PlainReads:
-    """Reads of one version of an object of one bucket on kept connections, without boto3's long way to a request.
-
-    A table that is opened reads thousands of small log files, and each GetObject of boto3 takes two milliseconds of the
-    interpreter, which threads cannot share; here it is a fraction of that. Only what is plainly right is an answer:
-    status 200 or 206, the length, the ETag. Anything else (an error, a redirect, a connection that broke) is no answer,
-    and the caller asks boto3, which knows what to make of it. So nothing here retries, and nothing explains an error.
-    Safe for many threads; not across a fork.
-
-    Args:
-        base_url: What comes before a quoted key, e.g. ``https://bucket.s3.eu-central-1.amazonaws.com``.
-        region: For the signature.
-        credentials: What botocore found; they may change.
-        ca_bundle: Certificates to trust; ``None``: those that boto3 brings.
-        timeout: As of the boto3 client.
-    """
-
-    def __init__(
-        self, base_url: str, *, region: str, credentials: Any, ca_bundle: str | None, timeout: urllib3.Timeout
-    ) -> None:
-        self._region = region
-        self._credentials = credentials
-        parts = urlsplit(base_url)
-        self._root = parts.path
-        self._origin = base_url.removesuffix(parts.path)
-        self._pool = urllib3.connection_from_url(
-            self._origin,
-            maxsize=MAX_IDLE_CONNECTIONS,
-            timeout=timeout,
-            retries=False,
-            **({"ca_certs": ca_bundle or get_cert_path(verify=True)} if parts.scheme == "https" else {}),
-        )
-
-    @classmethod
-    def like(cls, client: Any, session: Any, bucket: str, *, ca_bundle: str | None) -> "PlainReads | None":
-        """Return reads where a client of boto3 would read a bucket's objects; ``None`` where only boto3 knows how."""
-        credentials, config = session.get_credentials(), client.meta.config
-        if credentials is None or bucket.endswith(_S3_EXPRESS) or not client.meta.region_name:
-            return None
-        try:
-            url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "x"})
-        except (BotoCoreError, ClientError, ValueError):
-            return None
-        base_url = url.partition("?")[0].removesuffix("/x")
-        if config.proxies or get_environ_proxies(base_url):
-            return None
-        timeout = urllib3.Timeout(connect=config.connect_timeout, read=config.read_timeout)
-        return cls(
-            base_url, region=client.meta.region_name, credentials=credentials, ca_bundle=ca_bundle, timeout=timeout
-        )
-
-    def read(self, key: str, *, etag: str, byte_range: str | None = None) -> Read | None:
-        """Return an object, or a part of it, if it is there in this version and nothing is unusual, else ``None``.
-
-        Args:
-            key: Its key.
-            etag: Its version.
-            byte_range: As of the header ``Range``.
-        """
-        try:
-            path, headers = self._sign(key, {"If-Match": etag} | ({"Range": byte_range} if byte_range else {}))
-            answer = self._pool.urlopen("GET", path, headers=headers, redirect=False, decode_content=False)
-            if (reason := reason_of_status(answer.status)) is not None:
-                report_failure("read", reason)
-            described = _describe(answer.headers) if answer.status in _OK else None
-        except (OSError, HTTPError) as error:
-            report_failure("read", _reason_of(error))
-            return None
-        except (ValueError, BotoCoreError, ClientError):
-            return None
-        return None if described is None else (described, answer.data)
-
-    def _sign(self, key: str, headers: dict[str, str]) -> tuple[str, dict[str, str]]:
-        path = f"{self._root}/{quote(key, safe='/~')}"
-        request = AWSRequest("GET", self._origin + path, headers=headers)
-        S3SigV4Auth(self._credentials.get_frozen_credentials(), "s3", self._region).add_auth(request)
-        return path, {**request.headers, "Accept-Encoding": "identity"}
+_UNREACHABLE: Final = (EndpointConnectionError, ProxyConnectionError)
+_TIMEOUTS: Final = (ConnectTimeoutError, ReadTimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,17 +156,6 @@ def _make_config(options: S3Options, attempts: int) -> Config:
         max_pool_connections=MAX_CONNECTIONS,
         **({} if options.endpoint_url is None else ENDPOINT_CONFIG),
     )
-
-
-def _describe(headers: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return what boto3 would say of an answer to a plain read; ``None`` if it is unusual."""
-    if any(name in headers for name in _UNUSUAL):
-        return None
-    etag, modified = headers.get("ETag"), headers.get("Last-Modified")
-    if not etag or not modified:
-        return None
-    answer: dict[str, Any] = {"ETag": etag, "LastModified": parsedate_to_datetime(modified)}
-    return answer | {"ContentRange": headers["Content-Range"]} if "Content-Range" in headers else answer
 
 
 def _reason_of(error: BaseException) -> Reason:
