@@ -1,9 +1,11 @@
 """Ours, and Spark alone, in the merge benchmark. Each runs in a process of its own, see :mod:`bench.processes`."""
 
 import logging
+import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from icedb_engine.spark.spark_merge import SparkMerger
@@ -12,14 +14,16 @@ from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_sp
 from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.table import Table
 
-from bench.figures import CORE_COUNT, OURS
+from bench.figures import CORE_COUNT, OURS, Figure
 from bench.merge_events import TABLE
 from bench.merge_work import LEVEL, MergeSystem
+
+COPY_BYTES: Final = 8 << 20
 
 
 class IceDB(MergeSystem):
@@ -27,6 +31,7 @@ class IceDB(MergeSystem):
 
     name = OURS
     _spark: Any = None
+    _result = MergeResult()
 
     def prepare(self) -> None:
         """Copy the table."""
@@ -43,11 +48,16 @@ class IceDB(MergeSystem):
         warehouse = settings.open()
         clock = SystemClock()
         merger = SparkMerger(self._spark, settings, clock=clock)
-        merge_table(
+        self._result = merge_table(
             Table.open(warehouse.table(TABLE), clock=clock, owner="bench"),
             merger,
             options=MergeOptions(full=True),
         )
+
+    def check(self) -> Sequence[Figure]:
+        """As for all, and how many of the bytes were copied as they are."""
+        copied = self._result.copied_bytes / max(1, self._result.input_bytes)
+        return (*super().check(), Figure("bytes_copied", "%", 100 * copied))
 
     def close(self) -> None:
         """End Spark."""
@@ -58,6 +68,30 @@ class IceDB(MergeSystem):
         warehouse = StoreSettings(f"file://{self._folder}").open()
         snapshot = fold(LogReader(warehouse.table(TABLE), clock=SystemClock()).read())
         return [self._folder / marker.path for marker in snapshot.live]
+
+
+class Cp(MergeSystem):
+    """The bound of whatever merges: each byte is read and written once, durably, as a store does."""
+
+    name = "cp"
+    sorts = False
+
+    def run(self) -> None:
+        """Write the bytes of all files into one."""
+        (self._folder / "out").mkdir()
+        with (self._folder / "out" / "all").open("wb") as out:
+            for file in sorted((self._folder / "in").iterdir()):
+                with file.open("rb") as content:
+                    shutil.copyfileobj(content, out, COPY_BYTES)
+            out.flush()
+            os.fsync(out.fileno())
+
+    def check(self) -> Sequence[Figure]:
+        """See that all bytes came."""
+        size_bytes = (self._folder / "out" / "all").stat().st_size
+        if size_bytes != self._source.size_bytes:
+            raise AssertionError(f"cp: {size_bytes} of {self._source.size_bytes} bytes")
+        return (Figure("output_size", "MB", size_bytes / 1e6),)
 
 
 class SparkAlone(MergeSystem):

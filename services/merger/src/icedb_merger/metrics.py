@@ -48,7 +48,11 @@ class MergeMetrics(SparkWorkerMetrics):
         self.moved = make.counter(
             "icedb_merge_bytes_total", "Bytes of data files; in: merged, out: made", direction=DIRECTIONS
         )
-        self.rows = make.counter("icedb_merge_rows_total", "Rows rewritten")
+        self.rows = make.counter("icedb_merge_rows_total", "Rows of data files that were made")
+        self.copied = make.counter(
+            "icedb_merge_copied_bytes_total", "Bytes of row groups that merges took over as they are, without decoding"
+        )
+        self.decoded = make.counter("icedb_merge_decoded_rows_total", "Rows that merges decoded and sorted")
         self.checks = make.counter(
             "icedb_merge_content_checks_total",
             "Nulls and bounds of columns, compared between inputs and outputs of a merge by their footers; unproven: a "
@@ -153,4 +157,6 @@ class MergeMetrics(SparkWorkerMetrics):
         self.moved.labels("in").inc(result.input_bytes)
         self.moved.labels("out").inc(result.output_bytes)
         self.rows.inc(result.row_count)
+        self.copied.inc(result.copied_bytes)
+        self.decoded.inc(result.decoded_row_count)
         self.folded.inc(result.folded_log_count)

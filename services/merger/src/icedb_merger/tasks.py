@@ -142,6 +142,8 @@ class MergeTasks:
             "bytes_in": total.input_bytes,
             "bytes_out": total.output_bytes,
             "rows": total.row_count,
+            "bytes_copied": total.copied_bytes,
+            "rows_decoded": total.decoded_row_count,
             "folded_log_files": total.folded_log_count,
             "has_more": end != "done",
         }

@@ -67,6 +67,8 @@ class SparkMerger(SparkJobs):
             inputs=sum(len(group.inputs) for group in groups),
             outputs=sum(len(group.outputs) for group in merged),
             rows=sum(group.rows_read for group in merged),
+            rows_decoded=sum(group.rows_decoded for group in merged),
+            bytes_copied=sum(group.copied_bytes for group in merged),
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
         return tuple(merged)

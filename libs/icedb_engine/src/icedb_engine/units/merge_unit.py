@@ -202,7 +202,7 @@ class _ChangeRun:
                 f"table {unit.paths.name}: partition {unit.group.partition or '(none)'}: {source.row_count} rows came, "
                 f"{self._removed_count} were removed and {written} written; nothing was committed"
             )
-        return MergedGroup(unit.group, outputs, source.row_count, self._removed_count)
+        return MergedGroup(unit.group, outputs, source.row_count, self._removed_count, rows_decoded=source.row_count)
 
     def query(self) -> MergedGroup:
         """Write what the query makes of the rows; of half of the files at a time, and so on, where that suits it."""
@@ -221,7 +221,7 @@ class _ChangeRun:
                 continue
             outputs += made
             row_count += read_count
-        return MergedGroup(self._unit.group, tuple(outputs), row_count, None)
+        return MergedGroup(self._unit.group, tuple(outputs), row_count, None, rows_decoded=row_count)
 
     def _query(self, inputs: tuple[FileMarker, ...]) -> tuple[tuple[FileMarker, ...], int]:
         unit, view = self._unit, VIEWS[self._change.kind]

@@ -27,7 +27,9 @@ class MergeResult:
         output_count: Data files that were made.
         input_bytes: Bytes of the dead ones.
         output_bytes: Bytes of the new ones.
-        row_count: Rows rewritten.
+        row_count: Rows in the new ones.
+        copied_bytes: Bytes of the dead ones that were taken over as they are, without decoding.
+        decoded_row_count: Rows that were decoded and sorted.
         folded_log_count: Log files that the commits replace.
         has_more: Whether the run's bounds, its time, or a change by others left work for another run.
     """
@@ -40,6 +42,8 @@ class MergeResult:
     input_bytes: int = 0
     output_bytes: int = 0
     row_count: int = 0
+    copied_bytes: int = 0
+    decoded_row_count: int = 0
     folded_log_count: int = 0
     has_more: bool = False
 
@@ -146,5 +150,7 @@ def _result(merged: Sequence[MergedGroup], committed: Exchanged) -> MergeResult:
         input_bytes=sum(marker.size_bytes for marker in inputs),
         output_bytes=sum(marker.size_bytes for marker in outputs),
         row_count=sum(marker.row_count or 0 for marker in outputs),
+        copied_bytes=sum(group.copied_bytes for group in merged),
+        decoded_row_count=sum(group.rows_decoded for group in merged),
         folded_log_count=committed.replaced_log_count,
     )
