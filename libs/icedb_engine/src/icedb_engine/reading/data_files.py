@@ -111,7 +111,7 @@ class InputFile:
     def parse(self) -> SourceFile:
         """Read what its footer says of its row groups. Raises DamagedFile, CannotCopy."""
         footer = self.read_footer()
-        source = parse_source(footer, data_bytes=self.marker.size_bytes - len(footer) - TAIL_BYTES)
+        source = parse_source(footer, data_bytes=self._size_bytes() - len(footer) - TAIL_BYTES)
         if len(source.groups) != self.metadata.num_row_groups:
             raise DamagedFile("its footer has another number of row groups for others")
         return source
@@ -164,6 +164,11 @@ class InputFile:
         if not path.exists():
             path.write_bytes(content)
         return path
+
+    def _size_bytes(self) -> int:
+        if isinstance(self.source, Path):
+            return self.source.stat().st_size
+        return self.marker.size_bytes if self.source is None else len(self.source)
 
     def _content(self) -> Path | pa.Buffer:
         if self.source is None:
@@ -253,7 +258,9 @@ class DataFiles:
                 if in_memory:
                     return InputFile.open(marker, pa.py_buffer(store.get(marker.path).body))
                 if few_rows and (marker.row_count is None or marker.row_count >= few_rows):
-                    return self._fetch_footer(store, marker)
+                    found = self._fetch_footer(store, marker)
+                    if found is not None:
+                        return found
                 file = self._folder / f"{number:06d}.parquet"
                 store.download(marker.path, file)
                 return InputFile.open(marker, file)
@@ -261,9 +268,13 @@ class DataFiles:
         with self._transfers("download") as pool:
             self.files = list(pool.map(fetch, enumerate(self._unit.group.inputs)))
 
-    def _fetch_footer(self, store: ObjectStore, marker: FileMarker) -> InputFile:
+    def _fetch_footer(self, store: ObjectStore, marker: FileMarker) -> InputFile | None:
+        """Return a file with its footer alone, or with its content if that came, too; ``None``: it has another size."""
         length = min(marker.size_bytes, FOOTER_BYTES)
-        end = store.get_range(marker.path, start=marker.size_bytes - length, length=length).body
+        found = store.get_range(marker.path, start=marker.size_bytes - length, length=length)
+        if found.info.size_bytes != marker.size_bytes:
+            return None
+        end = found.body
         needed = TAIL_BYTES + int.from_bytes(end[-TAIL_BYTES:][:4], "little")
         if length < needed <= marker.size_bytes:
             end = store.get_range(marker.path, start=marker.size_bytes - needed, length=needed).body
