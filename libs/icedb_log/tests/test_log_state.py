@@ -85,7 +85,7 @@ def look_at(seen):
     return said, dead_logs
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(views(), min_size=1, max_size=5))
 def test_a_state_that_is_kept_up_to_date_says_what_all_log_files_say(history):
     kept = LogState()
@@ -108,7 +108,7 @@ def test_a_state_that_is_kept_up_to_date_says_what_all_log_files_say(history):
         assert {key for key in keys if kept.held_log(key)} == keys - dead_logs
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(views(), min_size=1, max_size=5), st.integers(0, 12))
 def test_a_state_is_the_same_by_whatever_way_it_came(history, as_of_ms):
     kept = LogState()
@@ -129,7 +129,7 @@ def test_a_state_is_the_same_by_whatever_way_it_came(history, as_of_ms):
         assert found.live.minus(past.live).paths() == sorted(set(found.live.paths()) - set(past.live.paths()))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(views(), min_size=2, max_size=2))
 def test_folders_are_the_live_files_of_a_partition_and_say_when_they_change(history):
     kept, found = LogState(), []

@@ -3,9 +3,11 @@
 import pickle
 
 import pytest
+from botocore.loaders import JSONFileLoader
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.s3 import S3ObjectStore
+from icedb_log.store.s3_client import make_clients
 from icedb_log.store.stores import S3Options, StoreSettings, open_warehouse
 
 
@@ -82,3 +84,17 @@ def test_a_url_with_a_secret_is_not_shown():
         open_warehouse("s3://key:hush@bucket/a")
     assert "hush" not in str(caught.value)
     assert "AWS_SECRET_ACCESS_KEY" in str(caught.value)
+
+
+def test_a_process_parses_what_s3_is_once_however_many_stores_it_opens(monkeypatch):
+    parsed = []
+    monkeypatch.setattr(
+        JSONFileLoader,
+        "_load_file",
+        lambda self, *name, _load=JSONFileLoader._load_file: parsed.append(name) or _load(self, *name),
+    )
+    options = S3Options("http://127.0.0.1:1", access_key_id="k", secret_access_key="s")
+    for bucket in ("one", "two"):
+        before = len(parsed)
+        make_clients(bucket, options, where=bucket, on_answer=lambda **_: None)
+    assert parsed[before:] == []
