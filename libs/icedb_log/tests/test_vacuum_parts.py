@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from icedb_log.clean.audit import AuditLog
@@ -11,9 +12,11 @@ from icedb_log.clean.vacuum_plan import STRIP_SHARE, cut_parts
 from icedb_log.errors import BelowHorizon, Unavailable
 from icedb_log.jobs import never_stop
 from icedb_log.keys import TablePaths, log_name
+from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.store.object_store import DeleteReport, FailedDelete
+from icedb_log.model import FileMarker, LogFile
+from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -301,6 +304,37 @@ def test_a_vacuum_lists_no_data_and_asks_the_store_three_times_for_a_thousand_ob
     assert not [prefix for prefix in listed_prefixes if paths.data_prefix.startswith(prefix) or "_data" in prefix]
     assert listed_prefixes.count(paths.log_prefix) == 1
     assert [key for key in store.keys_of("get") if "_data" in key] == []
+
+
+@pytest.mark.parametrize("bounds", [VacuumBounds(chunk_keys=3), VacuumBounds(chunk_keys=5, max_objects=11)])
+def test_a_log_that_was_read_as_lines_is_vacuumed_as_one_that_was_decoded(bounds):
+    """To the byte: statistics, unknown fields and proofs of landing of what stays included."""
+    left = []
+    for is_compact in (False, True):
+        clock = FakeClock()
+        store, paths = MemoryObjectStore(clock.now_ms), TablePaths("dead", "wh/dead")
+        place = TableStore(store, paths)
+        table = build_dead_table(place, dead_count=40, live_count=9, log_files=2, died_ms=clock.now_ms())
+        own = FileMarker(f"{paths.data_prefix}p=a/{1:032x}.parquet", 7, 8, row_count=2, stats={"id": (1, 2, 0)})
+        young = FileMarker(f"{paths.data_prefix}p=a/{2:032x}.parquet", 7, 8, clock.now_ms(), extra={"zz": [1]})
+        log = LogFile(clock.now_ms(), {"id": "BIGINT"}, markers=(own, young), commit_id="f" * 32)
+        key = paths.log_key(time_ms=log.time_ms, commit_id="f" * 32, is_merged=True)
+        clock.advance(table.config.data_grace_ms - 1000)
+        proven = (*log.markers, *(replace(young, path=path) for path in [*table.dead_paths()][:3]))
+        store.put_if_absent(key, encode_log_file(replace(log, markers=proven)))
+        clock.advance(61_000)
+        reader = LogReader(place, clock=clock, is_compact=is_compact)
+        results = []
+        for _ in range(5):
+            done = vacuum_table(Table.open(place, clock=clock, reader=reader), bounds=bounds)
+            results.append(done)
+            clock.advance(table.config.data_grace_ms)
+        assert sum(len(done.deleted_data) for done in results) == 41
+        snapshot = fold(LogReader(place, clock=clock).read())
+        assert len(snapshot.live) == 10
+        assert all(marker.stats for marker in snapshot.live)
+        left.append((results, {info.key: store.get(info.key).body for info in list_all(store, "").objects}))
+    assert left[0] == left[1]
 
 
 def cut(*files, part_files, deletable=None):

@@ -110,7 +110,8 @@ def test_j2_a_data_file_that_a_remaining_log_file_lists_as_live_waits():
 
 
 def test_live_paths_takes_every_log_file_at_its_word():
-    assert live_paths([listed(1, live("x")), listed(2, dead("x", 2), live("y"))]) == {data("x"), data("y")}
+    files = [listed(1, live("x")), listed(2, dead("x", 2), live("y"), live("z"))]
+    assert live_paths(files, {data("x"), data("y"), data("w")}) == {data("x"), data("y")}
 
 
 def test_what_waits_says_for_which_guard_and_how_long():

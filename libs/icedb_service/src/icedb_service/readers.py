@@ -54,10 +54,12 @@ class LogReaders:
     Args:
         clock: Given to each reader.
         max_tables: How many are kept; each holds the parsed log of its table.
+        is_compact: As of :class:`~icedb_log.log.reader.LogReader`: for those who ask little of most data files.
     """
 
-    def __init__(self, clock: Clock, *, max_tables: int = MAX_TABLES) -> None:
+    def __init__(self, clock: Clock, *, max_tables: int = MAX_TABLES, is_compact: bool = False) -> None:
         self._clock = clock
+        self._is_compact = is_compact
         self._kept: LRUCache[str, _Kept] = LRUCache(max_tables)
         self._steady: dict[str, SteadyTime] = {}
         self._lock = threading.Lock()
@@ -85,7 +87,7 @@ class LogReaders:
         with self._lock:
             kept = self._kept.get(table.paths.prefix)
             if kept is None or kept.max_refresh_ms != max_refresh_ms:
-                reader = LogReader(table, clock=self._clock, max_refresh_ms=max_refresh_ms)
+                reader = LogReader(table, clock=self._clock, max_refresh_ms=max_refresh_ms, is_compact=self._is_compact)
                 kept = _Kept(max_refresh_ms, reader, _new_hold_reader())
                 self._kept[table.paths.prefix] = kept
             return kept.reader

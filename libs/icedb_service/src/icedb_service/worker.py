@@ -133,7 +133,7 @@ class WorkerContext(Generic[E]):
         self.settings = settings
         self.metrics = metrics
         self.clock = clock
-        self.readers = LogReaders(clock)
+        self.readers = LogReaders(clock, is_compact=metrics.component == "janitor")
         self.runner = TaskRunner(metrics=metrics, clock=clock)
         self.owner = f"{metrics.component}@{socket.gethostname()}:{os.getpid()}"
         self.access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, endpoint="task"))

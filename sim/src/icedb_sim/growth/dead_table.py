@@ -68,6 +68,7 @@ def build_dead_table(
     table: TableStore,
     *,
     dead_count: int,
+    live_count: int = 1,
     log_files: int = 1,
     died_ms: int,
     has_stats: bool = True,
@@ -77,6 +78,7 @@ def build_dead_table(
     Args:
         table: Its store and keys.
         dead_count: Data files that are dead.
+        live_count: Data files that live, named by the first log file.
         log_files: Log files of merges that name them, about as many each.
         died_ms: When the last of them died, unix ms: long enough ago, by the store's clock, that nothing holds them.
         has_stats: Whether markers carry statistics of the partition and of the sort column.
@@ -91,7 +93,10 @@ def build_dead_table(
             time_ms=died_ms + index + 1,
             schema={"id": "BIGINT", "p": "VARCHAR"},
             commit_id=f"{index:032x}",
-            markers=(_marker(table.paths, dead_count, died_ms, has_stats=has_stats),) if index == 0 else (),
+            markers=tuple(
+                _marker(table.paths, number, died_ms, has_stats=has_stats)
+                for number in range(dead_count, dead_count + (live_count if index == 0 else 0))
+            ),
         )
         key = table.paths.log_key(time_ms=head.time_ms, commit_id=f"{index:032x}", is_merged=True)
         blocks = [encode_log_file(head)]
@@ -131,6 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("step", choices=("build", "plan"))
     parser.add_argument("directory", type=Path)
     parser.add_argument("--dead", type=int, default=1_000_000)
+    parser.add_argument("--live", type=int, default=1)
     parser.add_argument("--log-files", type=int, default=1)
     parser.add_argument("--no-stats", action="store_true")
     chosen = parser.parse_args(arguments)
@@ -140,6 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
         build_dead_table(
             TableStore(store, paths),
             dead_count=chosen.dead,
+            live_count=chosen.live,
             log_files=chosen.log_files,
             died_ms=clock.now_ms() - 30 * DAY_MS,
             has_stats=not chosen.no_stats,
@@ -147,7 +154,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     config = read_table_config(TableStore(store, paths))
     began_s = time.process_time()
-    view = LogReader(TableStore(store, paths), clock=clock, max_refresh_ms=config.log_grace_ms // 2).read()
+    reader = LogReader(TableStore(store, paths), clock=clock, max_refresh_ms=config.log_grace_ms // 2, is_compact=True)
+    view = reader.read()
     read_s = time.process_time()
     plan = plan_vacuum(view, config=config)
     planned_s = time.process_time()

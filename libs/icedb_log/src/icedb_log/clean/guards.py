@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from icedb_log.keys import parse_log_key
+from icedb_log.log.markers import Tombstone, markers_of
 from icedb_log.model import FileMarker, LogTombstone, LogView
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
@@ -81,7 +82,7 @@ class Death:
 
 
 def find_deaths(
-    told: Iterable[tuple[Iterable[FileMarker] | Iterable[LogTombstone], int]],
+    told: Iterable[tuple[Iterable[FileMarker | LogTombstone | Tombstone], int]],
 ) -> dict[str, Death]:
     """Return when each tombstoned object died: the earliest time and the earliest proof that any log file gives (J1).
 
@@ -116,7 +117,7 @@ def find_log_deaths(view: LogView) -> dict[str, Death]:
 
 def find_data_deaths(view: LogView) -> dict[str, Death]:
     """Return when each dead data file died."""
-    return find_deaths((file.log.markers, file.modified_ms) for file in view.files)
+    return find_deaths((markers_of(f.key, f.log.markers).tombstones(), f.modified_ms) for f in view.files)
 
 
 def may_be_going(death: Death, *, written_ms: int, grace_ms: int) -> bool:

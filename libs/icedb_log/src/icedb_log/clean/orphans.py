@@ -31,6 +31,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.keys import ROLES, file_time_ms
 from icedb_log.log.fence import read_landed, settle_fence
 from icedb_log.log.lost_commits import find_lost
+from icedb_log.log.markers import markers_of
 from icedb_log.model import LogView
 from icedb_log.repair.rebuild_record import read_held
 from icedb_log.store.object_store import FailedDelete, ObjectInfo
@@ -250,7 +251,7 @@ def _delete(
 
 
 def _named(view: LogView) -> set[str]:
-    return {marker.path for file in view.files for marker in file.log.markers}
+    return {path for file in view.files for path in markers_of(file.key, file.log.markers).paths()}
 
 
 def _pinned(table: Table) -> set[str]:

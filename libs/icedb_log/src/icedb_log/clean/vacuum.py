@@ -16,7 +16,15 @@ from icedb_log.clean.deletion import CHUNK_KEYS, Deleted, Deleter, Doomed
 from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS, Death, Guard, Hold, Waiting
 from icedb_log.clean.holds import HoldReader, read_holds
 from icedb_log.clean.orphan_record import note_lost
-from icedb_log.clean.vacuum_plan import Portion, VacuumPlan, cut_parts, live_paths, plan_vacuum, strip_log_file
+from icedb_log.clean.vacuum_plan import (
+    Portion,
+    VacuumPlan,
+    cut_parts,
+    is_strip_due,
+    live_paths,
+    plan_vacuum,
+    strip_log_file,
+)
 from icedb_log.clock import format_ms
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed, Unavailable
 from icedb_log.feed.views import find_wanted
@@ -26,6 +34,7 @@ from icedb_log.keys import TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.invariants import require_same_live, require_strip
 from icedb_log.log.lost_commits import find_lost
+from icedb_log.log.markers import markers_of
 from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, LogView
 from icedb_log.store.object_store import FailedDelete
@@ -188,7 +197,7 @@ def _hold_refusals(plan: VacuumPlan, view: LogView, staged: Mapping[str, tuple[s
     held = {key for key, refused in plan.refused_ids.items() if any(batch_id in staged for batch_id in refused)}
     if not held:
         return plan
-    held_data = live_paths(file for file in view.files if file.key in held).intersection(plan.data_paths)
+    held_data = live_paths((file for file in view.files if file.key in held), set(plan.data_paths))
     waiting = tuple(Waiting(path, "refusal", None) for path in (*sorted(held), *sorted(held_data)))
     return replace(
         plan,
@@ -228,6 +237,7 @@ class VacuumRun:
             i: known for f in view.files if f.key in plan.batch_ids for i, known in f.log.contents.items()
         }
         self._live: set[str] = set()
+        self._remaining: dict[str, ListedLogFile] = {}
         self._current: dict[str, ListedLogFile] = {}
 
     def delete_all(self, staged: Mapping[str, tuple[str, ...]], planned: VacuumResult) -> VacuumResult:
@@ -302,14 +312,19 @@ class VacuumRun:
         """Delete data files part by part, and strip after each part; return whether some are left."""
         remaining = self._without(self._gone_logs)
         require_same_live(self._table.paths, self._view, remaining)
-        self._live = live_paths(remaining)
+        # All that a strip may forget is a tombstone of one of them.
+        said = (markers_of(file.key, file.log.markers) for file in remaining)
+        self._live = live_paths(remaining, {path for markers in said for path in markers.dead_paths()})
         dead = {tombstone.path for file in self._view.files for tombstone in file.log.log_tombstones}
-        self._current = {file.key: file for file in remaining if file.key not in dead}
+        self._remaining = {file.key: file for file in remaining if file.key not in dead}
         max_objects, part_files = self._bounds.max_objects, self._bounds.chunk_keys
         if max_objects is not None:
             part_files = max(1, min(part_files, max_objects))
         done_count = 0
-        for part in cut_parts(tuple(self._current.values()), self._find_deletable(), part_files=part_files):
+        for part in cut_parts(tuple(self._remaining.values()), self._find_deletable(), part_files=part_files):
+            # A log file's portions follow each other: what was decoded of those before is needed no more.
+            keys = {portion.log_key for portion in part}
+            self._current = {key: file for key, file in self._current.items() if key in keys}
             portions = [portion for portion in part if portion.log_key not in self._contended]
             doomed = [marker for portion in portions for marker in portion.markers]
             if doomed and max_objects is not None and done_count >= max_objects:
@@ -340,7 +355,11 @@ class VacuumRun:
             self._strip(portion.log_key)
 
     def _strip(self, key: str) -> None:
-        file = self._current[key]
+        file = self._current.get(key) or self._remaining[key]
+        if not is_strip_due(file, self._view, gone_logs=self._gone_logs, gone_data=self._gone_data):
+            return
+        # Whole, with statistics: what stays is written again.
+        file = replace(file, log=replace(file.log, markers=tuple(file.log.markers)))
         log = strip_log_file(file, self._view, gone_logs=self._gone_logs, gone_data=self._gone_data)
         if log is None:
             return

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from icedb_log.clean.guards import NO_HOLDS, Death, Holds, Waiting, find_data_deaths, find_log_deaths
 from icedb_log.log.fold import read_horizon_ms, union_schema
+from icedb_log.log.markers import Markers, markers_of
 from icedb_log.merge.log_folding import FREE_LOG_BYTES, LOG_REST_MS
 from icedb_log.merge.merge_log import earliest_landing
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView
@@ -99,9 +100,7 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
     doomed_logs = [file for file in view.files if file.key in dead_logs]
     # Who carries what a dead log file names is stripped once it is deleted; the dead log file goes as it is.
     active = [file for file in view.files if file.key not in log_deaths]
-    died_data, kept, stuck = _find_expired_data(
-        view, active, config=config, holds=holds, still_live=live_paths(f for f in view.files if f.key not in dead_logs)
-    )
+    died_data, kept, stuck = _find_expired_data(view, active, dead_logs, config=config, holds=holds)
     kept += _wait_for_logs(view, stuck, waiting, config=config)
     held = _held_back(active, died_data, grace_ms=config.data_grace_ms, now_ms=now_ms)
     for path in held:
@@ -138,7 +137,8 @@ def cut_parts(files: Iterable[ListedLogFile], deletable: set[str], *, part_files
     part: list[Portion] = []
     count = 0
     for file in files:
-        markers = [m for m in file.log.markers if m.tombstoned_ms is not None and m.path in deletable]
+        said = _said(file)
+        markers = [said.light(index) for index in said.dead if said.path(index) in deletable]
         deletable.difference_update([marker.path for marker in markers])
         step = max(part_files, -(-_count_entries(file) // STRIP_SHARE))
         for start in range(0, len(markers) or 1, step):
@@ -152,9 +152,19 @@ def cut_parts(files: Iterable[ListedLogFile], deletable: set[str], *, part_files
         yield tuple(part)
 
 
-def live_paths(files: Iterable[ListedLogFile]) -> set[str]:
-    """Return the data files that at least one of the log files lists as live, whatever the others say (J2)."""
-    return {marker.path for file in files for marker in file.log.markers if marker.tombstoned_ms is None}
+def live_paths(files: Iterable[ListedLogFile], among: Collection[str]) -> set[str]:
+    """Return those of some data files that at least one log file lists as live, whatever the others say (J2)."""
+    return {path for file in files for path in _said(file).live_paths() if path in among}
+
+
+def is_strip_due(file: ListedLogFile, view: LogView, *, gone_logs: Collection[str], gone_data: Collection[str]) -> bool:
+    """Whether a log file has tombstones of what is certainly deleted, and it is worth a rewrite. Decodes no marker."""
+    # Deletions of data files have waited for their strip already; log tombstones do no harm for a day.
+    if any(path in gone_data for path in _said(file).dead_paths()):
+        return True
+    gone_count = sum(1 for tombstone in file.log.log_tombstones if tombstone.path in gone_logs)
+    is_old = view.store_now_ms - file.log.time_ms >= LOG_REST_MS
+    return bool(gone_count) and (is_old or _is_worth_a_strip(file, gone_count))
 
 
 def strip_log_file(
@@ -165,14 +175,11 @@ def strip_log_file(
     ``time_ms`` stays. The horizon is recorded (R3), and the proof of landing of what remains (J1): the rewrite
     moves LastModified.
     """
+    if not is_strip_due(file, view, gone_logs=gone_logs, gone_data=gone_data):
+        return None
     log = file.log
     log_tombstones = tuple(t for t in log.log_tombstones if t.path not in gone_logs)
     markers = tuple(m for m in log.markers if m.tombstoned_ms is None or m.path not in gone_data)
-    gone_count = len(log.log_tombstones) - len(log_tombstones)
-    gone_logs_pay = _is_worth_a_strip(file, gone_count) or view.store_now_ms - log.time_ms >= LOG_REST_MS
-    # Deletions of data files have waited for their strip already; log tombstones do no harm for a day.
-    if len(markers) == len(log.markers) and not (gone_count and gone_logs_pay):
-        return None
     stripped_ms = [t.tombstoned_ms for t in log.log_tombstones if t.path in gone_logs]
     return replace(
         log,
@@ -189,13 +196,13 @@ def _find_sole_namers(view: LogView, doomed: Collection[str]) -> set[str]:
     writer may name the removed data files alone: without its inputs, all others that they name would be lost.
     """
     dead = [file for file in view.files if file.key in doomed]
-    named = {marker.path for file in dead for marker in file.log.markers if marker.tombstoned_ms is None}
+    named = {path for file in dead for path in _said(file).live_paths()}
     for file in view.files:
         if not named:
             return set()
-        keeps_all = file.key not in doomed
-        named.difference_update(m.path for m in file.log.markers if keeps_all or m.tombstoned_ms is not None)
-    return {file.key for file in dead if any(marker.path in named for marker in file.log.markers)}
+        said = _said(file)
+        named.difference_update(said.paths() if file.key not in doomed else said.dead_paths())
+    return {file.key for file in dead if any(path in named for path in _said(file).paths())}
 
 
 def _keep_proof(tombstone: _Tombstone, modified_ms: int) -> _Tombstone:
@@ -204,14 +211,23 @@ def _keep_proof(tombstone: _Tombstone, modified_ms: int) -> _Tombstone:
 
 
 def _find_expired_data(
-    view: LogView, active: Iterable[ListedLogFile], *, config: TableConfig, holds: Holds, still_live: Collection[str]
+    view: LogView,
+    active: Iterable[ListedLogFile],
+    dead_logs: Collection[str],
+    *,
+    config: TableConfig,
+    holds: Holds,
 ) -> tuple[dict[str, Death], list[Waiting], set[str]]:
     """Return the data files that may go, with their deaths; what keeps others; those that wait for a log file."""
     deaths = find_data_deaths(view)
-    named = {m.path for file in active for m in file.log.markers if m.tombstoned_ms is not None}
+    names = {file.key for file in active}
+    unnamed = {path for file in view.files if file.key not in names for path in _said(file).dead_paths()}
+    for file in active if unnamed else ():
+        unnamed.difference_update(_said(file).dead_paths())
+    still_live = live_paths((file for file in view.files if file.key not in dead_logs), deaths)
     kept = holds.guard_data(deaths.items(), grace_ms=config.data_grace_ms, now_ms=view.store_now_ms)
     # J2: a log file that lists it as live is still there; it goes when that one has gone.
-    stuck = {path for path in deaths if path not in kept and (path not in named or path in still_live)}
+    stuck = {path for path in deaths if path not in kept and (path in unnamed or path in still_live)}
     for path in (*kept, *stuck):
         del deaths[path]
     return deaths, list(kept.values()), stuck
@@ -227,10 +243,13 @@ def _wait_for_logs(view: LogView, stuck: set[str], waiting: Iterable[Waiting], *
     for file in view.files:
         guard = guards.get(file.key)
         if guard is not None:
-            for marker in file.log.markers:
-                if marker.path in stuck:
-                    found[marker.path] = replace(guard, path=marker.path)
+            found.update((path, replace(guard, path=path)) for path in _said(file).paths() if path in stuck)
     return list(found.values())
+
+
+def _said(file: ListedLogFile) -> Markers:
+    """Return what a log file says of data files, in whatever form it was read; no statistics are looked at."""
+    return markers_of(file.key, file.log.markers)
 
 
 def _count_entries(file: ListedLogFile) -> int:
@@ -249,7 +268,7 @@ def _held_back(
     for file in active:
         if file.size_bytes <= FREE_LOG_BYTES:
             continue
-        expired = [marker.path for marker in file.log.markers if marker.path in died]
+        expired = [path for path in _said(file).dead_paths() if path in died]
         if not expired or _is_worth_a_strip(file, len(expired)):
             continue
         until_ms = min(died[path].died_ms for path in expired) + grace_ms + grace_ms // STRIP_SHARE

@@ -13,6 +13,7 @@ from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, SchemaConflict
 from icedb_log.keys import is_log_folder, parse_log_key
 from icedb_log.log.live_files import LiveFiles
+from icedb_log.log.markers import markers_of
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, narrow_columns, unite_inexact
 from icedb_log.model import FeedState, ListedLogFile, ListedLogHead, LogHead, LogView, Snapshot
@@ -77,9 +78,9 @@ def _files_until(view: LogView, as_of_ms: int | None) -> tuple[ListedLogFile, ..
 
 def fold_live_paths(files: Iterable[ListedLogFile]) -> set[str]:
     """Return the paths of the live data files (S1), without the rest of a fold."""
-    files = tuple(files)
-    live = {marker.path for file in files for marker in file.log.markers if marker.tombstoned_ms is None}
-    live.difference_update(m.path for file in files for m in file.log.markers if m.tombstoned_ms is not None)
+    said = [markers_of(file.key, file.log.markers) for file in files]
+    live = {path for markers in said for path in markers.live_paths()}
+    live.difference_update(path for markers in said for path in markers.dead_paths())
     return live
 
 

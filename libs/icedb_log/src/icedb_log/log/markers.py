@@ -9,7 +9,7 @@ from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import Final, overload
+from typing import Final, NamedTuple, overload
 
 from icedb_log.model import FileMarker
 
@@ -23,11 +23,19 @@ _PATH_STARTS: Final = b'{"p":"'
 """How a line of ours begins."""
 _PATH_OFFSET: Final = len(_PATH_STARTS)
 _MAX_PATH_BYTES: Final = (1 << 16) - 1
-_NO_ROWS: Final = -1
+_NOTHING: Final = -1
 INDEX_BITS: Final = 32
 INDEX_MASK: Final = (1 << INDEX_BITS) - 1
 """A location is the number of its markers, and then the index in them."""
 _numbers = count(1)
+
+
+class Tombstone(NamedTuple):
+    """When a data file died, and by when that is known to have landed: as of :class:`~icedb_log.model.FileMarker`."""
+
+    path: str
+    tombstoned_ms: int
+    landed_ms: int | None
 
 
 class MarkerSequence(Sequence[FileMarker]):
@@ -97,6 +105,23 @@ class Markers(MarkerSequence):
         """Return the rows of a data file; ``None`` if its writer did not say."""
         return self.light(index).row_count
 
+    def landed_ms(self, index: int) -> int | None:
+        """Return by when a tombstone is known to have landed, if its log file says so (J1)."""
+        return self.light(index).landed_ms
+
+    def tombstones(self) -> Iterator[Tombstone]:
+        """Yield what is said of the dead data files."""
+        return (Tombstone(self.path(index), time_ms, self.landed_ms(index)) for index, time_ms in self.dead.items())
+
+    def dead_paths(self) -> Iterator[str]:
+        """Yield the paths of the markers that are tombstones."""
+        return map(self.path, self.dead)
+
+    def live_paths(self) -> Iterator[str]:
+        """Yield the paths of the markers that are no tombstones."""
+        dead = self.dead
+        return (path for index, path in enumerate(self.paths()) if index not in dead)
+
     def entries(self) -> list[Entry]:
         """Return path and location of each marker."""
         base = self.number << INDEX_BITS
@@ -142,7 +167,17 @@ class LineMarkers(Markers):
         decode: Decodes a line that was decoded before.
     """
 
-    __slots__ = ("_body", "_created", "_decode", "_first_line", "_path_lengths", "_rows", "_sizes", "_starts")
+    __slots__ = (
+        "_body",
+        "_created",
+        "_decode",
+        "_first_line",
+        "_landed",
+        "_path_lengths",
+        "_rows",
+        "_sizes",
+        "_starts",
+    )
 
     def __init__(
         self, key: str, body: bytes, *, first_line: int, lines: Iterable[tuple[int, FileMarker]], decode: LineDecoder
@@ -156,17 +191,19 @@ class LineMarkers(Markers):
         self._rows = array("q")
         self._sizes = array("Q")
         self._created = array("Q")
+        self._landed = array("q")
         for index, (start, marker) in enumerate(lines):
             path = marker.path.encode()
             # A line that another writer wrote may begin with another field, or have escapes in it.
             is_plain = body.startswith(_PATH_STARTS + path + b'"', start) and len(path) <= _MAX_PATH_BYTES
             self._starts.append(start)
             self._path_lengths.append(len(path) if is_plain else 0)
-            self._rows.append(_NO_ROWS if marker.row_count is None else marker.row_count)
+            self._rows.append(_NOTHING if marker.row_count is None else marker.row_count)
             self._sizes.append(marker.size_bytes)
             self._created.append(marker.created_ms)
             if marker.tombstoned_ms is not None:
                 self.dead[index] = marker.tombstoned_ms
+            self._landed.append(_NOTHING if marker.landed_ms is None else marker.landed_ms)
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -202,7 +239,19 @@ class LineMarkers(Markers):
     def row_count(self, index: int) -> int | None:
         """See :class:`Markers`."""
         rows = self._rows[index]
-        return None if rows == _NO_ROWS else rows
+        return None if rows == _NOTHING else rows
+
+    def landed_ms(self, index: int) -> int | None:
+        """See :class:`Markers`."""
+        landed_ms = self._landed[index]
+        return None if landed_ms == _NOTHING else landed_ms
+
+    def paths(self) -> Iterator[str]:
+        """See :class:`Markers`."""
+        body, offset = self._body, _PATH_OFFSET
+        for index, (start, length) in enumerate(zip(self._starts, self._path_lengths, strict=True)):
+            begin = start + offset
+            yield body[begin : begin + length].decode() if length else self.path(index)
 
 
 def markers_of(key: str, markers: Sequence[FileMarker]) -> Markers:
