@@ -22,6 +22,7 @@ from icedb_log.errors import (
     Unavailable,
     UnsupportedFormat,
 )
+from icedb_log.store import s3_client
 from icedb_log.store.object_store import list_all
 from icedb_log.store.request_failures import listen_to_failures, stop_listening
 from icedb_log.store.s3 import CONFLICT_WAITS_MS, S3ObjectStore
@@ -476,6 +477,52 @@ def test_a_page_that_is_not_full_is_not_the_last_one_and_a_full_one_may_be():
         assert "continuation-token=next" in server.requests[1][1]
     with rude_store(listing(more=True), listing("a", more=False)) as (store, _):
         assert [info.key for info in list_all(store, "").objects] == ["a"]
+
+
+ENTRY = (
+    "<Contents><Key>{key}</Key><LastModified>2026-01-02T03:04:05.678Z</LastModified><ETag>&quot;ab-1&quot;</ETag>"
+    "<Size>{size}</Size><Owner><ID>me</ID></Owner><StorageClass>STANDARD</StorageClass></Contents>"
+)
+FOLDER = "<CommonPrefixes><Prefix>x/</Prefix></CommonPrefixes>"
+
+
+def page_of(*parts, head="<ListBucketResult>"):
+    return (200, "", {}, f"{head}<EncodingType>url</EncodingType>{''.join(parts)}</ListBucketResult>".encode())
+
+
+@pytest.mark.parametrize("is_usual", [True, False])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "<ListBucketResult>",
+        '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">',
+        '<?xml version="1.0" encoding="latin-1"?><ListBucketResult>',
+    ],
+)
+def test_a_listing_says_what_botocore_reads_of_it(head, is_usual, monkeypatch):
+    keys = ("a%2Bb+c/%C3%BC", "x&amp;y", "z<!-- hm -->z")
+    entries = [ENTRY.format(key=key, size=size) for size, key in enumerate(keys)]
+    answer = page_of(*entries[:2], "" if is_usual else FOLDER, entries[2], head=head)
+    with rude_store(answer) as (store, _):
+        found = store.list_page("").objects
+    monkeypatch.setattr(s3_client, "_parse_contents", lambda **_: None)
+    with rude_store(answer) as (store, _):
+        assert found == store.list_page("").objects
+    assert [(info.key, info.etag, info.size_bytes, info.modified_ms) for info in found[:2]] == [
+        *(("a+b c/ü", "ab-1", 0, 1_767_323_045_000), ("x&y", "ab-1", 1, 1_767_323_045_000)),
+    ]
+
+
+def test_a_listing_that_is_cut_or_lacks_something_is_refused_as_botocore_does(monkeypatch):
+    whole, ours = ENTRY.format(key="a", size=1), s3_client._parse_contents
+    for entry in (whole.replace("<Size>1</Size>", ""), whole.replace("<Size>1<", "<Size>many<"), whole[:-5]):
+        refused = []
+        for parse in (ours, lambda **_: None):
+            monkeypatch.setattr(s3_client, "_parse_contents", parse)
+            with rude_store(page_of(whole, entry)) as (store, _), pytest.raises(Exception) as caught:
+                store.list_page("")
+            refused.append(caught.type)
+        assert refused[0] is refused[1]
 
 
 def test_folders_of_all_pages_are_listed():

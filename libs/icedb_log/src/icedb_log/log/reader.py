@@ -6,6 +6,7 @@ whose pages contradict each other: whatever changes under the reader makes it st
 
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -31,6 +32,9 @@ from icedb_log.store.table_store import TableStore
 MAX_READ_ATTEMPTS = 10
 FIRST_BACKOFF_MS = 10
 FETCH_THREADS = 16
+SHARED_THREADS = 64
+"""Log files fetched at once by threads that many readers share: a cold start waits for answers no longer than it takes
+to ask, and a store that is slow holds so many threads and no more."""
 DEFAULT_MAX_REFRESH_MS = 5 * 60 * 1000
 
 HEAD_BYTES = 128 * 1024
@@ -71,7 +75,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         self._max_refresh_ms = max_refresh_ms
         self._page_size = page_size
         self._fetch = fetch
-        self._threads = limit_reads(table.store, FETCH_THREADS if isinstance(fetch, Executor) else fetch)
+        self._threads = limit_reads(table.store, SHARED_THREADS if isinstance(fetch, Executor) else fetch)
         self._is_compact = is_compact
         self._settings: dict[str, Any] = {
             "clock": clock,
@@ -156,8 +160,26 @@ class ConsistentReader(ABC, Generic[_Listed]):
         if threads <= 1:  # one needs no pool
             return {file.key: file for file in map(self._try_fetch, infos) if file is not None}
         shared = self._fetch if isinstance(self._fetch, Executor) else None
+        # Each thread takes one log file after the other: to hand each one over costs as much as to fetch it.
+        rest = deque(infos)
         with nullcontext(shared) if shared else ThreadPoolExecutor(threads, "icedb-log-reader") as pool:
-            return {file.key: file for file in pool.map(self._try_fetch, infos) if file is not None}
+            parts = [pool.submit(self._fetch_some, rest) for _ in range(threads)]
+            return {file.key: file for part in parts for file in part.result()}
+
+    def _fetch_some(self, rest: deque[ObjectInfo]) -> list[_Listed]:
+        """Fetch log files until none is left; after an error nobody goes on."""
+        found: list[_Listed] = []
+        try:
+            while rest:
+                file = self._try_fetch(rest.popleft())
+                if file is not None:
+                    found.append(file)
+        except IndexError:
+            pass  # another thread took the last one
+        except BaseException:
+            rest.clear()
+            raise
+        return found
 
     def _try_fetch(self, info: ObjectInfo) -> _Listed | None:
         try:

@@ -10,7 +10,9 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 from typing import Any, Final
+from xml.etree import ElementTree as ET
 
 import boto3
 import botocore.session
@@ -52,6 +54,7 @@ SINGLE_REQUEST_BYTES: Final = 8 * 1024 * 1024
 
 TRANSFER_THREADS: Final = 4
 
+_CONTENTS_END: Final = b"</Contents>"
 _DEFAULT_REGION: Final = "us-east-1"
 TRANSFER: Final = TransferConfig(
     multipart_threshold=2 * SINGLE_REQUEST_BYTES,
@@ -126,6 +129,7 @@ def make_clients(bucket: str, options: S3Options, *, where: str, on_answer: Call
         client.meta.events.register("needs-retry.s3", _report_failed_try)
         client.meta.events.register("after-call.s3.GetObject", _watch_body)
         client.meta.events.register("after-call.s3", on_answer)
+        client.meta.events.register("before-parse.s3.ListObjectsV2", _parse_contents)
     if options.endpoint_url is not None:
         once.meta.events.register("before-call.s3.DeleteObjects", add_content_md5)
     ca_bundle = botocore_session.get_config_variable("ca_bundle")
@@ -173,6 +177,33 @@ def _reason_of(error: BaseException) -> Reason:
     if isinstance(error, _TIMEOUTS):
         return "timeout"
     return "unreachable" if isinstance(error, _UNREACHABLE) else "broken"
+
+
+def _parse_contents(*, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Parse the objects of a listing in a fifth of botocore's time; what is unusual, and the rest, is left to it."""
+    body: bytes = response_dict["body"]
+    begin, end = body.find(b"<Contents>"), body.rfind(_CONTENTS_END) + len(_CONTENTS_END)
+    head = body[: max(0, begin)].lower()
+    if response_dict["status_code"] != HTTPStatus.OK or begin < 0 or (b"encoding=" in head and b"utf-8" not in head):
+        return
+    try:
+        entries = ET.fromstring(b"<Result>%s</Result>" % body[begin:end])  # noqa: S314 - as botocore does
+        if {entry.tag for entry in entries} != {"Contents"}:
+            return
+        said = [{part.tag: part.text or "" for part in entry} for entry in entries]
+        contents = [
+            {
+                "Key": entry["Key"],
+                "ETag": entry["ETag"],
+                "Size": int(entry["Size"]),
+                "LastModified": parse_time(entry["LastModified"]),
+            }
+            for entry in said
+        ]
+    except (ET.ParseError, KeyError, ValueError):
+        return
+    customized_response_dict["Contents"] = contents
+    response_dict["body"] = body[:begin] + body[end:]
 
 
 def _report_failed_try(*, operation: Any, response: Any = None, caught_exception: Any = None, **_: Any) -> None:
