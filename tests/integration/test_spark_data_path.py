@@ -204,6 +204,39 @@ def test_a_commit_takes_no_more_partitions_than_it_may(spark, table, direct_byte
     assert commits == [[4, 3, 5], [2, 3, 3], [1, 5, 5], [1, 1, 1]]
 
 
+def count_work(spark, group, work):
+    """Return what a piece of work gave, and how many tasks each stage of each of its Spark jobs had."""
+    spark.sparkContext.setJobGroup(group, group)
+    try:
+        done = work()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    return done, [[tracker.getStageInfo(stage).numTasks for stage in job.stageIds] for job in jobs]
+
+
+def test_a_merge_and_a_small_flush_are_one_spark_job_of_one_stage(spark, table):
+    merger = SparkMerger(spark, table.settings, clock=CLOCK, limits=table.limits())
+    writer, batches = table.writer(spark, direct_bytes=10**9), [table.stage(*events(n)) for n in range(2)]
+    flushes = []
+    for number, batch in enumerate(batches):
+        job = table.flush_job(batch)
+        flushed, stages = count_work(spark, f"flush {number}", lambda job=job: writer.write_batches(job))
+        assert stages == [[1]]
+        flushes.append(flushed)
+    partitions = {table.paths.partition_of(marker.path) for marker in flushes[0].files}
+    groups = [
+        MergeGroup(partition, tuple(m for each in flushes for m in each.files if f"/{partition}/" in m.path))
+        for partition in partitions
+    ]
+    merged, stages = count_work(
+        spark, "merge", lambda: merger.merge_groups(table.merge_job(*groups, schema=flushes[0].schema))
+    )
+    assert sum(group.rows_read for group in merged) == 400
+    assert stages == [[len(groups)]], "a task for each group, and nothing before it"
+
+
 def test_an_error_in_a_task_arrives_as_ours(spark, table):
     writer = SparkBatchWriter(spark, table.settings, clock=CLOCK, limits=table.limits())
     merger = SparkMerger(spark, table.settings, clock=CLOCK, limits=table.limits())

@@ -1,7 +1,15 @@
 """Requests to the store that fail inside Spark's tasks are counted by the service that started them."""
 
 import pytest
-from icedb_engine.spark.spark_runner import ANSWER_SCHEMA, OK, SparkRunner, make_answer, read_answers, watch_failures
+from icedb_engine.spark.spark_runner import (
+    ANSWER_SCHEMA,
+    OK,
+    SparkRunner,
+    TaskUnits,
+    make_answer,
+    read_answers,
+    watch_failures,
+)
 from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.proxy_faults import ProxyFault
 from icedb_log.clock import SystemClock
@@ -25,13 +33,12 @@ def told():
     stop_listening(note)
 
 
-def make_read_task(settings, key):
+def make_read_task(settings, units):
     def read(chunks):
         watch_failures()
-        for chunk in chunks:
-            for row in chunk.to_pylist():
-                body = settings.open().store.get(key).body
-                yield make_answer(row["unit"], OK, body.decode())
+        for number, key in units.read(chunks):
+            body = settings.open().store.get(key).body
+            yield make_answer(number, OK, body.decode())
 
     return read
 
@@ -44,8 +51,9 @@ def test_what_a_retry_hides_in_a_task_is_told_where_it_is_counted(spark, s3_serv
         settings = StoreSettings(f"s3://{s3_server.bucket}/task-failures", options)
         key = f"task-failures/{CLOCK.new_id()}"
         settings.open().store.put(key, b"x")
+        units = TaskUnits.of([key])
         frame = (
-            SparkRunner(spark, settings).make_units(["first"]).mapInArrow(make_read_task(settings, key), ANSWER_SCHEMA)
+            SparkRunner(spark, settings).make_units(units).mapInArrow(make_read_task(settings, units), ANSWER_SCHEMA)
         )
         hits = proxy.begin(ProxyFault("status", status=503, limit=2))
         assert read_answers(frame.collect(), [0]) == ["x"]

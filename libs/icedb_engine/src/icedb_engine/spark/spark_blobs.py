@@ -26,6 +26,7 @@ from icedb_engine.spark.spark_runner import (
     OK,
     Chunks,
     SparkRunner,
+    TaskUnits,
     make_answer,
     read_answers,
     watch_failures,
@@ -72,9 +73,10 @@ class SparkBlobs:
             IceDBError: What the first unit that failed raised, as the same class.
             Unavailable: Spark lost the job.
         """
-        frame = self._runner.make_units([encode(unit) for unit in units], first=self.unit_count)
+        told = TaskUnits.of([encode(unit) for unit in units], first=self.unit_count)
         with self._runner.job(f"a flush job of {len(units)} units"):
-            rows = self._collect(frame.mapInArrow(make_parse_task(self._runner.store), schema=BLOB_SCHEMA))
+            frame = self._runner.make_units(told)
+            rows = self._collect(frame.mapInArrow(make_parse_task(self._runner.store, told), schema=BLOB_SCHEMA))
         first, self.unit_count = self.unit_count, self.unit_count + len(units)
         return [decode_result("flush", body) for body in read_answers(rows, range(first, self.unit_count))]
 
@@ -117,7 +119,7 @@ class SparkBlobs:
         return tuple(marker for files in found for marker in files)
 
 
-def make_parse_task(store: StoreSettings) -> Callable[[Chunks], Chunks]:
+def make_parse_task(store: StoreSettings, units: TaskUnits) -> Callable[[Chunks], Chunks]:
     """Return what a parse task runs: from units to blobs and results, as record batches."""
 
     def run_units(chunks: Chunks) -> Chunks:
@@ -130,21 +132,19 @@ def make_parse_task(store: StoreSettings) -> Callable[[Chunks], Chunks]:
             return pa.RecordBatch.from_pylist([values], schema=ARROW_BLOB)
 
         watch_failures()
-        for chunk in chunks:
-            for row in chunk.to_pylist():
-                unit = row["unit"]
-                try:
-                    for made in parse_unit(decode_unit("flush", row["body"]), store.open().store):
-                        if isinstance(made, FilledBlob):
-                            yield make_row(unit=unit, number=made.blob.number, blob=made.body)
-                        else:
-                            failures = watch_failures().take()
-                            yield make_row(unit=unit, outcome=OK, body=encode(made), **{FAILURES: failures})
-                except IceDBError as error:
-                    failures = watch_failures().take()
-                    outcome = type(error).__name__
-                    yield make_row(unit=unit, outcome=outcome, body=str(error), **{FAILURES: failures})
-                release_memory()
+        for unit, body in units.read(chunks):
+            try:
+                for made in parse_unit(decode_unit("flush", body), store.open().store):
+                    if isinstance(made, FilledBlob):
+                        yield make_row(unit=unit, number=made.blob.number, blob=made.body)
+                    else:
+                        failures = watch_failures().take()
+                        yield make_row(unit=unit, outcome=OK, body=encode(made), **{FAILURES: failures})
+            except IceDBError as error:
+                failures = watch_failures().take()
+                outcome = type(error).__name__
+                yield make_row(unit=unit, outcome=outcome, body=str(error), **{FAILURES: failures})
+            release_memory()
 
     return run_units
 

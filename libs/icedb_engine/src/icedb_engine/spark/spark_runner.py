@@ -1,8 +1,9 @@
 """Runs units of work as Spark tasks: one row, one partition, one task for each unit.
 
-Only the DataFrame API, so that it runs on a Spark Connect server, too. A task opens the store by its settings, which
-travel inside the function and not in the rows, so that no plan or log shows them. A unit answers with a row: its
-result, or one of our errors by name; anything else fails the task, which Spark tries again.
+Only the DataFrame API, so that it runs on a Spark Connect server, too. A row is nothing but a unit's number: the units,
+and the settings by which a task opens the store, travel inside the function, so that no plan or log shows them, and a
+job is one stage that begins at once. A unit answers with a row: its result, or one of our errors by name; anything else
+fails the task, which Spark tries again.
 
 Tasks run in processes that nobody asks for metrics. Requests to the store that failed in one of them go with the next
 answer of that process, and the driver reports them again, as if they had failed there. What a process had noted is lost
@@ -11,10 +12,12 @@ when it is killed, or when its task was interrupted: the run's outcome tells of 
 
 import functools
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 import orjson
 import pyarrow as pa
@@ -87,7 +90,6 @@ def report_again(answers: Sequence[Any]) -> None:
 
 Chunks = Iterator[pa.RecordBatch]
 OK: Final = "ok"
-UNIT_SCHEMA: Final = "unit INT, body STRING"
 ANSWER_SCHEMA: Final = f"unit INT, outcome STRING, body STRING, {FAILURES} STRING"
 _ARROW_ANSWER: Final = pa.schema(
     [("unit", pa.int32()), ("outcome", pa.string()), ("body", pa.string()), (FAILURES, pa.string())]
@@ -148,7 +150,8 @@ class SparkRunner:
         word = "import" if kind in ("inspect", "copy") else kind
         what = f"a {word} job of {len(bodies)} units"
         with spark_errors(what), self.watch(what, is_users=is_users):
-            frame = self.make_units(bodies).mapInArrow(make_task(kind, self.store), schema=ANSWER_SCHEMA)
+            units = TaskUnits.of(bodies)
+            frame = self.make_units(units).mapInArrow(make_task(kind, self.store, units), schema=ANSWER_SCHEMA)
             return read_answers(frame.collect(), range(len(bodies)))
 
     @contextmanager
@@ -168,10 +171,33 @@ class SparkRunner:
         """
         return JobWatch(self.spark, what, rules=self._rules, check_alive=self._check_alive, is_users=is_users)
 
-    def make_units(self, bodies: Sequence[str], *, first: int = 0) -> Any:
-        """Return a DataFrame with one row and one partition for each unit; numbered from ``first``."""
-        units: Any = self.spark.createDataFrame(list(enumerate(bodies, first)), schema=UNIT_SCHEMA)
-        return units.repartitionById(len(bodies), units["unit"] - first)
+    def make_units(self, units: "TaskUnits") -> Any:
+        """Return a DataFrame with one row and one partition for each unit: its number."""
+        return self.spark.range(units.first, units.first + len(units.bodies), 1, len(units.bodies))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUnits:
+    """The units of a job, as they travel in the function that its tasks run: each task reads its own.
+
+    Attributes:
+        bodies: Their text, compressed: it is mostly paths.
+        first: Number of the first one.
+    """
+
+    bodies: tuple[bytes, ...]
+    first: int = 0
+
+    @classmethod
+    def of(cls, bodies: Sequence[str], *, first: int = 0) -> Self:
+        """Return units that are text already."""
+        return cls(tuple(zlib.compress(body.encode(), 1) for body in bodies), first)
+
+    def read(self, chunks: Chunks) -> Iterator[tuple[int, str]]:
+        """Yield number and text of each unit of a task."""
+        for chunk in chunks:
+            for number in chunk.column(0).to_pylist():
+                yield number, zlib.decompress(self.bodies[number - self.first]).decode()
 
 
 @contextmanager
@@ -214,19 +240,16 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
     what = "its first job (tasks need the Python and the packages of this process, see docs/spark.md)"
     rules = WatchRules(job_limit_ms=WARM_UP_LIMIT_MS)
     with spark_errors(what), JobWatch(spark, "the first Spark job, which waits for free cores", rules=rules):
-        units: Any = spark.createDataFrame([(number,) for number in range(task_count)], schema="unit INT")
-        units.repartitionById(task_count, units["unit"]).mapInArrow(load, schema="unit INT").collect()
+        spark.range(0, task_count, 1, task_count).mapInArrow(load, schema="id BIGINT").collect()
 
 
-def make_task(kind: UnitKind, store: StoreSettings) -> Callable[[Chunks], Chunks]:
+def make_task(kind: UnitKind, store: StoreSettings, units: TaskUnits) -> Callable[[Chunks], Chunks]:
     """Return what a task runs: from units to answers, as record batches."""
 
     def run_units(chunks: Chunks) -> Chunks:
         watch_failures()
-        for chunk in chunks:
-            for row in chunk.to_pylist():
-                outcome, body = run_unit(kind, row["body"], store)
-                yield make_answer(row["unit"], outcome, body)
+        for number, body in units.read(chunks):
+            yield make_answer(number, *run_unit(kind, body, store))
 
     return run_units
 
