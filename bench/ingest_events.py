@@ -1,4 +1,4 @@
-"""The input of the ingest benchmark: flat product events as NDJSON, of 6 or 23 columns, over any number of days.
+"""The input of the ingest benchmark: flat product events as NDJSON, of 6 or 30 columns, over any number of days.
 
 The times of each batch are spread over all days, so that every batch has rows for every partition: the hard case for
 whoever writes one file for each partition. Deterministic by seed. No column is nested and strings are short, so that
@@ -17,7 +17,7 @@ from bench.ingest_work import IngestInput
 DAY_MS: Final = 86_400_000
 FIRST_DAY_MS: Final = 1_748_736_000_000  # 2025-06-01T00:00:00Z
 FEW: Final = 6
-MANY: Final = 23
+MANY: Final = 30
 
 _EVENTS: Final = ("page_view", "click", "scroll", "search", "add_to_cart", "purchase", "sign_up", "error")
 _PATHS: Final = ("/", "/pricing", "/docs", "/docs/start", "/blog", "/login", "/cart", "/checkout", "/about")
@@ -76,6 +76,10 @@ def _more_columns(rng: np.random.Generator, count: int) -> list[Any]:
         ',"scroll_depth":', _decimals(rng, count), ',"load_ms":', _text(rng.integers(20, 9000, count)),
         ',"is_new":', _flags(rng, count), ',"is_logged_in":', _flags(rng, count),
         ',"app_version":"4.', _text(rng.integers(0, 30, count)), '"',
+        ',"region":"', _pick(rng, _COUNTRIES, count), '","device":"', _pick(rng, _BROWSERS, count),
+        '","items":', _text(rng.integers(0, 40, count)), ',"score":', _decimals(rng, count),
+        ',"is_mobile":', _flags(rng, count), ',"request_id":"r', _text(rng.integers(10**15, 10**16, count)),
+        '","variant":"', _pick(rng, _PLANS, count), '"',
         _sometimes(rng, count, 0.3, ',"campaign":"', _pick(rng, _CAMPAIGNS, count), '"'),
         _sometimes(rng, count, 0.1, ',"revenue":', _decimals(rng, count), ""),
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from icedb_engine.spark.spark_flush import SparkBatchWriter
 from icedb_engine.spark.spark_runner import warm_up
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
 from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.flush import FlushResult, flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
@@ -26,16 +26,15 @@ TABLE: Final = "events"
 
 
 class SparkWork:
-    """A warm Spark session, and the flushes of the ingest service on a directory store."""
+    """A warm Spark session, and the flushes of the ingest service.
 
-    def __init__(self, folder: Path) -> None:
-        self._root = folder
+    Args:
+        settings: The store.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.settings = settings
         self._spark: Any = None
-
-    @property
-    def settings(self) -> StoreSettings:
-        """The store."""
-        return StoreSettings(f"file://{self._root}")
 
     def open_session(self) -> None:
         """Start Spark and its workers, if they do not run yet."""
@@ -44,14 +43,16 @@ class SparkWork:
             warm_up(self._spark)
             structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
-    def flush_to_the_end(self) -> None:
-        """Flush until nothing is staged."""
-        warehouse = self.settings.open()
+    def flush(self, table: str = TABLE) -> FlushResult:
+        """Flush what is staged for a table, once."""
         clock = SystemClock()
         writer = SparkBatchWriter(self._spark, self.settings, clock=clock)
-        has_more = True
-        while has_more:
-            has_more = flush_table(Table.open(warehouse.table(TABLE), clock=clock, owner="bench"), writer).has_more
+        return flush_table(Table.open(self.settings.open().table(table), clock=clock, owner="bench"), writer)
+
+    def flush_to_the_end(self) -> None:
+        """Flush until nothing is staged."""
+        while self.flush().has_more:
+            pass
 
     def close(self) -> None:
         """End Spark."""
@@ -66,7 +67,7 @@ class IceDB(IngestSystem):
 
     def __init__(self, source: IngestInput, folder: Path) -> None:
         super().__init__(source, folder)
-        self._work = SparkWork(folder)
+        self._work = SparkWork(StoreSettings(f"file://{folder}"))
 
     def prepare(self) -> None:
         """Stage every batch of a fresh table."""

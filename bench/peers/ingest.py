@@ -1,15 +1,11 @@
 """The peers of the ingest benchmark."""
 
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import duckdb
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from bench.figures import CORE_COUNT
@@ -55,24 +51,3 @@ class DeltaRs(IngestSystem):
 
     def _files(self) -> list[Path]:
         return [Path(uri) for uri in DeltaTable(self._folder / "table").file_uris()]
-
-
-class PyarrowLoader(IngestSystem):
-    """A single process that works as the original did: Python rows, a table and a sorted copy a partition."""
-
-    name = "pyarrow-rows"
-
-    def run(self) -> None:
-        """Parse, group by day, and write one file a day."""
-        rows_by_day: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-        for file in self._source.files:
-            for line in file.read_bytes().splitlines():
-                row = orjson.loads(line)
-                rows_by_day[row["ts"][:10]].append(row)
-        for day, rows in rows_by_day.items():
-            folder = self._folder / "out" / f"d={day}"
-            folder.mkdir(parents=True)
-            columns = dict.fromkeys(column for row in rows for column in row)
-            table = pa.Table.from_pylist([{column: row.get(column) for column in columns} for row in rows])
-            table = table.sort_by([(column, "ascending") for column in SORT])
-            pq.write_table(table, folder / "rows.parquet", compression="zstd")

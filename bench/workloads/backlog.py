@@ -89,7 +89,7 @@ class Worker(SparkWork):
     name = "icedb"
 
     def __init__(self, folder: Path, row_count: int) -> None:
-        super().__init__(folder)
+        super().__init__(StoreSettings(f"file://{folder}"))
         self._row_count = row_count
 
     def prepare(self) -> None:

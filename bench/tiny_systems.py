@@ -1,0 +1,197 @@
+"""Ours in the benchmark of tiny batches, and what the store alone takes. Each runs in a process of its own."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter, sleep
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from icedb_client import Client, ClientSettings
+from icedb_client.bodies import encode_rows
+from icedb_log.clock import SystemClock
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
+from icedb_sim.rigs.redis_server import RedisServer
+
+from bench.figures import OURS, Figure
+from bench.ingest_systems import SparkWork
+from bench.processes import Remote
+from bench.tiny_work import ROWS_PER_BATCH, make_rows, sum_durations
+
+PROCESSES: Final = 4
+FLUSH_INTERVAL_S: Final = 1.0
+"""The ingest worker's default: least time between two commits of a table."""
+_IDLE_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class TinyLoad:
+    """What one turn sends.
+
+    Attributes:
+        store: Where to.
+        batch_count: How many batches; a multiple of the producers.
+        producer_count: Threads that send at once, shared out among processes.
+    """
+
+    store: StoreSettings
+    batch_count: int
+    producer_count: int
+
+
+def _share(load: TinyLoad, work: Callable[[int], object], first: int, count: int) -> None:
+    """Do what is to be done for some batches, in the threads of one process."""
+    thread_count = load.producer_count // PROCESSES
+    numbers = range(first, first + count)
+
+    def work_off(own: range) -> None:
+        for number in own:
+            work(number)
+
+    with ThreadPoolExecutor(thread_count) as pool:
+        list(pool.map(work_off, [numbers[place::thread_count] for place in range(thread_count)]))
+
+
+class Producers:
+    """Producers of one process: each enqueues one batch after the other, by one client."""
+
+    name = "producers"
+
+    def __init__(self, load: TinyLoad, redis_url: str) -> None:
+        self._load = load
+        self._redis_url = redis_url
+
+    def connect(self) -> None:
+        """Make the client: it does not travel."""
+        s3 = self._load.store.s3
+        more: dict[str, Any] = {} if s3 is None else {"s3_endpoint": s3.endpoint_url}
+        settings = ClientSettings(store=self._load.store.url, redis_url=self._redis_url, **more)
+        self._client = Client(settings=settings)
+
+    def send(self, table: str, first: int, count: int) -> None:
+        """Enqueue some batches; all are acknowledged when this returns."""
+        _share(self._load, lambda number: self._client.enqueue(table, make_rows(number)), first, count)
+
+
+class StoreAlone:
+    """What the store takes: the same objects by PUT, GET and DELETE, nothing else; no log, no rows read."""
+
+    name = "store ceiling"
+
+    def __init__(self, load: TinyLoad) -> None:
+        self._load = load
+        self._elapsed_s = 0.0
+        self._turn = 0
+
+    def prepare(self) -> None:
+        """Begin a fresh folder."""
+        self._store = self._load.store.open().store
+        self._turn += 1
+
+    def run(self) -> None:
+        """Write, read and delete as many objects as there are batches."""
+        body, started_s = encode_rows(make_rows(1)).body, perf_counter()
+        store, keys = self._store, [f"ceiling/{self._turn}/{number:08}" for number in range(self._load.batch_count)]
+        with ThreadPoolExecutor(self._load.producer_count) as pool:
+            list(pool.map(lambda key: store.put_if_absent(key, body), keys))
+            list(pool.map(store.get, keys))
+        store.delete(keys)
+        self._elapsed_s = perf_counter() - started_s
+
+    def check(self) -> Sequence[Figure]:
+        """Return the rate."""
+        count = self._load.batch_count
+        return (Figure("visible", "batches/s", count / self._elapsed_s), Figure("batches", "", count))
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+class IceDB:
+    """Ours: producers in processes of their own, and flushes as the ingest worker makes them, at most one a second."""
+
+    name = OURS
+
+    def __init__(self, load: TinyLoad) -> None:
+        self._load = load
+        self._work = SparkWork(load.store)
+        self._redis: RedisServer | None = None
+        self._producers: list[Remote] = []
+        self._table = ""
+        self._turn = 0
+        self._acknowledged_s = self._visible_s = 0.0
+        self._commit_count = 0
+
+    def prepare(self) -> None:
+        """Make a fresh table."""
+        self._work.open_session()
+        if self._redis is None:
+            self._redis = RedisServer()
+            self._redis.__enter__()
+            for _ in range(PROCESSES):
+                remote = Remote()
+                self._producers.append(remote)
+                remote.take(Producers(self._load, self._redis.url))
+                remote.ask("connect")
+        self._turn += 1
+        self._table = f"tiny_{self._turn}"
+        place = self._load.store.open().table(self._table)
+        create_table(place, TableConfig.create(name=self._table, sort=("event", "ts")))
+
+    def run(self) -> None:
+        """Send all batches, and flush until all are visible."""
+        count = self._load.batch_count // PROCESSES
+        started_s = perf_counter()
+        self._acknowledged_s, self._commit_count = 0.0, 0
+        with ThreadPoolExecutor(PROCESSES) as pool:
+            for place, remote in enumerate(self._producers):
+                remote.send("send", self._table, place * count, count)
+            sent = [pool.submit(remote.receive) for remote in self._producers]
+            is_all_visible = False
+            while not is_all_visible:
+                is_all_sent = all(each.done() for each in sent)
+                if is_all_sent and not self._acknowledged_s:
+                    self._acknowledged_s = perf_counter() - started_s
+                began_s = perf_counter()
+                taken_count = self._work.flush(self._table).batch_count
+                is_all_visible = is_all_sent and not taken_count
+                self._commit_count += bool(taken_count)
+                self._visible_s = began_s - started_s if is_all_visible else 0.0
+                if taken_count:
+                    sleep(max(0.0, FLUSH_INTERVAL_S - (perf_counter() - began_s)))
+                elif not is_all_visible:
+                    sleep(_IDLE_S)
+            for each in sent:
+                each.result()
+
+    def check(self) -> Sequence[Figure]:
+        """Count the rows of a snapshot, and add them up."""
+        place = self._load.store.open().table(self._table)
+        snapshot = fold(LogReader(place, clock=SystemClock()).read())
+        bodies = [place.store.get(marker.path).body for marker in snapshot.live]
+        durations = pa.chunked_array(
+            [pq.read_table(pa.BufferReader(body))["duration_ms"].combine_chunks() for body in bodies]
+        )
+        found, count = (len(durations), pc.sum(durations).as_py()), self._load.batch_count
+        if found != (count * ROWS_PER_BATCH, sum_durations(count)):
+            raise AssertionError(f"{self.name}: rows and their sum are {found}")
+        return (
+            Figure("visible", "batches/s", count / self._visible_s),
+            Figure("batches", "", count),
+            Figure("acknowledged", "batches/s", count / self._acknowledged_s),
+            Figure("commits", "", self._commit_count),
+        )
+
+    def close(self) -> None:
+        """End producers, Redis and Spark."""
+        for remote in self._producers:
+            remote.close()
+        if self._redis is not None:
+            self._redis.__exit__(None, None, None)
+        self._work.close()
