@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_engine.writing.row_groups import LARGE_BYTES, RUN_BYTES, CopyFacts, Piece, plan_runs
+from icedb_engine.writing.row_groups import LARGE_BYTES, RUN_BYTES, CopyFacts, Piece, min_rows, plan_runs
 from icedb_engine.writing.sort_keys import ABOVE, BELOW, NULL, Span, decode_order, encode_order, make_key
 
 ROWS = 100
@@ -19,7 +19,7 @@ def some_pieces(draw):
         st.lists(
             st.tuples(
                 spans,
-                st.sampled_from([0, 1, 24, 25, 100]),
+                st.sampled_from([0, 1, 49, 50, 100]),
                 st.sampled_from([1, LARGE_BYTES - 1, LARGE_BYTES, RUN_BYTES]),
                 st.booleans(),
             ),
@@ -33,7 +33,7 @@ def some_pieces(draw):
 
 
 def is_small(piece):
-    return piece.row_count < ROWS // 4 and piece.size_bytes < LARGE_BYTES
+    return piece.row_count < min_rows(ROWS) and piece.size_bytes < LARGE_BYTES
 
 
 @given(some_pieces())
@@ -71,7 +71,7 @@ def test_what_overlaps_nobody_and_is_large_is_copied_unless_a_small_neighbour_ne
 def test_no_small_run_stands_between_row_groups_that_are_copied(pieces):
     runs = plan_runs(pieces, row_group_rows=ROWS)
     for before, run, after in zip((None, *runs), runs, (*runs[1:], None), strict=False):
-        if run.is_copied or run.row_count >= ROWS // 4 or run.size_bytes >= LARGE_BYTES:
+        if run.is_copied or run.row_count >= min_rows(ROWS) or run.size_bytes >= LARGE_BYTES:
             continue
         neighbours = [each for each in (before, after) if each is not None]
         assert not neighbours or not all(each.is_copied for each in neighbours)
