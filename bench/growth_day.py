@@ -46,7 +46,7 @@ class Day:
         log_files: Objects of it.
         live_files: Data files at the end.
         write_amplification: Bytes of data written, by bytes that came.
-        cpu_s: Processor time beside the data path.
+        cpu_s: Processor time beside the path of the data; 0: not known.
     """
 
     events: float
@@ -97,13 +97,11 @@ class Day:
             line = _Line(first, begin.requests[kind] / begin.calls, last, end.requests[kind] / end.calls)
             requests[kind] = round(line.sum_to(commit_count))
         sent_line = _Line(first, begin.sent_bytes / begin.calls, last, end.sent_bytes / end.calls)
-        cpu_line = _Line(first, begin.cpu_s / begin.calls, last, end.cpu_s / end.calls)
         return cls(
             events=commit_count * rows,
             requests=requests,
             log_written_bytes=max(0.0, sent_line.sum_to(commit_count) - file_bytes * commit_count),
             live_files=commit_count,
-            cpu_s=cpu_line.sum_to(commit_count),
         )
 
 
@@ -128,6 +126,7 @@ def day_figures(day: Day, price: Price) -> list[Figure]:
     scale = MILLION / day.events
     beside = day.requests - day.staging_requests
     log = [
+        Figure("processor time of a million events, without the rows", "s", day.cpu_s * scale),
         Figure("log", "MB", day.log_bytes / 1e6),
         Figure("log files", "files", day.log_files),
         Figure("keeping the log for a month", "$", day.log_bytes / GB * price.keep),
@@ -139,7 +138,6 @@ def day_figures(day: Day, price: Price) -> list[Figure]:
         Figure("those that write or list", "requests", (day.requests["put"] + day.requests["list"]) * scale),
         Figure("write amplification", "x", day.write_amplification),
         Figure("log written for a million events", "MB", day.log_written_bytes * scale / 1e6),
-        Figure("processor time of a million events", "s", day.cpu_s * scale),
         Figure("live data files", "files", day.live_files),
         *(log if day.log_bytes else ()),
     ]

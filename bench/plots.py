@@ -129,9 +129,15 @@ def _draw_growth(panel: Any, found: Sequence[Growth], looks: Mapping[str, Any]) 
             10 ** math.floor(math.log10(min(all_costs) / 1.05)), 10 ** math.ceil(math.log10(max(all_costs) * 1.05))
         )
     panel.set_xlabel(found[0].axis)
-    panel.set_title(f"{found[0].metric.replace('_', ' ')}, {found[0].unit}", fontsize=8.5)
+    panel.set_title(with_unit(found[0].metric, found[0].unit), fontsize=8.5)
     panel.minorticks_off()
     panel.grid(color="#eeeeee")
+
+
+def with_unit(metric: str, unit: str) -> str:
+    """Return a figure's name with its unit, unless the name ends with it."""
+    name = metric.replace("_", " ")
+    return name if name.endswith(unit) else f"{name}, {unit}"
 
 
 def shown(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from bench.compare import Comparison, by_axis, compare, fit_growth, kind_of, lead_rows
 from bench.goals import Verdict, judge
 from bench.harness import RESULTS, Report, Row, read_report
-from bench.plots import draw, shown
+from bench.plots import draw, shown, with_unit
 from bench.processes import ROOT
 
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
@@ -115,8 +115,7 @@ def _section(report: Report) -> Iterable[str]:
             for each in found:
                 costs = dict(each.points)
                 cells = " | ".join(shown(costs[size]) if size in costs else NOT_FOUND for size in sizes)
-                figure = f"{each.metric.replace('_', ' ')}, {each.unit}"
-                yield f"| {each.system} | {figure} | {cells} | {each.exponent:.2f} |"
+                yield f"| {each.system} | {with_unit(each.metric, each.unit)} | {cells} | {each.exponent:.2f} |"
             yield ""
     rows = [row for row in report.rows if not row.axis]
     if rows:
@@ -150,7 +149,7 @@ def _wide_table(rows: Sequence[Row]) -> Iterable[str]:
     for metric, unit in dict.fromkeys((row.metric, row.unit) for row in rows):
         cells = [found.get((metric, system)) for system in systems]
         values = " | ".join(NOT_FOUND if each is None else shown(each.median) for each in cells)
-        yield f"| {metric}, {unit} | {values} |"
+        yield f"| {with_unit(metric, unit)} | {values} |"
 
 
 def _system(row: Row) -> str:

@@ -3,11 +3,58 @@
 No check, no cache, no second look at the listing: what remains is what the place takes for one request after another.
 """
 
+import http.client
 import json
+import re
 from collections.abc import Iterable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from threading import local
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
+
+THREADS: Final = 32
+
+
+class RequestsAlone:
+    """Gets every object below a prefix from a server that asks for no signature, and looks at none.
+
+    Args:
+        endpoint: The server.
+        bucket: The bucket.
+        prefix: Below which.
+    """
+
+    def __init__(self, endpoint: str, bucket: str, prefix: str) -> None:
+        self._host = urlsplit(endpoint).netloc
+        self._bucket = bucket
+        self._prefix = prefix
+        self._kept = local()
+
+    def get_all(self) -> int:
+        """List, get all side by side, and return how many there were."""
+        keys: list[str] = []
+        more = ""
+        while True:
+            page = self._get(f"?list-type=2&prefix={quote(self._prefix)}{more}").decode()
+            keys += re.findall("<Key>([^<]+)</Key>", page)
+            token = re.search("<NextContinuationToken>([^<]+)<", page)
+            if token is None:
+                break
+            more = f"&continuation-token={quote(token[1])}"
+        with ThreadPoolExecutor(THREADS) as pool:
+            return sum(1 for _ in pool.map(lambda key: self._get(f"/{quote(key)}"), keys))
+
+    def _get(self, target: str) -> bytes:
+        if not hasattr(self._kept, "connection"):
+            self._kept.connection = http.client.HTTPConnection(self._host)
+        self._kept.connection.request("GET", f"/{self._bucket}{target}")
+        answer = self._kept.connection.getresponse()
+        body: bytes = answer.read()
+        if answer.status != http.client.OK:
+            raise RuntimeError(f"{target}: {answer.status}")
+        return body
 
 
 def read_live_paths(client: Any, bucket: str, prefix: str) -> list[str]:

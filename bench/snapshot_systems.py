@@ -20,7 +20,7 @@ from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 
 from bench.figures import OURS, Figure
-from bench.sequential_reader import fold_lines, read_live_paths
+from bench.sequential_reader import RequestsAlone, fold_lines, read_live_paths
 from bench.snapshot_callers import StubCaller
 from bench.snapshot_service import Service, running_service
 from bench.snapshot_tables import TABLE, log_file_of, marker
@@ -99,6 +99,23 @@ class ColdSequential(Cold):
     @property
     def _bucket(self) -> str:
         return self.store.url.removeprefix("s3://")
+
+
+class ColdBound(Cold):
+    """What the place takes: all log files are read, from S3 side by side, and nobody looks at them."""
+
+    def __init__(self, name: str, log_file_count: int, store: StoreSettings, paths: TablePaths) -> None:
+        super().__init__(name, log_file_count)
+        self._store = store
+        self._paths = paths
+
+    def _find(self) -> Sequence[str]:
+        bucket = self._store.url.removeprefix("s3://")
+        if self._store.s3 is None:
+            folder = Path(self._store.url.removeprefix("file://")) / self._paths.log_prefix
+            return [str(len(path.read_bytes())) for path in folder.iterdir()]
+        endpoint = self._store.s3.endpoint_url or ""
+        return [""] * RequestsAlone(endpoint, bucket, self._paths.log_prefix).get_all()
 
 
 class IceDBRefresh(Refresh):

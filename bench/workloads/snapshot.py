@@ -17,7 +17,15 @@ from bench.serve import Peer
 from bench.slow_s3 import running_slow_s3
 from bench.snapshot_callers import ClientCaller, StubCaller, uri_of
 from bench.snapshot_service import running_service
-from bench.snapshot_systems import KEY, ColdIceDB, ColdSequential, IceDBRefresh, RestartedService, ServiceMemory
+from bench.snapshot_systems import (
+    KEY,
+    ColdBound,
+    ColdIceDB,
+    ColdSequential,
+    IceDBRefresh,
+    RestartedService,
+    ServiceMemory,
+)
 from bench.snapshot_tables import TABLE, build_icedb
 from bench.snapshot_work import File, Shape
 
@@ -237,6 +245,7 @@ def _opens(name: str, root: Path, base: str, s3: S3Options | None, tables: Table
         Peer(f"{PEERS}:ColdDelta", "delta-rs, checkpoint", count, f"{base}/delta", delta),
         Peer(f"{PEERS}:ColdIceberg", "pyiceberg", count, catalog),
         ColdSequential("sequential reader", count, store, TablePaths(TABLE, TABLE)),
+        ColdBound("bound: bytes of the log", tables.shape.commit_count, store, TablePaths(TABLE, TABLE)),
     ]
     systems = [SystemInProcess(work) for work in works]
     try:

@@ -38,7 +38,8 @@ def test_every_stored_result_gets_a_section_and_a_plot(tmp_path):
         assert f"\n## {each.workload}\n" in text
         assert f"![{each.workload}](benchmarks/{each.workload}.svg)" in text
         plot = (tmp_path / "benchmarks" / f"{each.workload}.svg").read_text()
-        named = {found.system for found in each.rows if not found.axis}
+        grows = any(found.axis for found in each.rows)
+        named = {found.system for found in each.rows if bool(found.axis) is grows}
         assert [name for name in named if f">{name}<" not in plot] == []
     assert written == [page, *(tmp_path / "benchmarks" / f"{each.workload}.svg" for each in reports)]
 
@@ -166,7 +167,7 @@ def test_what_grows_is_reported_by_its_exponent(tmp_path):
     assert describe_growth(rows)[1] == "pyiceberg: bytes grows with data files ^ 1.00"
     text = render([report(*rows)])
     assert "| by data files | figure | 1,000 | 100,000 | exponent |" in text
-    assert "| pyiceberg | bytes, bytes | 2,000 | 200,000 | 1.00 |" in text
+    assert "| pyiceberg | bytes | 2,000 | 200,000 | 1.00 |" in text
     page = tmp_path / "page.md"
     page.write_text(f"{BEGIN}\n{END}")
     plot = write_page([report(*rows)], page)[1].read_text()
