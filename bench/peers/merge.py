@@ -21,13 +21,22 @@ class DuckDBAlone(MergeSystem):
         """One statement."""
         (self._folder / "out").mkdir()
         listed = ", ".join(f"'{file}'" for file in sorted((self._folder / "in").iterdir()))
+        order = f"ORDER BY {', '.join(self._source.sort)}" if self.sorts else ""
         with duckdb.connect(config={"threads": CORE_COUNT}) as connection:
             connection.execute("SET enable_progress_bar = false")
+            connection.execute(f"SET preserve_insertion_order = {str(self.sorts).lower()}")
             connection.execute(
-                f"COPY (SELECT * FROM read_parquet([{listed}], union_by_name=true, hive_partitioning=false) "
-                f"ORDER BY {', '.join(self._source.sort)}) TO '{self._folder / 'out' / 'merged.parquet'}' "
+                f"COPY (SELECT * FROM read_parquet([{listed}], union_by_name=true, hive_partitioning=false) {order}) "
+                f"TO '{self._folder / 'out' / 'merged.parquet'}' "
                 f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {LEVEL}, ROW_GROUP_SIZE {ROW_GROUP_ROWS})"
             )
+
+
+class DecodeEncode(DuckDBAlone):
+    """The bound of whatever decodes: DuckDB reads all rows and writes them in any order."""
+
+    name = "decode+encode"
+    sorts = False
 
 
 class DeltaRs(MergeSystem):

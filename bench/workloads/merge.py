@@ -8,11 +8,11 @@ a merge.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench.harness import Case, Options
+from bench.harness import Case, Options, Size
 from bench.merge_events import write_merge_input
 from bench.merge_systems import Cp, IceDB, SparkAlone
 from bench.processes import ProcessWork, SystemInProcess
@@ -21,24 +21,34 @@ from bench.serve import Peer
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    name: str
     file_count: int
     rows_per_file: int
+    more: str = ""
     sort: tuple[str, ...] = ("event", "ts")
     is_in_time_order: bool = False
     late_share: float = 0.0
     is_heavy: bool = False
 
+    @property
+    def name(self) -> str:
+        return f"{self.file_count:,} files of {self.rows_per_file:,} rows{self.more}"
 
+    def sized(self, size: Size) -> "_Kind":
+        """Return what is taken in a run of this size."""
+        if size != "small" or self.file_count < SMALL_FILES:
+            return self
+        return replace(self, file_count=SMALL_FILES, rows_per_file=self.rows_per_file // 10)
+
+
+SMALL_FILES: Final = 20
+_IN_ORDER: Final = _Kind(40, 100_000, " that follow each other", ("ts",), is_in_time_order=True)
 KINDS: Final = (
-    _Kind("40 files of 100,000 rows", 40, 100_000),
-    _Kind("2,000 files of 500 rows", 2_000, 500),
-    _Kind("40 files of 100,000 rows that follow each other", 40, 100_000, ("ts",), is_in_time_order=True),
-    _Kind(
-        "400 files of 100,000 rows that follow each other", 400, 100_000, ("ts",), is_in_time_order=True, is_heavy=True
-    ),
-    _Kind("40 files of 16 producers with 1 % late rows", 40, 100_000, ("ts",), is_in_time_order=True, late_share=0.01),
-    _Kind("8 files of 10 rows", 8, 10),
+    _Kind(40, 100_000),
+    _Kind(2_000, 500),
+    _IN_ORDER,
+    replace(_IN_ORDER, file_count=400, is_heavy=True),
+    replace(_IN_ORDER, more=" of 16 producers, 1 % of them late", late_share=0.01),
+    _Kind(8, 10),
 )
 
 
@@ -49,14 +59,15 @@ class MergeWorkload:
     name: str
     description: str
     folder: Path
-    only: str
-    is_full: bool = True
+    options: Options
 
     def cases(self) -> Iterator[Case]:
         """Make the files of one case after the other, and start the systems."""
-        for number, kind in enumerate(KINDS):
-            if self.only in kind.name and (self.is_full or not kind.is_heavy):
-                yield from _open_case(kind, self.folder / str(number))
+        size = self.options.size
+        for number, kind in enumerate(each.sized(size) for each in KINDS if size == "full" or not each.is_heavy):
+            if self.options.only in kind.name:
+                has_spark = size != "small" and not kind.is_heavy  # a session takes seconds to start
+                yield from _open_case(kind, self.folder / str(number), has_spark=has_spark)
 
 
 @contextmanager
@@ -66,12 +77,11 @@ def open_workload(folder: Path, options: Options) -> Iterator[MergeWorkload]:
         name="merge",
         description="merge small sorted Parquet files of ten columns into one sorted file, zstd level 1, two cores",
         folder=folder,
-        only=options.only,
-        is_full=options.size == "full",
+        options=options,
     )
 
 
-def _open_case(kind: _Kind, folder: Path) -> Iterator[Case]:
+def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
     source = write_merge_input(
         folder / "input" / "wh",
         file_count=kind.file_count,
@@ -83,13 +93,20 @@ def _open_case(kind: _Kind, folder: Path) -> Iterator[Case]:
     works: list[ProcessWork | Peer] = [
         IceDB(source, folder / "icedb"),
         Peer("bench.peers.merge:DuckDBAlone", source, folder / "duckdb"),
-        *([] if kind.is_heavy else [SparkAlone(source, folder / "spark-sql")]),
+        *([SparkAlone(source, folder / "spark-sql")] if has_spark else []),
         Peer("bench.peers.merge:DeltaRs", source, folder / "delta-rs"),
+        Peer("bench.peers.merge:DecodeEncode", source, folder / "decode"),
         Cp(source, folder / "cp"),
     ]
     systems = [SystemInProcess(work) for work in works]
     try:
-        yield Case(name=kind.name, row_count=source.row_count, systems=systems, size_bytes=source.size_bytes)
+        yield Case(
+            name=kind.name,
+            row_count=source.row_count,
+            systems=systems,
+            size_bytes=source.size_bytes,
+            warm_turn_count=0 if kind.is_heavy else 1,
+        )
     finally:
         for system in systems:
             system.close()
