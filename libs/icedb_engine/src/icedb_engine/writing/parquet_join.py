@@ -183,7 +183,7 @@ class SourceFile:
 
 
 class CannotCopy(Exception):
-    """A file of which no row group can be taken over as bytes: it is encrypted, or has nested columns. Not damage."""
+    """A file of which no row group can be taken over as bytes: it is encrypted. Not damage."""
 
 
 def parse_source(footer: bytes, *, data_bytes: int) -> SourceFile:
@@ -216,7 +216,7 @@ def _parse(footer: bytes, data_bytes: int) -> SourceFile:
             pairs = each(_KEY_VALUE)(reader, kind)
             found.key_values = {pair.get(1, ""): pair.get(2, "") for pair in pairs}
         elif number == _SCHEMA:
-            leaves = _read_leaves(reader, kind)
+            leaves = read_schema(reader, kind).leaves
         elif number == _NUM_ROWS:
             row_count = reader.integer(kind)
         else:
@@ -230,16 +230,14 @@ def _parse(footer: bytes, data_bytes: int) -> SourceFile:
     found.has_order = len(orders) == len(leaves) and all(orders)
     if row_count != sum(group.row_count for group in found.groups):
         raise DamagedFile(f"its footer contradicts itself: {row_count} rows, and others in its row groups")
-    found.leaves = {leaf.name: leaf for leaf in leaves}
+    found.leaves = dict(zip(_name_leaves(leaves), leaves, strict=True))
     _require_apart(found.groups)
     return found
 
 
-def _read_leaves(reader: ThriftReader, kind: int) -> list[Leaf]:
-    leaves = read_schema(reader, kind).leaves
-    if len({leaf.name for leaf in leaves}) != len(leaves) or not all(leaf.physical for leaf in leaves):
-        raise CannotCopy("it has nested columns")
-    return leaves
+def _name_leaves(leaves: Sequence[Leaf]) -> list[str]:
+    """Return a name for each leaf; of a nested column, which has several, such as no column has."""
+    return [leaf.name if leaf.physical else f"{leaf.name}\0{place}" for place, leaf in enumerate(leaves)]
 
 
 def _require_apart(groups: Iterable[SourceGroup]) -> None:
@@ -276,7 +274,7 @@ def _read_group(reader: ThriftReader, kind: int, leaves: Sequence[Leaf], data_by
     numbers = [by.get(1, -1) for by in sorting if not by.get(2, True) and not by.get(3, True)]
     is_ours = len(numbers) == len(sorting) and all(0 <= number < len(leaves) for number in numbers)
     sorted_by = tuple(leaves[number].name for number in numbers) if is_ours else ()
-    return SourceGroup(row_count, dict(zip((leaf.name for leaf in leaves), chunks, strict=True)), sorted_by)
+    return SourceGroup(row_count, dict(zip(_name_leaves(leaves), chunks, strict=True)), sorted_by)
 
 
 def _read_chunk(reader: ThriftReader, kind: int) -> SourceChunk:
@@ -325,6 +323,12 @@ _CHUNK: Final[ThriftShape] = {
 def _require_sound(leaf: Leaf, chunk: SourceChunk, row_count: int, data_bytes: int) -> None:
     """See that a column is of the type of the schema, as long as its row group, and in the file. Raises DamagedFile."""
     name = leaf.name
+    if min(chunk.stored_bytes, chunk.unpacked_bytes, chunk.codec) < 0 or chunk.start < len(MAGIC):
+        raise DamagedFile(f"its footer is damaged: it does not say where column {name!r} is")
+    if chunk.end > data_bytes:
+        raise DamagedFile("its footer names bytes that the file does not have: it is damaged or cut")
+    if not leaf.physical:
+        return  # nested: of its values there may be more, or fewer, than rows
     physical = PHYSICAL.index(leaf.physical) if leaf.physical in PHYSICAL else -1
     if chunk.carried.get(_TYPE) != (I32, _zigzag(physical)):
         raise DamagedFile(f"its footer is damaged: column {name!r} has another type in a row group than in the schema")
@@ -332,10 +336,6 @@ def _require_sound(leaf: Leaf, chunk: SourceChunk, row_count: int, data_bytes: i
         raise DamagedFile(f"its footer is damaged: a row group has another column in the place of {name!r}")
     if chunk.value_count != row_count:
         raise DamagedFile(f"its footer contradicts itself: {chunk.value_count} of {row_count} values of {name!r}")
-    if min(chunk.stored_bytes, chunk.unpacked_bytes, chunk.codec) < 0 or chunk.start < len(MAGIC):
-        raise DamagedFile(f"its footer is damaged: it does not say where column {name!r} is")
-    if chunk.end > data_bytes:
-        raise DamagedFile("its footer names bytes that the file does not have: it is damaged or cut")
 
 
 def parse_file(body: Any) -> SourceFile:

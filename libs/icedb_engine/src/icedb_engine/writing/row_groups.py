@@ -244,7 +244,8 @@ class PieceMaker:
         return [found.get(name) for name in self.sort]
 
     def _is_stored_alike(self, leaves: Mapping[str, Leaf]) -> bool:
-        return all(
+        """Return whether columns are as we write them, and whether all outputs' are such as we write."""
+        return _STORED.keys() >= set(self.columns.values()) and all(
             (leaf.physical, leaf.kind) in _STORED.get(self.columns.get(name, ""), ()) and not leaf.is_required
             for name, leaf in leaves.items()
         )

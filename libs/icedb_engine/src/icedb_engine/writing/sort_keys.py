@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from icedb_log.model import ColumnStats
 
+from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.writing.parquet_join import ChunkBounds
 
 ORDER_KEY: Final = "icedb.order"
@@ -37,6 +38,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPECIAL: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _INTEGERS: Final = ("BIGINT", "DATE", "TIMESTAMP")
 _STORED_BYTES: Final = {"BOOLEAN": 1, "DATE": 4, "BIGINT": 8, "TIMESTAMP": 8}
+_KNOWN_TYPES: Final = frozenset(ARROW_TYPES.values())
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -70,7 +72,12 @@ def make_place(value: Any) -> tuple[Any, ...]:
 
 
 def read_tuples(rows: pa.Table, sort: Sequence[str]) -> Tuples | None:
-    """Return the first and the last tuple of sorted rows as they are stored; ``None`` if one has too long a text."""
+    """Return the first and the last tuple of sorted rows as they are stored.
+
+    ``None`` if one has a text that is too long, or a type that we never write.
+    """
+    if not {rows.schema.field(name).type for name in sort} <= _KNOWN_TYPES:
+        return None
     first, last = ([_read_value(rows.column(name)[place]) for name in sort] for place in (0, rows.num_rows - 1))
     is_long = any(isinstance(value, str) and len(value) > MAX_TEXT_CHARS for value in (*first, *last))
     return None if is_long else (first, last)
