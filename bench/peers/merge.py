@@ -1,9 +1,12 @@
 """The peers of the merge benchmark."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
+import polars as pl
 from deltalake import DeltaTable, WriterProperties, convert_to_deltalake
 
 from bench.figures import CORE_COUNT
@@ -39,6 +42,23 @@ class DecodeEncode(DuckDBAlone):
     sorts = False
 
 
+class Polars(MergeSystem):
+    """Polars: one streaming scan, sort and sink. No log, no commit, no checksums of pages."""
+
+    name = "polars"
+
+    def run(self) -> None:
+        """One query."""
+        (self._folder / "out").mkdir()
+        files = sorted((self._folder / "in").iterdir())
+        pl.scan_parquet(files).sort(list(self._source.sort)).sink_parquet(
+            self._folder / "out" / "merged.parquet",
+            compression="zstd",
+            compression_level=LEVEL,
+            row_group_size=ROW_GROUP_ROWS,
+        )
+
+
 class DeltaRs(MergeSystem):
     """delta-rs: ``optimize.compact`` of a table of the same files. It does not sort, and commits."""
 
@@ -52,10 +72,21 @@ class DeltaRs(MergeSystem):
 
     def run(self) -> None:
         """Compact."""
+        self._rewrite(DeltaTable(self._folder / "in").optimize.compact)
+
+    def _rewrite(self, optimize: Callable[..., Any]) -> None:
         properties = WriterProperties(compression="ZSTD", compression_level=LEVEL, max_row_group_size=ROW_GROUP_ROWS)
-        DeltaTable(self._folder / "in").optimize.compact(
-            target_size=NO_LIMIT_BYTES, max_concurrent_tasks=CORE_COUNT, writer_properties=properties
-        )
+        optimize(target_size=NO_LIMIT_BYTES, max_concurrent_tasks=CORE_COUNT, writer_properties=properties)
 
     def _files(self) -> list[Path]:
         return [Path(uri) for uri in DeltaTable(self._folder / "in").file_uris()]
+
+
+class DeltaRsZOrder(DeltaRs):
+    """delta-rs: ``optimize.z_order`` by the sort columns, its only rewrite that sorts; by their interleaved bits."""
+
+    name = "delta-rs z-order"
+
+    def run(self) -> None:
+        """Rewrite."""
+        self._rewrite(partial(DeltaTable(self._folder / "in").optimize.z_order, list(self._source.sort)))

@@ -94,7 +94,9 @@ def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
         IceDB(source, folder / "icedb"),
         Peer("bench.peers.merge:DuckDBAlone", source, folder / "duckdb"),
         *([SparkAlone(source, folder / "spark-sql")] if has_spark else []),
+        Peer("bench.peers.merge:Polars", source, folder / "polars"),
         Peer("bench.peers.merge:DeltaRs", source, folder / "delta-rs"),
+        *([] if kind.is_heavy else [Peer("bench.peers.merge:DeltaRsZOrder", source, folder / "delta-rs z-order")]),
         Peer("bench.peers.merge:DecodeEncode", source, folder / "decode"),
         Cp(source, folder / "cp"),
     ]
