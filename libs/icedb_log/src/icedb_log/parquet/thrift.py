@@ -15,6 +15,7 @@ TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range
 _SIZES: Final = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}
 """Bytes of values that always have the same number."""
 
+_VARINTS: Final = (I16, I32, I64)
 _LONG_LIST: Final = 15
 _MAX_VARINT_BITS: Final = 70
 _MAX_DEPTH: Final = 32
@@ -55,7 +56,10 @@ class ThriftReader:
     def read(self, shape: "Shape") -> dict[int, Any]:
         """Read the struct that begins here: the fields that a shape names; those that are not there are left out."""
         found: dict[int, Any] = {}
-        for number, kind in self.fields():
+        number = 0
+        while head := self._byte():  # as fields(), without its cost
+            delta, kind = head >> 4, head & 15
+            number = number + delta if delta else self.integer(I16)
             wanted = shape.get(number)
             if wanted is None:
                 self.skip(kind)
@@ -117,7 +121,7 @@ class ThriftReader:
 
     def _skip_value(self, kind: int, depth: int) -> None:
         """Pass over a value that has bytes of its own: a field's other than a boolean, or any item of a list."""
-        if kind in (I16, I32, I64):
+        if kind in _VARINTS:
             self._varint()
         elif kind == BINARY:
             self._advance(self._varint())
@@ -126,8 +130,7 @@ class ThriftReader:
         elif depth >= _MAX_DEPTH:
             raise ThriftError(f"values are nested more than {_MAX_DEPTH} deep")
         elif kind == STRUCT:
-            for _, field_kind in self.fields():
-                self.skip(field_kind, depth=depth + 1)
+            self._skip_struct(depth)
         elif kind in (LIST, SET):
             for item_kind in self.items(kind):
                 self._skip_value(item_kind, depth + 1)
@@ -135,6 +138,13 @@ class ThriftReader:
             self._skip_map(depth)
         else:
             raise ThriftError(f"there is no kind {kind}")
+
+    def _skip_struct(self, depth: int) -> None:
+        while head := self._byte():
+            if head < 1 << 4:
+                self.integer(I16)
+            if head & 15 not in (TRUE, FALSE):
+                self._skip_value(head & 15, depth + 1)
 
     def _skip_map(self, depth: int) -> None:
         count = self._count(self._varint())
@@ -149,11 +159,12 @@ class ThriftReader:
         return count
 
     def _byte(self) -> int:
-        at = self.position
-        if at >= len(self._data):
-            raise ThriftError("it ends in the middle of a value")
-        self.position = at + 1
-        return self._data[at]
+        try:
+            byte = self._data[self.position]
+        except IndexError:
+            raise ThriftError("it ends in the middle of a value") from None
+        self.position += 1
+        return byte
 
     def _advance(self, length: int) -> int:
         start = self.position
@@ -163,11 +174,14 @@ class ThriftReader:
         return start
 
     def _varint(self) -> int:
-        value = shift = 0
+        value = self._byte()
+        if value < 128:  # noqa: PLR2004 - the last of seven bits a byte
+            return value
+        value, shift = value & 127, 7
         while True:
             byte = self._byte()
             value |= (byte & 127) << shift
-            if byte < 128:  # noqa: PLR2004 - the last of seven bits a byte
+            if byte < 128:  # noqa: PLR2004 - the same
                 return value
             shift += 7
             if shift >= _MAX_VARINT_BITS:
