@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -10,7 +12,7 @@ from icedb_log.clean.purge import purge_table
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fence import seal
-from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, TableCache
+from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, TableCache
 from icedb_log.store.table_store import TableStore
 
 
@@ -246,3 +248,81 @@ def test_t4_a_table_created_in_the_place_of_a_purged_one_is_told_from_it_at_once
     tables.commit(files=[("country=DE", 7)])
     state = cache.table("events").read(max_staleness_ms=0)
     assert (state.config.partition[0].name, state.snapshot.row_count) == ("country", 7)
+
+
+class BusyLock:
+    """A lock that others hold: each wait for it ends in vain after something has happened."""
+
+    def __init__(self):
+        self.meanwhile = []
+
+    def acquire(self, timeout=-1):
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+            return False
+        return True
+
+    def release(self):
+        pass
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *error):
+        pass
+
+
+def test_the_limit_of_a_wait_is_one_for_each_read(warehouse, tables, clock):
+    tables.create()
+    tables.commit(files=[("d=2026-01-02", 5)])
+    with ThreadPoolExecutor(1) as pool:
+        table = CachedTable(
+            warehouse.table("events"),
+            clock=clock,
+            wait_ms=1000,
+            on_refresh=lambda _: None,
+            fetch_pool=pool,
+            new_lock=BusyLock,
+        )
+        lock, others = table._reading, []
+
+        def read_of_another():
+            lock.meanwhile, kept = [], lock.meanwhile
+            others.append(table.read(max_staleness_ms=0))
+            lock.meanwhile = kept
+
+        def end_of_an_earlier_read():
+            table._ended = (0, others[0])
+
+        # One that will do has ended while this one waited for the lock.
+        lock.meanwhile = [read_of_another]
+        assert table.read(max_staleness_ms=0) is others[0]
+        # One that began too early has: the next may take as long again.
+        lock.meanwhile = [end_of_an_earlier_read, read_of_another]
+        assert table.read(max_staleness_ms=0) is others[1]
+        lock.meanwhile = [lambda: None]
+        with pytest.raises(Unavailable, match="within 1000 ms"):
+            table.read(max_staleness_ms=0)
+        lock.meanwhile = [end_of_an_earlier_read, lambda: None]
+        with pytest.raises(Unavailable, match="within 1000 ms"):
+            table.read(max_staleness_ms=0)
+
+
+@pytest.mark.parametrize("log_count", [1, 50, 1001])
+def test_a_cold_open_costs_a_listing_and_a_read_of_each_log_file(cache, tables, store, monkeypatch, log_count):
+    tables.create()
+    for _ in range(log_count):
+        tables.commit(files=[("d=2026-01-02", 1)])
+    asked = []
+    for name in ("get", "get_range", "head", "list_page"):
+        method = getattr(store, name)
+        monkeypatch.setattr(store, name, lambda *a, _m=method, _n=name, **k: (asked.append(_n), _m(*a, **k))[1])
+    assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == log_count
+    pages = -(-log_count // 1000)
+    # The configuration is one more read; a listing of several pages is looked at again (R1).
+    assert Counter(asked) == {"get": log_count + 1, "list_page": pages * (1 if pages == 1 else 2)}
+    asked.clear()
+    tables.commit(files=[("d=2026-01-02", 1)])
+    cache.table("events").read(max_staleness_ms=0)
+    pages = -(-(log_count + 1) // 1000)
+    assert Counter(asked) == {"get": 1, "list_page": pages * (1 if pages == 1 else 2)}

@@ -180,6 +180,26 @@ def test_a_part_of_a_table_is_answered_whole(table, connect, kind, narrowed):
         assert (later.changes, len(later.files)) == (None, 2)
 
 
+def test_a_server_that_is_asked_for_changes_of_a_part_answers_the_part(table, stub):
+    table.append(1)
+    since = ask(stub)
+    table.append(2)
+    table.append(3, p="b")
+    as_of_ms = table.clock.now_ms() - 2
+    for narrowed, count in (
+        ({"where": "p = 'a'"}, 2),
+        ({"where": "p = 'b'"}, 1),
+        ({"partition_filters": [pb.PartitionFilter(field="p", equals="a")]}, 2),
+        ({"as_of_ms": as_of_ms}, 2),
+    ):
+        part = ask(stub, since_snapshot_id=since.snapshot_id, **narrowed)
+        assert (part.HasField("since_snapshot_id"), len(part.files), part.file_count) == (False, count, count)
+    came = ask(stub, since_snapshot_id=since.snapshot_id)
+    assert (came.since_snapshot_id, len(came.files), came.file_count, len(came.removed_paths)) == (
+        *(since.snapshot_id, 2, 3, 0),
+    )
+
+
 def test_changes_say_which_columns_are_new_and_come_after_a_commit_that_is_waited_for(table, connect):
     table.append(1)
     client = connect(GRPC)

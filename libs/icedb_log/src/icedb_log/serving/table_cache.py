@@ -182,7 +182,14 @@ class CachedTable:
         known = self.answer(question)
         if known is not None:
             return known
-        if not self._reading.acquire(timeout=self._wait_ms / SECOND_MS):
+        ended = self._ended
+        while not self._reading.acquire(timeout=self._wait_ms / SECOND_MS):
+            known = self.answer(question)
+            if known is not None:
+                return known
+            if self._ended is not ended:  # the limit is one for each read, and the next one may do
+                ended = self._ended
+                continue
             raise Unavailable(
                 f"table {self._table.name}: no read of its log ended within {self._wait_ms} ms; "
                 "the object store is slow: try again"
