@@ -9,6 +9,7 @@ import pytest
 from icedb_client.cli.app import run
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
+from icedb_client.wakeups import WakeupSender
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
@@ -130,6 +131,22 @@ def lend(cli_env):
         return table
 
     return lend
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """What workers were asked for; the first entry is their answer, or the error that comes instead of one."""
+    asked = [{}]
+
+    def answer(_self, task, table, *, arguments, timeout_ms):
+        asked.append((task, table, arguments, timeout_ms))
+        if isinstance(asked[0], Exception):
+            raise asked[0]
+        return {"task": task, "table": table, **asked[0]}
+
+    monkeypatch.setattr(WakeupSender, "run", answer)
+    monkeypatch.setattr(WakeupSender, "wake", lambda _self, task, table: asked.append((task, table)) or True)
+    return asked
 
 
 @pytest.fixture

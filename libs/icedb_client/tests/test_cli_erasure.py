@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from icedb_client.wakeups import TaskTimeout, WakeupSender
+from icedb_client.wakeups import TaskTimeout
 from icedb_log.clean.pins import create_pin, unpin
 from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasures import create_erasure, list_open_ids, read_erasure
@@ -25,19 +25,9 @@ def table(lend):
 
 
 @pytest.fixture
-def workers(monkeypatch):
-    """What workers were asked for; the first entry is their answer."""
-    asked = [dict(FOUND)]
-
-    def answer(self, task, table, *, arguments, timeout_ms):
-        asked.append((task, table, arguments, timeout_ms))
-        if isinstance(asked[0], Exception):
-            raise asked[0]
-        return {"task": task, "table": table, **asked[0]}
-
-    monkeypatch.setattr(WakeupSender, "run", answer)
-    monkeypatch.setattr(WakeupSender, "wake", lambda self, task, table: asked.append((task, table)) or True)
-    return asked
+def workers(workers):
+    workers[0] = FOUND
+    return workers
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from icedb_client.cli.ingest import to_url
-from icedb_client.wakeups import TaskTimeout, WakeupSender
+from icedb_client.wakeups import TaskTimeout
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import create_table
@@ -18,18 +18,9 @@ ANSWER = {
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    asked = []
-    asked.append(dict(ANSWER))
-
-    def answer(self, task, table, *, arguments, timeout_ms):
-        asked.append((task, table, arguments, timeout_ms))
-        if isinstance(asked[0], Exception):
-            raise asked[0]
-        return {"task": task, "table": table, **asked[0]}
-
-    monkeypatch.setattr(WakeupSender, "run", answer)
-    return asked
+def asked(workers):
+    workers[0] = dict(ANSWER)
+    return workers
 
 
 @pytest.fixture
