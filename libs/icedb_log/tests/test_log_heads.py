@@ -39,7 +39,7 @@ def many(count):
     return [live(f"{number:032x}") for number in range(count)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(log_files(), st.integers(0, 400))
 def test_a_head_says_what_the_whole_log_file_says_or_asks_for_more(log, length):
     body = encode_log_file(log)
@@ -48,7 +48,7 @@ def test_a_head_says_what_the_whole_log_file_says_or_asks_for_more(log, length):
     assert head == (head_of(log) if body[:length].count(b"\n") >= 2 else None)
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(
     log_files().map(encode_log_file),
     st.lists(st.tuples(st.integers(0, 10**6), st.binary(max_size=3), st.integers(0, 4)), min_size=1, max_size=3),
