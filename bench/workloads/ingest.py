@@ -19,7 +19,7 @@ from bench.serve import Peer
 
 DAYS = (1, 30)
 COLUMNS = (FEW, MANY)
-PEERS = ("DuckDBAlone", "DeltaRs")
+PEERS = ("DuckDBAlone", "DeltaRs", "DecodeEncode")
 
 
 @dataclass(frozen=True)
