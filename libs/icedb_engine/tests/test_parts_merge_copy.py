@@ -163,6 +163,11 @@ def test_only_row_groups_that_overlap_are_decoded(make_table, tmp_path):
     late = made.put(make_rows([{"i": 17}, {"i": 21}], 1000), tmp_path)
     merged = made.merge(first, late)
     assert merged.rows_decoded == 8 + 2
+    wide = made.put(make_rows([{"i": n} for n in (9, 10, 17, 18, 25, 26)], 2000), tmp_path)
+    merged = made.merge(first, wide)
+    assert merged.rows_decoded == 3 * 8 + 6, "and what waits is written before the row group that is copied next"
+    footer = made.table.parquet(merged.outputs[0]).metadata
+    assert [footer.row_group(n).num_rows for n in range(6)] == [8, 8, 8, 8, 6, 8]
 
 
 def test_a_tie_of_the_first_column_is_told_apart_by_tuples_alone(make_table, tmp_path):
@@ -173,6 +178,32 @@ def test_a_tie_of_the_first_column_is_told_apart_by_tuples_alone(make_table, tmp
     for marker in markers:
         change_footer(made.table, marker, b"icedb.order", b"icedb.0rder")
     assert made.merge(*markers).rows_decoded == 32
+
+
+def test_without_tuples_nulls_and_nan_are_above_all_else(make_table, tmp_path):
+    made = Files(make_table, sort=("i", "s"))
+    one, two = ([{"i": n + first} for n in range(8)] for first in (0, 100))
+    one[7]["i"] = None
+    markers = [made.put(make_rows(rows, 0), tmp_path) for rows in (one, two)]
+    for marker in markers:
+        change_footer(made.table, marker, b"icedb.order", b"icedb.0rder")
+    assert made.merge(*markers).rows_decoded == 16
+    assert made.merge(*markers).outputs[0].stats["i"] == (0, 107, 1)
+
+
+def test_the_log_says_of_copied_rows_what_it_says_of_others(make_table, tmp_path):
+    made = Files(make_table, sort=("f",))
+    rows = [{"f": float(n), "i": 2**60 if n == 3 else n} for n in range(8)]
+    nulls = [{"f": None, "d": date(2020, 1, 1)} for _ in range(8)]
+    markers = [made.put(make_rows(each, 0), tmp_path) for each in (rows, nulls)]
+    merged = made.merge(*markers)
+    assert merged.rows_decoded == 0
+    assert merged.outputs[0].stats["f"] == (0.0, 7.0, 8)
+    assert merged.outputs[0].inexact == ("i",)
+    rows[7]["f"] = math.nan
+    merged = made.merge(made.put(make_rows(rows, 0), tmp_path), markers[1])
+    assert merged.rows_decoded == 8, "of NaN only the log knows, and of which row group nobody"
+    assert merged.outputs[0].stats["f"] == (None, None, 8)
 
 
 def change_footer(table, marker, before: bytes, after: bytes):
@@ -272,7 +303,7 @@ def test_row_groups_of_other_writers_are_copied_where_there_is_no_order(make_tab
 def test_rows_of_other_writers_are_sorted_whatever_they_say(make_table, tmp_path, name):
     """Nobody has looked whether they are sorted: what a writer says of that is not believed."""
     made = Files(make_table, sort=("i",))
-    rows = make_rows([{"i": 7 * n % 40, "s": "x" * n} for n in range(40)], 0)
+    rows = make_rows([{"i": n // 8 * 8 + 7 - n % 8, "s": "x" * n} for n in range(40)], 0)
     body = FOREIGN[name](rows, tmp_path / "foreign.parquet")
     if name == "arrow":
         body = write(rows, sorting_columns=[pq.SortingColumn(1, nulls_first=False)])
