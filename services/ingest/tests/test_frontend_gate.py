@@ -5,9 +5,9 @@ import threading
 
 import orjson
 import pytest
+from backports import zstd
 from icedb_ingest.frontend.async_gate import Waker
 from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
-from icedb_ingest.frontend.formats import zstd
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatus, BatchStatuses
 from icedb_log.clean.drop import drop_table, undrop_table

@@ -4,7 +4,6 @@ Owns what a staged body is, how a producer's rows become NDJSON, and how a body'
 bytes. It does not look at columns and types: the flush does.
 """
 
-import sys
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,12 +21,8 @@ from icedb_log.formats import (
     sniff_compression,
     sniff_format,
 )
+from icedb_log.ingest.content import zstd
 from icedb_log.units import MIB
-
-if sys.version_info >= (3, 14):
-    from compression import zstd as zstd  # noqa: PLC0414 - for the other modules of this package
-else:
-    from backports import zstd as zstd  # noqa: PLC0414 - for the other modules of this package
 
 MAX_BATCH_BYTES: Final = 64 * MIB
 """Largest body of one batch, as given by the producer."""
@@ -146,10 +141,15 @@ def check_data_format(data_format: str | None) -> None:
         raise InvalidRequest(f"format {data_format[:40]!r} is unknown; use one of {', '.join(DATA_FORMATS)}")
 
 
+def decompress_start(body: bytes, compression: Compression, max_bytes: int) -> bytes:
+    """Return the first bytes of what a body holds. Raises zlib.error and zstd.ZstdError."""
+    if compression == "gz":
+        return zlib.decompressobj(wbits=31).decompress(body, max_bytes)
+    return zstd.ZstdDecompressor().decompress(body, max_bytes) if compression == "zst" else body[:max_bytes]
+
+
 def _peek(body: bytes, compression: Compression) -> bytes:
     try:
-        if compression == "gz":
-            return zlib.decompressobj(wbits=31).decompress(body, _PEEK_BYTES)
-        return zstd.ZstdDecompressor().decompress(body, _PEEK_BYTES)
+        return decompress_start(body, compression, _PEEK_BYTES)
     except (zlib.error, zstd.ZstdError):
         return b""  # what is wrong with it is for the flush to say

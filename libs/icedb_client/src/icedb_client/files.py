@@ -23,6 +23,7 @@ from icedb_log.formats import (
     sniff_compression,
     sniff_format,
 )
+from icedb_log.ingest.content import zstd
 from icedb_log.units import MIB
 
 from icedb_client.arrow_bodies import (
@@ -38,9 +39,9 @@ from icedb_client.bodies import (
     BatchBody,
     check_data_format,
     compress_body,
+    decompress_start,
     encode_rows,
     wrap_bytes,
-    zstd,
 )
 
 DEFAULT_BATCH_ROWS: Final = 50_000
@@ -464,24 +465,15 @@ def preview_lines(body: bytes, staging_format: str, *, limit: int) -> tuple[str,
             return tuple(_shorten(row) for row in first_rows(body, staging_format, limit=limit))
         except InvalidRequest as error:
             return (f"({len(body)} bytes of {staging_format}: {error})",)
-    start = _decompress_start(body)
+    try:
+        start = decompress_start(body, sniff_compression(body), PREVIEW_BYTES)
+    except (zlib.error, zstd.ZstdError) as error:
+        start = f"({len(body)} bytes that cannot be decompressed: {error})".encode()
     text = start.decode(errors="replace")
     lines = text.splitlines()
     if len(start) == PREVIEW_BYTES and len(lines) > 1:
         lines.pop()  # cut off by us
     return tuple(_shorten(line) for line in lines[:limit])
-
-
-def _decompress_start(body: bytes) -> bytes:
-    compression = sniff_compression(body)
-    try:
-        if compression == "gz":
-            return zlib.decompressobj(wbits=31).decompress(body, PREVIEW_BYTES)
-        if compression == "zst":
-            return zstd.ZstdDecompressor().decompress(body, PREVIEW_BYTES)
-    except (zlib.error, zstd.ZstdError) as error:
-        return f"({len(body)} bytes that cannot be decompressed: {error})".encode()
-    return body[:PREVIEW_BYTES]
 
 
 def _shorten(line: str) -> str:

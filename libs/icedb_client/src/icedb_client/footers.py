@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, PreconditionFailed
+from icedb_log.ingest.content import zstd
 from icedb_log.parquet.footer import TAIL_BYTES as END_BYTES
 from icedb_log.parquet.footer import Footer, UnreadableCause, UnreadableFooter, parse_footer
 from icedb_log.parquet.pages import PageLook, check_file_sums
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
-
-from icedb_client.bodies import zstd
 
 TAIL_BYTES: Final = 64 * 1024
 MAX_FOOTER_BYTES: Final = 64 * 1024 * 1024

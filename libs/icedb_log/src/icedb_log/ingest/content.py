@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    from compression import zstd as zstd  # noqa: PLC0414 - for those who compress and decompress bodies elsewhere
 else:
-    from backports import zstd
+    from backports import zstd as zstd  # noqa: PLC0414 - the same
 
 MAX_DECODED_BYTES: Final = 512 * 1024 * 1024
 """What decodes to more, or to nothing, is told by its bytes as they came: no flush takes it."""

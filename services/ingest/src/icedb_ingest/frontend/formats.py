@@ -3,7 +3,6 @@
 Pure. Nothing here parses a body: the first bytes decide whether it can be what it says it is.
 """
 
-import sys
 import zlib
 from typing import Any, Final
 
@@ -17,13 +16,9 @@ from icedb_log.formats import (
     find_format,
     sniff_compression,
 )
+from icedb_log.ingest.content import zstd
 
 from icedb_ingest.frontend.errors import BatchTooLarge, UnsupportedMedia
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 MEDIA_TYPES: Final = {media_type: record.name for record in FORMATS.values() for media_type in record.media_types}
 ENCODINGS: Final[dict[str, Compression]] = {"": "", "identity": "", "gzip": "gz", "x-gzip": "gz", "zstd": "zst"}
