@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.reading.types import Kind
 from icedb_engine.units.typed_rows import append_unit
 from icedb_engine.writing.part_files import PartFileWriter
@@ -209,3 +210,12 @@ def test_of_very_many_tiny_batches_each_is_fetched_once_and_stands_or_falls_alon
     assert [row["n"] for row in rows] == [-3, -3, -3, -2, -1, *range(4500)]
     assert sum(bool(row.get(f"only_{number}")) for row in rows for number in range(3)) == 3
     assert result.contents.keys() == set(taken)
+
+
+def test_packed_batches_are_not_taken_together_by_their_size_as_staged(make_table):
+    table = make_table(limits=FlushUnitLimits(unit_decoded_bytes=10_000))
+    body = gzip.compress(b'{"n": 1}\n' * 700)
+    batches = [table.stage(body=body, staging_format="ndjson.gz") for _ in range(6)]
+    ids = tuple(batch.batch_id for batch in batches)
+    result = table.flush(*batches)
+    assert (result.accepted, result.left) == (ids[:2], ids[2:]), "memory is bounded by what they decode to"

@@ -11,6 +11,7 @@ from icedb_log.ingest.staging import list_staged
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.log_views import live
 from icedb_sim.tables.row_files import RowFileWriter
@@ -174,6 +175,16 @@ def test_limits_are_respected_and_the_rest_waits(table):
     result = table.flush(limits=FlushLimits(max_bytes=1))
     assert (result.batch_count, result.has_more) == (1, False)
     assert table.ids() == [0, 1, 2, 3, 4]
+
+
+def test_one_commit_takes_more_batches_than_a_listing_has_on_a_page(table):
+    ids = [table.stage([{"id": number, "p": "a"}]) for number in range(MAX_KEYS_PER_PAGE + 2)]
+    result = table.flush(limits=FlushLimits(max_batches=MAX_KEYS_PER_PAGE + 1))
+    assert (result.batch_count, result.has_more) == (MAX_KEYS_PER_PAGE + 1, True)
+    assert table.view().files[0].log.batch_ids == tuple(ids[:-1])
+    result = table.flush()
+    assert (result.batch_count, result.has_more, result.duplicate_count) == (1, False, 0)
+    assert table.ids() == list(range(MAX_KEYS_PER_PAGE + 2))
 
 
 def test_a_new_column_grows_the_schema_and_old_ones_stay(table):

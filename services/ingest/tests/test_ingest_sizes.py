@@ -7,7 +7,7 @@ from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clock import new_batch_id
-from icedb_log.ingest.flush import FlushLimits, FlushResult
+from icedb_log.ingest.flush import MAX_FLUSH_BATCHES, FlushLimits, FlushResult
 from icedb_log.ingest.quarantine import list_conflicts
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import SizeClass
@@ -181,7 +181,7 @@ def test_what_is_remembered_is_bounded_and_by_size(monkeypatch):
     sizes.record("t", "small", FlushResult(left_out=("1", "2")))
     sizes.record("t", "small", FlushResult(left_out=("3", "4")))
     limits = sizes.limits("t", "small")
-    assert (limits.skip, limits.sizes.takes, limits.max_batches) == (frozenset("234"), "small", 1000)
+    assert (limits.skip, limits.sizes.takes, limits.max_batches) == (frozenset("234"), "small", MAX_FLUSH_BATCHES)
     limits = sizes.limits("t", "large")
     assert (limits.skip, limits.sizes.takes, limits.max_batches) == (frozenset(), "large", MAX_LOOKS)
     assert (sizes.has_large("t"), sizes.has_large("u")) == (True, False)

@@ -3,7 +3,7 @@
 from typing import Annotated, Self
 
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
-from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
+from icedb_log.ingest.flush import MAX_FLUSH_BATCHES
 from icedb_log.units import MIB, MINUTE_MS, SECOND_MS
 from icedb_service.settings import CommaSeparated, SparkServiceSettings
 from pydantic import Field, field_validator, model_validator
@@ -27,8 +27,9 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     """How often back-pressure of a table is measured at most, milliseconds. Shorter reacts sooner; each measure lists
     the table's log, and on a table with many files it takes its time (never more than a twentieth of it all)."""
 
-    flush_max_batches: Annotated[int, Field(ge=1, le=MAX_KEYS_PER_PAGE)] = MAX_KEYS_PER_PAGE
-    """Most staged batches in one commit."""
+    flush_max_batches: Annotated[int, Field(ge=1, le=MAX_FLUSH_BATCHES)] = MAX_FLUSH_BATCHES
+    """Most staged batches in one commit. With a commit a second it is also how many a table takes a second; fewer make
+    smaller log files."""
 
     flush_max_mb: Annotated[int, Field(ge=1)] = 512
     """Most staged bytes in one commit, MiB; a single larger batch is taken alone."""

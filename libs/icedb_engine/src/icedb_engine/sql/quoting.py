@@ -17,5 +17,10 @@ CLOSED: Final[Mapping[str, str]] = {
 
 
 def among(batches: Collection[int]) -> str:
-    """Return the condition that a row is of one of some batches."""
-    return f"batch IN ({', '.join(str(batch) for batch in batches)})" if batches else "false"
+    """Return the condition that a row is of one of some batches, each named once."""
+    if not batches:
+        return "false"
+    first, last = min(batches), max(batches)
+    if last - first + 1 == len(batches):  # mostly all of thousands: a long list takes longer to read than the rows
+        return f"batch BETWEEN {first} AND {last}"
+    return f"batch IN ({', '.join(map(str, batches))})"

@@ -8,6 +8,7 @@ it made live and those that it refused. Safe under any number of concurrent flus
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.feed.views import require_takes_batches
@@ -32,19 +33,22 @@ from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
+MAX_FLUSH_BATCHES: Final = 5000
+"""Batches in one commit. So many ids with their contents make a head of 370 KB, which a flush reads by three GETs."""
+
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
     """Bounds of one flush.
 
     Attributes:
-        max_batches: Batches in one commit, 1..1000; in the search for a large one, batches that are looked at.
+        max_batches: Batches in one commit, 1..5000; in the search for a large one, batches that are looked at.
         max_bytes: Staged bytes in one commit; a single batch may exceed it.
         sizes: Which batches are taken, by their size; ``large``: one alone. ``None``: all.
         skip: Ids of batches that are known not to be of that size: nobody looks at them again.
     """
 
-    max_batches: int = MAX_KEYS_PER_PAGE
+    max_batches: int = MAX_FLUSH_BATCHES
     max_bytes: int = 512 * MIB
     sizes: SizeClass | None = None
     skip: frozenset[str] = frozenset()

@@ -91,13 +91,13 @@ def stage_batch(table: TableStore, *, body: bytes, staging_format: StagingFormat
 
 
 def list_staged(table: TableStore, *, limit: int = MAX_KEYS_PER_PAGE, skip: Collection[str] = ()) -> StagedListing:
-    """List at most ``limit`` (1..1000) staged batches, oldest id first, but those with an id in ``skip``.
+    """List at most ``limit`` staged batches, oldest id first, but those with an id in ``skip``.
 
-    Costs one LIST, and one more for each page of objects that are none, or skipped: these never hide a batch (I5).
+    Costs a LIST for each thousand objects. Those that are no batches, or skipped, never hide a batch (I5).
     """
     batches: list[StagedBatch] = []
     unknown: list[ObjectInfo] = []
-    page = table.store.list_page(table.paths.staging_prefix, limit=limit)
+    page = table.store.list_page(table.paths.staging_prefix, limit=min(limit, MAX_KEYS_PER_PAGE))
     while True:
         for info in page.objects:
             try:
