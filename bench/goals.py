@@ -94,7 +94,7 @@ GOALS: Final[tuple[Goal, ...]] = (
     Goal("snapshot", "cold, 2,000 commits*a directory", "duration", at_least=0.5, against="sequential reader"),
     Goal("starting", "icedb --help", "duration", at_most=0.25),
     Goal("starting", "icedb version", "duration", at_most=0.25),
-    Goal("starting", "icedb status*", "duration", at_most=0.5),
+    Goal("starting", "icedb status of a directory", "duration", at_most=0.5),
     Goal("starting", "import icedb_client", "duration", at_most=0.2),
     Goal("starting", "snapshot service", "duration", at_most=1.2),
     Goal("vacuum", "*10,000 dead files", "duration", at_least=0.9, against="delta-rs"),

@@ -1,0 +1,126 @@
+"""W=starting: how long it takes until a command has answered, a library is imported, a service is ready.
+
+Each turn is a new process, with its files in the page cache. The bound is Python itself, which does nothing.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from icedb_log.store.stores import StoreSettings
+
+from bench.figures import OURS, Figure
+from bench.harness import Case, Options, System
+from bench.memory import read_cpu_s
+from bench.processes import PEERS_PYTHON
+from bench.snapshot_callers import uri_of
+from bench.snapshot_service import running_service
+from bench.snapshot_tables import build_icedb
+from bench.snapshot_work import Shape
+
+
+class Started:
+    """A command, from its start to its end.
+
+    Args:
+        name: What it is called.
+        command: Program and arguments.
+        env: Beside what this process has.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], **env: str) -> None:
+        self.name = name
+        self._command = command
+        self._env = env
+        self._cpu_s = 0.0
+
+    def prepare(self) -> None:
+        """Nothing changes between turns."""
+
+    def run(self) -> None:
+        """Run it."""
+        before = os.times()
+        subprocess.run(self._command, check=True, stdout=subprocess.DEVNULL, env=os.environ | self._env)
+        after = os.times()
+        self._cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+
+    def check(self) -> Sequence[Figure]:
+        """Return the processor time."""
+        return (Figure("cpu_time", "s", self._cpu_s),)
+
+
+class StartedService:
+    """The snapshot service, from its start until it is served."""
+
+    name = OURS
+
+    def __init__(self, store: StoreSettings, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self._stack = ExitStack()
+
+    def prepare(self) -> None:
+        """End the one before."""
+        self._stack.close()
+
+    def run(self) -> None:
+        """Start one."""
+        self._service = self._stack.enter_context(running_service(self._store, self._folder))
+
+    def check(self) -> Sequence[Figure]:
+        """Return the processor time, and end it."""
+        cpu_s = read_cpu_s(self._service.process_id)
+        self._stack.close()
+        return (Figure("cpu_time", "s", cpu_s),)
+
+
+@dataclass(frozen=True, slots=True)
+class StartingWorkload:
+    """Commands, imports, a service."""
+
+    name: str
+    description: str
+    folder: Path
+    options: Options
+
+    def cases(self) -> Iterable[Case]:
+        """Make one case after the other ready."""
+        build_icedb(self.folder / "wh", Shape(100, 10))
+        store = uri_of(self.folder / "wh")
+        icedb = str(Path(sys.executable).with_name("icedb"))
+        yield from self._case("icedb --help", [Started(OURS, [icedb, "--help"])])
+        yield from self._case("icedb version", [Started(OURS, [icedb, "version"])])
+        status = Started(OURS, [icedb, "status", "events"], ICEDB_STORE=store)
+        yield from self._case("icedb status of a directory", [status])
+        imports = [_importing(sys.executable, "icedb_client", OURS)]
+        imports += [_importing(str(PEERS_PYTHON), name, peer) for name, peer in _PEERS]
+        yield from self._case("import icedb_client", imports)
+        service = StartedService(StoreSettings(store), self.folder / "service")
+        yield from self._case("snapshot service", [service])
+
+    def _case(self, name: str, systems: Sequence[System]) -> Iterator[Case]:
+        if self.options.only in name:
+            bound = Started("bound: python -c pass", [sys.executable, "-c", "pass"])
+            yield Case(name=name, row_count=1, systems=[*systems, bound], unit="starts")
+
+
+_PEERS = (("deltalake", "delta-rs"), ("pyiceberg.catalog.sql", "pyiceberg"), ("polars", "polars"))
+
+
+def _importing(python: str, module: str, name: str) -> Started:
+    return Started(name, [python, "-c", f"import {module}"])
+
+
+@contextmanager
+def open_workload(folder: Path, options: Options) -> Iterator[StartingWorkload]:
+    """Offer the cases whose name contains ``options.only``."""
+    yield StartingWorkload(
+        name="starting",
+        description="a new process each turn, until it has answered, imported, or is ready; all in the page cache",
+        folder=folder,
+        options=options,
+    )
