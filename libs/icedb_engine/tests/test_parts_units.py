@@ -20,13 +20,21 @@ def batch(number, size_bytes, staging_format="ndjson"):
     return StagedBatch(f"k{number}", f"{number}", staging_format, size_bytes, 0)
 
 
-@given(st.lists(st.tuples(st.integers(0, 500), st.sampled_from(["ndjson", "ndjson.gz"])), min_size=1, max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 500), st.sampled_from(["ndjson", "ndjson.gz", "arrow", "parquet"])),
+        min_size=1,
+        max_size=40,
+    )
+)
 def test_units_hold_every_batch_once_in_order_and_are_about_equal(sizes):
     limits = JobLimits(FlushUnitLimits(unit_target_bytes=1000), direct_bytes=2500)
     batches = [batch(number, size, kind) for number, (size, kind) in enumerate(sizes)]
     units = split_batches(batches, limits)
     assert [item for unit in units for item in unit] == batches
-    estimates = [sum(b.size_bytes * (8 if b.format == "ndjson.gz" else 1) + 1 for b in unit) for unit in units]
+    estimates = [
+        sum(b.size_bytes * (8 if b.format in ("ndjson.gz", "parquet") else 1) + 1 for b in unit) for unit in units
+    ]
     if sum(estimates) <= 2500:
         assert len(units) == 1
     else:
