@@ -6,7 +6,9 @@ from datetime import date, datetime
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from icedb_engine.writing.part_files import PartFileWriter, PartLayout, SortedRun
 from icedb_log.errors import CorruptLog, NotFound, SchemaConflict, Unavailable
 from icedb_log.model import FileMarker
 from icedb_log.parquet.pages import check_page_sums
@@ -77,6 +79,21 @@ def test_a_merge_stays_sorted_also_when_it_is_larger_than_its_memory(make_table,
     assert result.rows_read == written.num_rows == 8 * row_count
     assert written.sort_by([("k", "ascending"), ("n", "ascending")]).select(["k", "n"]) == written.select(["k", "n"])
     assert table.parquet(marker).metadata.row_group(0).num_rows == 20_480
+    low, high = (pc.min_max(written["n"])[name].as_py() for name in ("min", "max"))
+    assert marker.stats == {"k": ("0", "9", 0), "n": (low, high, 0)}
+
+
+def test_a_row_group_takes_text_that_repeats_itself_beside_text_that_does_not(make_table, tmp_path):
+    table = make_table(sort=("text",))
+    columns = {"n": "BIGINT", "text": "VARCHAR"}
+    layout = PartLayout(table.write_unit(columns), columns, ("",), "merge")
+    writer = PartFileWriter(layout, table.store, clock=table.clock, folder=tmp_path / "out")
+    texts = [pa.array(["a", "b"]).dictionary_encode(), pa.array(["c", "d"]), pa.array(["e", "a"]).dictionary_encode()]
+    runs = [SortedRun(2, [pa.table({"n": [n, n], "text": text})]) for n, text in enumerate(texts)]
+    (marker,) = writer.write_partition(runs)
+    assert [row["text"] for row in table.rows(marker)] == ["a", "b", "c", "d", "e", "a"]
+    assert table.parquet(marker).num_row_groups == 1
+    assert marker.stats == {"text": ("a", "e", 0)}
 
 
 def test_too_little_memory_and_scratch_is_unavailable_and_says_so(make_table):

@@ -167,13 +167,13 @@ def test_a_merge_in_memory_decodes_each_file_once_and_opens_no_engine(monkeypatc
 
 
 def test_rows_that_turn_out_to_be_too_large_for_memory_are_sorted_by_the_engine(monkeypatch):
-    wide = pa.table({"s": ["x" * 5000] * 20_000, "i": range(20_000)})
+    wide = pa.table({"s": ["x" * 5000] * 10_000, "i": range(10_000)})
     file = make_input(wide, 0)
     assert file.decoded_bytes < 1 * MIB, "the footer says nothing of it"
     decoded = count_decoded(monkeypatch)
     read = read_all([file, make_input(wide.slice(0, 0), 1)], ["i"], columns={"s": "VARCHAR", "i": "BIGINT"})
     assert sum(table.num_rows for table in read) == wide.num_rows
-    assert len(decoded) > 2, "nothing was given up"
+    assert decoded.count(file.marker.path) == 2, "nothing was given up"
 
 
 def test_text_that_repeats_itself_stays_a_dictionary_if_it_has_few_values_in_all_files(monkeypatch):
@@ -192,5 +192,5 @@ def test_text_that_repeats_itself_stays_a_dictionary_if_it_has_few_values_in_all
 
 def test_a_dictionary_that_has_a_value_twice_sorts_as_its_values():
     twice = pa.DictionaryArray.from_arrays(pa.array([2, 0, 1, None, 0], pa.int32()), pa.array(["b", "a", "b"]))
-    order = find_order([twice, pa.array([5, 4, 3, 2, 1])], 5)
-    assert order.tolist() == [2, 4, 1, 0, 3]
+    order = find_order([twice, pa.array([0, 4, 3, 2, 1])], 5)
+    assert order.tolist() == [2, 0, 4, 1, 3]
