@@ -106,9 +106,12 @@ def tiers_of_logs(index: LogState, fan_in: int) -> dict[str, int]:
 
 def reach_of(group: MergeGroup, index: LogState, tiers: Mapping[str, int]) -> int:
     """Return the tier of the largest log file that a group involves."""
-    return max(
-        (tiers[key] for marker in group.inputs for key in index.logs_naming(marker.path) if key in tiers), default=0
-    )
+    largest, reach = max(tiers.values(), default=0), 0
+    for marker in group.inputs:
+        reach = max(reach, *(tiers.get(key, 0) for key in index.logs_naming(marker.path)), 0)
+        if reach == largest:
+            break
+    return reach
 
 
 def plan_fold(files: Sequence[ListedLogFile], wanted: Wanted, *, fan_in: int, now_ms: int) -> FoldPlan:

@@ -18,6 +18,7 @@ from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths, is_partition_path
+from icedb_log.log.gc_pause import paused_gc
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import (
@@ -235,6 +236,11 @@ def plan_merge(index: MergeIndex, view: LogView, options: MergeOptions = NEXT_RU
         view: Its log; what is committed is planned from one that was read after the fence was acquired (F2).
         options: What is asked for.
     """
+    with paused_gc():  # a million markers are looked at, and none of them is in a cycle
+        return _plan(index, view, options)
+
+
+def _plan(index: MergeIndex, view: LogView, options: MergeOptions) -> MergePlan:
     index.update(view)
     full, lane = options.full, options.lane
     limits = options.limits or (COLD_LIMITS if full or lane == "cold" else HOT_LIMITS)

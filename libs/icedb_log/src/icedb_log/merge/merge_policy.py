@@ -15,6 +15,7 @@ Groups never exceed the target size, nor ``max_files_per_group``, and have at le
 
 from collections import defaultdict
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from icedb_log.jobs import MergeGroup
@@ -101,7 +102,7 @@ def plan_full(partition: str, markers: Iterable[FileMarker], config: TableConfig
 
 def _small_first(markers: Iterable[FileMarker], config: TableConfig) -> list[FileMarker]:
     small = (marker for marker in markers if not is_mature(marker, config))
-    return sorted(small, key=lambda marker: (marker.size_bytes, marker.path))
+    return sorted(small, key=attrgetter("size_bytes", "path"))
 
 
 def _grows(group: MergeGroup) -> bool:
@@ -128,7 +129,7 @@ def _pack(partition: str, markers: list[FileMarker], config: TableConfig) -> lis
 
 
 def _group(partition: str, markers: list[FileMarker]) -> MergeGroup:
-    return MergeGroup(partition, tuple(sorted(markers, key=lambda marker: marker.path)))
+    return MergeGroup(partition, tuple(sorted(markers, key=attrgetter("path"))))
 
 
 def newest_ms(markers: Iterable[FileMarker]) -> int:
