@@ -23,7 +23,7 @@ HEAVY: Final = ("backlog", "merge_memory")
 """Workloads of several gigabytes, which only the full size has among all."""
 SIZES: Final[Mapping[Size, Options]] = {
     "small": Options(1, 50_000, 10, 0.2, object_count=1_000, marker_count=20_000, size="small", case_limit_s=4),
-    "middle": Options(3, 1_000_000, 40, 1.0, size="middle", case_limit_s=30),
+    "middle": Options(3, 1_000_000, 40, 1.0, size="middle", case_limit_s=45),
     "full": Options(5, 1_000_000, 40, 5.0, size="full", case_limit_s=120),
 }
 

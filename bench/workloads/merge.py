@@ -66,7 +66,7 @@ class MergeWorkload:
         size = self.options.size
         for number, kind in enumerate(each.sized(size) for each in KINDS if size == "full" or not each.is_heavy):
             if self.options.only in kind.name:
-                has_spark = size != "small" and not kind.is_heavy  # a session takes seconds to start
+                has_spark = size == "full" and not kind.is_heavy  # far behind, and a session takes seconds to start
                 yield from _open_case(kind, self.folder / str(number), has_spark=has_spark)
 
 
