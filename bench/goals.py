@@ -98,8 +98,8 @@ GOALS: Final[tuple[Goal, ...]] = (
     Goal("starting", "import icedb_client", "duration", at_most=0.2),
     Goal("starting", "snapshot service", "duration", at_most=1.2),
     Goal("vacuum", "*10,000 dead files", "duration", at_least=0.9, against="delta-rs"),
-    Goal("vacuum", "a plan over 1,000,000 markers*", "duration", at_most=6),
-    Goal("vacuum", "a plan over 1,000,000 markers*", "peak_memory", at_most=700),
+    Goal("vacuum", "a plan over 1,000,000 live*", "duration", at_most=6),
+    Goal("vacuum", "a plan over 1,000,000 live*", "peak_memory", at_most=700),
 )
 
 

@@ -176,8 +176,8 @@ class Floor(_Vacuum):
             )
 
 
-def delta_log(names: Sequence[str]) -> Iterator[Iterator[str]]:
-    """Yield the lines of two commits: one adds all files, one removes all but the last."""
+def delta_log(names: Sequence[str], *, live_count: int = 1) -> Iterator[Iterator[str]]:
+    """Yield the lines of two commits: one adds all files, one removes all but the last ones."""
     old_ms = SystemClock().now_ms() - 30 * DAY_MS
     fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in (("id", "long"), ("p", "string"))]
     metadata = {
@@ -200,7 +200,7 @@ def delta_log(names: Sequence[str]) -> Iterator[Iterator[str]]:
             yield json.dumps({"add": {**describe(name), "modificationTime": old_ms}})
 
     def removed() -> Iterator[str]:
-        for name in names[:-1]:
+        for name in names[:-live_count]:
             more = {"deletionTimestamp": old_ms, "extendedFileMetadata": True}
             yield json.dumps({"remove": {**describe(name), **more}})
 
@@ -213,9 +213,10 @@ class FreshPlan(ABC):
 
     name = ""
 
-    def __init__(self, folder: Path, *, count: int) -> None:
+    def __init__(self, folder: Path, *, count: int, live_count: int = 1) -> None:
         self._folder = folder
         self._count = count
+        self._live_count = live_count
         self._answer: dict[str, float] = {}
         self._peak_mb = 0.0
         self._build()
@@ -261,6 +262,7 @@ class IceDBPlan(FreshPlan):
 
     def _build(self) -> None:
         command = [sys.executable, "-m", self._module, "build", str(self._folder), "--dead", str(self._count)]
+        command += ["--live", str(self._live_count)]
         subprocess.run(command, check=True)
 
     def _command(self) -> list[str]:
@@ -275,8 +277,9 @@ class DeltaRsPlan(FreshPlan):
     def _build(self) -> None:
         log = self._folder / "_delta_log"
         log.mkdir(parents=True)
-        names = [f"p=day-{n % PARTITIONS:02d}/{n:032x}.parquet" for n in range(self._count + 1)]
-        for number, lines in enumerate(delta_log(names)):
+        count = self._count + self._live_count
+        names = [f"p=day-{n % PARTITIONS:02d}/{n:032x}.parquet" for n in range(count)]
+        for number, lines in enumerate(delta_log(names, live_count=self._live_count)):
             with (log / _COMMIT.format(number)).open("w") as file:
                 file.writelines(f"{line}\n" for line in lines)
 

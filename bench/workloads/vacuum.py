@@ -38,6 +38,12 @@ class VacuumWorkload:
         if self.options.only in plan:
             plans = [each(self.folder / f"plan-{each.name}", count=marker_count) for each in (IceDBPlan, DeltaRsPlan)]
             yield Case(name=plan, row_count=marker_count, systems=plans, warm_turn_count=0, unit="markers")
+        dead_count = marker_count // 10
+        mostly_live = f"a plan over {marker_count:,} live and {dead_count:,} dead files, in a fresh process"
+        if self.options.only in mostly_live:
+            folders = {kind: self.folder / f"plan-live-{kind.name}" for kind in (IceDBPlan, DeltaRsPlan)}
+            plans = [kind(at, count=dead_count, live_count=marker_count) for kind, at in folders.items()]
+            yield Case(name=mostly_live, row_count=marker_count, systems=plans, warm_turn_count=0, unit="markers")
 
 
 @contextmanager
