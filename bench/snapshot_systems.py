@@ -125,11 +125,13 @@ class IceDBRefresh(Refresh):
         address: Of the service.
         root: Of the warehouse.
         is_kept: Whether a client keeps the snapshot before, and gets what came and went.
+        is_known: Whether another caller has asked since the commit: then the call is all that is timed.
     """
 
-    def __init__(self, address: str, root: Path, *, is_kept: bool = False) -> None:
+    def __init__(self, address: str, root: Path, *, is_kept: bool = False, is_known: bool = False) -> None:
         super().__init__(file_count=0, commit_count=0)
-        self.name = "icedb-client, since" if is_kept else OURS
+        self.name = ("icedb-client, since" if is_kept else OURS) + (", known" if is_known else "")
+        self._max_staleness_ms = None if is_known else 0
         self._is_kept = is_kept
         self._store = open_warehouse(f"file://{root}").store
         self._paths = TablePaths(TABLE, TABLE)
@@ -148,11 +150,13 @@ class IceDBRefresh(Refresh):
         time_ms = FIRST_COMMIT_MS + commit * STEP_MS
         markers = [marker(self._paths, number, time_ms) for number in numbers]
         self._store.put_if_absent(*log_file_of(self._paths, commit, time_ms, markers))
+        if self._max_staleness_ms is None:
+            self._stub.call()
 
     def _ask(self) -> int:
         if not self._is_kept:
             return self._stub.call()
-        self._last = self._client.snapshot(TABLE, since=self._last, max_staleness_ms=0)
+        self._last = self._client.snapshot(TABLE, since=self._last, max_staleness_ms=self._max_staleness_ms)
         return len(self._last.files)
 
 

@@ -51,7 +51,7 @@ class Sizes:
     Attributes:
         warm: Live data files of the tables that are asked for again and again.
         seconds: How long callers call in a turn.
-        cold: The table that is opened cold.
+        cold: The tables that are opened cold.
         memory: The table that is held in memory.
         warm_commits: Commits of each warm table.
         latency_ms: What each request to the S3 server waits.
@@ -60,15 +60,15 @@ class Sizes:
 
     warm: tuple[int, ...]
     seconds: float
-    cold: Shape
+    cold: tuple[Shape, ...]
     memory: Shape
     warm_commits: int = 100
     latency_ms: int = 15
     iceberg_files: int = 10_000
 
 
-FULL: Final = Sizes((100, 10_000, 100_000), 0.8, Shape(10_000, 2_000), Shape(1_000_000, 1_000))
-QUICK: Final = Sizes((100, 10_000), 0.3, Shape(1_000, 200), Shape(100_000, 1_000))
+FULL: Final = Sizes((100, 10_000, 100_000), 0.8, (Shape(10_000, 2_000), Shape(4_750, 950)), Shape(1_000_000, 1_000))
+QUICK: Final = Sizes((100, 10_000), 0.3, (Shape(1_000, 200),), Shape(100_000, 1_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class SnapshotWorkload:
         with running_callers(max(CALLERS)) as pool:
             for file_count in self.sizes.warm:
                 yield from self._warm(pool, file_count)
-        yield from self._cold()
+        for shape in self.sizes.cold:
+            yield from self._cold(shape)
         yield from self._memory()
 
     def _wants(self, name: str) -> bool:
@@ -114,6 +115,7 @@ class SnapshotWorkload:
                 systems: list[System] = [
                     IceDBRefresh(service.address, tables.icedb),
                     IceDBRefresh(service.address, tables.icedb, is_kept=True),
+                    IceDBRefresh(service.address, tables.icedb, is_kept=True, is_known=True),
                     delta,
                 ]
                 try:
@@ -155,18 +157,18 @@ class SnapshotWorkload:
         )
         yield self._calls(f"{name}, where: {len(of_where):,} files", by_where, pool, count=1, file_count=len(of_where))
 
-    def _cold(self) -> Iterator[Case]:
-        shape, latency_ms = self.sizes.cold, self.sizes.latency_ms
+    def _cold(self, shape: Shape) -> Iterator[Case]:
+        latency_ms = self.sizes.latency_ms
         directory = f"cold, {shape.commit_count:,} commits, {shape.file_count:,} files, a directory"
         bucket = f"cold, {shape.commit_count:,} commits, {shape.file_count:,} files, S3 with {latency_ms} ms a request"
         if not any(map(self._wants, (directory, bucket))):
             return
-        root = self.folder / "cold"
+        root = self.folder / f"cold-{shape.commit_count}"
         tables = Tables(root, shape, is_cold=True)
         if self._wants(directory):
             yield from _opens(directory, root, uri_of(root), None, tables)
         if self._wants(bucket):
-            with running_slow_s3(root, self.folder / "s3", latency_ms=latency_ms) as endpoint:
+            with running_slow_s3(root, self.folder / f"s3-{shape.commit_count}", latency_ms=latency_ms) as endpoint:
                 s3 = S3Options(endpoint, access_key_id=KEY, secret_access_key=KEY)
                 yield from _opens(bucket, root, "s3:/", s3, tables)
 

@@ -30,8 +30,8 @@ class SnapshotSettings(ServiceSettings):
     limit of their own (ours: 64 MiB)."""
 
     snapshot_answer_cache_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
-    """Most bytes of answers that are kept to be sent again; one alone at most half of it. Each file's entry is in
-    memory once besides."""
+    """Most bytes of answers that are kept to be sent again; one alone at most half of it. They are the bytes that the
+    table's state has in memory anyway, as long as its files stay."""
 
     snapshot_max_presigned_files: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     """Most data files that get a URL in one answer (`presign_ms`); signing takes a quarter of a millisecond each."""
