@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -41,6 +42,7 @@ def main(
     results: Annotated[Path, typer.Option(help="folder for the results; docs follow the default one")] = RESULTS,
 ) -> None:
     """Run workloads for us and the peers on the same data, taking turns."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends as Ctrl-C does: inputs of gigabytes are removed
     known = sorted(module.name for module in pkgutil.iter_modules(workloads.__path__))
     unknown = [name for name in names or () if name not in known]
     if unknown:
