@@ -76,6 +76,15 @@ def test_a_peer_that_is_ahead_is_said_to_be():
     assert "| 4.00 s | duckdb: 8.00 s | 2.00 × |" in line
 
 
+def test_the_page_counts_how_often_a_peer_is_ahead():
+    rows = [
+        row(name, value, case=case)
+        for case, peer in (("a", 2.0), ("b", 8.0), ("c", 3.0))
+        for name, value in (("icedb", 4.0), ("duckdb", peer))
+    ]
+    assert "**In 2 of 3 comparisons a peer is ahead.**" in render([report(*rows, row("icedb", 1.0, case="alone"))])
+
+
 def test_more_is_better_where_the_figure_is_a_rate():
     rows = [
         row(name, value, metric="rate", unit="rows/s")
