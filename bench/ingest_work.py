@@ -44,6 +44,10 @@ class IngestSystem:
         self._source = source
         self._folder = folder
 
+    def take(self, source: IngestInput) -> None:
+        """Go on with another input."""
+        self._source = source
+
     def prepare(self) -> None:
         """Begin with an empty folder."""
         shutil.rmtree(self._folder, ignore_errors=True)

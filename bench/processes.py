@@ -140,6 +140,10 @@ class SystemInProcess:
             figures += [Figure(f"peak_{role}", "MiB", size_mb) for role, size_mb in self._peak.by_role_mb.items()]
         return figures
 
+    def tell(self, method: str, *args: Any) -> None:
+        """Call a method of the work, besides those that all have."""
+        self._remote.ask(method, *args)
+
     def close(self) -> None:
         """End the process."""
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.harness import Case, Options
 from bench.ingest_events import FEW, MANY, write_input
 from bench.ingest_systems import IceDB
+from bench.ingest_work import IngestInput
 from bench.processes import ProcessWork, SystemInProcess
 from bench.serve import Peer
 
@@ -32,13 +33,40 @@ class IngestWorkload:
     options: Options
 
     def cases(self) -> Iterator[Case]:
-        """Write a case's input, start its systems, and end them after the case."""
-        for column_count in COLUMNS:
-            for day_count in DAYS:
-                name = f"{column_count} columns, {day_count} partition{'s' if day_count > 1 else ''}"
-                if self.options.only in name:
-                    with _open_case(name, self.folder / "case", column_count, day_count, self.options) as case:
-                        yield case
+        """Write a case's input; the systems work on all cases, for to start Spark takes longer than a case."""
+        systems: list[SystemInProcess] = []
+        with ExitStack() as stack:
+            for column_count in COLUMNS:
+                for day_count in DAYS:
+                    name = f"{column_count} columns, {day_count} partition{'s' if day_count > 1 else ''}"
+                    if self.options.only in name:
+                        source = self._write_input(column_count, day_count)
+                        systems = systems or self._start(source, stack)
+                        for system in systems:
+                            system.tell("take", source)
+                        case = f"{name}, {source.size_bytes / 1e6:,.0f} MB"
+                        yield Case(name=case, row_count=source.row_count, systems=systems)
+                        shutil.rmtree(self.folder / "input")
+
+    def _write_input(self, column_count: int, day_count: int) -> IngestInput:
+        return write_input(
+            self.folder / "input",
+            column_count=column_count,
+            day_count=day_count,
+            event_count=self.options.event_count,
+            batch_count=self.options.batch_count,
+        )
+
+    def _start(self, source: IngestInput, stack: ExitStack) -> list[SystemInProcess]:
+        works: list[ProcessWork | Peer] = [
+            IceDB(source, self.folder / "icedb"),
+            *(Peer(f"bench.peers.ingest:{name}", source, self.folder / name) for name in PEERS),
+        ]
+        systems = []
+        for work in works:
+            systems.append(system := SystemInProcess(work))
+            stack.callback(system.close)
+        return systems
 
 
 @contextmanager
@@ -53,29 +81,6 @@ def open_workload(folder: Path, options: Options) -> Iterator[IngestWorkload]:
         folder=folder,
         options=options,
     )
-
-
-@contextmanager
-def _open_case(name: str, folder: Path, column_count: int, day_count: int, options: Options) -> Iterator[Case]:
-    source = write_input(
-        folder / "input",
-        column_count=column_count,
-        day_count=day_count,
-        event_count=options.event_count,
-        batch_count=options.batch_count,
-    )
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        works: list[ProcessWork | Peer] = [
-            IceDB(source, folder / "icedb"),
-            *(Peer(f"bench.peers.ingest:{name}", source, folder / name) for name in PEERS),
-        ]
-        systems: list[SystemInProcess] = []
-        for work in works:
-            system = SystemInProcess(work)
-            stack.callback(system.close)
-            systems.append(system)
-        yield Case(name=f"{name}, {source.size_bytes / 1e6:,.0f} MB", row_count=source.row_count, systems=systems)
 
 
 __all__: Sequence[str] = ["IngestWorkload", "open_workload"]
