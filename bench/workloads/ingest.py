@@ -64,7 +64,7 @@ class IngestWorkload:
         ]
         systems = []
         for work in works:
-            systems.append(system := SystemInProcess(work))
+            systems.append(system := SystemInProcess(work, is_split=isinstance(work, IceDB)))
             stack.callback(system.close)
         return systems
 
