@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-UNUSED = {"pydantic_settings", "dotenv", "markdown_it", "pandas", "IPython"}
+UNUSED = {"markdown_it", "pandas", "IPython"}
 ENGINES = {"pyspark", "duckdb", "pyarrow", "numpy", "sqlglot"}
 QUEUE = {"celery", "kombu", "redis", "pottery"}
 TERMINAL = {"rich", "pygments", "attr", "typer"}

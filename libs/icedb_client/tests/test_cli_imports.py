@@ -43,13 +43,13 @@ def test_the_release_and_the_help_need_no_command_and_nothing_of_the_log_but_err
 def test_a_command_that_reads_a_directory_needs_no_queue_and_no_engine(tmp_path, cli_env, arguments):
     cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
     found = icedb(*arguments)
-    assert not found & (QUEUE_AND_ENGINES | {"asyncio", "pydantic_settings"})
+    assert not found & QUEUE_AND_ENGINES
     assert arguments == ("table", "list") or "icedb_log.erasure.erasure_scan" not in found
 
 
 def test_importing_the_client_loads_what_is_asked_for():
     assert not imported("import icedb_client") & {*HEAVY, "icedb_log", "orjson", "typer", "rich"}
-    assert not imported("from icedb_client import Client") & (QUEUE_AND_ENGINES | {"asyncio", "typer", "rich"})
+    assert not imported("from icedb_client import Client") & (QUEUE_AND_ENGINES | {"typer", "rich"})
 
 
 def test_the_help_has_the_first_sentences_of_the_commands_own_help(run_icedb):

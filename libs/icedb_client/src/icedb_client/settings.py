@@ -9,16 +9,21 @@ from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest, Unauthenticated
 from icedb_log.hosts import check_redis_url, is_loopback, redact_url
-from icedb_log.store.stores import EnvSettings
+from icedb_log.store.stores import StoreFields
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
 MAX_SECRET_BYTES: Final = 64 * 1024
 
 
-class ClientSettings(EnvSettings):
+class ClientSettings(StoreFields, BaseSettings):
     """Where everything is. Each value may also be given to :class:`icedb_client.Client` by name."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ICEDB_", frozen=True, extra="ignore", env_ignore_empty=True, use_attribute_docstrings=True
+    )
 
     store: str | None = None
     """Where the warehouse lies: `file:///absolute/folder` or `s3://bucket/prefix`. Needed to enqueue; not needed to
@@ -106,7 +111,7 @@ def load_client_settings(**given: object) -> ClientSettings:
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     try:
-        return ClientSettings(**chosen)
+        return ClientSettings(**chosen)  # type: ignore[arg-type]  # pydantic checks them
     except ValidationError as error:
         problems = (
             f"{_name_of(problem['loc'])}{str(problem['msg']).removeprefix('Value error, ')}"

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.hosts import check_redis_url, redact_url
-from icedb_log.store.stores import EnvSettings, StoreSettings
+from icedb_log.store.stores import StoreFields, StoreSettings
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT: Final = 65_535
 _MASTER: Final = re.compile(r"local(\[[^\s\]]+\])?|yarn|(spark|k8s|sc)://\S+")
@@ -29,11 +30,15 @@ def _split(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
-CommaSeparated = Annotated[tuple[str, ...], BeforeValidator(_split)]
+CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
-class ServiceSettings(EnvSettings):
+class ServiceSettings(StoreFields, BaseSettings):
     """What all services need to know."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ICEDB_", frozen=True, extra="ignore", env_ignore_empty=True, use_attribute_docstrings=True
+    )
 
     store: str
     """Where the warehouse lies: `file:///absolute/folder` (one machine) or `s3://bucket/prefix`."""
@@ -175,7 +180,7 @@ class SparkServiceSettings(ServiceSettings):
     """Where Spark runs: `local[n]` in the worker's own process tree, `spark://host:7077` or `k8s://…` on a cluster,
     `sc://host:15002` on a Spark Connect server. See docs/spark.md for what each needs."""
 
-    spark_options: Annotated[Mapping[str, str], Field(repr=False)] = {}
+    spark_options: Annotated[Mapping[str, str], NoDecode, Field(repr=False)] = {}
     """Further options of Spark, a JSON object, e.g. `{"spark.cores.max": "4", "spark.driver.host": "merger"}`. For
     Spark Connect only `spark.sql.…`: the others are the server's."""
 
@@ -254,7 +259,7 @@ def load_settings(kind: type[S]) -> S:
         InvalidRequest: One message that names every variable that is wrong, and why.
     """
     try:
-        return kind.model_validate({})
+        return kind()
     except ValidationError as error:
         raise InvalidRequest("settings: " + "; ".join(_explain(kind, error))) from error
 

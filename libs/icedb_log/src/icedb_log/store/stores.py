@@ -4,15 +4,13 @@
 keys full, tables below the prefix.
 """
 
-import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
@@ -21,7 +19,7 @@ from icedb_log.store.object_store import check_key
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 
-__all__ = ["EnvSettings", "S3Options", "StoreSettings", "open_warehouse"]
+__all__ = ["S3Options", "StoreFields", "StoreSettings", "open_warehouse"]
 
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FORMS: Final = "use file:///absolute/directory or s3://bucket/optional/prefix"
@@ -72,13 +70,10 @@ class S3Options:
             )
 
 
-class EnvSettings(BaseModel):
-    """Settings, of clients and of services, from ``ICEDB_…`` variables: first of all where the store is.
+class StoreFields(BaseModel):
+    """The fields by which settings, of clients and of services, say where the store is and how it is reached."""
 
-    A value that is given by name wins over its variable; an empty variable is none. Fixed once read.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     store: str | None = None
     """Where the warehouse lies: `file:///absolute/folder` or `s3://bucket/prefix`."""
@@ -97,13 +92,6 @@ class EnvSettings(BaseModel):
     s3_read_timeout_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 20 * SECOND_MS
     """How long to wait for the next bytes of an answer of S3, milliseconds. Shorter notices a server that hangs sooner;
     a conditional write that runs into it may have landed, which costs a read to find out (W2)."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_environment(cls, given: Mapping[str, object]) -> dict[str, object]:
-        variables = {name.lower(): text for name, text in os.environ.items() if text}
-        read = {name: variables.get(f"icedb_{name}") for name in cls.model_fields}
-        return {**{name: text for name, text in read.items() if text is not None}, **given}
 
     @property
     def s3(self) -> S3Options | None:
