@@ -97,6 +97,14 @@ def _leased_ms(hold: Any) -> Any:
 _IGNORES_LEASES: Final = _holds_without("lease")
 _DELETES_WHAT_IS_LIVE: Final = instead(_RUN + "_find_deletable", lambda run: set(run._plan.data_paths))
 
+
+class _AllKeys:
+    """Has every key."""
+
+    def __contains__(self, key: str) -> bool:
+        return True
+
+
 _VACUUM_RULES: Final = (
     breaks(
         "J1",
@@ -139,7 +147,7 @@ _VACUUM_RULES: Final = (
         "J2",
         "data files go although a log file still lists them as live",
         _DELETES_WHAT_IS_LIVE,
-        with_arguments("clean.vacuum_plan:_find_expired_data", still_live=frozenset()),
+        with_arguments("clean.vacuum_plan:_find_expired_data", dead_logs=_AllKeys()),
     ),
     breaks("J2", "data files go although their log file could not be deleted", _DELETES_WHAT_IS_LIVE),
     keeps(

@@ -100,7 +100,7 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
     doomed_logs = [file for file in view.files if file.key in dead_logs]
     # Who carries what a dead log file names is stripped once it is deleted; the dead log file goes as it is.
     active = [file for file in view.files if file.key not in log_deaths]
-    died_data, kept, stuck = _find_expired_data(view, active, dead_logs, config=config, holds=holds)
+    died_data, kept, stuck = _find_expired_data(view, active, config=config, holds=holds, dead_logs=dead_logs)
     kept += _wait_for_logs(view, stuck, waiting, config=config)
     held = _held_back(active, died_data, grace_ms=config.data_grace_ms, now_ms=now_ms)
     for path in held:
@@ -211,12 +211,7 @@ def _keep_proof(tombstone: _Tombstone, modified_ms: int) -> _Tombstone:
 
 
 def _find_expired_data(
-    view: LogView,
-    active: Iterable[ListedLogFile],
-    dead_logs: Collection[str],
-    *,
-    config: TableConfig,
-    holds: Holds,
+    view: LogView, active: Iterable[ListedLogFile], *, config: TableConfig, holds: Holds, dead_logs: Collection[str]
 ) -> tuple[dict[str, Death], list[Waiting], set[str]]:
     """Return the data files that may go, with their deaths; what keeps others; those that wait for a log file."""
     deaths = find_data_deaths(view)
