@@ -125,6 +125,18 @@ def test_log_files_are_fetched_by_shared_threads_or_by_the_caller_where_the_stor
         assert names == {threading.current_thread().name}
 
 
+@pytest.mark.parametrize("fault", [IndexError("of a decoder"), Unavailable("gone")])
+def test_a_log_file_that_cannot_be_fetched_is_never_left_out(table, fault):
+    keys = [write(table, time_ms, live(str(time_ms))) for time_ms in range(1, 40)]
+
+    def fail():
+        raise fault
+
+    table.store.script = [Fault("get", None, keys[20], before=fail)]
+    with pytest.raises(type(fault), match=str(fault)):
+        LogReader(table, clock=table.clock, fetch=4).read()
+
+
 def test_r1_a_log_file_that_vanishes_between_list_and_get_starts_the_read_again(table):
     write(table, 1, live("1"))
     key = write(table, 2, live("2"))

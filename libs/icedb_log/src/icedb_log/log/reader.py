@@ -169,17 +169,18 @@ class ConsistentReader(ABC, Generic[_Listed]):
     def _fetch_some(self, rest: deque[ObjectInfo]) -> list[_Listed]:
         """Fetch log files until none is left; after an error nobody goes on."""
         found: list[_Listed] = []
-        try:
-            while rest:
-                file = self._try_fetch(rest.popleft())
-                if file is not None:
-                    found.append(file)
-        except IndexError:
-            pass  # another thread took the last one
-        except BaseException:
-            rest.clear()
-            raise
-        return found
+        while True:
+            try:
+                info = rest.popleft()
+            except IndexError:  # nothing is left; of a fetch it would be an error as any other
+                return found
+            try:
+                file = self._try_fetch(info)
+            except BaseException:
+                rest.clear()
+                raise
+            if file is not None:
+                found.append(file)
 
     def _try_fetch(self, info: ObjectInfo) -> _Listed | None:
         try:
