@@ -138,3 +138,22 @@ def test_a_commit_makes_the_parts_anew_that_its_files_are_in_and_no_others(parti
         ask(files)
         assert 1 <= len(encoded) <= 3  # its own; one that became too large is cut in two
         assert max(encoded) < 150 * 700
+
+
+def test_rows_that_another_log_file_tells_later_are_in_the_list():
+    """Of three files in a folder, and in one that shares a part with it, no log file tells the rows at first."""
+    names = [f"{PATHS.data_prefix}d=2026-01-02/country={country}/{at}.parquet" for country in "ab" for at in range(3)]
+
+    def said(number, rows):
+        markers = tuple(FileMarker(name, 10, 1, row_count=count) for name, count in rows.items())
+        key = PATHS.log_key(time_ms=number, commit_id=f"{number:032x}", is_merged=False)
+        return ListedLogFile(key, key, number, 1, LogFile(number, {"n": "BIGINT"}, markers, commit_id=f"{number:032x}"))
+
+    state, files, known = LogState(), [], dict.fromkeys(names)
+    for number, rows in enumerate((known, {names[0]: 1}, {names[4]: 2}, {names[1]: 3, names[2]: 4}), 1):
+        files.append(said(number, rows))
+        known = {**known, **rows}
+        live = fold(LogView("events", tuple(files), 0), state=state).live
+        batches = [PLAIN.once(part, bytes) for part in group_chunks(live.chunks)]
+        table = pa.ipc.open_stream(PLAIN.encode_schema() + b"".join(batches)).read_all()
+        assert dict(zip(table["path"].to_pylist(), table["row_count"].to_pylist(), strict=True)) == known

@@ -235,6 +235,12 @@ class LiveChunk:
         return self.once("rows", lambda: sum_rows(self.row_counts()))
 
     @property
+    def rows_said(self) -> int | list[int | None]:
+        """Rows of the live files; of each alone when some file does not say: another log file may say it later."""
+        rows = self.row_count
+        return self.row_counts() if rows is None else rows
+
+    @property
     def newest_ms(self) -> int:
         """When the newest of the live files was made; 0: there is none."""
         return self.once("newest", lambda: max(self.created(), default=0))
@@ -263,7 +269,7 @@ class LiveChunk:
         """Whether it says the same of the same live files, wherever their markers are."""
         return (
             len(self) == len(other)
-            and (self.size_bytes, self.row_count) == (other.size_bytes, other.row_count)
+            and (self.size_bytes, self.rows_said) == (other.size_bytes, other.rows_said)
             and self.digest == other.digest
         )
 

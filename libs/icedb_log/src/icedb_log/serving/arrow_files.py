@@ -148,7 +148,8 @@ class FileColumns:
         """Return what was made of the record batch of a part, made when it is first asked for while its files stay."""
         # Two lists of a table have the same columns, or one has bounds and the other has none.
         name = "arrow, with bounds" if self.bound_names else "arrow"
-        made, rest = chunks[0].made, [(len(chunk), chunk.digest, chunk.size_bytes) for chunk in chunks[1:]]
+        made = chunks[0].made
+        rest = [(len(chunk), chunk.digest, chunk.size_bytes, chunk.rows_said) for chunk in chunks[1:]]
         known = made.get(name)
         if known is None or known[0] != rest:
             known = made[name] = rest, make(self.encode_part(chunks))
