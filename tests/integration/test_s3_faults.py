@@ -513,6 +513,15 @@ def test_a_listing_says_what_botocore_reads_of_it(head, is_usual, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("tag", ["<Contents >", '<Contents xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'])
+def test_no_object_is_left_out_whose_tag_is_written_in_another_way(tag, place):
+    entries = [ENTRY.format(key=key, size=1) for key in "abc"]
+    entries[place] = entries[place].replace("<Contents>", tag)
+    with rude_store(page_of(*entries)) as (store, _):
+        assert [info.key for info in store.list_page("").objects] == ["a", "b", "c"]
+
+
 def test_a_listing_that_is_cut_or_lacks_something_is_refused_as_botocore_does(monkeypatch):
     whole, ours = ENTRY.format(key="a", size=1), s3_client._parse_contents
     for entry in (whole.replace("<Size>1</Size>", ""), whole.replace("<Size>1<", "<Size>many<"), whole[:-5]):

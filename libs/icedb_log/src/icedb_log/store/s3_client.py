@@ -189,6 +189,8 @@ def _parse_contents(*, response_dict: dict[str, Any], customized_response_dict: 
     head = body[: max(0, begin)].lower()
     if response_dict["status_code"] != HTTPStatus.OK or begin < 0 or (b"encoding=" in head and b"utf-8" not in head):
         return
+    if b"<contents" in head or b"<Contents" in body[end:]:  # with attributes or spaces in their tags
+        return
     try:
         entries = ET.fromstring(b"<Result>%s</Result>" % body[begin:end])  # noqa: S314 # nosec B314
         if {entry.tag for entry in entries} != {"Contents"}:
