@@ -9,6 +9,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import urllib3
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
@@ -24,12 +25,14 @@ from icedb_log.errors import (
 )
 from icedb_log.store import s3_client
 from icedb_log.store.object_store import list_all
+from icedb_log.store.plain_reads import PlainReads
 from icedb_log.store.request_failures import listen_to_failures, stop_listening
 from icedb_log.store.s3 import CONFLICT_WAITS_MS, S3ObjectStore
 from icedb_log.store.s3_client import READ_ATTEMPTS, SINGLE_REQUEST_BYTES
 from icedb_log.store.stores import S3Options
 from icedb_sim.fakes.store_acceptance import expect
 from icedb_sim.rigs.access_rig import Authority
+from urllib3.connection import HTTPConnection
 
 pytestmark = pytest.mark.s3
 
@@ -313,6 +316,34 @@ def require_signed(request, credentials):
     signer = S3SigV4Auth(credentials, "s3", "us-east-1")
     signature = signer.signature(signer.string_to_sign(again, signer.canonical_request(again)), again)
     assert sent["Authorization"].endswith(f"Signature={signature}")
+
+
+@pytest.mark.parametrize(
+    ("base_url", "host"),
+    [
+        ("http://minio:80/bucket", "minio"),
+        ("http://minio:9000/bucket", "minio:9000"),
+        ("http://[::1]:80/bucket", "[::1]"),
+    ],
+)
+def test_the_host_that_is_signed_is_the_one_that_is_sent(base_url, host, monkeypatch):
+    sent = []
+
+    def send(connection, data):
+        sent.append(data)
+        raise ConnectionResetError
+
+    monkeypatch.setattr(HTTPConnection, "connect", lambda connection: setattr(connection, "sock", object()))
+    monkeypatch.setattr(HTTPConnection, "send", send)
+    credentials = Credentials("dev", "dev")
+    reads = PlainReads(
+        base_url, region="us-east-1", credentials=credentials, ca_bundle=None, timeout=urllib3.Timeout(1)
+    )
+    assert reads.read("key", etag="abc") is None
+    first, *lines = sent[0].decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines if line)
+    assert headers["Host"] == host
+    require_signed(("GET", first.split(" ")[1], headers, b""), credentials)
 
 
 def test_credentials_of_a_role_are_sent_with_their_token(monkeypatch):

@@ -34,6 +34,8 @@ _OK: Final = (200, 206)
 _UNUSUAL: Final = ("Transfer-Encoding", "Content-Encoding")
 """Forms of a body that are left to boto3."""
 _NO_CONTENT_SHA256: Final = hashlib.sha256().hexdigest()
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+"""What no library says in the header ``Host``, which is signed."""
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _S3_EXPRESS: Final = "--x-s3"
 """How names of buckets end that want sessions of their own."""
@@ -57,7 +59,7 @@ class PlainReads:
         self, base_url: str, *, region: str, credentials: Any, ca_bundle: str | None, timeout: urllib3.Timeout
     ) -> None:
         parts = urlsplit(base_url)
-        self._root, self._host = parts.path, parts.netloc
+        self._root, self._host = parts.path, parts.netloc.removesuffix(_DEFAULT_PORTS[parts.scheme])
         self._pool = urllib3.connection_from_url(
             base_url.removesuffix(parts.path),
             maxsize=MAX_IDLE_CONNECTIONS,
