@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import sys
+from dataclasses import replace
 
 import grpc
 import pyarrow as pa
@@ -12,6 +13,7 @@ from icedb_client import AsyncClient, Client
 from icedb_client.settings import ClientSettings
 from icedb_client.store_reads import StoreReads
 from icedb_log.errors import InvalidRequest
+from icedb_log.log.codec import encode_log_file
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from snapshot_stub import DEADLINE_S, other, refused
@@ -214,7 +216,7 @@ def test_changes_say_which_columns_are_new_and_come_after_a_commit_that_is_waite
     assert again.files.paths == new.files.paths
 
 
-@pytest.mark.parametrize("wrong", ["files that are gone", "too many files", "other columns"])
+@pytest.mark.parametrize("wrong", ["files that are gone", "too many files", "other columns", "other rows"])
 def test_changes_that_do_not_fit_what_the_client_has_are_asked_for_again_whole(table, connect, wrong, monkeypatch):
     table.append(1)
     client = connect(GRPC)
@@ -231,6 +233,8 @@ def test_changes_that_do_not_fit_what_the_client_has_are_asked_for_again_whole(t
                 answer.removed_paths.append("wh/events/_data/p=a/never-there.parquet")
             elif wrong == "too many files":
                 answer.file_count += 1
+            elif wrong == "other rows":
+                answer.row_count += 1
             else:
                 answer.file_batches[:] = (
                     await truly_ask(method, pb.GetSnapshotRequest(table="events", columnar=True, with_bounds=True))
@@ -284,3 +288,18 @@ def test_a_caller_runs_no_loop_over_files(table, connect):
         client.snapshot("events", columnar=True, max_staleness_ms=0)
         counts.append(count_calls(lambda: client.snapshot("events", columnar=True).files.to_arrow().num_rows))
     assert counts[1] - counts[0] < 30
+
+
+def test_rows_that_a_log_file_tells_later_are_in_what_is_made_of_changes(table, connect):
+    table.append(1)
+    (marker,) = table.snapshot().live
+    ((key, log),) = [(file.key, file.log) for file in table.view().files]
+    table.store.inner.delete([key])
+    table.store.inner.put(key, encode_log_file(replace(log, markers=(replace(marker, row_count=None),))))
+    client = connect(GRPC)
+    since = client.snapshot("events", columnar=True, max_staleness_ms=0)
+    assert since.files.row_count is None
+    table.append(2)
+    table.store.inner.put(key, encode_log_file(log))
+    new = client.snapshot("events", since=since, max_staleness_ms=0)
+    assert (new.files.row_count, [file.row_count for file in new.files]) == (2, [1, 1])

@@ -464,6 +464,9 @@ def _read_snapshot(
             added, (files, removed) = files, known.files.change(files, head.removed_paths)
             if (len(files), len(removed)) != (head.file_count, len(head.removed_paths)):
                 return None
+            # A log file may tell the rows of a file that was there before.
+            if (files.size_bytes, files.row_count) != (head.size_bytes, _maybe(head, "row_count")):
+                return None
             changes = describe_changes(known, head.snapshot_id, schema, added=added, removed=removed)
     else:
         pages_of_files = [page.files for page in pages]
