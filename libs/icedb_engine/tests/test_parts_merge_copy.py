@@ -337,6 +337,26 @@ def test_a_column_that_became_wider_is_decoded(make_table, tmp_path):
     assert merged.copied_bytes == 0
 
 
+def put_days(made, name: str, days: list[date], **options) -> FileMarker:
+    """Put a file of dates alone, as from before their column became wider, with what the log says of it."""
+    rows = pa.table({"t": pa.array(days, pa.date32())})
+    body = write(rows, **options)
+    key = made.table.paths.data_key(partition="", file_id=name)
+    made.table.store.put(key, body)
+    bounds = min(days).isoformat(), max(days).isoformat(), 0
+    return FileMarker(key, len(body), 0, row_count=len(days), stats={"t": bounds})
+
+
+def test_files_that_are_converted_may_lack_columns_of_others(make_table, tmp_path):
+    """They are sorted by themselves, where no file has those columns."""
+    made = Files(make_table, sort=("t",))
+    days = put_days(made, "days", [date(2025, 5, 1)] * 8)
+    merged = made.merge(days, made.put(make_rows([{"t": EPOCH, "s": "a"}] * 8, 0), tmp_path))
+    assert merged.rows_decoded == 8
+    rows = made.table.parquet(merged.outputs[0]).read()
+    assert [rows[name].null_count for name in ("t", "s", "id")] == [0, 8, 8]
+
+
 def test_what_log_and_footer_say_differently_is_decoded(make_table, tmp_path):
     made = Files(make_table, sort=("i",))
     one, two = (made.put(rows, tmp_path) for rows in in_order(2, 16))

@@ -117,7 +117,6 @@ def test_files_are_read_as_one_sorted_stream_whoever_decodes_and_sorts_them(cons
         inputs.append(make_input(table.drop_columns(list(missing)), number))
         tables.append(table)
     everything = pa.concat_tables(tables)
-    inputs.append(make_input(make_table([]), len(files)))  # a file with all columns, so that each is known to one
     with pytest.MonkeyPatch.context() as patch:
         for name, value in constants.items():
             patch.setattr(data_files, name, value)

@@ -561,7 +561,11 @@ class DataFiles:
                 check_file_sums(path)
             except DamagedFile as error:
                 raise unreadable(each.marker, error) from error
-        values = (f"CAST({quote_name(name)} AS {kind}) AS {quote_name(name)}" for name, kind in columns.items())
+        known = {name for each in self.files for name in each.metadata.schema.to_arrow_schema().names}
+        values = (
+            f"CAST({quote_name(name) if name in known else 'NULL'} AS {kind}) AS {quote_name(name)}"
+            for name, kind in columns.items()
+        )
         return f"{', '.join(values)} FROM {scan_files(paths)}"
 
     def _explain(self, error: Exception) -> Exception:
