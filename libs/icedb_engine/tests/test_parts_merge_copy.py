@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from icedb_engine.arrow_types import make_schema
+from icedb_engine.reading import data_files
+from icedb_engine.units import merge_unit as merge_unit_module
 from icedb_engine.units.merge_unit import merge_unit
 from icedb_engine.units.work import MergeUnit, Unit
 from icedb_engine.writing.part_files import PartEncoder, PartLayout
@@ -355,6 +357,18 @@ def test_files_that_are_converted_may_lack_columns_of_others(make_table, tmp_pat
     assert merged.rows_decoded == 8
     rows = made.table.parquet(merged.outputs[0]).read()
     assert [rows[name].null_count for name in ("t", "s", "id")] == [0, 8, 8]
+
+
+def test_a_file_is_not_taken_for_another_whose_number_is_its_name(make_table, monkeypatch):
+    """Of small files the content came with the footer; it is written down as those that are downloaded are."""
+    monkeypatch.setattr(merge_unit_module, "SMALL_FILE_BYTES", 0)
+    monkeypatch.setattr(data_files, "FOOTER_BYTES", 3000)
+    made = Files(make_table, sort=("t",))
+    days = [date(2025, 1, 1) + timedelta(days=n) for n in range(2000)]
+    small = [put_days(made, f"{n:06d}", days[n : n + 10]) for n in (1, 2)]
+    large = put_days(made, "000003", days)
+    assert large.size_bytes > 3000 > small[0].size_bytes
+    made.table.merge(*small, large, schema={"t": "TIMESTAMP"})
 
 
 def test_what_log_and_footer_say_differently_is_decoded(make_table, tmp_path):

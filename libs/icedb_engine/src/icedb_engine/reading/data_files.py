@@ -160,7 +160,7 @@ class InputFile:
         content = self._content()
         if isinstance(content, Path):
             return content
-        path = folder / Path(self.marker.path).name
+        path = folder / f"content-{Path(self.marker.path).name}"  # those that are downloaded are named by number
         if not path.exists():
             path.write_bytes(content)
         return path
