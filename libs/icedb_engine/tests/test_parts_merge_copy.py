@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import time
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
@@ -357,6 +358,19 @@ def test_files_that_are_converted_may_lack_columns_of_others(make_table, tmp_pat
     assert merged.rows_decoded == 8
     rows = made.table.parquet(merged.outputs[0]).read()
     assert [rows[name].null_count for name in ("t", "s", "id")] == [0, 8, 8]
+
+
+def test_days_of_the_log_are_in_utc_wherever_the_process_runs(make_table, tmp_path, monkeypatch):
+    made = Files(make_table, sort=("t",))
+    days = put_days(made, "days", [EPOCH.date()] * 8)
+    later = made.put(make_rows([{"t": EPOCH + timedelta(hours=1, minutes=n)} for n in range(8)], 0), tmp_path)
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        made.merge(days, later)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_file_is_not_taken_for_another_whose_number_is_its_name(make_table, monkeypatch):

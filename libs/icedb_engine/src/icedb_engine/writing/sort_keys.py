@@ -197,7 +197,7 @@ def span_of_stats(stats: ColumnStats | None, kind: str, row_count: int, column_c
         return Span.of_first(NULL, NULL, column_count)
     try:
         places = make_place(_read_scalar(low, kind)), make_place(_read_scalar(high, kind))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return Span.anywhere(column_count)
     if NULL in places:
         return Span.anywhere(column_count)
@@ -205,11 +205,12 @@ def span_of_stats(stats: ColumnStats | None, kind: str, row_count: int, column_c
 
 
 def _read_scalar(value: Any, kind: str) -> Any:
-    """Return a bound of the log as it is stored. Raises ValueError, TypeError."""
+    """Return a bound of the log as it is stored. Raises ValueError, TypeError, OverflowError."""
     if value is None:
         return None
     if kind == "TIMESTAMP":
-        return (datetime.fromisoformat(value).astimezone(UTC) - _EPOCH) // _MICROSECOND
+        time = datetime.fromisoformat(value)  # of a column that was a DATE without a zone: midnight in UTC
+        return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
     if kind == "DATE":
         return (date.fromisoformat(value) - _EPOCH.date()).days
     return value
