@@ -373,6 +373,17 @@ def test_days_of_the_log_are_in_utc_wherever_the_process_runs(make_table, tmp_pa
         time.tzset()
 
 
+def test_bounds_of_the_log_that_have_another_type_say_nothing(make_table, tmp_path):
+    made = Files(make_table, sort=("i",))
+    one, two = in_order(2, 8)
+    body = write(one.select(["i"]).cast(pa.schema([("i", pa.int32())])))  # decoded: the log alone says where it lies
+    key = made.table.paths.data_key(partition="", file_id="odd")
+    made.table.store.put(key, body)
+    markers = [FileMarker(key, len(body), 0, row_count=8, stats={"i": odd}) for odd in (("0", "7", 0), (False, "7", 0))]
+    for marker in markers:
+        assert made.table.merge(marker, made.put(two, tmp_path), schema=COLUMNS).rows_decoded == 16
+
+
 def test_a_file_is_not_taken_for_another_whose_number_is_its_name(make_table, monkeypatch):
     """Of small files the content came with the footer; it is written down as those that are downloaded are."""
     monkeypatch.setattr(merge_unit_module, "SMALL_FILE_BYTES", 0)

@@ -37,6 +37,13 @@ ABOVE: Final = (3,)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPECIAL: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _INTEGERS: Final = ("BIGINT", "DATE", "TIMESTAMP")
+_SCALARS: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "BIGINT": int,
+    "BOOLEAN": bool,
+    "DOUBLE": (int, float),
+    "VARCHAR": str,
+}
+"""Of what types bounds of the log are that need no conversion."""
 _STORED_BYTES: Final = {"BOOLEAN": 1, "DATE": 4, "BIGINT": 8, "TIMESTAMP": 8}
 _KNOWN_TYPES: Final = frozenset(ARROW_TYPES.values())
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -213,4 +220,6 @@ def _read_scalar(value: Any, kind: str) -> Any:
         return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
     if kind == "DATE":
         return (date.fromisoformat(value) - _EPOCH.date()).days
+    if not isinstance(value, _SCALARS[kind]):  # nobody checks what other writers put into the log
+        raise TypeError(f"{value!r} is no {kind}")
     return value
