@@ -396,6 +396,16 @@ def test_a_file_is_not_taken_for_another_whose_number_is_its_name(make_table, mo
     made.table.merge(*small, large, schema={"t": "TIMESTAMP"})
 
 
+def test_text_that_repeats_itself_has_tuples_in_the_footer(make_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "_REPEATING_ROWS", 1)
+    monkeypatch.setattr(data_files, "_REPEATED_SHARE", 1)
+    made = Files(make_table, sort=("s", "i"))
+    parts = [[{"s": f"v{n // 4}", "i": 2 * n + k} for n in range(16)] for k in range(2)]
+    (output,) = made.merge(*(made.put(make_rows(rows, 0), tmp_path) for rows in parts)).outputs
+    told = json.loads(made.table.parquet(output).metadata.metadata[b"icedb.order"])["groups"]
+    assert told == [[[f"v{n}", 8 * n], [f"v{n}", 8 * n + 7]] for n in range(4)]
+
+
 def test_what_log_and_footer_say_differently_is_decoded(make_table, tmp_path):
     made = Files(make_table, sort=("i",))
     one, two = (made.put(rows, tmp_path) for rows in in_order(2, 16))

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from icedb_log.model import ColumnStats
 
-from icedb_engine.arrow_types import ARROW_TYPES
+from icedb_engine.arrow_types import ARROW_TYPES, REPEATED_TEXT
 from icedb_engine.writing.parquet_join import ChunkBounds
 
 ORDER_KEY: Final = "icedb.order"
@@ -45,7 +45,7 @@ _SCALARS: Final[Mapping[str, type | tuple[type, ...]]] = {
 }
 """Of what types bounds of the log are that need no conversion."""
 _STORED_BYTES: Final = {"BOOLEAN": 1, "DATE": 4, "BIGINT": 8, "TIMESTAMP": 8}
-_KNOWN_TYPES: Final = frozenset(ARROW_TYPES.values())
+_KNOWN_TYPES: Final = frozenset((*ARROW_TYPES.values(), REPEATED_TEXT))
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
