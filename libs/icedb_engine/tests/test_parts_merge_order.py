@@ -189,6 +189,25 @@ def test_text_that_repeats_itself_stays_a_dictionary_if_it_has_few_values_in_all
     assert pa.types.is_string(table["many"].type), "4,780 values would be in each row group"
 
 
+def test_many_files_of_few_texts_each_are_not_spelled_out_beyond_the_bound(monkeypatch):
+    monkeypatch.setattr(data_files, "_REPEATING_ROWS", 1)
+    rows = 2000
+    inputs = [
+        make_input(pa.table({"s": [f"{number}-{n % 60}".ljust(200) for n in range(rows)]}), number)
+        for number in range(80)
+    ]
+    monkeypatch.setattr(data_files, "MAX_DECODED_BYTES", 80 * rows * 100)  # more than dictionaries, less than texts
+    count_plain = data_files.count_plain_bytes
+    counted = []
+    monkeypatch.setattr(data_files, "count_plain_bytes", lambda values: counted.append(values) or count_plain(values))
+    tables = read_all(inputs, ["s"], columns={"s": "VARCHAR"})
+    assert len(counted[0].dictionary) == 4800, "what is decoded fits"
+    assert sum(table.num_rows for table in tables) == 80 * rows
+    assert count_plain(counted[0]) == sum(len(text) + 4 for table in tables for text in table["s"].to_pylist())
+    monkeypatch.setattr(data_files.DataFiles, "_sort_outside", lambda *_: iter(["outside"]))
+    assert read_all(inputs, ["s"], columns={"s": "VARCHAR"}) == ["outside"]
+
+
 def test_a_dictionary_that_has_a_value_twice_sorts_as_its_values():
     twice = pa.DictionaryArray.from_arrays(pa.array([2, 0, 1, None, 0], pa.int32()), pa.array(["b", "a", "b"]))
     order = find_order([twice, pa.array([0, 4, 3, 2, 1])], 5)

@@ -27,6 +27,7 @@ from threading import Lock
 from typing import Any, Final, Self
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.errors import CorruptLog, InvariantViolated, NotFound, SchemaConflict
@@ -43,7 +44,7 @@ from icedb_log.units import MIB
 from icedb_engine.arrow_types import ARROW_TYPES, align, make_schema
 from icedb_engine.engine import CapturedRows
 from icedb_engine.imports.import_footers import NARROW_TYPES
-from icedb_engine.reading.sort import find_order, join_column, take_sorted
+from icedb_engine.reading.sort import count_plain_bytes, find_order, take_sorted
 from icedb_engine.sql import quote_name, quote_text
 from icedb_engine.units.work import MergeUnit
 from icedb_engine.writing.parquet_join import MAGIC, CannotCopy, FooterJoiner, SourceChunk, SourceFile, parse_source
@@ -520,7 +521,12 @@ class DataFiles:
             batches = [rows for part in parts for rows in part or ()]
             pieces = [[rows.column(place) for rows in batches] for place in range(len(schema))]
             del parts, batches  # from here on each column is let go when it was joined
-            joined = list(pool.map(lambda place: join_column(_take_out(pieces, place)), range(len(schema))))
+            joined = list(pool.map(lambda place: pa.concat_arrays(_take_out(pieces, place)), range(len(schema))))
+            plain_bytes = [count_plain_bytes(values) for values in joined]
+            if decoded_bytes + sum(plain_bytes) > bound:  # many files of few texts each are many texts together
+                return None
+            for place in np.flatnonzero(plain_bytes):
+                joined[place] = joined[place].dictionary_decode()
         fields = [(name, values.type) for name, values in zip(schema.names, joined, strict=True)]
         return pa.schema(fields), joined
 

@@ -19,12 +19,13 @@ _BITS: Final = 63
 _NAN_BITS: Final = 0x7FF8_0000_0000_0000
 
 
-def join_column(pieces: Sequence[pa.Array]) -> pa.Array:
-    """Return the pieces of a column as one."""
-    joined = pa.concat_arrays(pieces)
-    if pa.types.is_dictionary(joined.type) and len(joined.dictionary) > MAX_DICTIONARY_VALUES:
-        return joined.dictionary_decode()
-    return joined
+def count_plain_bytes(values: pa.Array) -> int:
+    """Return how large a column becomes that is not to stay a dictionary; 0: it stays as it is."""
+    if not pa.types.is_dictionary(values.type) or len(values.dictionary) <= MAX_DICTIONARY_VALUES:
+        return 0
+    lengths = pc.binary_length(values.dictionary).take(values.indices)
+    text_bytes: int = pc.sum(lengths, min_count=0).as_py()
+    return text_bytes + int(lengths.nbytes)
 
 
 def find_order(keys: Sequence[pa.Array], row_count: int) -> np.ndarray:
