@@ -113,7 +113,7 @@ def decoding(patch):
 
 
 @given(files=some_files, sort=sorts)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_merge_that_copies_is_like_one_that_decodes(make_table, tmp_path_factory, files, sort):
     made = Files(make_table, sort=sort)
     scratch = tmp_path_factory.mktemp("files")

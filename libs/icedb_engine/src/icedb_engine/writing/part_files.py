@@ -528,7 +528,7 @@ class PartFileWriter:
     def _end_large_file(self, file: "_OpenFile") -> None:
         # No file is larger than its rows in memory: only then is it worth to wait for its size.
         is_large = file.memory_bytes >= self._split_bytes and file.read_size_bytes() >= self._split_bytes
-        if is_large or file.group_count >= MAX_GROUPS:
+        if is_large or file.group_count >= MAX_GROUPS - 1:  # a copy may end a group that waits, and is one itself
             self._close_file()
         self._hold_back()
 
@@ -597,7 +597,7 @@ class _OpenFile:
 
     def add(self, rows: pa.Table) -> int:
         """Take rows up to the end of the row group; return how many."""
-        taken = rows.slice(0, self.row_group_rows - self.waiting_rows)
+        taken = rows.slice(0, max(0, self.row_group_rows - self.waiting_rows))  # a run may make groups smaller
         self._waiting.append(taken)
         self.waiting_rows += taken.num_rows
         self._waiting_bytes += taken.nbytes
