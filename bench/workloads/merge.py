@@ -96,7 +96,7 @@ def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
         *([SparkAlone(source, folder / "spark-sql")] if has_spark else []),
         Peer("bench.peers.merge:Polars", source, folder / "polars"),
         Peer("bench.peers.merge:DeltaRs", source, folder / "delta-rs"),
-        *([] if kind.is_heavy else [Peer("bench.peers.merge:DeltaRsZOrder", source, folder / "delta-rs z-order")]),
+        *([] if kind.is_heavy else [Peer("bench.peers.merge:DeltaRsZOrder", source, folder / "z-order")]),
         Peer("bench.peers.merge:DecodeEncode", source, folder / "decode"),
         Cp(source, folder / "cp"),
     ]
