@@ -3,6 +3,7 @@
 import os
 import platform
 from dataclasses import dataclass
+from time import sleep
 from typing import Final
 
 import psutil
@@ -51,12 +52,20 @@ def read_load_average() -> float:
 
 
 def look_at_others() -> float:
-    """Return the share of all cores that processes outside of this family take now; it takes a third of a second."""
-    ours_s = read_cpu_s(os.getpid())
-    times = psutil.cpu_times_percent(LOOK_S)
-    ours = (read_cpu_s(os.getpid()) - ours_s) / LOOK_S / (os.cpu_count() or 1)
-    idle = float(times.idle + getattr(times, "iowait", 0.0)) / 100
-    return max(0.0, 1.0 - idle - ours)
+    """Return the share of all cores that processes outside of this family take now; it takes a third of a second.
+
+    Not by psutil's percentages: over less than a second of all cores together they show an idle machine as busy.
+    """
+    busy_s, ours_s = _read_busy_s(), read_cpu_s(os.getpid())
+    sleep(LOOK_S)
+    others_s = (_read_busy_s() - busy_s) - (read_cpu_s(os.getpid()) - ours_s)
+    return max(0.0, others_s / LOOK_S / (os.cpu_count() or 1))
+
+
+def _read_busy_s() -> float:
+    times = psutil.cpu_times()
+    kinds = ("user", "nice", "system", "irq", "softirq", "steal")
+    return sum(float(getattr(times, kind, 0.0)) for kind in kinds)
 
 
 def _processor() -> str:

@@ -47,7 +47,7 @@ KINDS: Final = (
     _Kind(2_000, 500),
     _IN_ORDER,
     replace(_IN_ORDER, file_count=400, is_heavy=True),
-    replace(_IN_ORDER, more=" of 16 producers, 1 % of them late", late_share=0.01),
+    replace(_IN_ORDER, more=" that follow each other, 1 % of them late", late_share=0.01),
     _Kind(8, 10),
 )
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench import __main__ as command
-from bench import harness
+from bench import harness, machine
 from bench.figures import Figure, latency_figures
 from bench.harness import Case, Options, run_workload
 
@@ -100,3 +100,14 @@ def test_a_workload_that_fails_is_named_and_the_others_run(monkeypatch, tmp_path
 def test_the_middle_latency_and_the_slowest_of_few():
     p50, p99 = latency_figures([0.005, 0.001, 0.003])
     assert (p50.value, p99.value) == pytest.approx((3, 5))
+
+
+@pytest.mark.parametrize(("idle_s", "user_s", "share"), [(0.6, 0.0, 0.0), (0.3, 0.3, 0.5), (0.0, 0.6, 1.0)])
+def test_an_idle_machine_is_not_taken_for_a_busy_one(monkeypatch, idle_s, user_s, share):
+    looks = iter([SimpleNamespace(user=5.0, system=1.0, idle=9.0),
+                  SimpleNamespace(user=5.0 + user_s, system=1.0, idle=9.0 + idle_s)])  # fmt: skip
+    monkeypatch.setattr(machine.psutil, "cpu_times", lambda: next(looks))
+    monkeypatch.setattr(machine, "sleep", lambda _: None)
+    monkeypatch.setattr(machine, "read_cpu_s", lambda _: 7.0)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
+    assert machine.look_at_others() == pytest.approx(share)
