@@ -5,29 +5,38 @@ PYTHON ?= python3
 STORE ?= local
 INPUT ?=
 TS_COLUMN ?= ts
+PORT ?=
+DATA ?= .run
 W ?=
 SIZE ?= full
 SMALL ?=
 SECONDS ?= 600
 JOBS ?= 2
 FAULTS ?= 0
+ROWS ?= 1000000
+KEEP ?=
 SEED ?=
 VENV := .venv
+# What Python compiles stays in .venv, whatever the shell says: without it each process of a test compiles all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(abspath .venv/pycache)
 PEERS := .venv-peers
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local sim
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 NODE_EXAMPLE := docs/recipes/node
-SOURCES := libs services sim deploy proto tests bench conftest.py
+SOURCES := libs services sim deploy proto tests bench examples docs conftest.py
 FUZZ = $(BIN)/python tests/fuzz/run_fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
 # A file's tests stay together, in the order given, so that the long ones come first and servers are shared.
-PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -q -m 'not soak' --dist loadfile --no-loadscope-reorder --numprocesses
+# Tests with servers wait for a third of their time.
+WAITING_JOBS = $$(( $(JOBS) * 3 / 2 ))
 
 # Values of tests and documents that look like secrets and are none.
 NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
 
-.PHONY: audit release help install demo up test lint types imports unit integration fuzz soak node engines chaos bench peers format proto dashboards docs constraints clean
+.PHONY: audit wheels release help install demo up test lint types imports unit integration fuzz soak node engines chaos containers bench peers format proto dashboards kubernetes docs docs-site pictures constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,11 +49,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(PROJECTS)
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group dev $(PACKAGES:%=--editable ./%)
 	@touch $@
 
-demo: install ## run the main job on a local stack and check every row; STORE=s3, INPUT=events.ndjson[.gz|.zst] TS_COLUMN=ts
-	@$(BIN)/python -m icedb_local.demo --store $(STORE) $(if $(INPUT),--input '$(INPUT)' --ts-column '$(TS_COLUMN)')
+demo: install ## run the main job on a local stack and check every row; STORE=s3, INPUT=events.ndjson[.gz|.zst] TS_COLUMN=ts, PORT=7000
+	@$(BIN)/python -m icedb_local.demo --store $(STORE) $(PORT:%=--port %) $(if $(INPUT),--input '$(INPUT)' --ts-column '$(TS_COLUMN)')
 
-up: install ## keep a local stack running and print how to use it; STORE=s3
-	@$(BIN)/python -m icedb_local.up --store $(STORE)
+up: install ## keep a local stack running and print how to use it; STORE=s3, PORT=7000 (from there on), DATA=.run (its folder)
+	@$(BIN)/python -m icedb_local.up --store $(STORE) --run-dir '$(DATA)' $(PORT:%=--port %)
 
 test: install ## everything that CI checks
 	@$(MAKE) --no-print-directory -j 2 lint types imports
@@ -54,6 +63,9 @@ lint: install ## style of the code, and what bandit finds
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml libs services deploy
+
+wheels: install ## build the wheels of what is checked out into dist/
+	@$(BIN)/python deploy/build_release.py
 
 release: install ## build the wheels of a release from its commit into dist/; VERSION=0.1.0
 	@$(BIN)/python deploy/build_release.py $(VERSION)
@@ -74,10 +86,10 @@ imports: install ## which package may import which
 	$(BIN)/lint-imports --config pyproject.toml
 
 unit: install ## tests beside the packages, the simulation, and the wire: no server; JOBS=2
-	$(PYTEST) tests/simulation tests/fuzz tests/compat tests/security tests/bench libs services proto deploy/local/tests
+	$(PYTEST) $(JOBS) tests/simulation tests/fuzz tests/compat tests/security tests/bench libs services proto deploy/local/tests
 
 integration: install node ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
-	$(PYTEST) tests/e2e tests/integration deploy/tests
+	$(PYTEST) $(WAITING_JOBS) tests/e2e deploy/tests tests/integration
 
 fuzz: install ## fuzz tests with fresh seeds until the time is over, see docs/internals/fuzzing.md; SECONDS=600 JOBS=2
 	$(FUZZ)
@@ -96,11 +108,15 @@ $(NODE_EXAMPLE)/node_modules/.installed: $(NODE_EXAMPLE)/package.json
 	@cd $(NODE_EXAMPLE) && PATH="$$PATH:$(abspath $(BIN))" npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-engines: install ## engines that only long tests ask: ClickHouse in a Python package, 180 MB
+engines: install ## engines that only long tests ask: ClickHouse in a Python package, 180 MB, and Daft
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group engines
 
 chaos: install ## let a whole stack fail in every way, and check every row; SECONDS=300, FAULTS=0 (any number), SEED= (a fresh one)
 	@$(BIN)/python -m icedb_local.chaos --seconds $(if $(filter file,$(origin SECONDS)),300,$(SECONDS)) --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
+
+containers: install ## start the whole of deploy/compose.yaml in containers, kill, restart and upgrade them under load, and check every row; ROWS=1000000, KEEP=1 (images stay)
+	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group containers
+	@$(BIN)/python -m icedb_local.containers --rows $(ROWS) $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))
 
 peers: $(PEERS)/.installed ## create .venv-peers, the environment of those that benchmarks compare us with
 
@@ -122,8 +138,17 @@ proto: install ## generate the gRPC stubs
 dashboards: install ## generate the Grafana dashboards
 	$(BIN)/python deploy/grafana/dashboards.py
 
-docs: install ## generate docs/metrics.md, docs/settings.md, the rules table of docs/protocol.md and the figures of docs/internals/testing.md
+kubernetes: install ## write the alerts of deploy/kubernetes from deploy/prometheus/rules
+	$(BIN)/python deploy/kubernetes/prometheus_rules.py
+
+docs: install ## generate docs/metrics.md, docs/settings.md, docs/schemas, the list of decisions, the rules table of docs/protocol.md and the figures of docs/internals/testing.md
 	$(BIN)/python docs/reference.py
+
+docs-site: install ## build the documentation as a site into site/; to read it with search: python3 -m http.server -d site
+	@$(BIN)/python docs/build_site.py
+
+pictures: install ## draw docs/pictures from the running thing: the first use, the dashboard (five minutes)
+	@$(BIN)/python docs/pictures.py
 
 constraints: install peers ## write the tested versions down, names and versions only
 	@{ head -1 constraints.txt; $(UV) pip freeze --python $(BIN)/python --exclude-editable | grep -vE '^(pip|uv|setuptools)='; } > constraints.new
@@ -132,4 +157,4 @@ constraints: install peers ## write the tested versions down, names and versions
 	@mv constraints.new constraints-peers.txt
 
 clean: ## remove the environment and what the tools left
-	rm -rf $(VENV) $(PEERS) $(NODE_EXAMPLE)/node_modules .demo .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(NODE_EXAMPLE)/node_modules .demo .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build/docs site

@@ -7,15 +7,12 @@ since the last time.
 
 import argparse
 import json
-import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, Final
 from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
@@ -23,9 +20,9 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from icedb_local.dev_s3 import make_app, make_server
 
+from bench.servers import START_LIMIT_S, running_s3, tell_port
+
 BUCKET: Final = "bench"
-START_LIMIT_S: Final = 60
-POLL_S: Final = 0.02
 
 
 class CountingApp:
@@ -75,24 +72,9 @@ def _operation(environ: WSGIEnvironment) -> str:
     return "list" if method == "GET" and is_bucket else method.lower()
 
 
-@contextmanager
-def running_s3(folder: Path) -> Iterator[str]:
-    """Run the server; yield its address."""
-    folder.mkdir(parents=True)
-    port_file = folder / "port"
-    command = [sys.executable, "-m", "bench.counting_s3", "--port-file", str(port_file)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        deadline = monotonic() + START_LIMIT_S
-        while not port_file.exists():
-            if process.poll() is not None or monotonic() > deadline:
-                raise RuntimeError(f"the S3 server did not start: {(folder / 'log').read_text()}")
-            sleep(POLL_S)
-        yield f"http://127.0.0.1:{port_file.read_text()}"
-    finally:
-        process.terminate()
-        process.wait(START_LIMIT_S)
+def running_counting_s3(folder: Path) -> AbstractContextManager[str]:
+    """Run the server; its address comes out."""
+    return running_s3(["bench.counting_s3"], folder)
 
 
 def fill(endpoint: str, keys: Sequence[str], *, size_bytes: int) -> None:
@@ -138,9 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port-file", type=Path, required=True)
     port_file: Path = parser.parse_args(arguments).port_file
     server = make_server(CountingApp(make_app([BUCKET])), 0)
-    draft = port_file.with_name("port.new")
-    draft.write_text(str(server.effective_port))
-    draft.replace(port_file)
+    tell_port(server.effective_port, port_file)
     server.run()
 
 

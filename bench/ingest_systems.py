@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from icedb_engine.spark.spark_flush import SparkBatchWriter
-from icedb_engine.spark.spark_runner import warm_up
+from icedb_engine.jobs.flush_driver import FlushDriver
+from icedb_engine.spark.spark_runner import SparkRunner, warm_up
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import FlushResult, flush_table
@@ -46,7 +46,7 @@ class SparkWork:
     def flush(self, table: str = TABLE) -> FlushResult:
         """Flush what is staged for a table, once."""
         clock = SystemClock()
-        writer = SparkBatchWriter(self._spark, self.settings, clock=clock)
+        writer = FlushDriver(SparkRunner(self._spark, self.settings), clock=clock)
         return flush_table(Table.open(self.settings.open().table(table), clock=clock, owner="bench"), writer)
 
     def flush_to_the_end(self) -> None:

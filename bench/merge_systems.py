@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from icedb_engine.spark.spark_merge import SparkMerger
-from icedb_engine.spark.spark_runner import warm_up
+from icedb_engine.jobs.merge_driver import MergeDriver
+from icedb_engine.spark.spark_runner import SparkRunner, warm_up
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
 from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
@@ -47,7 +47,7 @@ class IceDB(MergeSystem):
         settings = StoreSettings(f"file://{self._folder}")
         warehouse = settings.open()
         clock = SystemClock()
-        merger = SparkMerger(self._spark, settings, clock=clock)
+        merger = MergeDriver(SparkRunner(self._spark, settings), clock=clock)
         self._result = merge_table(
             Table.open(warehouse.table(TABLE), clock=clock, owner="bench"),
             merger,

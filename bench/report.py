@@ -17,7 +17,19 @@ PAGE: Final = ROOT / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- written by `python -m bench.report`: begin -->"
 END: Final = "<!-- written by `python -m bench.report`: end -->"
 PLOTS: Final = "benchmarks"
-ORDER: Final = ("merge", "ingest", "tiny", "enqueue", "snapshot", "starting", "vacuum", "growth", "day", "commit")
+ORDER: Final = (
+    "merge",
+    "ingest",
+    "tiny",
+    "enqueue",
+    "snapshot",
+    "starting",
+    "vacuum",
+    "iceberg",
+    "growth",
+    "day",
+    "commit",
+)
 BESIDE: Final = ("cpu_time", "peak_memory")
 """Figures that a table shows beside the one that a case is about."""
 NOT_FOUND: Final = ""

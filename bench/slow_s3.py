@@ -8,24 +8,21 @@ no lock. What a request costs the server itself is taken from the same cores as 
 
 import argparse
 import asyncio
-import subprocess
-import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
 from itertools import islice
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from bench.servers import running_s3, tell_port
+
 MAX_KEYS: Final = 1000
-START_LIMIT_S: Final = 60
-POLL_S: Final = 0.02
 _REASONS: Final = {200: "OK", 206: "Partial Content", 404: "Not Found", 405: "Method Not Allowed", 412: "Failed"}
 _PAST_FOLDER: Final = "\U0010ffff"
 
@@ -193,32 +190,15 @@ class Connection(asyncio.Protocol):
         return _missing("NoSuchBucket") if objects is None else objects.answer(method, key, parts.query, headers)
 
 
-@contextmanager
-def running_slow_s3(root: Path, folder: Path, *, latency_ms: int) -> Iterator[str]:
-    """Serve what lies below ``root`` now; yield the server's address."""
-    folder.mkdir(parents=True)
-    port_file = folder / "port"
-    options = ["--root", str(root), "--latency-ms", str(latency_ms), "--port-file", str(port_file)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "bench.slow_s3", *options], stdout=log, stderr=log)
-    try:
-        deadline = monotonic() + START_LIMIT_S
-        while not port_file.exists():
-            if process.poll() is not None or monotonic() > deadline:
-                raise RuntimeError(f"the S3 server did not start: {(folder / 'log').read_text()}")
-            sleep(POLL_S)
-        yield f"http://127.0.0.1:{port_file.read_text()}"
-    finally:
-        process.terminate()
-        process.wait(START_LIMIT_S)
+def running_slow_s3(root: Path, folder: Path, *, latency_ms: int) -> AbstractContextManager[str]:
+    """Serve what lies below ``root`` now; the server's address comes out."""
+    return running_s3(["bench.slow_s3", "--root", str(root), "--latency-ms", str(latency_ms)], folder)
 
 
 async def _run(buckets: Mapping[str, Objects], latency_s: float, port_file: Path) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(buckets, latency_s), "127.0.0.1", 0)
-    draft = port_file.with_name("port.new")
-    draft.write_text(str(server.sockets[0].getsockname()[1]))
-    draft.replace(port_file)
+    tell_port(server.sockets[0].getsockname()[1], port_file)
     await server.serve_forever()
 
 

@@ -57,7 +57,7 @@ def marker(paths: TablePaths, number: int, time_ms: int, *, is_mature: bool = Fa
 def log_file_of(paths: TablePaths, commit: int, time_ms: int, markers: Sequence[FileMarker]) -> tuple[str, bytes]:
     """Return key and content of the log file of an append."""
     commit_id = f"{commit:032x}"
-    log = LogFile(time_ms, SCHEMA, tuple(markers), commit_id=commit_id, batch_ids=(f"{commit:032x}",))
+    log = LogFile(time_ms, SCHEMA, tuple(markers), commit_id=commit_id, batch_ids=(f"{commit:032x}",), change="append")
     return paths.log_key(time_ms=time_ms, commit_id=commit_id, is_merged=False), encode_log_file(log)
 
 

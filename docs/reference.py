@@ -7,10 +7,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from icedb_console.metrics import ConsoleMetrics
+from icedb_console.settings import ConsoleSettings
 from icedb_gateway.metrics import GatewayMetrics
 from icedb_gateway.settings import GatewaySettings
 from icedb_ingest.frontend.enqueue_task import message_schema
+from icedb_ingest.frontend.http_endpoint import HttpEndpoint, make_app
 from icedb_ingest.frontend.metrics import FrontendMetrics
+from icedb_ingest.frontend.openapi import describe
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.metrics import INGEST_TASKS, LARGE_TASKS, IngestMetrics
 from icedb_ingest.settings import IngestSettings
@@ -24,6 +28,7 @@ from icedb_snapshot.metrics import SnapshotMetrics, TableMetrics
 from icedb_snapshot.settings import SnapshotSettings
 from prometheus_client import CollectorRegistry
 from pydantic_core import PydanticUndefined
+from starlette.routing import Route
 
 HERE = Path(__file__).parent
 FIGURES = HERE.parent / "bench" / "results" / "reliability.json"
@@ -46,8 +51,16 @@ dead. A table that is gone loses its series."""
 SETTINGS = """# Settings
 
 All services are configured by environment variables. An empty variable counts as not set. A setting that is
-wrong ends the service with exit code 2 and one line that names it. Settings of a *table* (grace periods,
+wrong ends the service with exit code 2 and one line that names it; a variable whose name is nearly a setting's
+is told by a warning (`setting_unknown`). Settings of a *table* (grace periods,
 target size, partitions) lie with the table: `icedb table show`.
+"""
+
+
+DECISIONS = """# Decisions
+
+Why IceDB is built this way. Each says the question, the decision, what it beats, and what it costs.
+
 """
 
 
@@ -69,6 +82,7 @@ def render_metrics_page() -> str:
         "Janitor": ("Served by the janitor.", JanitorMetrics().registry),
         "Snapshot": ("Served by the snapshot service.", SnapshotMetrics().registry),
         "S3 gateway": ("Served by the S3 gateway.", GatewayMetrics().registry),
+        "Console": ("Served by the console.", ConsoleMetrics().registry),
         "Beat": ("Served by beat where `ICEDB_METRICS_PORT` is set for it.", BeatMetrics().registry),
     }
     parts = [NOTE, METRICS]
@@ -98,6 +112,8 @@ def render_settings_page() -> str:
         render_settings(SnapshotSettings, besides=shared) + "\n",
         "## S3 gateway\n",
         render_settings(GatewaySettings, besides=shared) + "\n",
+        "## Console\n",
+        render_settings(ConsoleSettings, besides=shared) + "\n",
     ]
     if set(JanitorSettings.model_fields) != shared:
         parts += ["## Janitor\n", render_settings(JanitorSettings, besides=shared) + "\n"]
@@ -113,6 +129,21 @@ def render_protocol_page() -> str:
 def render_enqueue_schema() -> str:
     """Return docs/schemas/icedb.ingest.enqueue.schema.json."""
     return json.dumps(message_schema(), indent=2) + "\n"
+
+
+def render_decisions_page() -> str:
+    """Return docs/decisions/README.md: the title of each decision."""
+    titles = {
+        path.name: path.read_text(encoding="utf-8").partition("\n")[0] for path in (HERE / "decisions").glob("0*.md")
+    }
+    return DECISIONS + "".join(f"- [{title.removeprefix('# ')}]({name})\n" for name, title in sorted(titles.items()))
+
+
+def render_http_contract() -> str:
+    """Return docs/schemas/openapi.json."""
+    endpoint = HttpEndpoint.__new__(HttpEndpoint)  # nobody calls its handlers
+    routes = make_app(endpoint, access_log="none", cors_origins=()).routes
+    return json.dumps(describe(route for route in routes if isinstance(route, Route)), indent=2) + "\n"
 
 
 def render_testing_page() -> str:
@@ -148,6 +179,8 @@ def main() -> None:
     """Write the pages and the schema."""
     (HERE / "schemas").mkdir(exist_ok=True)
     (HERE / "schemas" / "icedb.ingest.enqueue.schema.json").write_text(render_enqueue_schema(), encoding="utf-8")
+    (HERE / "decisions" / "README.md").write_text(render_decisions_page(), encoding="utf-8")
+    (HERE / "schemas" / "openapi.json").write_text(render_http_contract(), encoding="utf-8")
     (HERE / "metrics.md").write_text(render_metrics_page(), encoding="utf-8")
     (HERE / "settings.md").write_text(render_settings_page(), encoding="utf-8")
     (HERE / "protocol.md").write_text(render_protocol_page(), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Backlog: memory of an ingest worker that finds gigabytes staged, and flushes all of them with default limits.
 
 One turn, no rivals: it takes minutes. The worker is a process of its own, as the service has it: a warm Spark session,
-the real ``SparkBatchWriter``, flushes until nothing is staged. Its memory is told apart: driver, JVM, Python workers.
+the real ``FlushDriver``, flushes until nothing is staged. Its memory is told apart: driver, JVM, Python workers.
 """
 
 import shutil

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from icedb_log.store.object_store import list_all
 
-from bench.counting_s3 import BUCKET, Counts, running_s3, take_all
+from bench.counting_s3 import BUCKET, Counts, running_counting_s3, take_all
 from bench.figures import OURS, Figure
 from bench.growth_day import DAY_S, Day, Price, day_figures
 from bench.growth_tables import ROWS_PER_BATCH, GrowingTable, Usage, measuring, open_store, read_snapshot
@@ -271,7 +271,7 @@ class GrowthWorkload:
         with ExitStack() as stack:
             peers: list[PeerTable] = []
             if self._wants("commits") or self._wants("day"):
-                endpoint = stack.enter_context(running_s3(self.folder / "s3"))
+                endpoint = stack.enter_context(running_counting_s3(self.folder / "s3"))
                 peers = [_open_peer(stack, endpoint, self.folder, name) for name in ("Delta", "Iceberg")]
             store, clock = open_store()
             table = GrowingTable(store, clock, batches_per_commit=1, interval_ms=AXIS_INTERVAL_MS)

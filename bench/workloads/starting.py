@@ -1,4 +1,4 @@
-"""W=starting: how long it takes until a command has answered, a library is imported, a service is ready.
+"""W=starting: how long it takes until a command has answered, a library is imported, a service or ``make up`` is ready.
 
 Each turn is a new process, with its files in the page cache. The bound is Python itself, which does nothing.
 """
@@ -6,21 +6,28 @@ Each turn is a new process, with its files in the page cache. The bound is Pytho
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+import psutil
 from icedb_log.store.stores import StoreSettings
 
 from bench.figures import OURS, Figure
 from bench.harness import Case, Options, System
-from bench.memory import read_cpu_s
+from bench.memory import MIB, read_cpu_s
 from bench.processes import PEERS_PYTHON
 from bench.snapshot_callers import uri_of
 from bench.snapshot_service import running_service
 from bench.snapshot_tables import build_icedb
 from bench.snapshot_work import Shape
+
+IDLE_S: Final = 90
+"""Spark ends its Python workers when they have had nothing to do for a minute."""
+CPU_S: Final = 20
 
 
 class Started:
@@ -78,9 +85,62 @@ class StartedService:
         return (Figure("cpu_time", "s", cpu_s),)
 
 
+class StartedStack:
+    """What ``make up`` runs, from its start until it takes batches and answers queries."""
+
+    name = OURS
+
+    def __init__(self, folder: Path) -> None:
+        self._command = [sys.executable, "-m", "icedb_local.up", "--run-dir", str(folder)]
+
+    def prepare(self) -> None:
+        """Nothing changes between turns."""
+
+    def run(self) -> None:
+        """Start one."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        self._wait_for("The stack is up")
+
+    def check(self) -> Sequence[Figure]:
+        """Return when Spark was ready, and what all of it takes when it has had nothing to do for a while; end it."""
+        begin = time.monotonic()
+        self._wait_for("Spark is ready")
+        spark_s = time.monotonic() - begin
+        time.sleep(IDLE_S)
+        root = psutil.Process(self._process.pid)
+        tree = [root, *root.children(recursive=True)]
+        before_s = sum(_cpu_s(process) for process in tree)
+        time.sleep(CPU_S)
+        busy = (sum(_cpu_s(process) for process in tree) - before_s) / CPU_S
+        memory = [process.memory_full_info() for process in tree]
+        root.terminate()
+        self._process.communicate()
+        return (
+            Figure("spark_ready_after", "s", spark_s),
+            Figure("idle_memory", "MiB", sum(each.pss for each in memory) / MIB),
+            Figure("idle_resident", "MiB", sum(each.rss for each in memory) / MIB),
+            Figure("idle_cpu", "% of a core", 100 * busy),
+            Figure("processes", "processes", len(tree)),
+        )
+
+    def _wait_for(self, words: str) -> None:
+        assert self._process.stdout is not None
+        said = []
+        for line in self._process.stdout:
+            said.append(line)
+            if words in line:
+                return
+        raise RuntimeError(f"make up ended: {''.join(said)}")
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
 @dataclass(frozen=True, slots=True)
 class StartingWorkload:
-    """Commands, imports, a service."""
+    """Commands, imports, a service, the local stack."""
 
     name: str
     description: str
@@ -101,6 +161,8 @@ class StartingWorkload:
         yield from self._case("import icedb_client", imports)
         service = StartedService(StoreSettings(store), self.folder / "service")
         yield from self._case("snapshot service", [service])
+        # A turn takes two minutes, most of it waiting.
+        yield from self._case("make up", [StartedStack(self.folder / "stack")])
 
     def _case(self, name: str, systems: Sequence[System]) -> Iterator[Case]:
         if self.options.only in name:

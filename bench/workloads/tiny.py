@@ -12,7 +12,7 @@ from pathlib import Path
 
 from icedb_log.store.stores import S3Options, StoreSettings
 
-from bench.counting_s3 import BUCKET, running_s3
+from bench.counting_s3 import BUCKET, running_counting_s3
 from bench.harness import Case, Options
 from bench.processes import ProcessWork, SystemInProcess
 from bench.serve import Peer
@@ -44,7 +44,7 @@ class TinyWorkload:
             peers = [Peer(f"bench.peers.tiny:{kind}", self.folder / kind, count // n) for kind, n in APPENDS.items()]
             yield from _case("a directory", load, peers)
         if self.options.only in "S3 over HTTP":
-            with running_s3(self.folder / "s3") as endpoint:
+            with running_counting_s3(self.folder / "s3") as endpoint:
                 store = StoreSettings(f"s3://{BUCKET}/warehouse", S3Options(endpoint))
                 few = max(PRODUCERS, count // S3_SHARE // PRODUCERS * PRODUCERS)
                 yield from _case("S3 over HTTP", TinyLoad(store, few, PRODUCERS), [])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.counting_s3 import running_s3
+from bench.counting_s3 import running_counting_s3
 from bench.harness import Case, Options
 from bench.processes import SystemInProcess
 from bench.vacuum_places import Bucket, Directory, Place
@@ -33,7 +33,7 @@ class VacuumWorkload:
         if self.options.only in directory:
             yield from _deletes(directory, Directory(self.folder / "directory"), count)
         if self.options.only in bucket:
-            with running_s3(self.folder / "s3") as endpoint:
+            with running_counting_s3(self.folder / "s3") as endpoint:
                 yield from _deletes(bucket, Bucket(endpoint), count)
         if self.options.only in plan:
             plans = [each(self.folder / f"plan-{each.name}", count=marker_count) for each in (IceDBPlan, DeltaRsPlan)]

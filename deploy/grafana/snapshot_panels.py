@@ -62,6 +62,12 @@ SNAPSHOTS: tuple[Graph, ...] = (
         "Streams of WatchSnapshots of all replicas, and the tables whose logs are listed for them.",
     ),
     Graph(
+        "Held back from Iceberg",
+        "short",
+        (Query(by_table("max", "icedb_table_iceberg_held_back")),),
+        "1: engines that speak Iceberg are shown an older state than the newest, or none. `icedb status` says why.",
+    ),
+    Graph(
         "Leases",
         "short",
         (Query(by_table("max", "icedb_table_leases")),),

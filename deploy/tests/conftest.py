@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from icedb_console.metrics import ConsoleMetrics
 from icedb_gateway.metrics import GatewayMetrics
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.metrics import IngestMetrics
@@ -61,7 +62,7 @@ def metric_names() -> frozenset[str]:
     snapshot = CollectorRegistry()
     for kind in (SnapshotMetrics, TableMetrics):
         kind(snapshot)
-    workers = (FrontendMetrics, GatewayMetrics, IngestMetrics, MergeMetrics, JanitorMetrics)
+    workers = (ConsoleMetrics, FrontendMetrics, GatewayMetrics, IngestMetrics, MergeMetrics, JanitorMetrics)
     registries = [snapshot, *(kind().registry for kind in workers)]
     return frozenset(name for registry in registries for name in registry._names_to_collectors)
 

@@ -7,12 +7,14 @@ from typing import Annotated, Literal
 
 import pytest
 from icedb_client.settings import ClientSettings
+from icedb_console.settings import ConsoleSettings
 from icedb_gateway.settings import GatewaySettings
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.settings import IngestSettings
 from icedb_janitor.settings import JanitorSettings
 from icedb_merger.settings import MergerSettings
 from icedb_service.access.access_file import read_access_file
+from icedb_service.http_server import STOP_MARGIN_S
 from icedb_service.settings import ServiceSettings, load_settings
 from icedb_snapshot.settings import SnapshotSettings
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -26,10 +28,14 @@ SETTINGS = {
     "janitor": JanitorSettings,
     "snapshot": SnapshotSettings,
     "gateway": GatewaySettings,
+    "console": ConsoleSettings,
     "beat": ServiceSettings,
 }
 SERVERS = {"s3", "bucket", "redis-1", "redis-2", "redis-3", "prometheus", "grafana"}
 ENDLESS = {*SETTINGS, *SERVERS} - {"bucket"}
+
+LAST_STOP_MS = 1_000 * (STOP_MARGIN_S + 1 + STOP_MARGIN_S)
+"""How long a service with endpoints may take beyond its own time for requests: its loop is given up, then its metrics'."""
 
 Duration = Annotated[str, StringConstraints(pattern=r"^(\d+m)?(\d+s)?$", min_length=2)]
 ByteBudget = Annotated[str, StringConstraints(pattern=r"^\d+[mg]$")]
@@ -151,6 +157,13 @@ def test_structure(stack):
     assert set(stack.services) == {*SETTINGS, *SERVERS, "cli"}
 
 
+@pytest.mark.parametrize("kind", [*SETTINGS.values(), ClientSettings])
+def test_no_setting_of_others_is_taken_for_a_misspelt_one(kind):
+    names = {name for each in (*SETTINGS.values(), ClientSettings) for name in each.model_fields}
+    names |= {"version", "run_dir", "debug", "s3_port", "redis_port", "prometheus_port", "grafana_port"}
+    assert kind.find_misspelt(f"ICEDB_{name.upper()}" for name in names) == []
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_exists_and_is_valid(stack, given, monkeypatch, name):
     environment = {key: substitute(value, given) for key, value in stack.services[name].environment.items()}
@@ -166,11 +179,15 @@ def test_every_setting_exists_and_is_valid(stack, given, monkeypatch, name):
     if name in ("ingest", "ingest-large", "merger", "janitor"):
         grace_ms = settings.shutdown_grace_ms
     elif name in ("frontend", "enqueue"):
-        grace_ms = settings.frontend_shutdown_ms + 15_000
+        grace_ms = settings.frontend_shutdown_ms + LAST_STOP_MS
     elif name == "gateway":
-        grace_ms = settings.gateway_shutdown_ms + 15_000
+        grace_ms = settings.gateway_shutdown_ms + LAST_STOP_MS
         limit = mebibytes(stack.services[name].deploy.resources.limits.memory)
         assert 2 * 2 * settings.gateway_max_bodies * settings.gateway_part_kb // 1024 < limit
+    elif name == "console":
+        grace_ms = settings.console_shutdown_ms + LAST_STOP_MS
+        limit = mebibytes(stack.services[name].deploy.resources.limits.memory)
+        assert settings.console_max_queries * settings.console_query_memory_mb + 1024 < limit
     assert seconds(stack.services[name].stop_grace_period) * 1000 > grace_ms
 
 

@@ -94,7 +94,8 @@ def test_every_service_with_metrics_is_scraped_where_it_listens(compose, scrape_
         for name, service in compose["services"].items()
         if "ICEDB_METRICS_PORT" in service.get("environment", {})
     }
-    assert set(ports) == {"frontend", "enqueue", "ingest", "ingest-large", "merger", "janitor", "snapshot", "gateway"}
+    workers = {"ingest", "ingest-large", "merger", "janitor"}
+    assert set(ports) == {*workers, "frontend", "enqueue", "snapshot", "gateway", "console"}
     for name, port in ports.items():
         (discovery,) = scrape_jobs[name]["dns_sd_configs"]
         assert (discovery["names"], discovery["port"]) == ([name], port)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from icedb_console.settings import ConsoleSettings
 from icedb_gateway.settings import GatewaySettings
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.settings import IngestSettings
@@ -16,7 +17,10 @@ from icedb_snapshot.settings import SnapshotSettings
 
 FIELDS = {
     f"ICEDB_{field.upper()}"
-    for kind in (FrontendSettings, GatewaySettings, IngestSettings, MergerSettings, JanitorSettings, SnapshotSettings)
+    for kind in (
+        *(ConsoleSettings, FrontendSettings, GatewaySettings, IngestSettings),
+        *(MergerSettings, JanitorSettings, SnapshotSettings),
+    )
     for field in kind.model_fields
 }
 
@@ -73,7 +77,7 @@ def test_commands_exist(texts):
 ASK_FOR_HELP = """
 import io, json, sys
 from contextlib import redirect_stdout
-from icedb_client.cli.app import run
+from icedb.cli.app import run
 
 helps = []
 for command in json.load(sys.stdin):

@@ -14,6 +14,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from icedb_engine.local_engine import LocalEngine
 from icedb_log.clean.audit import AuditLog
 from icedb_log.clean.drop import drop_table
 from icedb_log.clean.leases import acquire_lease
@@ -49,7 +50,6 @@ from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
-from icedb_sim.rigs.native_jobs import NativeFeeder, NativeMerger, NativeWriter
 
 GOLDEN = Path(__file__).with_name("golden")
 START_MS = 1_790_000_000_000
@@ -74,12 +74,15 @@ def feed_once(view, feeder):
     return feed_view(view, open_source(view), feeder)
 
 
-class WrongMerger(NativeMerger):
+class WrongMerger:
     """Says of what it writes that it is not what it read."""
+
+    def __init__(self, merger):
+        self.merger = merger
 
     def merge_groups(self, job):
         wrong = ContentCheck(differences=("column 'user' has 0 nulls in the inputs and 1 in the outputs",))
-        return tuple(replace(group, contents=wrong) for group in super().merge_groups(job))
+        return tuple(replace(group, contents=wrong) for group in self.merger.merge_groups(job))
 
 
 class Story:
@@ -132,8 +135,8 @@ class Story:
         self.clock.advance(1)
         return batch_id
 
-    def flush(self, paths=None):
-        result = self.work(flush_table, NativeWriter(self.store, self.clock), paths=paths, owner="flush@golden")
+    def flush(self, paths=None, owner="flush@golden"):
+        result = self.work(flush_table, LocalEngine(self.store, clock=self.clock).writer, paths=paths, owner=owner)
         self.clock.advance(1000)
         return result
 
@@ -151,7 +154,7 @@ class Story:
         self.clock.advance(1)
 
     def merge(self, paths=None, **options):
-        merger = NativeMerger(self.store, self.clock)
+        merger = LocalEngine(self.store, clock=self.clock).merger
         return self.work(merge_table, merger, paths=paths, owner="merge@golden", options=MergeOptions(**options))
 
     # The steps, in their order.
@@ -214,7 +217,7 @@ class Story:
         assert not self.store.script
 
     def delete_and_remove(self):
-        changer = NativeMerger(self.store, self.clock)
+        changer = LocalEngine(self.store, clock=self.clock).merger
         self.work(delete_rows, changer, "id = 2", owner="delete@golden")
         self.ids.discard(2)
         self.remember()
@@ -224,7 +227,7 @@ class Story:
         self.remember()
 
     def feed(self):
-        self.work(feed_once, NativeFeeder(self.store, self.clock), paths=self.copy, owner="feed@golden")
+        self.work(feed_once, LocalEngine(self.store, clock=self.clock).feeder, paths=self.copy, owner="feed@golden")
         self.copied = self.ids - self.before_view
 
     def grow_old(self):
@@ -298,7 +301,7 @@ class Story:
         self.clock.advance(1)
 
     def carry_on_erasure(self):
-        changer = NativeMerger(self.store, self.clock)
+        changer = LocalEngine(self.store, clock=self.clock).merger
         self.work(advance_erasure, changer, self.expected["erasure"], owner="erase@golden")
         self.ids -= {4, 14}
         self.remember()
@@ -311,10 +314,18 @@ class Story:
         drop_table(TableStore(self.store, self.gone), clock=self.clock)
         self.clock.advance(1)
 
+    def meet_worker(self):
+        """A worker of the stack commits once; those who come after it remember when."""
+        batch_id = self.stage(self.row(18))
+        self.flush(owner="ingest@golden")
+        self.ids.add(18)
+        self.committed[batch_id] = (self.row(18),)
+        self.remember()
+
     def differ(self):
         """A merge is refused by its contents; the fence remembers it, and its outputs stay."""
         with contextlib.suppress(Unavailable):
-            merger = WrongMerger(self.store, self.clock)
+            merger = WrongMerger(LocalEngine(self.store, clock=self.clock).merger)
             self.work(merge_table, merger, owner="merge@golden", options=MergeOptions(full=True))
         assert b'"differed"' in self.inner.get(self.paths.fence_key("merge")).body
 
@@ -370,6 +381,7 @@ STEPS = (
     "feed",
     "merge_and_vacuum",
     "append_more",
+    "meet_worker",
     "leave_a_seal",
     "delete_and_remove",
     "find_orphans",

@@ -14,6 +14,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from icedb_client import Client
+from icedb_engine.local_engine import LocalEngine
 from icedb_log.clean.drop import undrop_table
 from icedb_log.clean.orphans import OrphanPolicy, sweep_orphans
 from icedb_log.clean.pins import create_pin, read_pinned, unpin
@@ -48,11 +49,12 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.mirrored_store import MirroredStore
-from icedb_sim.rigs.native_jobs import NativeFeeder, NativeMerger, NativeWriter
 from icedb_sim.rigs.snapshot_rig import start_snapshot
 
 GOLDEN = Path(__file__).with_name("golden")
-REVISIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+REVISIONS = sorted(
+    (path.name for path in GOLDEN.iterdir() if path.is_dir()), key=lambda name: (int(name[1:].partition("_")[0]), name)
+)
 NEWEST = REVISIONS[-1]
 OFTEN = {REVISIONS[0], "r3", "r5_0_1_0", NEWEST}
 """Revisions that go through all of their life in every run of the tests; the others do so in a soak."""
@@ -118,12 +120,12 @@ class Golden(TableStore):
         return batch_id
 
     def flush(self):
-        return self.work(flush_table, NativeWriter(self.store, self.clock), owner="flush@now")
+        return self.work(flush_table, LocalEngine(self.store, clock=self.clock).writer, owner="flush@now")
 
     def merge(self, paths=None, **options):
         return self.work(
             merge_table,
-            NativeMerger(self.store, self.clock),
+            LocalEngine(self.store, clock=self.clock).merger,
             paths=paths,
             owner="merge@now",
             options=MergeOptions(**options),
@@ -140,7 +142,7 @@ class Golden(TableStore):
         """Carry the erasure on, if there is one; return whether it has ended."""
         if "erasure" not in self.expected:
             return True
-        changer = NativeMerger(self.store, self.clock)
+        changer = LocalEngine(self.store, clock=self.clock).merger
         work = (advance_erasure, changer, self.expected["erasure"])
         try:
             return self.work(*work, owner="erase@now").erasure.is_closed
@@ -153,7 +155,7 @@ class Golden(TableStore):
         """Feed the view, if there is one; a person gives its query anew if it is of another dialect (revision 7)."""
         if not self.has_view:
             return
-        work = (feed_once, NativeFeeder(self.store, self.clock))
+        work = (feed_once, LocalEngine(self.store, clock=self.clock).feeder)
         if read_table_config(TableStore(self.store, self.copy)).dialect is None:
             with pytest.raises(SchemaConflict, match=r"view_query was written for Spark's SQL"):
                 self.work(*work, paths=self.copy, owner="feed@now")
@@ -274,7 +276,7 @@ def test_a_whole_life(golden, require_rows):
         golden.copied = fed
     golden.merge(full=True)
     require_rows()
-    changer = NativeMerger(golden.store, golden.clock)
+    changer = LocalEngine(golden.store, clock=golden.clock).merger
     removed = golden.work(delete_rows, changer, "id = 16 OR id = 30", owner="delete@now")
     assert removed.rows_removed == 2
     golden.ids -= {16, 30}

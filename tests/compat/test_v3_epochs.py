@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import duckdb
 import pytest
+from icedb.cli.app import run
 from icedb_client import Client
-from icedb_client.cli.app import run
 from icedb_client.footers import ParquetFooterReader
+from icedb_engine.local_engine import LocalEngine
 from icedb_log.errors import SchemaConflict
 from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.ingest.imports import import_files
@@ -17,7 +18,6 @@ from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.retention import retain_table
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_changes import alter_table_config
-from icedb_sim.rigs.native_jobs import NativeImporter
 
 DAY, NEXT = "u=a/d=2023-06-07", "u=a/d=2023-06-08"
 EIGHT_MS = 1_686_124_800_000
@@ -150,7 +150,7 @@ def test_a_whole_life(table, create, require_alike, tmp_path):
     info = table.store.head("in/in.parquet")
     url = f"file://{table.store.root}"
     source = SourceFile(url, info.key, f"{url}/{info.key}", info.etag, info.size_bytes, info.modified_ms, is_named=True)
-    importer = NativeImporter(table.store, table.clock)
+    importer = LocalEngine(table.store, clock=table.clock, sources=lambda _: table.store).importer
     assert table.work(import_files, importer, [source], owner="import").refused == []
     require_alike([1, 2, 4, 5, 6, 80_000, 90_000])
 

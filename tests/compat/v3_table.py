@@ -8,6 +8,7 @@ import json
 
 import duckdb
 from icedb_client.footers import ParquetFooterReader
+from icedb_engine.local_engine import LocalEngine
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.ingest.flush import flush_table
@@ -27,7 +28,6 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.mirrored_store import MirroredStore
-from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 
 HOST = "ip-10-0-3-7.eu-west-1"
 
@@ -145,20 +145,23 @@ class V3Table(TableStore):
         rows = [{"u": "a", "ts": self.time_of(n), "n": n} for n in numbers]
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         stage_batch(self, body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock))
-        return self.work(flush_table, NativeWriter(self.store, self.clock), owner="flush")
+        return self.work(flush_table, LocalEngine(self.store, clock=self.clock).writer, owner="flush")
 
     def merge(self, **options):
         return self.work(
-            merge_table, NativeMerger(self.store, self.clock), owner="merge", options=MergeOptions(**options)
+            merge_table,
+            LocalEngine(self.store, clock=self.clock).merger,
+            owner="merge",
+            options=MergeOptions(**options),
         )
 
     def delete(self, condition):
-        changer = NativeMerger(self.store, self.clock)
+        changer = LocalEngine(self.store, clock=self.clock).merger
         return self.work(delete_rows, changer, condition, owner="delete")
 
     def rewrite(self, query):
         matches = PartitionMatcher((), read_table_config(self))
-        changer = NativeMerger(self.store, self.clock)
+        changer = LocalEngine(self.store, clock=self.clock).merger
         return self.work(rewrite_partitions, changer, query, matches=matches, owner="rewrite")
 
     def rebuild(self, **options):

@@ -67,7 +67,8 @@ MOMENTS = {
 @pytest.mark.parametrize(
     ("moment", "number", "status"),
     [
-        ("redis was started", signal.SIGINT, EXIT_INTERRUPTED),
+        # `make test` interrupts the same stack in test_up.py.
+        pytest.param("redis was started", signal.SIGINT, EXIT_INTERRUPTED, marks=pytest.mark.soak),
         pytest.param("Spark is starting", signal.SIGINT, EXIT_INTERRUPTED, marks=pytest.mark.soak),
         pytest.param("events come in", signal.SIGINT, EXIT_INTERRUPTED, marks=pytest.mark.soak),
         pytest.param("events come in", signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.soak),

@@ -18,18 +18,19 @@ from backports import zstd
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits
+from icedb_engine.local_engine import LocalEngine, choose_limits
 from icedb_log.clock import new_batch_id
 from icedb_log.formats import STAGING_FORMATS
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.units import MIB
-from icedb_sim.rigs.native_jobs import LIMITS, NativeWriter
 from icedb_sim.tables.profiles import fuzz_examples
 from icedb_sim.tables.small_table import SmallTable
 
 GOOD = [{"id": 1, "s": "a"}, {"id": 2}]
 SMALL = replace(
-    LIMITS, batch=FlushUnitLimits(batch_decoded_bytes=1 * MIB, line_bytes=64 * 1024, document_bytes=256 * 1024)
+    choose_limits(memory_bytes=256 * MIB, thread_count=1),
+    batch=FlushUnitLimits(batch_decoded_bytes=1 * MIB, line_bytes=64 * 1024, document_bytes=256 * 1024),
 )
 
 NUMBERS = st.one_of(
@@ -154,8 +155,7 @@ def stage(table, staging_format, body):
 
 def flush_all(table):
     """Flush until nothing is staged; return ids of committed and refused batches."""
-    writer = NativeWriter(table.store, table.clock)
-    writer._limits = SMALL
+    writer = LocalEngine(table.store, clock=table.clock, limits=SMALL).writer
     for _ in range(5):
         result = table.flush(writer=writer)
         if not result.has_more and not list_staged(table).batches:

@@ -29,7 +29,7 @@ FED = [
 ]
 SEAL = [{"v": 1, "t": TIME_MS, "sch": 1, "f": 2, "cid": "0c", "seal": True}, {}]
 
-NAMES = ["v", "t", "sch", "f", "tmb", "cid", "ids", "rej", "h", "w", "fed", "seal", "p", "b", "n", "s", "l", "T", "tMb", "K", "\u017fch", "", "later", "id"]  # fmt: skip
+NAMES = ["v", "t", "sch", "f", "tmb", "cid", "ids", "rej", "h", "w", "fed", "chg", "seal", "p", "b", "n", "s", "l", "T", "tMb", "K", "\u017fch", "", "later", "id"]  # fmt: skip
 DEPTHS = st.sampled_from([3, 200, 253, 254, 260, 500, 900, 1000, 1020, 1030, 5000])
 VALUES = st.one_of(
     st.sampled_from([
@@ -37,7 +37,7 @@ VALUES = st.one_of(
         b"9223372036854775807", b"9223372036854775808", b"18446744073709551615", b"18446744073709551616", b"1" * 5000,
         b"null", b"true", b"false", b"NaN", b"Infinity", b"[]", b"{}", b'""', b'"1"', b'"\\ud800"', b'"\\ud83d\\ude00"',
         b'"\\u0000"', b'"\xff"', b'"\xed\xa0\x80"', b"[1,2,0]", b'["a","a",0]', b'["a","b",-1]', b"[null,null,0]",
-        b'{"id":[1,2,0]}', b'{"id":[[],2,0]}', b'{"id":"DOUBLE"}', b'{"ts":"DATE"}', b'{"seq":1,"log":[]}', b'"BIGINT"',
+        b'{"id":[1,2,0]}', b'{"id":[[],2,0]}', b'{"id":"DOUBLE"}', b'{"ts":"DATE"}', b'{"seq":1,"log":[]}', b'"BIGINT"', b'{"is":1}',
         b'{"seq":1,"log":["x"],"rej":{"x":"y"}}', b'{"a":1,"a":2}', b'["x"]', b"[1]", b'"x"',
     ]),
     st.builds(lambda depth: b"[" * depth + b"]" * depth, DEPTHS),

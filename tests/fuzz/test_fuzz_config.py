@@ -9,7 +9,7 @@ from icedb_log.errors import InvalidRequest, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.table.stored_config import decode_table_config, encode_table_config
 from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS, plan_change
-from icedb_log.table.table_config import SQL_TYPES, BadRowsPolicy, Evolution, PartitionField, TableConfig
+from icedb_log.table.table_config import DIALECT, SQL_TYPES, BadRowsPolicy, Evolution, PartitionField, TableConfig
 from icedb_sim.tables.profiles import fuzz_examples
 
 PATHS = TablePaths("events", "wh/events")
@@ -47,6 +47,8 @@ GOOD_FIELDS = st.fixed_dictionaries(
         "on_bad_rows": st.sampled_from(get_args(BadRowsPolicy)),
         **dict.fromkeys(("merge_fan_in", "max_files_per_group", "max_partitions_per_flush", "log_files_slow", "log_files_stop", "backlog_files_slow", "backlog_files_stop"), SMALL),
         **dict.fromkeys(("data_grace_ms", "log_grace_ms", "orphan_age_ms", "seal_age_ms", "audit_retention_ms", "quarantine_retention_ms", "cold_after_ms"), MILLISECONDS),
+        "iceberg": st.sampled_from(["on-demand", "on-commit"]),
+        "iceberg_bounds": st.sampled_from(["on", "off"]),
         "keep_versions": st.integers(0, 200),
         "target_file_bytes": st.integers(1024, 2**33),
     },
@@ -88,6 +90,7 @@ def test_a_configuration_is_made_or_refused_by_name(fields, is_named):
 @given(FIELDS)
 @example({"declared": None})
 @example({"declared": {"n": None}})
+@example({"merge_query": "SELECT * FROM _rows"})
 def test_a_change_is_made_or_refused(fields):
     try:
         altered = plan_change(PLAIN, fields)
@@ -98,6 +101,9 @@ def test_a_change_is_made_or_refused(fields):
     event("made")
     before, after = dict(PLAIN), dict(altered)
     changed = {name for name in after if before[name] != after[name]}
+    if altered.merge_query is not None:  # the only query that a plain table takes later: it brings its dialect
+        assert altered.dialect == DIALECT
+        changed -= {"dialect"}
     assert changed <= FREE_FIELDS | RISING_FIELDS | {"declared"}
     assert changed <= fields.keys()
     for name in changed & RISING_FIELDS:

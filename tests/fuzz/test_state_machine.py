@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from icedb_engine.local_engine import LocalEngine
 from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
 from icedb_log.clock import make_uuid7_hex
 from icedb_log.errors import InvalidRequest, NotFound
@@ -25,7 +26,6 @@ from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.units import DAY_MS
-from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 from icedb_sim.tables.profiles import fuzz_examples
 from table_changes import ChangesOfRows
 from table_model import PLACES, plain, present
@@ -95,7 +95,7 @@ class TableMachine(ChangesOfRows, Readers):
     @present
     @rule()
     def flush(self):
-        result = self.table.flush(writer=NativeWriter(self.store, self.clock))
+        result = self.table.flush(writer=LocalEngine(self.store, clock=self.clock).writer)
         refused = {each.batch.batch_id for each in result.rejected}
         assert not result.has_more
         for batch_id, (kind, rows, sent) in self.staged.items():
@@ -112,9 +112,25 @@ class TableMachine(ChangesOfRows, Readers):
         self.committed(result.committed_key)
 
     @present
+    @rule(count=st.integers(1, 3), place=st.sampled_from(PLACES), value=st.sampled_from([None, 3, 0.5]))
+    def append_embedded(self, count, place, value):
+        """Append in the caller's own process, on the same table as the workers."""
+        self.flush()
+        rows = self.rows(count, place, value)
+        done = self.lake.table("events").append(rows)
+        assert (done.row_count, done.bad_row_count, done.is_duplicate) == (count, 0, False)
+        self.live.extend(rows)
+        self.committed(done.committed_key)
+
+    @present
+    @rule()
+    def merge_embedded(self):
+        self.committed(self.lake.table("events").merge().committed_key)
+
+    @present
     @rule(full=st.booleans())
     def merge(self, full):
-        result = self.table.merge(full=full, merger=NativeMerger(self.store, self.clock))
+        result = self.table.merge(full=full, merger=LocalEngine(self.store, clock=self.clock).merger)
         self.committed(result.committed_key)
         event(f"merge of {result.group_count} groups")
 
@@ -227,6 +243,8 @@ def test_a_sequence_with_everything(machine):
             lambda: table.unpin(0),
             lambda: table.import_again(0),
             lambda: table.enqueue_and_flush(2, "São Paulo/%", 0.5),
+            lambda: table.append_embedded(2, "a", 0.5),
+            lambda: table.merge_embedded(),
             lambda: table.delete("id % 3 = 0", False),
             lambda: table.erase("p = 'a'"),
             lambda: table.import_again(0),

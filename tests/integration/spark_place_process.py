@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from icedb_engine.imports import import_spark
 from icedb_engine.imports.import_unit import open_source
+from icedb_engine.jobs import import_driver
+from icedb_engine.jobs.flush_driver import FlushDriver
 from icedb_engine.limits import FlushUnitLimits, JobLimits
 from icedb_engine.spark.spark_engine import open_spark_engine
-from icedb_engine.spark.spark_flush import SparkBatchWriter
 from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_engine.spark.spark_watch import WatchRules
 from icedb_log.clock import SystemClock, new_batch_id
@@ -54,7 +54,9 @@ class Place:
         self.engine = open_spark_engine(self.settings, app_name="test", on_interrupt=self.interrupted.append)
         self.warehouse = self.settings.store_settings.open()
         self.store = self.warehouse.store
-        self.spread = SparkBatchWriter(self.engine.spark, self.settings.store_settings, clock=CLOCK, limits=SPREAD)
+        self.spread = FlushDriver(
+            SparkRunner(self.engine.spark, self.settings.store_settings), clock=CLOCK, limits=SPREAD
+        )
 
     def create(self, name, **options):
         fields = (PartitionField.parse("d=day(ts)"),)
@@ -105,7 +107,7 @@ class Place:
         return self.rows(paths)[1]
 
     def run_import(self):
-        import_spark.DIRECT_FILES, import_spark.FOOTERS_PER_UNIT, import_spark.COPIES_PER_UNIT = 0, 2, 2
+        import_driver.DIRECT_FILES, import_driver.FOOTERS_PER_UNIT, import_driver.COPIES_PER_UNIT = 0, 2, 2
         for number in range(SOURCES):
             sink = io.BytesIO()
             stamp = pa.array([1767225600_000000], pa.timestamp("us"))

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from icedb_client.cli.app import run
+from icedb.cli.app import run
 from icedb_log.ingest.staging import list_staged
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
@@ -68,5 +68,20 @@ def test_the_examples_of_the_command_page(parquet, tmp_path, capsys):
             assert code == 0, (command, answer.err)
             if command[:3] == ["table", "create", "events"]:
                 parquet.commit("events", "select timestamp '2026-01-02' as ts, 'a' as event", partition="d=2026-01-02")
+    finally:
+        logging.getLogger().handlers = handlers
+
+
+def test_the_examples_of_the_page_of_embedded_use(parquet, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("ICEDB_STORE")
+    code = "\n".join(blocks("embedded.md", "python"))
+    exec(compile(code, "docs/embedded.md", "exec"), {})
+    assert "[('view', 1)]" in capsys.readouterr().out
+    monkeypatch.setenv("ICEDB_STORE", f"file://{tmp_path}/lake")
+    (tmp_path / "clicks.ndjson").write_bytes(b'{"ts":"2026-01-02T00:00:00Z","event":"view"}\n' * 3)
+    handlers = list(logging.getLogger().handlers)
+    try:
+        for line in "".join(blocks("embedded.md", "sh")).splitlines():
+            assert run(shlex.split(line, comments=True)[1:]) == 0, (line, capsys.readouterr().err)
     finally:
         logging.getLogger().handlers = handlers

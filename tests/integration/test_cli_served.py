@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from icedb_client.cli.app import run
+from icedb.cli.app import run
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
@@ -145,3 +145,22 @@ def test_watch_ends_by_ctrl_c_and_with_its_reader(address, parquet):
         )
         assert unread.wait(DEADLINE_S) == 0
         assert unread.stderr.read() == ""
+
+
+def test_top_shows_what_the_service_knows_and_says_where_the_rest_is(icedb):
+    shown = icedb("top", "--once")[0]
+    lines = [line.split() for line in shown.splitlines()]
+    assert lines[0][:2] == ["table", "health▲"]
+    assert [line[:2] for line in lines[1:4]] == [["broken", "unread"], ["clicks", "ok"], ["events", "ok"]]
+    assert "broken: " in shown
+    page = icedb("top", "clicks", "--once")[0]
+    assert "set ICEDB_STORE" in page
+    documents = [json.loads(line) for line in icedb("top", "--json", "--once")[0].splitlines()]
+    assert [(each["table"], each["health"]) for each in documents] == [
+        ("broken", "bad"),
+        ("clicks", "ok"),
+        ("events", "ok"),
+    ]
+    assert documents[0]["row_count"] is None
+    assert documents[1]["row_count"] >= 1
+    assert "does not exist" in icedb("top", "nothing", "--once", code=3)[1]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from icedb_client.cli.app import run
+from icedb.cli.app import run
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_client.wakeups import TaskTimeout, WakeupSender

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-UNUSED = {"markdown_it", "pandas", "IPython"}
+UNUSED = {"markdown_it", "pandas", "IPython", "opentelemetry"}
 ENGINES = {"pyspark", "duckdb", "pyarrow", "numpy", "sqlglot"}
 QUEUE = {"celery", "kombu", "redis", "pottery"}
 TERMINAL = {"rich", "pygments", "attr", "typer"}
@@ -18,8 +18,8 @@ NOT_NEEDED = {
     "icedb_janitor.__main__": ENGINES | TERMINAL | {"boto3", "botocore", "grpc"},
     "icedb_ingest.frontend.__main__": ENGINES | TERMINAL | {"boto3", "botocore"},
     "icedb_service.beat": ENGINES | TERMINAL | {"boto3", "botocore", "grpc"},
-    "icedb_ingest.__main__": {"boto3", "botocore", "grpc"},
-    "icedb_merger.__main__": {"boto3", "botocore", "grpc"},
+    "icedb_ingest.__main__": ENGINES | TERMINAL | {"boto3", "botocore", "grpc"},
+    "icedb_merger.__main__": ENGINES | TERMINAL | {"boto3", "botocore", "grpc"},
 }
 
 

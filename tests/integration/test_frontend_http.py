@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 from frontend_fixtures import emptied, shared_frontend
+from icedb_engine.local_engine import LocalEngine
 from icedb_log.clock import make_uuid7_hex, new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.flush import flush_table
@@ -22,7 +23,6 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.units import MINUTE_MS
 from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
-from icedb_sim.rigs.native_jobs import NativeWriter
 from icedb_sim.tables.row_files import RowFileWriter
 from waiting import wait_until
 
@@ -367,7 +367,7 @@ def test_i8_an_id_used_again_for_other_content_is_refused_in_whatever_format(rig
     again = rig.post(b'[{"a":3}]', content_type="application/json", Idempotency_Key=batch_id)
     assert (again.status, again.json["type"]) == (422, "urn:icedb:problem:key-reused")
     assert rig.post(gzip.compress(b'{"a":1}\n'), Idempotency_Key=batch_id, Content_Encoding="gzip").status == 202
-    writer = NativeWriter(rig.store, CLOCK)
+    writer = LocalEngine(rig.store, clock=CLOCK).writer
     for _ in range(2):
         flush_table(Table.open(TableStore(rig.store, paths), clock=CLOCK, owner="test"), writer)
     assert rig.post(b'{"a":4}\n', Idempotency_Key=batch_id).status == 422

@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_client.cli.app import run
+from icedb.cli.app import run
 from icedb_client.footers import ParquetFooterReader
 from icedb_engine.imports.import_footers import read_sql_type
 from icedb_engine.limits import EngineLimits

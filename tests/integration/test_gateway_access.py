@@ -17,7 +17,7 @@ from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.rigs.access_rig import token_entry, write_access
-from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, start_gateway
+from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, HandTable, start_gateway
 
 SECRETS = {"RED1": "red-secret-of-the-test", "BLUE1": "blue-secret-of-the-test", "SLOW1": "slow-secret-of-the-test"}
 TOKEN = "a-token-of-the-test"
@@ -37,10 +37,11 @@ def rig(tmp_path_factory):
         {"identities": ["blue", "slow"], "tables": ["blue_*"], "verbs": ["read"]},
     ]
     access = write_access(folder / "access.json", {"identities": keys, "grants": grants})
-    rig = start_gateway(Warehouse(LocalObjectStore(folder / "store")), access_file=str(access))
-    for name in ("blue_events", "red_events", "shared_inbox"):
-        table = rig.table(name).create("d=day(ts)")
+    warehouse = Warehouse(LocalObjectStore(folder / "store"))
+    for name in ("blue_events", "red_events", "shared_inbox"):  # before: the gateway looks which tables there are
+        table = HandTable(warehouse, name).create("d=day(ts)")
         table.commit([table.write("d=2026-01-01", BODY)])
+    rig = start_gateway(warehouse, access_file=str(access))
     yield rig
     rig.gateway.stop()
 

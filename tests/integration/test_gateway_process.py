@@ -16,6 +16,7 @@ def start(tmp_path, **settings):
         ICEDB_STORE=f"file://{tmp_path / 'warehouse'}",
         ICEDB_REDIS_URL="redis://127.0.0.1:9/0",  # nobody there: it needs none
         ICEDB_GATEWAY_PORT=0,
+        ICEDB_GATEWAY_ICEBERG_PORT=0,
         **settings,
     )
     return start_talking("icedb_gateway", env)

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_client import Client
-from icedb_engine.spark.spark_flush import SparkBatchWriter
-from icedb_engine.spark.spark_runner import SparkRunner, read_answers, run_unit
+from icedb_engine.local_engine import LocalEngine
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import CommitConflict, Fenced, Unavailable
 from icedb_log.ingest.flush import flush_table
@@ -199,22 +198,9 @@ def run_without_lock(settings, worker_count, *, batch_count):
     assert happened["Fenced"] + happened["CommitConflict"] > 0, f"they never met: {happened}"
 
 
-class RunnerWithoutSpark(SparkRunner):
-    """Runs the units of the real writer in this process."""
-
-    def checking(self, check_alive):
-        return self
-
-    def run_bodies(self, kind, bodies, *, is_users=False):
-        answers = enumerate(run_unit(kind, body, self.store) for body in bodies)
-        rows = [{"unit": unit, "outcome": outcome, "body": body} for unit, (outcome, body) in answers]
-        return read_answers(rows, range(len(bodies)))
-
-
 def flush_without_spark(settings):
     warehouse = settings.open()
-    writer = SparkBatchWriter(None, settings, clock=CLOCK)
-    writer._runner = RunnerWithoutSpark(None, settings)
+    writer = LocalEngine(warehouse.store).writer
     paths = warehouse.table("events").paths
     return flush_table(Table.open(TableStore(warehouse.store, paths), clock=CLOCK, owner="test"), writer)
 

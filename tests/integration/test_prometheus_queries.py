@@ -4,21 +4,16 @@ First the snapshot service alone: merge lag is there when every worker is dead. 
 panel of the dashboard shows something, and no rule fails.
 """
 
-import json
 import re
 import subprocess
 import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
-import yaml
 from icedb_client import Client, ClientSettings
 from icedb_local.ports import find_free_ports
 from icedb_local.stack import LocalStack
@@ -33,111 +28,21 @@ from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 from processes import service_env
+from prometheus_rig import (
+    DEADLINE_S,
+    FRONTENDS,
+    JOBS,
+    POLL_S,
+    TABLE,
+    WORKERS,
+    Prometheus,
+    read_panels,
+    running_prometheus,
+    wait_for,
+)
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-WORKERS = ("ingest", "merger", "janitor")
-FRONTENDS = ("frontend", "enqueue")
-JOBS = (*WORKERS, "ingest-large", *FRONTENDS, "snapshot", "gateway")
-TABLE = "events"
-DEADLINE_S = 120
 VIEW_PANELS = {"View lag", "Commits that views have still to take", "Commits that views refused"}
 """They have data for views only, and the table of this stack is none."""
-POLL_S = 0.1
-
-T = TypeVar("T")
-
-
-def wait_for(what: str, ask: Callable[[], T | None]) -> T:
-    """Ask until there is an answer that is true."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S} s"
-        time.sleep(POLL_S)
-    return answer
-
-
-@dataclass(frozen=True)
-class Prometheus:
-    """A Prometheus that is running."""
-
-    url: str
-
-    def get(self, path: str, **parameters: str) -> Any:
-        query = urllib.parse.urlencode({name.rstrip("_"): value for name, value in parameters.items()})
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
-            return json.load(answer)["data"]
-
-    def query(self, expr: str) -> dict[tuple[tuple[str, str], ...], float]:
-        """Values by labels, without the name."""
-        return {
-            tuple(sorted((key, value) for key, value in sample["metric"].items() if key != "__name__")): float(
-                sample["value"][1]
-            )
-            for sample in self.get("query", query=expr)["result"]
-        }
-
-    def value(self, expr: str) -> float:
-        """The only value of an expression; 0 when it has none."""
-        return next(iter(self.query(expr).values()), 0.0)
-
-
-@contextmanager
-def running_prometheus(folder: Path, targets: dict[str, int]) -> Iterator[Prometheus]:
-    """Prometheus with the production configuration, its discovery replaced by ports of this machine."""
-    fetch = subprocess.run(
-        [sys.executable, str(DEPLOY / "prometheus" / "fetch.py")], capture_output=True, text=True, check=False
-    )
-    assert fetch.returncode == 0, fetch.stderr
-    (port,) = find_free_ports(1)
-    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
-    config["global"] |= {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(DEPLOY / "prometheus" / "rules" / "*.yml")]
-    assert {job["job_name"] for job in config["scrape_configs"]} == {*JOBS, "s3", "prometheus"}
-    config["scrape_configs"] = [
-        {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for name, port in targets.items()
-    ]
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [
-        json.loads(fetch.stdout)["prometheus"],
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--log.level=warn",
-    ]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
-    try:
-        url = f"http://127.0.0.1:{port}"
-
-        def is_ready() -> bool:
-            assert process.poll() is None, (folder / "log").read_text()
-            try:
-                with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
-                    return True
-            except OSError:
-                return False
-
-        wait_for("Prometheus is ready", is_ready)
-        yield Prometheus(url)
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def read_panels() -> dict[str, list[str]]:
-    """The queries of each panel, as Grafana would send them for this table."""
-    board = json.loads((DEPLOY / "grafana" / "dashboards" / "merge-lag.json").read_text())
-    return {
-        panel["title"]: [
-            target["expr"].replace("$table", TABLE).replace("$__rate_interval", "20s") for target in panel["targets"]
-        ]
-        for panel in board["panels"]
-        if panel["type"] == "timeseries"
-    }
 
 
 def check_rules(prometheus: Prometheus) -> None:
@@ -265,13 +170,12 @@ def test_every_panel_shows_the_running_stack(tmp_path):
         "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "1000",
         "ICEDB_FLUSH_INTERVAL_MS": "500",
     }
-    layout = StackLayout(tmp_path / "stack", "local", StackPorts.find_free(), overrides, has_frontend=True)
+    layout = StackLayout(tmp_path / "stack", "local", StackPorts(), overrides, has_frontend=True)
     (tmp_path / "prometheus").mkdir()
-    targets = {job: layout.ports.metrics_of(job) for job in JOBS}
-    with (
-        LocalStack(layout),
-        running_prometheus(tmp_path / "prometheus", targets) as prometheus,
-    ):
+    with ExitStack() as exits:
+        layout = exits.enter_context(LocalStack(layout, choose_ports=lambda _: StackPorts.find_free())).layout
+        targets = {job: layout.ports.metrics_of(job) for job in JOBS if job != "console"}  # `make up` alone has one
+        prometheus = exits.enter_context(running_prometheus(tmp_path / "prometheus", targets))
         acknowledged = send_until_merged(layout, prometheus)
         panels = read_panels()
         key = (("table", TABLE),)
@@ -290,7 +194,7 @@ def test_every_panel_shows_the_running_stack(tmp_path):
             for expr in panels[title]:
                 assert set(prometheus.query(expr)) == {key}, title
         assert prometheus.get("label/table/values", **{"match[]": "icedb_table_data_files"}) == [TABLE]
-        assert prometheus.query("sum by (job) (up)") == {(("job", job),): 1 for job in JOBS}
+        assert prometheus.query("sum by (job) (up)") == {(("job", job),): 1 for job in JOBS if job != "console"}
         check_rules(prometheus)
         assert [alert["labels"] for alert in prometheus.get("alerts")["alerts"] if alert["state"] == "firing"] == []
 

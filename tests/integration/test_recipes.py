@@ -17,7 +17,7 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pool, json_format, message_factory
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from icedb_client.cli.app import run
+from icedb.cli.app import run
 from icedb_client.duck import load_httpfs
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse

@@ -10,7 +10,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 WITHOUT_PROOF = {"I1", "W1"}
 """Rules that say all there is to say in their line."""
-PARTS = "ingest|frontend|merge|janitor|snapshot|gateway|table|access|clock|store|redis|beat"
+PARTS = "ingest|frontend|merge|janitor|snapshot|gateway|console|table|access|clock|store|redis|beat"
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,8 @@ def reference():
         ("internals/testing.md", "render_testing_page"),
         ("protocol.md", "render_protocol_page"),
         ("schemas/icedb.ingest.enqueue.schema.json", "render_enqueue_schema"),
+        ("schemas/openapi.json", "render_http_contract"),
+        ("decisions/README.md", "render_decisions_page"),
     ],
 )
 def test_a_reference_page_is_current(reference, page, render):

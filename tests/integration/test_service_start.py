@@ -162,8 +162,7 @@ def test_a_worker_rides_out_a_restart_of_redis_and_shows_its_health(env, tmp_pat
         app = make_app(settings)
         extra = {"ICEDB_REDIS_URL": own.url, "ICEDB_METRICS_PORT": str(port)}
         with running(["-m", "icedb_janitor"], env | extra, tmp_path):
-            wait_until(lambda: is_served(port), "the worker is up")
-            wait_until(lambda: fetch(port, "/readyz")[0] == 200, "its engine is open")
+            wait_until(lambda: is_ready(port), "the worker is up, and its engine open")
             own.stop()
             status, body = fetch(port, "/readyz")
             assert status == 503
@@ -179,9 +178,9 @@ def test_a_worker_rides_out_a_restart_of_redis_and_shows_its_health(env, tmp_pat
         app.close()
 
 
-def is_served(port):
+def is_ready(port):
     with contextlib.suppress(OSError):
-        return fetch(port, "/healthz")[0] == 200
+        return fetch(port, "/readyz")[0] == 200
     return False
 
 

@@ -102,6 +102,22 @@ def test_a_message_that_could_not_be_sent_does_not_hold_back_the_next(wakeups, s
     assert wakeups.wake(INGEST_FLUSH, "events") is True
 
 
+def test_a_key_that_a_frozen_redis_sets_late_holds_back_nothing(wakeups, server, redis):
+    """What was sent to it before it was given up is carried out when it goes on: seen as a minute without sweeps."""
+    server.freeze()
+    with pytest.raises(Unavailable):
+        wakeups.wake(INGEST_SWEEP)
+    wakeups.release(INGEST_FLUSH, "events")
+    server.thaw()
+    for late in (wake_key(INGEST_SWEEP, None), wake_key(INGEST_FLUSH, "events")):
+        redis.set(late, "1", px=60_000)
+    assert wakeups.wake(INGEST_SWEEP) is True
+    assert wakeups.wake(INGEST_SWEEP) is False
+    wakeups.release(INGEST_SWEEP)
+    assert wakeups.wake(INGEST_FLUSH, "events") is True
+    assert wakeups.wake(INGEST_FLUSH, "events") is False
+
+
 def test_a_worker_that_starts_frees_what_a_killed_one_held_back(wakeups):
     wakeups.wake(INGEST_FLUSH, "events")
     wakeups.wake(INGEST_SWEEP)

@@ -43,7 +43,7 @@ CLOCK = SystemClock()
 LIMIT_MS = 240_000
 STOP_LIMIT_S = 120
 GRACE_MS = 4000
-ICEDB = (sys.executable, "-c", "from icedb_client.cli.app import main; main()")
+ICEDB = (sys.executable, "-c", "from icedb.cli.app import main; main()")
 
 
 class Process:
@@ -219,7 +219,9 @@ class Table(TableStore):
 
 def run(stack, task, *args, **kwargs):
     """What the CLI does: send a task and wait for its result."""
-    return stack.app.send_task(task, args=list(args), kwargs=kwargs, expires=60).get(timeout=LIMIT_MS / 1000)
+    return stack.app.send_task(task, args=list(args), kwargs=kwargs, expires=LIMIT_MS / 1000).get(
+        timeout=LIMIT_MS / 1000
+    )
 
 
 def test_staged_batches_are_committed_merged_and_cleaned_without_losing_a_row(stack):
@@ -365,6 +367,62 @@ def test_a_terminated_worker_finishes_its_task_and_leaves_no_process(stack):
     numbers = table.numbers()
     assert len(numbers) == len(set(numbers)) == len(table.acknowledged) - 200 * waiting
     assert waiting < 30
+
+
+def test_a_terminated_merger_finishes_its_merge_and_leaves_no_process(stack):
+    table = Table(stack, "merger_terminated", partition=MANY_PARTITIONS, merge_fan_in=1000)
+    fill(stack, table)
+    stack.app.send_task(MERGE_MERGE, args=["merger_terminated"], kwargs={"full": True}, ignore_result=True)
+    table.wait_until_written()
+    before = len(stack.merger.events())
+    assert stack.merger.stop() == 0
+    ended = [e for e in stack.merger.events()[before:] if e.get("table") == "merger_terminated"]
+    assert [e["outcome"] for e in ended if e["event"] == "task_ended"] == ["done"]
+    assert len(table.snapshot().live) == 24
+    assert table.numbers() == sorted(table.acknowledged)
+    stack.merger.start()
+
+
+def fill(stack, table):
+    """Make data files that a merge can take, in many partitions; ingest may have been stopped by an earlier test."""
+    if stack.ingest.popen.poll() is not None:
+        stack.ingest.start()
+    for _ in range(2):
+        table.stage(3, rows_per_batch=200)
+        table.wait_until_committed()
+
+
+@pytest.mark.parametrize("name", ["icedb_ingest", "icedb_merger"])
+def test_a_job_that_does_not_end_within_the_grace_period_is_given_up(stack, name):
+    """Its JVM stands still, so that it cannot end; a supervisor's SIGKILL would come later than the worker's own end."""
+    process = stack.processes[name]
+    if process.popen.poll() is None:
+        process.kill()
+    usual, process.env = process.env, process.env | {"ICEDB_SHUTDOWN_GRACE_MS": "1000"}
+    table = Table(stack, f"given_up_{name}", partition=MANY_PARTITIONS, merge_fan_in=1000)
+    if process is stack.merger:
+        fill(stack, table)
+    known = table.data_keys()
+    process.start()
+    if process is stack.merger:
+        stack.app.send_task(MERGE_MERGE, args=[table.paths.name], kwargs={"full": True}, ignore_result=True)
+    else:
+        table.stage(30, rows_per_batch=200)
+    before = table.snapshot().snapshot_id
+    table.wait_until_written(besides=known)
+    family = process.family()
+    (jvm,) = [each for each in family if each.name() == "java"]
+    jvm.suspend()
+    assert process.stop() == 1
+    assert any(each.get("event") == "shutdown_forced" for each in process.events())
+    assert table.snapshot().snapshot_id == before, "nothing of it is committed"
+    process.env = usual
+    process.start()
+    table.wait_until_committed()
+    if process is stack.merger:
+        assert run(stack, MERGE_MERGE, table.paths.name, full=True)["outcome"] == "done"
+        assert len(table.snapshot().live) == 24
+    assert table.numbers() == sorted(table.acknowledged)
 
 
 def test_no_service_wrote_a_traceback_or_left_a_file_behind(stack):

@@ -2,15 +2,17 @@
 
 from contextlib import contextmanager
 
+from http_contract import checked
 from icedb_sim.rigs.frontend_rig import start_rig
 from waiting import wait_until
 
 
 @contextmanager
 def shared_frontend(folder):
-    """Run a front end that takes small batches; its store lies below the folder."""
+    """Run a front end that takes small batches; its store lies below the folder. Its answers are held to the contract."""
     rig = start_rig(folder / "store", frontend_max_batch_mb=1, frontend_memory_mb=32, frontend_linger_ms=30)
-    yield rig
+    with checked():
+        yield rig
     rig.frontend.stop()
 
 

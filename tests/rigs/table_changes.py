@@ -11,6 +11,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from icedb_engine.local_engine import LocalEngine
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure, note_deletions
 from icedb_log.errors import InvalidRequest
@@ -18,7 +19,6 @@ from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.partitions import encode_partition_value, select_partitions
 from icedb_log.table.table import Table
-from icedb_sim.rigs.native_jobs import NativeImporter, NativeMerger
 from icedb_sim.tables.row_imports import describe_source
 from table_model import PLACES, TableModel, present
 
@@ -38,7 +38,7 @@ class ChangesOfRows(TableModel):
     @rule(condition=st.sampled_from(sorted(CONDITIONS)), dry_run=st.booleans())
     def delete(self, condition, dry_run):
         gone = self.CONDITIONS[condition]
-        result = self.table.delete(condition, dry_run=dry_run, changer=NativeMerger(self.store, self.clock))
+        result = self.table.delete(condition, dry_run=dry_run, changer=LocalEngine(self.store, clock=self.clock).merger)
         assert result.rows_removed == sum(map(gone, self.live)), (condition, result)
         if not dry_run:
             self.live = [row for row in self.live if not gone(row)]
@@ -57,7 +57,7 @@ class ChangesOfRows(TableModel):
     @present
     @rule(query=st.sampled_from(sorted(QUERIES)), place=st.sampled_from([*PLACES, "nope"]), dry_run=st.booleans())
     def rewrite(self, query, place, dry_run):
-        changer = NativeMerger(self.store, self.clock)
+        changer = LocalEngine(self.store, clock=self.clock).merger
         old = [row for row in self.live if row["p"] == place]
         new = self.QUERIES[query](old)
         result = self.table.rewrite(query, f"p={place}", dry_run=dry_run, changer=changer)
@@ -122,7 +122,7 @@ class ChangesOfRows(TableModel):
         source = describe_source(self.store, key)
         result = import_files(
             Table.open(self.table, clock=self.clock, owner="import", reader=self.table.reader()),
-            NativeImporter(self.store, self.clock),
+            LocalEngine(self.store, clock=self.clock, sources=lambda _: self.store).importer,
             [replace(source, url=f"file://{source.url}")],
             options=ImportOptions(mode=mode),
         )
@@ -157,7 +157,7 @@ class ChangesOfRows(TableModel):
         for _ in range(40):
             progress = advance_erasure(
                 Table.open(self.table, clock=self.clock, owner="erase", reader=self.table.reader()),
-                NativeMerger(self.store, self.clock),
+                LocalEngine(self.store, clock=self.clock).merger,
                 erasure.erasure_id,
             )
             if progress.erasure.is_closed:

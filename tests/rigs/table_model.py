@@ -12,6 +12,7 @@ from hypothesis.stateful import (
     initialize,
     precondition,
 )
+from icedb import connect
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_log.keys import parse_log_key
@@ -74,6 +75,7 @@ class TableModel(RuleBasedStateMachine):
         self.policy, self.versions = policy, versions
         self.store, self.paths, self.clock = self.table.store, self.table.paths, self.table.clock
         self.client = self.open_client()
+        self.lake = connect("/unused", clock=self.clock, warehouse=Warehouse(self.store, "wh"))
         self.ids = 0
         self.live = []
         self.staged = {}

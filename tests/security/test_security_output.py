@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from icedb_client.cli.output import VisibleConsole, err, make_visible, out, print_table
+from icedb.cli.output import VisibleConsole, err, make_visible, out, print_table
 from icedb_engine.spark.spark_session import SparkSettings
 from icedb_log.store.stores import S3Options
 from icedb_service.logs import configure_logging, get_logger
@@ -31,7 +31,7 @@ def test_what_others_wrote_cannot_steer_a_terminal(tmp_path, monkeypatch):
     path = tmp_path / "out"
     with path.open("w", encoding="utf-8") as file:
         console = VisibleConsole(file=file, force_terminal=True, width=200)
-        monkeypatch.setattr("icedb_client.cli.output.out", console)
+        monkeypatch.setattr("icedb.cli.output.out", console)
         print_table(("name", "reason"), [(STEERS, STEERS)])
         console.print(f"[bold red]error:[/] {escape(STEERS)}", soft_wrap=True)
     text = path.read_text(encoding="utf-8")

@@ -27,10 +27,13 @@ RARE = {
     [
         ("reusers:2", 8, {"conflicts": 6}),
         ("feeders:2", 12, {"fed_rows": 101}),
+        ("embedders:2", 8, {"appends": 1, "takeovers": 1, "waits": 1}),
+        ("embedders:2,fairappends:1", 4, {"commits": 40, "merges": 10, "appends": 10}),
         ("outsiders:2", 10, {"delivered_rows": 41}),
         ("erasers:2", 12, {"erasures": 13}),
         ("lessees:2", 6, {"leases": 11}),
         ("pinners:2", 6, {"pins": 11}),
+        ("publishers:2", 30, {"publications": 90, "retired": 40, "published_reads": 200, "published_swept": 200}),
         ("retainers:2", 4, {"expired_files": 1}),
         ("servers:2", 4, {"served": 1, "served_past": 1, "served_changes": 1, "served_commits": 1}),
         ("droppers:1", 4, {"purges": 1, "lives": 1, "visits": 1}),

@@ -1,12 +1,30 @@
 """The layout of a stack and its supervisor configuration: order, quoting, nothing of the user's own settings."""
 
 import configparser
+import contextlib
+import dataclasses
 import os
+import socket
 
 import pytest
+from icedb_local.ports import HeldPorts, find_free_ports
+from icedb_local.stack import Condition, LocalStack, PortTaken
 from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_local.supervisor_config import Program, render_config
 from icedb_log.errors import InvalidRequest
+
+
+class StubHeldPorts(HeldPorts):
+    """Nobody else's ports but those that are said to be taken, whatever runs on this machine."""
+
+    def __init__(self, taken):
+        super().__init__()
+        self.taken = set(taken)
+
+    def take(self, port):
+        is_ours = port not in self.taken
+        self.taken.add(port)
+        return is_ours
 
 
 def parse(text):
@@ -39,6 +57,111 @@ def test_every_service_has_a_port_of_its_own(tmp_path):
     assert len(ports) == len(set(ports)) == 8
 
 
+@pytest.mark.parametrize("taken", [set(), {6379}, {8088, 9000, 9108}])
+def test_ports_are_the_usual_ones_where_they_are_free(taken):
+    usual = dataclasses.asdict(StackPorts())
+    chosen = dataclasses.asdict(StackPorts.choose(StubHeldPorts(taken)))
+    assert {usual[name] for name, port in chosen.items() if port != usual[name]} == taken
+    assert len(set(chosen.values())) == len(chosen)
+    assert taken.isdisjoint(chosen.values())
+
+
+def test_a_chosen_base_is_where_all_ports_begin():
+    held = StubHeldPorts({7114})
+    assert list(dataclasses.asdict(StackPorts.choose(held, 7000)).values()) == list(range(7000, 7017))
+    with pytest.raises(InvalidRequest, match=r"port 7114 \(ingest_large_metrics\) is taken"):
+        StackPorts.choose(held, 7100)
+    for base in (0, 80, 65523):
+        with pytest.raises(InvalidRequest, match="choose one from 1024 to 65519"):
+            StackPorts.choose(held, base)
+
+
+def test_two_stacks_that_start_at_once_choose_different_ports(monkeypatch):
+    """Nobody listens yet: what one has chosen, the other is not given, until the first has stopped."""
+    monkeypatch.setattr("icedb_local.ports.is_free", lambda _: True)
+    with HeldPorts() as other:
+        (base, *_) = find_free_ports(1)
+        theirs = other.take(base), other.take_other()
+        with HeldPorts() as ours:
+            assert theirs[0]
+            assert not ours.take(base)
+            assert ours.take_other() not in (base, theirs[1])
+            other.release()
+            assert ours.take(base)
+
+
+def test_a_port_on_which_somebody_listens_is_not_held():
+    with socket.socket() as server, HeldPorts() as held:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert not held.take(port)
+        server.close()
+        assert held.take(port)
+
+
+def test_each_port_is_one_programs(tmp_path):
+    ports = StackPorts()
+    programs = StackLayout(tmp_path, "s3", ports, has_frontend=True, has_console=True).programs()
+    found = [port for program in programs for port in ports.of(program.name).values()]
+    assert sorted(found) == sorted(dataclasses.asdict(ports).values())
+    assert ports.of("frontend").keys() == {"http", "grpc", "frontend_metrics"}
+
+
+def test_a_stack_moves_when_a_port_is_lost_while_it_starts(tmp_path, monkeypatch):
+    tried = []
+
+    def start(stack):
+        tried.append(stack.layout.ports.redis)
+        if len(tried) < 3:
+            raise PortTaken("port 6379 (redis) was taken while redis started")
+
+    monkeypatch.setattr(LocalStack, "_start", start)
+    layout = StackLayout(tmp_path, "local", StackPorts())
+    with pytest.raises(PortTaken):
+        LocalStack(layout).start()
+    fresh = iter(range(7000, 7100))
+    stack = LocalStack(layout, choose_ports=lambda _: StackPorts(redis=next(fresh)))
+    stack.start()
+    assert tried == [6379, 7000, 7001]
+    assert stack.layout.redis_url == "redis://127.0.0.1:7001/0"
+
+
+def test_a_stack_holds_its_ports_until_it_has_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalStack, "_start", lambda _: None)
+    monkeypatch.setattr("icedb_local.ports.is_free", lambda _: True)
+    layout = StackLayout(tmp_path, "local", StackPorts())
+    stack = LocalStack(layout, choose_ports=lambda held: StackPorts(redis=held.take_other()))
+    with stack, HeldPorts() as others:
+        assert not others.take(stack.layout.ports.redis)
+        stack.stop()
+        assert others.take(stack.layout.ports.redis)
+
+
+@pytest.mark.parametrize(
+    ("state", "own", "is_lost"),
+    [
+        ("RUNNING", set(), True),
+        ("BACKOFF", set(), True),
+        ("RUNNING", {9106}, False),
+        ("RUNNING", None, False),
+        ("STARTING", set(), False),
+    ],
+    ids=["it runs without its port", "it gave up", "it has its port", "nobody can say", "it has not begun"],
+)
+def test_a_port_is_lost_where_somebody_else_listens(tmp_path, monkeypatch, state, own, is_lost):
+    stack = LocalStack(StackLayout(tmp_path, "local", StackPorts(), has_frontend=True))
+    monkeypatch.setattr("icedb_local.stack.is_listening", lambda port: port == 9106)
+    monkeypatch.setattr(stack, "_listening_ports", lambda _: own)
+    monkeypatch.setattr(stack, "_states", lambda: {"enqueue": state})
+    monkeypatch.setattr(stack, "is_alive", lambda: True)
+    waiting = [Condition("enqueue", lambda: True)]
+    if state == "RUNNING":
+        stack._check_progress(waiting, deadline_ms=2**62)  # once says nothing: its processes may have just changed
+    with pytest.raises(PortTaken, match="enqueue lost port 9106") if is_lost else contextlib.nullcontext():
+        stack._check_progress(waiting, deadline_ms=2**62)
+
+
 def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_path):
     ports = StackPorts.find_free()
     programs = StackLayout(tmp_path, "local", ports, has_frontend=True).programs()
@@ -51,8 +174,20 @@ def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_pa
     assert by_name["enqueue"].command[-1] == "icedb_ingest.frontend.celery_worker"
     assert by_name["gateway"].command[-1] == "icedb_gateway"
     assert by_name["gateway"].env["ICEDB_GATEWAY_PORT"] == str(ports.gateway)
+    assert by_name["gateway"].env["ICEDB_GATEWAY_ICEBERG_PORT"] == str(ports.gateway_iceberg)
+    assert "console" not in by_name
     shutdown_ms = int(by_name["frontend"].env["ICEDB_FRONTEND_SHUTDOWN_MS"])
     assert shutdown_ms < 1000 * by_name["frontend"].stop_wait_s
+
+
+def test_a_console_is_there_when_asked_for(tmp_path):
+    layout = StackLayout(tmp_path, "local", StackPorts.find_free(), has_frontend=True, has_console=True)
+    (console,) = (program for program in layout.programs() if program.name == "console")
+    assert console.command[-1] == "icedb_console"
+    assert console.env["ICEDB_CONSOLE_PORT"] == str(layout.ports.console)
+    assert console.env["ICEDB_METRICS_PORT"] == str(layout.ports.console_metrics)
+    assert layout.console_url.endswith(f":{layout.ports.console}")
+    assert int(console.env["ICEDB_CONSOLE_SHUTDOWN_MS"]) < 1000 * console.stop_wait_s
 
 
 def test_the_environment_is_the_stacks_and_not_the_users(tmp_path, monkeypatch):

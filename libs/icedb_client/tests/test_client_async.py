@@ -58,8 +58,8 @@ def test_enqueueing_is_awaited_too(client, create):
             batch = await found.enqueue("events", [{"ts": "2026-01-02T00:00:00Z"}])
             rows = [each async for each in found.enqueue_arrow("events", __import__("pyarrow").table({"a": [1]}))]
             report = await found.wait_committed("events", [batch.batch_id], timeout_ms=0)
-            with pytest.raises(NotFound):
-                await found.snapshot("nope")
+            with pytest.raises(NotFound, match="did you mean events"):
+                await found.snapshot("evnts")
             return batch, rows, report
 
     batch, rows, report = asyncio.run(run())

@@ -147,7 +147,7 @@ def test_going_on_from_a_row(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\xff\xfe{", r"a\.ndjson: line 1 is not JSON"),
+        (b"\xff\xfe{", r"a\.ndjson: is UTF-16"),
         (b'{\n  "a": 1\n}\n', r"a\.ndjson: line 1 is not JSON: an object over several lines"),
         (b"[{}, ", "not a JSON array"),
         (gzip.compress(NDJSON)[:-100], "cannot be read after row"),

@@ -223,3 +223,12 @@ def test_record_batches_tell_files_as_messages_do():
     assert (none.row_count, none.size_bytes, list(none)) == (0, 0, [])
     with pytest.raises(InvalidRequest, match="columnar=True"):
         wire_files([[1]]).to_arrow()
+
+
+def test_a_store_may_be_a_folder_and_what_looks_like_a_url_stays_one(cli_env, tmp_path):
+    cli_env.chdir(tmp_path)
+    cli_env.setenv("ICEDB_STORE", "./my lake")
+    assert ClientSettings().store == f"{tmp_path.as_uri()}/my%20lake"
+    assert ClientSettings(store=tmp_path).store == tmp_path.as_uri()
+    for url in ("s3://bucket/prefix", "s3:/bucket", "file:lake", "gs://bucket"):
+        assert ClientSettings(store=url).store == url

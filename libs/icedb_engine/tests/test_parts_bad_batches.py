@@ -51,6 +51,10 @@ BAD_BODIES = [
     (with_value(price=1.0).replace(b"1.0", b"1e999"), "send numbers in the range of a 64-bit float"),
     (with_value(ts=None), "line 2: column 'ts' is missing or null, and partition d=day(ts) of table events needs it"),
     (ndjson({"event": "click"}), "line 1: column 'ts' is missing or null"),
+    (ndjson({"event": "click"}), "send it with every event; this batch has the column 'event'"),
+    (ndjson({"event": "a", "tss": 0}), "this batch has the columns 'event', 'tss'; did you mean tss?"),
+    (ndjson({f"k{n}": 1 for n in range(12)}), "'k6', 'k7' and 2 more"),
+    (ndjson({"events": [GOOD]}), "this batch has the column 'events'"),
     (with_value(Event="x"), "columns 'event' and 'Event' differ only in case"),
     (with_value(a=1, A=1), "columns 'A' and 'a' differ only in case"),
     (ndjson(GOOD).replace(b'"n"', b'"event"'), "an event has the same key twice"),
@@ -168,3 +172,24 @@ def test_what_a_unit_cannot_hold_is_left(make_table):
     first, second = table.stage({"n": 1}, {"n": 2}), table.stage({"n": 3})
     result = table.flush(first, second)
     assert (result.accepted, result.left) == ((first.batch_id,), (second.batch_id,))
+
+
+@pytest.mark.parametrize(
+    ("body", "columns"),
+    [
+        (b"2023-06-07T10:00:00Z,click\n2023-06-07T11:00:00Z,view\n", "'2023-06-07T10:00:00Z', 'click'"),
+        (b"ts;event\n2023-06-07T10:00:00Z;click\n", "'ts;event'"),
+        (b"time,event\n2023-06-07T10:00:00Z,click\n", "'event', 'time'"),
+    ],
+    ids=["no header", "semicolons", "another name"],
+)
+def test_a_csv_file_without_the_column_of_its_partition_is_told_with_the_columns_that_it_has(make_table, body, columns):
+    table = make_table("d=day(ts)")
+    reason = table.reason(table.stage(body=body, staging_format="csv"))
+    assert reason.startswith("row 2: column 'ts' is missing or null, and partition d=day(ts)")
+    assert columns in reason
+
+
+def test_the_columns_of_a_batch_are_not_told_where_some_of_its_rows_have_the_right_one(make_table):
+    table = make_table("d=day(ts)")
+    assert table.reason(table.stage(GOOD, {"event": "click"})).endswith("send it with every event")

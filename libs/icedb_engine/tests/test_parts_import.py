@@ -15,13 +15,14 @@ from icedb_log.ingest.import_jobs import InspectJob
 from icedb_log.ingest.import_sources import SourceFile, list_sources, parse_pattern
 from icedb_log.model import FileMarker
 from icedb_log.store.local_store import LocalObjectStore
+from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 DAY = datetime(2026, 1, 2)
 
 
 def parquet(columns, **options):
     sink = io.BytesIO()
-    pq.write_table(pa.table(columns), sink, **options)
+    pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), sink, **options)
     return sink.getvalue()
 
 
@@ -283,6 +284,32 @@ def test_a_local_file_is_uploaded_as_it_lies_there(make_table, tmp_path):
     unit = CopyUnit(table.paths, found.files, table.engine)
     copied = copy_unit(unit, table.store, lambda url: opened, clock=table.clock)
     assert table.store.get(copied.files[0].path).body == local.get("in/x.parquet").body
+
+
+def test_n6_a_server_copies_no_file_with_field_ids(make_table, monkeypatch):
+    table = make_table()
+    copied = []
+
+    def copy_from(self, source, info, key):
+        copied.append(info.key)
+        self.put(key, source.get(info.key).body)
+        return self.head(key)
+
+    monkeypatch.setattr(MemoryObjectStore, "copy_from", copy_from, raising=False)
+    numbered = pa.schema([pa.field("n", pa.int64(), metadata={"PARQUET:field_id": "3"})])
+    sources = (
+        put(table, parquet({"n": [1]}), "in/plain"),
+        put(table, parquet(pa.table({"n": [2]}, numbered)), "in/ids"),
+    )
+    found = inspect_unit(InspectJob(table.paths, table.config, sources), lambda url: table.store)
+    assert [file.has_field_ids for file in found.files] == [False, True]
+    unit = decode_unit("copy", encode(CopyUnit(table.paths, found.files, table.engine)))
+    placed = copy_unit(unit, table.store, lambda url: table.store, clock=table.clock).files
+    assert copied == ["in/plain"]
+    for file in placed:
+        body = table.store.get(file.path).body
+        assert len(body) == file.size_bytes
+        assert not pq.read_schema(io.BytesIO(body)).field("n").metadata
 
 
 def test_narrow_types_and_unsorted_files_merge_to_the_tables_types_sorted(make_table):

@@ -8,13 +8,13 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from icedb_engine.local_engine import LocalEngine
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.errors import InvariantViolated, Unavailable
 from icedb_log.log.fold import fold
 from icedb_log.merge.merge import MergeWatch, merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.table.table import Table
-from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 from icedb_sim.tables.small_table import SmallTable
 
 DAY = date(2024, 2, 29)
@@ -115,7 +115,7 @@ def test_what_duckdb_writes_is_compared(make_table, tmp_path):
 def run_merge(table, *, checks=None):
     return merge_table(
         Table.open(table, clock=table.clock, owner="merge"),
-        NativeMerger(table.store, table.clock),
+        LocalEngine(table.store, clock=table.clock).merger,
         options=MergeOptions(full=True),
         watch=MergeWatch(on_check=(checks if checks is not None else []).append),
     )
@@ -168,7 +168,7 @@ def make_damaged_table():
     table = SmallTable(partition=(), sort=("n",), target_file_bytes=1 << 20, declared={"t": "TIMESTAMP"})
     for row in rows:
         table.stage([row])
-        table.flush(writer=NativeWriter(table.store, table.clock))
+        table.flush(writer=LocalEngine(table.store, clock=table.clock).writer)
     return table
 
 
@@ -194,7 +194,7 @@ def test_a_merge_that_changes_a_value_commits_nothing_and_keeps_everything(monke
     assert run_merge(table).input_count == 3, "it was the code: with another release merges go on"
     assert values_of(table) == rows
     table.stage([{"n": 7, "s": "c"}])
-    table.flush(writer=NativeWriter(table.store, table.clock))
+    table.flush(writer=LocalEngine(table.store, clock=table.clock).writer)
     monkeypatch.setattr(PartFileWriter, "write_partition", change_rows(lambda rows: replace_value(rows, "n", 7, 8)))
     with pytest.raises(Unavailable, match="tries once more"):  # what was settled is forgotten
         run_merge(table)

@@ -2,6 +2,7 @@
 
 import orjson
 import pytest
+from icedb_engine.local_engine import LocalEngine
 from icedb_log.clock import new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
@@ -20,7 +21,6 @@ from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import ScriptedStore
-from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 
 
 class NewTable:
@@ -36,13 +36,13 @@ class NewTable:
         stage_batch(TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=batch_id)
         self.clock.advance(1)
         self.store.calls.clear()
-        writer = NativeWriter(self.store, self.clock)
+        writer = LocalEngine(self.store, clock=self.clock).writer
         result = flush_table(Table.open(TableStore(self.store, self.paths), clock=self.clock, owner="flush"), writer)
         self.clock.advance(1)
         return result
 
     def merge(self):
-        merger = NativeMerger(self.store, self.clock)
+        merger = LocalEngine(self.store, clock=self.clock).merger
         merge_table(
             Table.open(TableStore(self.store, self.paths), clock=self.clock, owner="merge"),
             merger,

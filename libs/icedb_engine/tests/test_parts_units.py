@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits, JobLimits
 from icedb_engine.reading.types import Kind, infer_type
 from icedb_engine.reading.widening import settle_types
-from icedb_engine.spark.spark_runner import run_unit
+from icedb_engine.spark.spark_runner import run_body
 from icedb_engine.units.work import MergeUnit, decode_result, decode_unit, encode, pack, split_batches
 from icedb_log import errors
 from icedb_log.jobs import MergeGroup, StagedBatch
@@ -102,6 +102,6 @@ def test_a_task_answers_with_the_error_by_name(tmp_path, make_table):
     table = make_table(max_files_per_group=2)
     group = MergeGroup("", (FileMarker(table.paths.data_key(partition="", file_id="a"), 1, 0),))
     store = StoreSettings(f"file://{tmp_path}/store")
-    outcome, message = run_unit("merge", encode(table.unit(MergeUnit, group=group)), store)
+    outcome, message = run_body("merge", encode(table.unit(MergeUnit, group=group)), store)
     assert getattr(errors, outcome) is errors.NotFound
     assert "a.parquet is live but gone" in message

@@ -1,5 +1,7 @@
 """The fence: F1 to F4, W2, and the three outcomes of a commit, fault by fault."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from icedb_log.errors import (
@@ -8,7 +10,7 @@ from icedb_log.errors import (
     NotFound,
     Unavailable,
 )
-from icedb_log.log.fence import MAX_ACQUIRE_ATTEMPTS, settle_fence
+from icedb_log.log.fence import MAX_ACQUIRE_ATTEMPTS, acquire_fence, settle_fence
 from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
@@ -140,7 +142,7 @@ def test_f1_a_fence_that_others_keep_taking_is_unavailable_in_the_end(table):
 
     table.store.script = [Fault("put_if_match", None, FENCE, before=steal) for _ in range(99)]
     with pytest.raises(Unavailable, match="taken by others 20 times"):
-        acquire(table)
+        acquire_fence(replace(table.known("me"), patience_ms=0), "ingest")
     assert 99 - len(table.store.script) == MAX_ACQUIRE_ATTEMPTS
 
 

@@ -1,11 +1,13 @@
 """What a run is asked while its job works: the caller's check each time, the fence now and then (F3 decides)."""
 
+from dataclasses import replace
+
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.log.fence import acquire_fence
+from icedb_log.log.fence import MAX_SETTLE_ATTEMPTS, acquire_fence, read_fence
 from icedb_log.log.fence_watch import FENCE_LOOK_MS, FenceWatch
 from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
@@ -24,7 +26,7 @@ def make_watch(table, check_alive=lambda: None):
 
 
 def overtake(table, role="merge"):
-    acquire_fence(table.known("other", store=table.store.inner), role)
+    acquire_fence(replace(table.known("other", store=table.store.inner), patience_ms=0), role)
 
 
 def test_a_fence_that_passed_on_is_noticed_at_the_next_look(table):
@@ -51,7 +53,10 @@ def test_a_fence_that_is_held_is_looked_at_no_more_often_than_that(table):
 def test_a_store_that_does_not_answer_stops_nothing(table):
     watch = make_watch(table)
     overtake(table)
-    table.store.script = [Fault("head", Effect.UNAVAILABLE, "/fence/")]
+    table.store.script = [
+        Fault("put_if_match", Effect.DROP, "/fence/"),
+        *(Fault("get", Effect.UNAVAILABLE, "/fence/") for _ in range(MAX_SETTLE_ATTEMPTS)),
+    ]
     table.clock.advance(FENCE_LOOK_MS)
     watch()
     table.clock.advance(FENCE_LOOK_MS)
@@ -87,6 +92,22 @@ def test_a_merge_job_can_ask_while_it_works(table):
     with pytest.raises(Fenced):
         table.merge(merger=AskingMerger(table.store, table.clock))
     assert len(table.view().files) == 2
+
+
+def test_f6_a_run_that_is_told_to_stop_leaves_no_claim(table):
+    stage_batch(
+        table, body=encode_rows([{"id": 1, "p": "a"}]), staging_format="ndjson", batch_id=new_batch_id(table.clock)
+    )
+
+    class StoppedWriter(RowFileWriter):
+        def write_batches(self, job):
+            super().write_batches(job)
+            raise Fenced("others have committed what was staged")
+
+    with pytest.raises(Fenced):
+        flush_table(Table.open(table, clock=table.clock, owner="me"), StoppedWriter(table.store, table.clock))
+    state = read_fence(table.store, table.paths.fence_key("ingest"))[0]
+    assert (state.claim_ms, bool(state.work)) == (0, True)
 
 
 def test_a_flush_job_can_ask_while_it_works(table):

@@ -23,4 +23,4 @@ def test_every_code_says_what_to_do():
     for code in CODES.values():
         assert code.title
         assert code.remedy
-        assert code.rule in ("Wire", "Objects") or code.rule[0] in "WSFMRJINVET"
+        assert code.rule in ("Wire", "Objects") or code.rule[0] in "WSFMRJINVETP"

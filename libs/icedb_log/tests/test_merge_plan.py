@@ -238,3 +238,19 @@ def test_partitions_are_told_from_keys_alone():
     for group in plan(listed(1, deep, other, flat), full=True).groups:
         groups[group.partition] = [marker.path for marker in group.inputs]
     assert groups == {"d=1/u=2": [deep.path, other.path]}
+
+
+def test_files_that_are_first_come_first_whatever_their_size_and_alone_if_need_be():
+    small, large = of_sizes(*[10] * 4, partition="p=a"), of_sizes(2 * TARGET, partition="p=b")
+    other = of_sizes(*[10] * 4, partition="p=c")
+    seen = view(listed(1, *small, *large, *other), now=1_000_000)
+    index = MergeIndex(PATHS, configure())
+    index.first = frozenset((large[0].path, small[1].path, "t/_data/p=z/gone.parquet"))
+    for lane in ("hot", "cold"):
+        made = plan_merge(index, seen, MergeOptions(lane, limits=MergeLimits(max_groups=2)))
+        assert [[each.path for each in group.inputs] for group in made.groups] == [[small[1].path], [large[0].path]]
+    made = plan_merge(index, seen)
+    assert [len(group.inputs) for group in made.groups] == [1, 1, 4]
+    assert {group.partition for group in made.groups} == {"p=a", "p=b", "p=c"}
+    index.first = frozenset()
+    assert sorted(len(group.inputs) for group in plan_merge(index, seen).groups) == [4, 4]

@@ -11,6 +11,8 @@ PATHS = TablePaths("t", "wh/t")
 PROTOCOL = Path(__file__).parents[3] / "docs" / "protocol.md"
 BATCH = "01889a1b-3f75-7000-8000-00000000000a"
 EXAMPLES = {
+    "chain": "ab" * 16,
+    "sequence": "0000000001",
     "ms": "1700000000000",
     "id": "00ab",
     "partition": "p=a/d=2023-06-07",

@@ -78,11 +78,11 @@ REQUESTS = {
     ("flush", "warm"): (3, 3, 4, 1, 1),
     ("merge", "cold"): (2, 10, 4, 0, 9),
     ("merge", "warm"): (2, 2, 4, 0, 9),
-    ("vacuum", "warm"): (7, 4, 6, 1, 1),
+    ("vacuum", "warm"): (8, 4, 6, 1, 1),
     ("snapshot", "cold"): (1, 9, 0, 0, 0),
     ("snapshot", "warm"): (1, 0, 0, 0, 0),
-    ("status", "cold"): (5, 12, 0, 0, 0),
-    ("status", "warm"): (5, 4, 0, 0, 0),
+    ("status", "cold"): (6, 13, 0, 0, 0),
+    ("status", "warm"): (6, 5, 0, 0, 0),
 }
 
 

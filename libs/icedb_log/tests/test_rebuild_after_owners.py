@@ -3,6 +3,7 @@
 import pytest
 from icedb_log.errors import Unavailable
 from icedb_log.keys import ROLES
+from icedb_log.log.fence_watch import FENCE_LOOK_MS
 from icedb_log.merge.exchange import ExchangeCommit
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_sim.tables.row_files import RowFileChanger, RowFileWriter
@@ -66,8 +67,12 @@ def test_who_takes_the_fence_back_has_committed_and_the_owner_in_between_has_not
 class SlowFailure:
     """What is written is written; then the store goes away."""
 
-    def fail(self):
+    def fail(self, job):
         self.clock.advance(2000)
+        if self.is_watched:
+            self.clock.advance(FENCE_LOOK_MS)
+            job.check_alive()  # writes the fence, behind the data files (F6)
+            self.clock.advance(1)
         raise self.error
 
 
@@ -75,30 +80,32 @@ class FailingWriter(SlowFailure, RowFileWriter):
     def write_batches(self, job):
         self.clock.advance(2000)
         super().write_batches(job)
-        self.fail()
+        self.fail(job)
 
 
 class FailingChanger(SlowFailure, RowFileChanger):
     def merge_groups(self, job):
         self.clock.advance(2000)
         super().merge_groups(job)
-        self.fail()
+        self.fail(job)
 
 
-def failing(kind, table, error):
+def failing(kind, table, error, *, is_watched):
     made = kind(table.store, table.clock, True)
     object.__setattr__(made, "error", error)
+    object.__setattr__(made, "is_watched", is_watched)
     return made
 
 
+@pytest.mark.parametrize("is_watched", [False, True])
 @pytest.mark.parametrize("error", [Unavailable("gone"), Crash()], ids=["Unavailable", "Crash"])
-def test_files_of_a_flush_that_failed_are_not_taken_for_committed(error):
+def test_files_of_a_flush_that_failed_are_not_taken_for_committed(error, is_watched):
     table = SmallTable(has_footers=True)
     table.append(1)
     table.append(2)
     table.stage([{"id": 5, "p": "a"}])
     with pytest.raises(type(error)):
-        table.flush(writer=failing(FailingWriter, table, error))
+        table.flush(writer=failing(FailingWriter, table, error, is_watched=is_watched))
     table.clock.advance(1)
     lose_log(table)
     assert len(table.rebuild(is_dry_run=True, decision="likely").report.choices) == 1, "a person is asked"
@@ -107,14 +114,16 @@ def test_files_of_a_flush_that_failed_are_not_taken_for_committed(error):
     assert table.ids() == [1, 2, 5]
 
 
-def test_a_deletion_that_failed_is_not_taken_for_committed():
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_a_deletion_that_failed_is_not_taken_for_committed(is_watched):
     table = SmallTable(has_footers=True)
     table.append(9, p="b")
     table.append(10, p="b")
     table.merge(full=True)
     table.append(1, 2, 3)
     with pytest.raises(Unavailable):
-        table.delete("id = 2", changer=failing(FailingChanger, table, Unavailable("gone")))
+        changer = failing(FailingChanger, table, Unavailable("gone"), is_watched=is_watched)
+        table.delete("id = 2", changer=changer)
     table.clock.advance(1)
     lose_log(table)
     table.rebuild(decision="likely")

@@ -60,12 +60,16 @@ def test_a_partition_is_parsed_from_its_text(text, name, transform, column, widt
     ],
 )
 def test_a_partition_that_is_not_understood_names_the_forms(text):
-    if text == "d=day":  # a column called day, as identity
-        assert PartitionField.parse(text).column == "day"
-        return
     with pytest.raises(InvalidRequest, match=r"write name=column") as caught:
         PartitionField.parse(text)
     assert len(str(caught.value)) < 500
+
+
+def test_a_column_called_like_a_transform_is_told_from_one_without_its_column():
+    for text in ("day", "year=year", "d=identity(day)"):
+        assert PartitionField.parse(str(PartitionField.parse(text))).column in ("day", "year")
+    with pytest.raises(InvalidRequest, match=r"say of which column, day\(ts\); identity\(day\) is the column"):
+        PartitionField.parse("d=day")
 
 
 def test_sources_of_time_partitions_are_declared():

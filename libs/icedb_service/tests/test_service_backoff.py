@@ -1,4 +1,4 @@
-from icedb_service.runs import Backoff
+from icedb_log.intervals import Backoff
 from icedb_sim.fakes.manual_clock import ManualClock
 
 

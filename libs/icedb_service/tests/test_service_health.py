@@ -22,10 +22,12 @@ class FakeEngine:
 
 @pytest.fixture
 def make(tmp_path):
-    def make(open_engine):
+    def make(open_engine, **options):
         settings = ServiceSettings(store=tmp_path.as_uri())
         metrics = WorkerMetrics("merge", package="icedb-service", tasks=())
-        return WorkerContext(settings, app=Celery("t"), metrics=metrics, open_engine=open_engine, clock=FakeClock())
+        return WorkerContext(
+            settings, app=Celery("t"), metrics=metrics, open_engine=open_engine, clock=FakeClock(), **options
+        )
 
     return make
 
@@ -56,3 +58,16 @@ def test_a_worker_whose_engine_cannot_be_opened_is_not_ready_and_stays(make):
     assert context.metrics.registry.get_sample_value("icedb_merge_engine_failures_total") == 1
     assert "engine_not_opened" in ask(context, with_ready=True)
     assert ask(context, with_ready=False) == "ok"
+
+
+def test_a_worker_whose_engine_opens_late_is_ready_without_it(make, monkeypatch):
+    opened = []
+    for opens_late in (False, True):
+        context = make(lambda: opened.append(FakeEngine()) or opened[-1], opens_late=opens_late)
+        monkeypatch.setattr(context, "_serve_metrics", lambda: None)
+        context.open_here()
+        assert ask(context, with_ready=True) == "ok"
+        assert len(opened) == 1, "at once, and not at once"
+    assert context.engine is opened[1]
+    opened[1].lives = False
+    assert "dead" in ask(context, with_ready=True)

@@ -58,3 +58,11 @@ def test_chatty_libraries_are_held_back(logs):
     logging.getLogger("celery.worker.strategy").info("task received")
     get_logger().debug("not at this level")
     assert logs() == []
+
+
+def test_a_misspelt_setting_is_told_first(monkeypatch, request):
+    monkeypatch.setenv("ICEDB_LOCK_TLL_MS", "1000")
+    monkeypatch.setenv("ICEDB_FLUSH_INTERVAL_MS", "1000")  # another service's
+    (line,) = request.getfixturevalue("logs")()
+    assert (line["event"], line["level"]) == ("setting_unknown", "warning")
+    assert line["problem"] == "ICEDB_LOCK_TLL_MS is no setting; did you mean ICEDB_LOCK_TTL_MS?"

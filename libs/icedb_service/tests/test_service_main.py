@@ -48,7 +48,7 @@ def test_a_server_that_is_away_is_waited_for_with_growing_pauses():
             raise answers.pop()
 
     wait_until_available("redis", check, clock=clock)
-    assert clock.slept_ms == [500, 1000, 2000, 4000, 8000, 15000, 15000, 15000]
+    assert clock.slept_ms == [500, 1000, 2000, 4000, 5000, 5000, 5000, 5000]
 
 
 def test_a_store_that_cannot_be_used_is_not_waited_for():

@@ -2,12 +2,12 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
+from icedb_log.intervals import Intervals
 from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_service.redis_clients import LockBusy, LockLost
-from icedb_service.runs import Intervals
 from icedb_sim.rigs.task_context import MemoryContext
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from icedb_client.cli.app import run
+from icedb.cli.app import run
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from processes import service_env

@@ -1,6 +1,6 @@
 """The demo: a real stack, a million events, and proof that nothing is lost, doubled or left behind.
 
-    python -m icedb_local.demo [--store local|s3] [--input FILE] [--events N] [--batches N] [--json]
+    python -m icedb_local.demo [--store local|s3] [--input FILE] [--events N] [--batches N] [--port P] [--json]
 
 Exits 0 when everything holds, 1 when something does not, 2 for a wrong argument or input, 130 after Ctrl-C.
 """
@@ -10,7 +10,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +23,11 @@ from icedb_local.demo_report import DemoReport, make_steps_table, show_charts, s
 from icedb_local.demo_run import DemoRun
 from icedb_local.event_files import EventFile
 from icedb_local.lake import Lake
+from icedb_local.ports import HeldPorts
 from icedb_local.screen import Screen, StepTime, make_console
 from icedb_local.stack import LocalStack, stop_on_signals
 from icedb_local.stack_layout import STORE_KINDS, StackLayout, StackPorts
+from icedb_local.up import add_port_option, choose_and_tell
 
 EXIT_BROKEN: Final = 1
 EXIT_USAGE: Final = 2
@@ -41,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with stop_on_signals():
             plan = _make_plan(options)
-            report = run_demo(plan, run_dir, screen=screen, clock=clock)
+            choose_ports = partial(choose_and_tell, options.port, screen)
+            report = run_demo(plan, run_dir, choose_ports, screen=screen, clock=clock)
     except (InvalidRequest, NotFound) as error:
         screen.console.print(f"icedb demo: {error}", style="red", markup=False, soft_wrap=True)
         return EXIT_USAGE
@@ -61,12 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if report.is_ok else EXIT_BROKEN
 
 
-def run_demo(plan: DemoPlan, run_dir: Path, *, screen: Screen, clock: Clock) -> DemoReport:
+def run_demo(
+    plan: DemoPlan, run_dir: Path, choose_ports: Callable[[HeldPorts], StackPorts], *, screen: Screen, clock: Clock
+) -> DemoReport:
     """Start a stack, run the plan on it, stop it, and report.
 
     Args:
         plan: What to do.
         run_dir: An empty folder.
+        choose_ports: Where it listens.
         screen: Where to show it.
         clock: For waiting and timing.
 
@@ -77,16 +84,16 @@ def run_demo(plan: DemoPlan, run_dir: Path, *, screen: Screen, clock: Clock) -> 
     store = "local directory" if plan.store == "local" else "S3 over HTTP"
     title = f"IceDB demo: {plan.row_count:,} events in {plan.batch_count:,} batches, store: {store}"
     screen.console.print(title, style="bold")
-    layout = StackLayout(run_dir, plan.store, StackPorts.find_free(), plan.service_env)
+    layout = StackLayout(run_dir, plan.store, StackPorts(), plan.service_env)
     progress = screen.make_progress()
-    stack = LocalStack(layout, on_ready=lambda _: progress.advance(bar))
+    stack = LocalStack(layout, on_ready=lambda _: progress.advance(bar), choose_ports=choose_ports)
     bar = progress.add_task("servers and workers", total=len(stack.program_names), note="")
     try:
         with screen.step("Start the stack"):
             with progress:
                 stack.start()
             screen.say(f"{', '.join(stack.program_names)} answer")
-        with Lake(layout, clock=clock) as lake:
+        with Lake(stack.layout, clock=clock) as lake:
             run = DemoRun(plan, lake, screen, clock=clock)
             run.run()
     except BaseException:
@@ -133,6 +140,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=1_000_000, help="how many to make (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=200, help="in how many batches (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same events (default: %(default)s)")
+    add_port_option(parser)
     parser.add_argument("--json", action="store_true", help="write the result to standard output as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the logs and the warehouse")
     return parser.parse_args(arguments)

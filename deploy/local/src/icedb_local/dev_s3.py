@@ -119,7 +119,7 @@ def make_app(buckets: Sequence[str], *, ignores_conditions: bool = False) -> One
     return OneAtATime(create_backend_app("s3"), ignores_conditions=ignores_conditions)
 
 
-def make_server(app: WSGIApplication, port: int) -> Any:
+def make_server(app: WSGIApplication, port: int, *, host: str = HOST) -> Any:
     """Bind a server to a loopback port (0: any free one); it serves when its ``run()`` is called.
 
     Raises:
@@ -129,7 +129,7 @@ def make_server(app: WSGIApplication, port: int) -> Any:
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     server = create_server(
         app,
-        host=HOST,
+        host=host,
         port=port,
         threads=SERVER_THREADS,
         max_request_body_size=MAX_BODY_BYTES,
@@ -149,10 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     try:
-        server = make_server(app, options.port)
+        server = make_server(app, options.port, host=options.host)
     except OSError as error:
         sys.stderr.write(
-            f"{HOST}:{options.port}: cannot listen: {error.strerror}; "
+            f"{options.host}:{options.port}: cannot listen: {error.strerror}; "
             "end the other server, or choose another --port (0 for any free one)\n"
         )
         return 1
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     port = server.effective_port
     if options.port_file is not None:
         _write_whole(options.port_file, f"{port}\n")
-    sys.stdout.write(f"S3 at http://{HOST}:{port} with buckets {', '.join(options.bucket)}, in memory\n")
+    sys.stdout.write(f"S3 at http://{options.host}:{port} with buckets {', '.join(options.bucket)}, in memory\n")
     sys.stdout.flush()
     server.run()
     return 0
@@ -173,6 +173,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m icedb_local.dev_s3",
         description="An S3 server for development and tests: in memory, on loopback, with atomic conditional writes.",
     )
+    parser.add_argument("--host", default=HOST, help="where to listen; another address only inside a container")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="loopback port; 0 for any free one")
     parser.add_argument("--port-file", type=Path, help="file to write the port to once the server listens")
     parser.add_argument("--bucket", action="append", required=True, help="bucket to create; may be repeated")

@@ -5,10 +5,6 @@ import http.client
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import grpc
-import redis
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from icedb_local.ports import LOOPBACK
 
 ASK_TIMEOUT_S = 2.0
@@ -29,6 +25,8 @@ class Condition:
 
 def answers_ping(redis_url: str) -> bool:
     """Whether a Redis server answers PING."""
+    import redis  # noqa: PLC0415 - it takes half a second to load, and meanwhile the servers start
+
     try:
         with redis.Redis.from_url(redis_url, socket_timeout=ASK_TIMEOUT_S, retry=None) as client:
             return bool(client.ping())
@@ -59,6 +57,9 @@ def _ask(port: int, path: str) -> int:
 
 def is_serving(address: str) -> bool:
     """Whether a gRPC server's health service says SERVING."""
+    import grpc  # noqa: PLC0415 - as above
+    from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415
+
     with grpc.insecure_channel(address) as channel:
         try:
             request = health_pb2.HealthCheckRequest(service="")

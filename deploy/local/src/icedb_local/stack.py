@@ -1,11 +1,13 @@
 """A real local stack: Redis, the services, and the S3 server if asked for, under supervisord.
 
-Owns starting, waiting until every part answers, and stopping. Stopping has one path: the guard's pipe is
-closed, by ``stop``, by the end of this process, or by its death; the guard then takes everything down (see
-:mod:`icedb_local.guard`). Never waits without a deadline.
+Owns starting (servers, then what takes batches and answers, then the workers), waiting until every part answers, and
+stopping. A part answers when its own process listens: somebody else's server on its port is never taken for it.
+Stopping has one path: the guard's pipe is closed, by ``stop``, by the end of this process, or by its death; the guard
+then takes everything down (see :mod:`icedb_local.guard`). Never waits without a deadline.
 """
 
 import contextlib
+import dataclasses
 import functools
 import signal
 import subprocess
@@ -20,30 +22,37 @@ from typing import Any, Final, Self
 import psutil
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_service.celery_app import CHILD_START_LIMIT_S
 from supervisor.xmlrpc import SupervisorTransport
 
-from icedb_local.ports import is_listening
+from icedb_local.ports import HeldPorts, is_listening
 from icedb_local.readiness import Condition, answers_http, answers_ok, answers_ping, is_serving
 from icedb_local.run_processes import find_run_processes, kill_run_processes
-from icedb_local.stack_layout import LARGE, WORKERS, StackLayout
+from icedb_local.stack_layout import DOORS, ENV_FILE, LARGE, WORKERS, StackLayout, StackPorts
 from icedb_local.supervisor_config import log_path, render_config
 
-START_DEADLINE_MS: Final = CHILD_START_LIMIT_S * 1000
+START_DEADLINE_MS: Final = 300_000
 """As long as a worker waits for its own engine: a busy machine takes minutes to start several JVMs."""
+START_TRIES: Final = 3
+"""How often ports may be lost to somebody else between the look and the start."""
 STOP_DEADLINE_S: Final = 75
-POLL_MS: Final = 100
+POLL_MS: Final = 200
 LOG_TAIL_LINES: Final = 15
 MAX_SOCKET_PATH: Final = 90
+MAX_WORDS: Final = 500
 SOCKET_NAME_BYTES: Final = 32
 """Of a socket in a folder of its own."""
 FAILED_STATES: Final = ("FATAL", "EXITED")
+LEFT_STATES: Final = ("BACKOFF", *FAILED_STATES)
 RUNNING_STATE: Final = "RUNNING"
 STOPPED_STATE: Final = "STOPPED"
 DEATH_DEADLINE_MS: Final = 10_000
 DEATH_POLL_MS: Final = 10
 
 ReadyCallback = Callable[[str], None]
+
+
+class PortTaken(Unavailable):
+    """Somebody else listens where a program wants to."""
 
 
 class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
@@ -53,7 +62,9 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
 
     Args:
         layout: Where it lives and what it runs; the run folder is created.
-        on_ready: Called with a program's name as soon as it answers.
+        on_ready: Called with a program's name as soon as it answers; again if the stack has to move to other ports.
+        choose_ports: Where it listens, asked when it starts, and again if a port is lost to somebody else meanwhile; it
+            may hold its choice, until the stack has stopped. Without it, the layout's ports are fixed.
         start_deadline_ms: How long everything may take to answer.
         clock: For waiting.
     """
@@ -63,15 +74,19 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         layout: StackLayout,
         *,
         on_ready: ReadyCallback = lambda _: None,
+        choose_ports: Callable[[HeldPorts], StackPorts] | None = None,
         start_deadline_ms: int = START_DEADLINE_MS,
         clock: Clock | None = None,
     ) -> None:
         self.layout = layout
         self._on_ready = on_ready
+        self._choose_ports = choose_ports
         self._start_deadline_ms = start_deadline_ms
         self._clock = clock or SystemClock()
         self._guard: subprocess.Popen[bytes] | None = None
         self._socket_dir: Path | None = None
+        self._held = HeldPorts()
+        self._suspects: dict[str, int | None] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -95,16 +110,30 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         """Start everything and wait until all of it answers.
 
         Raises:
-            InvalidRequest: A port is taken, or another stack lives in the same run folder.
-            Unavailable: Something did not answer in time; the message ends with its last log lines.
+            InvalidRequest: Another stack lives in the same run folder.
+            Unavailable: Something did not answer in time; the message has its last words, and names its log.
         """
-        self._check_free()
+        self._check_folder()
+        for tries_left in reversed(range(START_TRIES)):
+            if self._choose_ports is not None:
+                self.layout = dataclasses.replace(self.layout, ports=self._choose_ports(self._held))
+            try:
+                self._start()
+            except PortTaken:
+                if not tries_left or self._choose_ports is None:
+                    raise
+                self.stop()
+            else:
+                return
+
+    def _start(self) -> None:
         run_dir = self.layout.run_dir
         for name in ("logs", "redis", "scratch", "warehouse"):
             (run_dir / name).mkdir(parents=True, exist_ok=True)
         programs = self.layout.programs()
         config = run_dir / "supervisord.conf"
         config.write_text(render_config(programs, run_dir=run_dir, socket_path=self._socket_path()))
+        (run_dir / ENV_FILE).write_text("\n".join([*self.layout.export_lines(), ""]))
         with log_path(run_dir, "guard").open("wb") as guard_log:
             self._guard = subprocess.Popen(
                 [sys.executable, "-m", "icedb_local.guard", str(run_dir), str(config)],
@@ -117,9 +146,13 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             )
         deadline_ms = self._clock.monotonic_ms() + self._start_deadline_ms
         self._wait_for(self._server_conditions(), deadline_ms)
-        for group in dict.fromkeys(program.group for program in programs if not program.starts_at_once):
-            self._rpc("startProcessGroup", group, False)
-        self._wait_for(self._service_conditions(), deadline_ms)
+        later = [program for program in programs if not program.starts_at_once]
+        for is_door in (True, False):  # the workers would take the processor from what people wait for
+            names = [program.name for program in later if (program.name in DOORS) is is_door]
+            for program in later:
+                if program.name in names:
+                    self._rpc("startProcess", program.process_name, False)
+            self._wait_for([each for each in self._service_conditions() if each.program in names], deadline_ms)
 
     def stop(self) -> None:
         """Stop everything, in order, and leave no process. Idempotent; Ctrl-C waits until it is done."""
@@ -134,12 +167,14 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
                     guard.kill()
                     guard.wait()
                 kill_run_processes(self.layout.run_dir)
+                (self.layout.run_dir / ENV_FILE).unlink(missing_ok=True)
             if self._socket_dir is not None:
                 with contextlib.suppress(OSError):
                     for path in self._socket_dir.iterdir():
                         path.unlink()
                     self._socket_dir.rmdir()
                 self._socket_dir = None
+            self._held.release()
 
     def is_alive(self) -> bool:
         """Whether the guard, and so supervisord, still runs."""
@@ -155,7 +190,7 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             if info["name"] == program_name and info["pid"]:
                 with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
                     return psutil.Process(info["pid"])
-        raise Unavailable(f"{program_name} does not run now:\n{self.read_log_tail(program_name)}")
+        raise Unavailable(f"{program_name} does not run now{self._last_words(program_name)}")
 
     def kill_and_hold_down(self, program_name: str) -> None:
         """Kill a program (SIGKILL) and keep it from being started again, until :meth:`start_again`.
@@ -177,7 +212,7 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
         deadline_ms = self._clock.monotonic_ms() + DEATH_DEADLINE_MS
-        while program_name not in self._names_in_state(STOPPED_STATE):
+        while self._states().get(program_name) != STOPPED_STATE:
             if self._clock.monotonic_ms() > deadline_ms:
                 raise Unavailable(f"supervisord does not notice that {program_name} was killed")
             self._clock.sleep_ms(DEATH_POLL_MS)
@@ -200,21 +235,15 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             return f"(no log at {path})"
         return "\n".join(lines[-line_count:]) or f"({path} is empty)"
 
-    def _check_free(self) -> None:
+    def _check_folder(self) -> None:
         run_dir = self.layout.run_dir
         if " ;" in str(run_dir) or '"' in str(run_dir):
             raise InvalidRequest(f"run folder {run_dir}: choose one without quotes and semicolons")
-        others = find_run_processes(run_dir)
-        if others:
-            raise InvalidRequest(f"a stack lives in {run_dir} already: press Ctrl-C where `make up` runs, and wait")
-        used_ports = {"redis": self.layout.ports.redis, "snapshot": self.layout.ports.snapshot}
-        used_ports |= {"s3": self.layout.ports.s3} if self.layout.store == "s3" else {}
-        if self.layout.has_frontend:
-            ports = self.layout.ports
-            used_ports |= {"HTTP": ports.http, "gRPC of ingest": ports.grpc, "tables over S3": ports.gateway}
-        for name, port in used_ports.items():
-            if is_listening(port):
-                raise InvalidRequest(f"port {port} for {name} is taken: stop what listens there")
+        if find_run_processes(run_dir):
+            raise InvalidRequest(
+                f"a stack lives in {run_dir} already: use it (source {run_dir / ENV_FILE}), stop it (Ctrl-C where it "
+                "runs), or start another one beside it in a folder of its own (make up DATA=FOLDER)"
+            )
 
     def _socket_path(self) -> Path:
         path = self.layout.run_dir / "supervisor.sock"
@@ -245,7 +274,9 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             conditions.append(Condition("frontend", lambda: answers_ok(layout.ports.http, "/readyz")))
             conditions.append(Condition("gateway", lambda: answers_ok(layout.ports.gateway, "/readyz")))
             conditions.append(Condition("enqueue", lambda: answers_ok(layout.ports.enqueue_metrics, "/readyz")))
-        conditions.append(Condition("beat", lambda: "beat" in self._names_in_state(RUNNING_STATE)))
+        if layout.has_console:
+            conditions.append(Condition("console", lambda: answers_ok(layout.ports.console, "/readyz")))
+        conditions.append(Condition("beat", lambda: self._states().get("beat") == RUNNING_STATE))
         names = self.program_names
         return [condition for condition in conditions if condition.program in names]
 
@@ -253,34 +284,71 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         waiting = list(conditions)
         while waiting:
             for condition in tuple(waiting):
-                if condition.is_met():
+                if condition.is_met() and self._listens(condition.program):
                     waiting.remove(condition)
                     self._on_ready(condition.program)
             if waiting:
                 self._check_progress(waiting, deadline_ms)
                 self._clock.sleep_ms(POLL_MS)
 
+    def _listens(self, program_name: str) -> bool:
+        """Whether whoever listens on a program's ports is that program."""
+        found = self._listening_ports(program_name)
+        return found is not None and found >= set(self.layout.ports.of(program_name).values())
+
+    def _listening_ports(self, program_name: str) -> set[int] | None:
+        """Return the ports on which a program's processes listen; ``None`` if one ended while it was looked at."""
+        try:
+            main = self.find_process(program_name)
+        except Unavailable:
+            return set()
+        try:
+            tree = [main, *main.children(recursive=True)]
+            return {one.laddr.port for process in tree for one in process.net_connections("tcp") if not one.raddr}
+        except psutil.Error:
+            return None
+
+    def _find_lost_port(self, program_name: str, state: str | None) -> int | None:
+        """Return a port of a program on which somebody else listens, whether the program has given up or still runs."""
+        if state not in (RUNNING_STATE, *LEFT_STATES):
+            return None
+        for port in self.layout.ports.of(program_name).values():
+            if is_listening(port):
+                # After the look at the port: the program may have begun to listen in between.
+                found = self._listening_ports(program_name)
+                if found is not None and port not in found:
+                    return port
+        return None
+
     def _check_progress(self, waiting: list[Condition], deadline_ms: int) -> None:
         names = [condition.program for condition in waiting]
         if not self.is_alive():
             raise Unavailable(
-                f"the supervisor of the stack ended while {', '.join(names)} started:\n"
-                f"{self.read_log_tail('guard')}\n{self.read_log_tail('supervisord')}"
+                f"the supervisor of the stack ended while {', '.join(names)} started{self._last_words('supervisord')}"
             )
-        given_up = [name for name in self._names_in_state(*FAILED_STATES) if name in names]
-        if given_up:
-            raise Unavailable(f"{given_up[0]} does not start; its log ends:\n{self.read_log_tail(given_up[0])}")
+        states = self._states()
+        for name in names:
+            state = states.get(name)
+            lost = self._find_lost_port(name, state)
+            # One that runs is asked twice: its processes may have changed between the look at the port and at them.
+            if lost is not None and (state != RUNNING_STATE or self._suspects.get(name) == lost):
+                raise PortTaken(f"{name} lost port {lost} to somebody else{self._last_words(name)}")
+            self._suspects[name] = lost
+            if state in FAILED_STATES:
+                raise Unavailable(f"{name} does not start{self._last_words(name)}")
         if self._clock.monotonic_ms() > deadline_ms:
-            raise Unavailable(
-                f"{', '.join(names)} did not answer within {self._start_deadline_ms // 1000} s; "
-                f"the log of {names[0]} ends:\n{self.read_log_tail(names[0])}"
-            )
+            waited = f"within {self._start_deadline_ms // 1000} s"
+            raise Unavailable(f"{', '.join(names)} did not answer {waited}{self._last_words(names[0])}")
 
-    def _names_in_state(self, *states: str) -> list[str]:
+    def _last_words(self, program_name: str) -> str:
+        last = self.read_log_tail(program_name, line_count=1).strip()
+        return f": {last[:MAX_WORDS]}; log: {log_path(self.layout.run_dir, program_name)}"
+
+    def _states(self) -> dict[str, str]:
         try:
-            return [info["name"] for info in self._rpc("getAllProcessInfo") if info["statename"] in states]
+            return {info["name"]: info["statename"] for info in self._rpc("getAllProcessInfo")}
         except Unavailable:
-            return []  # supervisord has not opened its socket yet
+            return {}  # supervisord has not opened its socket yet
 
     def _rpc(self, method: str, *arguments: object) -> Any:
         transport = SupervisorTransport(None, None, f"unix://{self._socket_path()}")

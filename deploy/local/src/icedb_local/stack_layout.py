@@ -6,6 +6,7 @@ snapshot server; when all of them have ended, the servers stop that they depend 
 
 import dataclasses
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from icedb_log.errors import NotFound
+from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.store.stores import S3Options, StoreSettings
 
-from icedb_local.ports import LOOPBACK, find_free_ports
+from icedb_local.ports import LOOPBACK, HeldPorts, find_free_ports
 from icedb_local.run_processes import RUN_DIR_VARIABLE
 from icedb_local.supervisor_config import Program
 
@@ -39,34 +40,75 @@ LARGE: Final = "ingest-large"
 FRONTENDS: Final = {"frontend": "icedb_ingest.frontend", "enqueue": "icedb_ingest.frontend.celery_worker"}
 """Each program of ingest's front end, and its module."""
 GATEWAY: Final = "gateway"
+CONSOLE: Final = "console"
+DOORS: Final = ("snapshot", *FRONTENDS, GATEWAY, CONSOLE)
+"""What takes batches and answers; each is there seconds before the workers are."""
+ENV_FILE: Final = "env"
+"""In the run folder while a stack runs, for a shell to source."""
+MIN_PORT: Final = 1024
+MAX_PORT: Final = 65535
 
 
 @dataclass(frozen=True, slots=True)
 class StackPorts:
-    """The loopback ports of a stack: servers first, then ``/metrics`` and ``/healthz`` of each service."""
+    """The loopback ports of a stack, the usual ones; a service's ``_metrics`` are ``/metrics`` and ``/healthz``."""
 
+    http: int = 8088
+    grpc: int = 50052
+    snapshot: int = 50051
+    gateway: int = 9010
+    gateway_iceberg: int = 9011
     redis: int = 6379
     s3: int = 9000
-    snapshot: int = 50051
     snapshot_metrics: int = 9101
     ingest_metrics: int = 9102
     merger_metrics: int = 9103
     janitor_metrics: int = 9104
-    http: int = 8088
-    grpc: int = 50052
     frontend_metrics: int = 9105
     enqueue_metrics: int = 9106
-    gateway: int = 9010
     gateway_metrics: int = 9107
     ingest_large_metrics: int = 9108
+    console: int = 8090
+    console_metrics: int = 9109
 
     @classmethod
     def find_free(cls) -> Self:
         """Return ports that nobody uses now."""
         return cls(*find_free_ports(len(dataclasses.fields(cls))))
 
+    @classmethod
+    def choose(cls, held: HeldPorts, base: int | None = None) -> Self:
+        """Hold and return the ports from ``base`` on; without it the usual ones, others where those are taken.
+
+        Raises:
+            InvalidRequest: One of those from ``base`` on is taken, or there is no such port.
+            Unavailable: There are no others.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        if base is None:
+            usual = dataclasses.asdict(cls())
+            return cls(**{name: port if held.take(port) else held.take_other() for name, port in usual.items()})
+        last = MAX_PORT - len(names) + 1
+        if not MIN_PORT <= base <= last:
+            raise InvalidRequest(
+                f"port {base}: choose one from {MIN_PORT} to {last}, a stack takes {len(names)} from it on"
+            )
+        for name, port in zip(names, range(base, base + len(names)), strict=True):
+            if not held.take(port):
+                raise InvalidRequest(
+                    f"port {port} ({name}) is taken: a stack takes the {len(names)} from {base} on; choose others"
+                )
+        return cls(*range(base, base + len(names)))
+
+    def of(self, program: str) -> dict[str, int]:
+        """Return the ports on which a program of the stack listens, by name."""
+        name = program.replace("-", "_")
+        others = {"frontend": ("http", "grpc"), GATEWAY: ("gateway_iceberg",)}
+        names = {name, f"{name}_metrics", *others.get(program, ())}
+        return {name: port for name, port in dataclasses.asdict(self).items() if name in names}
+
     def metrics_of(self, service: str) -> int:
-        """Return the metrics port of ``snapshot``, ``gateway``, of a worker or of a part of the front end."""
+        """Return the metrics port of a worker, a part of the front end, of ``snapshot``, ``gateway``, ``console``."""
         return int(getattr(self, f"{service.replace('-', '_')}_metrics"))
 
 
@@ -81,6 +123,8 @@ class StackLayout:
         overrides: ``ICEDB_…`` variables on top of the defaults.
         has_frontend: Whether batches are also taken over HTTP, gRPC and Celery, tables shown over S3, and large batches
             committed by a worker of their own.
+        has_console: Whether there are web pages for people.
+        late: Workers whose Spark starts with their first job.
     """
 
     run_dir: Path
@@ -88,6 +132,8 @@ class StackLayout:
     ports: StackPorts
     overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     has_frontend: bool = False
+    has_console: bool = False
+    late: frozenset[str] = frozenset()
 
     @property
     def store_settings(self) -> StoreSettings:
@@ -127,6 +173,16 @@ class StackLayout:
         """Where tables are shown as a bucket."""
         return f"http://{LOOPBACK}:{self.ports.gateway}"
 
+    @property
+    def iceberg_url(self) -> str:
+        """Where engines find tables as an Iceberg REST catalog."""
+        return f"http://{LOOPBACK}:{self.ports.gateway_iceberg}"
+
+    @property
+    def console_url(self) -> str:
+        """Where people look at tables."""
+        return f"http://{LOOPBACK}:{self.ports.console}"
+
     def client_env(self) -> dict[str, str]:
         """Return the variables with which the client and the ``icedb`` command find this stack."""
         settings = self.store_settings
@@ -144,6 +200,17 @@ class StackLayout:
             }
         return env
 
+    def export_lines(self) -> tuple[str, ...]:
+        """Return what a shell executes to have the ``icedb`` command, and the command this stack."""
+        bin_dir = shlex.quote(str(Path(sys.executable).parent))
+        env = self.client_env()
+        if self.has_frontend:
+            env["PYICEBERG_CATALOG__ICEDB__URI"] = self.iceberg_url  # load_catalog("icedb") of PyIceberg
+        return (
+            f'export PATH={bin_dir}:"$PATH"',
+            *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
+        )
+
     def service_env(self) -> dict[str, str]:
         """Return the whole environment of every service: nothing of the user's own ``ICEDB_…`` and ``AWS_…``."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "AWS_"))}
@@ -155,8 +222,10 @@ class StackLayout:
             "SPARK_LOCAL_IP": LOOPBACK,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONUNBUFFERED": "1",
-            # Sessions of minutes: the optimising compiler would take more time than it gives back (half, measured).
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # Sessions of minutes: the optimising compiler would take more time than it gives back (half, measured). No
+            # rows are in the heap, so a small one will do: 280 MiB for a JVM, and not 380.
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+            "-Xms24m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20",
             "ICEDB_SHUTDOWN_GRACE_MS": str((WORKER_STOP_WAIT_S - 4) * 1000),
         }
         return inherited | own | self.client_env() | dict(self.overrides)
@@ -176,6 +245,7 @@ class StackLayout:
             *workers,
             *self._frontends(),
             *self._gateways(),
+            *self._consoles(),
             self._python("beat", priority=500, command=("-m", "icedb_service.beat")),
         )
 
@@ -193,7 +263,20 @@ class StackLayout:
         program = self._python(GATEWAY, priority=450, command=("-m", "icedb_gateway"))
         own = {
             "ICEDB_GATEWAY_PORT": str(self.ports.gateway),
+            "ICEDB_GATEWAY_ICEBERG_PORT": str(self.ports.gateway_iceberg),
+            # Engines read a directory by themselves; of a bucket they have no keys.
+            "ICEDB_GATEWAY_ICEBERG_CREDENTIALS": "vended" if self.store == "s3" else "none",
             "ICEDB_GATEWAY_SHUTDOWN_MS": str((SERVER_STOP_WAIT_S - 4) * 1000),
+        }
+        return (dataclasses.replace(program, env={**program.env, **own}),)
+
+    def _consoles(self) -> tuple[Program, ...]:
+        if not self.has_console:
+            return ()
+        program = self._python(CONSOLE, priority=450, command=("-m", "icedb_console"))
+        own = {
+            "ICEDB_CONSOLE_PORT": str(self.ports.console),
+            "ICEDB_CONSOLE_SHUTDOWN_MS": str((SERVER_STOP_WAIT_S - 4) * 1000),
         }
         return (dataclasses.replace(program, env={**program.env, **own}),)
 
@@ -209,14 +292,15 @@ class StackLayout:
 
     def _python(self, name: str, *, priority: int, command: tuple[str, ...]) -> Program:
         is_server = name == "s3"
-        has_metrics = name in ("snapshot", GATEWAY) or name in (*WORKERS, LARGE) or name in FRONTENDS
+        has_metrics = name in ("snapshot", GATEWAY, CONSOLE) or name in (*WORKERS, LARGE) or name in FRONTENDS
         return Program(
             name=name,
             group=SERVERS if is_server else SERVICES,
             priority=priority,
             command=(sys.executable, *command),
             directory=self.run_dir,
-            env={"ICEDB_METRICS_PORT": str(self.ports.metrics_of(name))} if has_metrics else {},
+            env=({"ICEDB_METRICS_PORT": str(self.ports.metrics_of(name))} if has_metrics else {})
+            | ({"ICEDB_SPARK_STARTS_LATE": "true"} if name in self.late else {}),
             stop_wait_s=WORKER_STOP_WAIT_S if name in (*WORKERS, LARGE) else SERVER_STOP_WAIT_S,
             starts_at_once=is_server,
         )

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from icedb_client.async_client import AsyncClient, AsyncSnapshot
     from icedb_client.client import Client, QueryResult
     from icedb_client.delivery import CommitReport, EnqueuedBatch, Undelivered, Wait
+    from icedb_client.describe import ColumnDescription, TableDescription
     from icedb_client.producer import BufferFull, Producer, ProducerCounters, ProducerOptions, UnsentBatch, UnsentRows
     from icedb_client.requests import Changes, LeaseInfo, SnapshotEvent, TableInfo
     from icedb_client.settings import ClientSettings
@@ -19,6 +20,7 @@ __all__ = [
     "Changes",
     "Client",
     "ClientSettings",
+    "ColumnDescription",
     "CommitReport",
     "DataFile",
     "EnqueuedBatch",
@@ -29,6 +31,7 @@ __all__ = [
     "QueryResult",
     "Snapshot",
     "SnapshotEvent",
+    "TableDescription",
     "TableInfo",
     "Undelivered",
     "UnsentBatch",
@@ -43,6 +46,7 @@ _HOMES: Final = {
     "Changes": "requests",
     "Client": "client",
     "ClientSettings": "settings",
+    "ColumnDescription": "describe",
     "CommitReport": "delivery",
     "DataFile": "snapshots",
     "EnqueuedBatch": "delivery",
@@ -53,6 +57,7 @@ _HOMES: Final = {
     "QueryResult": "client",
     "Snapshot": "snapshots",
     "SnapshotEvent": "requests",
+    "TableDescription": "describe",
     "TableInfo": "requests",
     "Undelivered": "delivery",
     "UnsentBatch": "producer",

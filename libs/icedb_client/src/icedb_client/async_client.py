@@ -11,9 +11,9 @@ from functools import partial, update_wrapper
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, cast
 
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import InvalidRequest, NotFound
 
-from icedb_client.client import Client, check_names
+from icedb_client.client import Client, check_names, naming_tables
 from icedb_client.requests import Answerer, SnapshotEvent
 from icedb_client.snapshots import Snapshot
 
@@ -148,6 +148,8 @@ class AsyncSnapshot:
     to_batches = iterating_in_thread(Snapshot.to_batches)
     to_pandas = in_thread(Snapshot.to_pandas)
     to_polars = in_thread(Snapshot.to_polars)
+    describe = in_thread(Snapshot.describe)
+    head = in_thread(Snapshot.head)
     duckdb = in_thread(Snapshot.duckdb)
     sql = in_thread(Snapshot.sql)
     held = entering_in_thread(Snapshot.held, lambda nothing: nothing)
@@ -161,11 +163,20 @@ def _asking(
     async def call(self: "AsyncClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
         asking: Any = _Asking(self._answerer())
         answer: Any = method(asking, *args, **kwargs)
-        found: _Answer = await answer
+        try:
+            found: _Answer = await answer
+        except NotFound as error:
+            await asyncio.to_thread(_raise_named, self.wrapped, error)
+            raise
         return found
 
     update_wrapper(call, method)
     return call
+
+
+def _raise_named(client: Client, error: NotFound) -> None:
+    with naming_tables(client):
+        raise error
 
 
 def _asking_for_snapshot(

@@ -4,6 +4,7 @@ Owns no rule of its own: it joins staging (I1), wake-ups (I4), snapshots and Duc
 when ``enqueue`` returns, whether or not Redis or any worker is there.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from icedb_log.clock import Clock, SystemClock, new_batch_id
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import IceDBError, InvalidRequest, NotFound
 from icedb_log.formats import DataFormat
 from icedb_log.names import INGEST_FLUSH
+from icedb_log.table.drop_mark import describe_missing
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from icedb_client.wakeups import WakeupSender
 
 DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
+_UNKNOWN_TABLE: Final = re.compile(r"\btable '(?P<table>[a-z][a-z0-9_]{0,62})' does not exist; see ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +162,22 @@ class Client:
                 self._gate = StagingGate(self.warehouse, clock=self.clock, wake=self._wake)
             return self._gate
 
+    def _describe_unknown(self, table: str, *, otherwise: str) -> str:
+        is_served = self.settings.store is None and self._warehouse is None
+        try:
+            known = self.tables() if is_served else self.warehouse.list_tables()
+        except IceDBError:
+            return otherwise
+        return describe_missing(table, known, empty="" if known or is_served else str(self.settings.store))
+
+    def _require_table(self, table: str) -> None:
+        with naming_tables(self):
+            self.gate.config(table)
+
     def table_config(self, table: str) -> TableConfig:
         """Read a table's configuration. Raises InvalidRequest, NotFound, Unavailable."""
-        return read_table_config(self.warehouse.table(table))
+        with naming_tables(self):
+            return read_table_config(self.warehouse.table(table))
 
     def enqueue(
         self,
@@ -192,7 +208,8 @@ class Client:
             Overloaded: The table takes no batches now; call again after its ``retry_after_ms``.
             Unavailable: The store did not confirm; call again with the same ``batch_id``.
         """
-        self.gate.check(table)
+        with naming_tables(self):
+            self.gate.check(table)
         return self.gate.stage(table, to_body(rows, data_format), batch_id or new_batch_id(self.gate.clock))
 
     def enqueue_file(
@@ -235,7 +252,7 @@ class Client:
             Overloaded: The table had no room for a batch in time; it was not sent.
             Undelivered: The store did not confirm a batch in time; it may be there all the same.
         """
-        self.gate.config(table)
+        self._require_table(table)
         bodies = split_file(
             source, batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=first_row, data_format=data_format
         )
@@ -271,7 +288,7 @@ class Client:
             Overloaded: The table had no room for a batch in time; it was not sent.
             Undelivered: The store did not confirm a batch in time; it may be there all the same.
         """
-        self.gate.config(table)
+        self._require_table(table)
         schema, batches = open_arrow(data)
         bodies = split_arrow(
             schema, ((batch, 0) for batch in batches), batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=1
@@ -303,7 +320,7 @@ class Client:
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
-        self.gate.config(table)
+        self._require_table(table)
         chosen = options if options is not None else ProducerOptions.of(bounds)
         return Producer(self.gate, table, options=chosen, on_accepted=on_accepted, on_failed=on_failed)
 
@@ -316,7 +333,7 @@ class Client:
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
-        self.gate.config(table)
+        self._require_table(table)
         return wait_committed(self.warehouse.table(table), batch_ids, clock=self.clock, timeout_ms=timeout_ms)
 
     def snapshot(
@@ -373,7 +390,8 @@ class Client:
             bounds=bounds,
             since=since,
         )
-        return self.answerer.snapshot(request)
+        with naming_tables(self):
+            return self.answerer.snapshot(request)
 
     def tables(self, *, glob: str | None = None) -> tuple[str, ...]:
         """Return the names of the tables that this client may read, ascending.
@@ -398,7 +416,8 @@ class Client:
             HaltError: The table's log is damaged.
             Unavailable: The service or the store did not answer.
         """
-        return self.answerer.table(table, max_staleness_ms)
+        with naming_tables(self):
+            return self.answerer.table(table, max_staleness_ms)
 
     def changes(
         self, table: str, *, from_: Time, to: Time | None = None, max_staleness_ms: int | None = None
@@ -419,7 +438,8 @@ class Client:
         """
         to_time = None if to is None else to_ms(to, what="to")
         from_ms = to_ms(from_, what="from_")
-        return self.answerer.changes(table, from_ms=from_ms, to_ms=to_time, max_staleness_ms=max_staleness_ms)
+        with naming_tables(self):
+            return self.answerer.changes(table, from_ms=from_ms, to_ms=to_time, max_staleness_ms=max_staleness_ms)
 
     def watch(self, tables: Sequence[str] = ()) -> Iterator[SnapshotEvent]:
         """Yield an event for each table at once, then one after each change of a table; goes on until it is closed.
@@ -479,7 +499,8 @@ class Client:
             max_staleness_ms=0,
             presign_ms=presign_ms,
         )
-        lease = take_lease(answerer, table, at_ms=request.as_of_ms, ttl_ms=lease_ms, clock=self.clock)
+        with naming_tables(self):
+            lease = take_lease(answerer, table, at_ms=request.as_of_ms, ttl_ms=lease_ms, clock=self.clock)
         try:
             # What was live at the lease's time or since is held: read after the lease, the newest state is.
             yield replace(answerer.snapshot(request), hold=lease)
@@ -514,12 +535,13 @@ class Client:
         from icedb_client.duck import find_snapshots, run  # noqa: PLC0415 - DuckDB is loaded by those who query
 
         answerer = self.answerer
-        snapshots = find_snapshots(
-            sql,
-            lambda table: answerer.snapshot(
-                make_request(table, as_of=as_of, pin=pin, max_staleness_ms=max_staleness_ms)
-            ),
-        )
+        with naming_tables(self):
+            snapshots = find_snapshots(
+                sql,
+                lambda table: answerer.snapshot(
+                    make_request(table, as_of=as_of, pin=pin, max_staleness_ms=max_staleness_ms)
+                ),
+            )
         rows = run(sql, snapshots)
         return QueryResult(rows, snapshots, rows.connection)
 
@@ -546,6 +568,18 @@ class Client:
 
     def _wake(self, table: str) -> bool:
         return self.workers.wake(INGEST_FLUSH, table)
+
+
+@contextmanager
+def naming_tables(client: Client) -> Iterator[None]:
+    """Say of an unknown table which names are close, or that there is no table at all."""
+    try:
+        yield
+    except NotFound as error:
+        named = _UNKNOWN_TABLE.search(str(error))
+        if named is not None:
+            error.args = (client._describe_unknown(named["table"], otherwise=str(error)),)  # noqa: SLF001 - of this module
+        raise
 
 
 def check_names(tables: Sequence[str]) -> Sequence[str]:

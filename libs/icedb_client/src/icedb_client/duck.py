@@ -51,11 +51,13 @@ MAX_TABLES: Final = 100
 """Tables of one query."""
 _READING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _UNKNOWN_TABLE: Final = re.compile(r"Catalog Error: Table with name (?P<name>.+?) does not exist!", re.DOTALL)
+_MEANT: Final = ("Candidate bindings:", "Did you mean")
 
 
 def first_line(error: BaseException) -> str:
-    """Return what DuckDB says, without the drawing of where."""
-    return str(error).strip().partition("\n")[0]
+    """Return what DuckDB says, without the drawing of where, and the names that it thinks are meant."""
+    first, *more = str(error).strip().splitlines() or [""]
+    return " ".join([first, *(line.strip() for line in more if line.startswith(_MEANT))])
 
 
 def why_it_failed(error: BaseException) -> str:
@@ -66,9 +68,13 @@ def why_it_failed(error: BaseException) -> str:
     return f"{line}: a data file may be damaged; `icedb fsck TABLE --pages` reads all bytes and names it"
 
 
-def open_duckdb() -> duckdb.DuckDBPyConnection:
-    """Return a connection in memory that downloads nothing and does not look at Python's variables."""
-    con = duckdb.connect(config=dict(OFFLINE))
+def open_duckdb(bounds: Mapping[str, str] | None = None) -> duckdb.DuckDBPyConnection:
+    """Return a connection in memory that downloads nothing and does not look at Python's variables.
+
+    Args:
+        bounds: Further settings of DuckDB: of its memory, its threads.
+    """
+    con = duckdb.connect(config={**OFFLINE, **(bounds or {})})
     con.execute("SET TimeZone = 'UTC'")
     return con
 
@@ -174,25 +180,27 @@ class Rows:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._relation, name)
-        return self._guarded(found) if callable(found) else found
+        return self.guarded(found) if callable(found) else found
 
     def __len__(self) -> int:
-        return int(self._guarded(self._relation.__len__)())
+        return int(self.guarded(self._relation.__len__)())
 
     def __str__(self) -> str:
-        return str(self._guarded(self._relation.__str__)())
+        return str(self.guarded(self._relation.__str__)())
 
     def __repr__(self) -> str:
         return str(self)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        return self._guarded(self._relation.__arrow_c_stream__)(requested_schema)
+        return self.guarded(self._relation.__arrow_c_stream__)(requested_schema)
 
-    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that takes rows with what it raises made ours, and with the leases checked."""
+
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
             self._check()
-            with _explained_query():
+            with _explained_query(), interruptible(self.connection):
                 answer = method(*args, **kwargs)
             self._check()
             return answer
@@ -206,7 +214,7 @@ class Rows:
 
 def create_view(con: duckdb.DuckDBPyConnection, snapshot: Snapshot, *, view: str) -> str:
     """Make a snapshot a view; see :meth:`icedb_client.snapshots.Snapshot.duckdb`."""
-    _prepare(con, snapshot)
+    prepare(con, snapshot)
     with explained(snapshot):
         con.execute(f"CREATE OR REPLACE TEMP VIEW {quote_name(view)} AS {select_from(snapshot)}")
     return view
@@ -227,7 +235,7 @@ def select_rows(
         Unavailable: A data file could not be read, or the httpfs extension is missing.
     """
     names = tuple(snapshot.schema) if columns is None else find_columns(snapshot, columns)
-    _prepare(con, snapshot)
+    prepare(con, snapshot)
     lock(con, snapshot.files.uris)
     with explained(snapshot):
         return con.sql(select_from(snapshot, columns=names))
@@ -257,7 +265,7 @@ def select_empty(snapshot: Snapshot) -> str:
     """Return a query without rows that has every column of the table and of its partitions, with its type."""
     if not snapshot.schema:
         return "SELECT NULL AS nothing WHERE false"
-    types = {**_checked_types(snapshot), **dict.fromkeys(partition_columns(snapshot), "VARCHAR")}
+    types = {**checked_types(snapshot), **dict.fromkeys(partition_columns(snapshot), "VARCHAR")}
     columns = (f"CAST(NULL AS {sql_type}) AS {quote_name(name)}" for name, sql_type in types.items())
     return f"SELECT {', '.join(columns)} WHERE false"
 
@@ -290,7 +298,7 @@ def _read_parquet(snapshot: Snapshot) -> str:
     """Return the call that reads the files; no footer is opened before rows are wanted, as all types are given."""
     columns = ", ".join(
         f"{quote_text(name)}: {{name: {quote_text(name)}, type: {quote_text(sql_type)}, default_value: NULL}}"
-        for name, sql_type in _checked_types(snapshot).items()
+        for name, sql_type in checked_types(snapshot).items()
     )
     uris = ", ".join(map(quote_text, snapshot.files.uris))
     options = f"hive_partitioning = false, filename = {quote_text(_file_name_column(snapshot))}"
@@ -330,7 +338,8 @@ def _file_name_column(snapshot: Snapshot) -> str:
     return _OTHER_FILE_NAME if _FILE_NAME in {name.lower() for name in snapshot.schema} else _FILE_NAME
 
 
-def _checked_types(snapshot: Snapshot) -> Mapping[str, str]:
+def checked_types(snapshot: Snapshot) -> Mapping[str, str]:
+    """Return the columns with their types, which may stand in SQL as they are. Raises UnsupportedFormat."""
     for name, sql_type in snapshot.schema.items():
         if not _SQL_TYPE.fullmatch(sql_type):
             raise UnsupportedFormat(
@@ -375,6 +384,18 @@ def explained(snapshot: Snapshot) -> Iterator[None]:
 
 
 @contextmanager
+def interruptible(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Let Ctrl-C end the work of a connection: DuckDB gives it another name, and threads of its go on."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        con.interrupt()
+        raise KeyboardInterrupt from error
+
+
+@contextmanager
 def _explained_query() -> Iterator[None]:
     """Turn what DuckDB says about a query into our errors."""
     try:
@@ -385,7 +406,8 @@ def _explained_query() -> Iterator[None]:
         raise InvalidRequest(f"the query failed: {why_it_failed(error)}") from error
 
 
-def _prepare(con: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
+def prepare(con: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
+    """Let a connection reach the files of a snapshot. Raises Unavailable: httpfs cannot be loaded."""
     if len(snapshot.files) and snapshot.files[0].presigned_url is not None:
         load_httpfs(con)
     elif snapshot.s3 is not None:
@@ -536,7 +558,7 @@ def _first_unknown_table(con: duckdb.DuckDBPyConnection, sql: str, *, tables: Ma
                 raise InvalidRequest(
                     f"table {empty!r} has no columns at this time{f' but {declared}' if declared else ''}: nothing was "
                     f"committed to it yet. Events that wait show in `icedb status {empty}`, and those that could not "
-                    f"be committed in `icedb quarantine list {empty}`. DuckDB says: {first_line(error)}"
+                    f"be committed in `icedb quarantine list {empty}`. DuckDB says: {str(error).partition(chr(10))[0]}"
                 ) from error
             raise InvalidRequest(f"the query is refused: {first_line(error)}") from error
         return match["name"].lower()  # as DuckDB, which does not tell cases apart
@@ -557,15 +579,20 @@ def query_one(snapshot: Snapshot, sql: str) -> Rows:
     return run(sql, find_snapshots(sql, read))
 
 
-def run(sql: str, snapshots: Mapping[str, Snapshot]) -> Rows:
+def run(sql: str, snapshots: Mapping[str, Snapshot], *, bounds: Mapping[str, str] | None = None) -> Rows:
     """Run a checked query on a connection of its own that can open the files of these snapshots and nothing else.
+
+    Args:
+        sql: The query.
+        snapshots: What it reads, by the names that it has for them.
+        bounds: As of :func:`open_duckdb`.
 
     Raises:
         InvalidRequest: DuckDB refuses it; its own words.
         Unavailable: A data file could not be read.
     """
     with ExitStack() as undo:
-        con = undo.enter_context(open_duckdb())
+        con = undo.enter_context(open_duckdb(bounds))
         releasing = undo.enter_context(ExitStack())
         leases = []
         for snapshot in snapshots.values():

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.log.live_files import LiveFiles
+from icedb_log.log.live_files import LiveFiles, sum_rows
 from icedb_log.model import FileMarker
 from icedb_log.serving.arrow_files import FileColumns, group_chunks
 from icedb_log.table.partitions import read_partition_values
@@ -200,6 +200,45 @@ class WireFiles(FileList):
     def row_count(self) -> int | None:
         """See :class:`FileList`."""
         return self._row_count
+
+
+class PickedFiles(FileList):
+    """Some files of a list, ascending by path."""
+
+    def __init__(self, files: Iterable[DataFile]) -> None:
+        self._files = tuple(files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def _entries(self) -> Iterator[DataFile]:
+        return iter(self._files)
+
+    def _entry(self, index: int) -> DataFile:
+        return self._files[index]
+
+    def _describe(self, entry: DataFile, known: dict[str, Mapping[str, str | None]]) -> DataFile:  # noqa: ARG002
+        return entry
+
+    @property
+    def paths(self) -> list[str]:
+        """See :class:`FileList`."""
+        return [file.path for file in self._files]
+
+    @property
+    def uris(self) -> list[str]:
+        """See :class:`FileList`."""
+        return [file.presigned_url or file.uri for file in self._files]
+
+    @property
+    def size_bytes(self) -> int:
+        """See :class:`FileList`."""
+        return sum(file.size_bytes for file in self._files)
+
+    @property
+    def row_count(self) -> int | None:
+        """See :class:`FileList`."""
+        return sum_rows(file.row_count for file in self._files)
 
 
 class MarkerFiles(FileList):

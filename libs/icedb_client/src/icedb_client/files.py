@@ -54,6 +54,7 @@ _BROKEN_FILE: Final = (OSError, EOFError, zstd.ZstdError, zlib.error)
 _PEEK_BYTES: Final = 64
 MAX_ARRAY_BYTES: Final = 256 * MIB
 """A file that is one JSON array is parsed whole; a larger one has to be NDJSON."""
+_UTF_16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _JSON_SPACE: Final = " \t\r\n"
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 NO_BOUND: Final = 1 << 62
@@ -108,6 +109,8 @@ def split_file(
             start = text.peek(_PEEK_BYTES)
             if not start:
                 return
+            if start.startswith(_UTF_16_MARKS):
+                raise InvalidRequest(f"{name}: is UTF-16: make it UTF-8 first, `iconv -f UTF-16 -t UTF-8`")
             found = _choose_format(name, start, data_format)
             if not FORMATS[found].is_text:
                 if raw is not text:
@@ -403,7 +406,14 @@ def _check_first(line: bytes, where: str) -> None:
             "column to value. If this is no JSON at all, say what it is (--format, data_format)"
         )
     if line == b"{":
-        raise InvalidRequest(f"{where} is not JSON: an object over several lines; write one object a line, or an array")
+        raise InvalidRequest(
+            f"{where} is not JSON: an object over several lines; write one object a line, or an array: `jq -c .` makes "
+            "a line of each object, `jq -c '.events[]'` of each one in a list called events"
+        )
+    if line.endswith(b"},"):
+        raise InvalidRequest(
+            f"{where} is not JSON: it ends with a comma; write one object a line without commas between, or an array"
+        )
 
 
 def _skip_space(text: str, at: int) -> int:

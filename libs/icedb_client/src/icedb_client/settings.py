@@ -3,6 +3,9 @@
 The token is one of them: fixed, or from a file that is replaced while the client runs. It is never shown.
 """
 
+import logging
+import os
+import re
 from pathlib import Path
 from typing import Annotated, Final, Self
 from urllib.parse import urlsplit
@@ -16,6 +19,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
 MAX_SECRET_BYTES: Final = 64 * 1024
+_log = logging.getLogger(__name__)
 
 
 class ClientSettings(StoreFields, BaseSettings):
@@ -26,8 +30,8 @@ class ClientSettings(StoreFields, BaseSettings):
     )
 
     store: str | None = None
-    """Where the warehouse lies: `file:///absolute/folder` or `s3://bucket/prefix`. Needed to enqueue; not needed to
-    read snapshots from a snapshot service."""
+    """Where the warehouse lies: a folder, `file:///absolute/folder` or `s3://bucket/prefix`. Needed to enqueue; not
+    needed to read snapshots from a snapshot service."""
 
     snapshot_address: str | None = None
     """`host:port` of the snapshot service; empty: snapshots are read straight from the store. Several replicas with
@@ -66,6 +70,14 @@ class ClientSettings(StoreFields, BaseSettings):
 
     snapshot_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
     """How long a call of the snapshot service may take, milliseconds."""
+
+    @field_validator("store", mode="before")
+    @classmethod
+    def _name_folder(cls, store: object) -> object:
+        """Return a folder as its URL: its path counts from where this process runs."""
+        if isinstance(store, str) and re.match("file:|s3:|[a-z0-9+]+://", store, re.IGNORECASE):
+            return store
+        return Path(store).expanduser().absolute().as_uri() if isinstance(store, str | Path) and str(store) else store
 
     @field_validator("snapshot_address")
     @classmethod
@@ -106,10 +118,14 @@ class ClientSettings(StoreFields, BaseSettings):
 def load_client_settings(**given: object) -> ClientSettings:
     """Read settings from the environment; values that are given (not ``None``) win.
 
+    A variable that is misspelt is told by a warning: it has no effect.
+
     Raises:
         InvalidRequest: One message that names every value that is wrong, and why.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
+    for misspelt in ClientSettings.find_misspelt(os.environ):
+        _log.warning("%s", misspelt)
     try:
         return ClientSettings(**chosen)  # type: ignore[arg-type]  # pydantic checks them
     except ValidationError as error:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from icedb_log.store.stores import S3Options
 
+    from icedb_client.describe import TableDescription
     from icedb_client.duck import Rows
     from icedb_client.leases import ReadLease
 
@@ -189,6 +190,41 @@ class Snapshot:
         """
         rows: Rows = _duck().query_one(self, query)
         return rows
+
+    def describe(self, *, files: int = 100, scan: bool | None = None) -> "TableDescription":
+        """Return what is in each column: nulls, values, the least and the greatest, and how well each is known.
+
+        What the log says is taken first: of a snapshot with ``bounds=True`` it says it of the columns that the table is
+        partitioned or sorted by. The footers of data files say the rest. Rows are read of a small table alone (100,000
+        rows, 16 MiB), to count distinct values.
+
+        Args:
+            files: Most data files that are opened, evenly spread; of more the figures are estimates.
+            scan: Read the rows of these files instead, which also estimates the number of distinct values; false: read
+                none, also of a small table.
+
+        Raises:
+            InvalidRequest: The snapshot has a condition, ``files`` is out of its range, pyarrow is missing, or the list
+                of files came from a service without ``columnar=True``.
+            Unavailable: A data file could not be read.
+        """
+        found: TableDescription = import_module("icedb_client.describe").describe_snapshot(self, files=files, scan=scan)
+        return found
+
+    def head(self, rows: int = 10) -> "Rows":
+        """Return some of the newest rows, from at most eight data files.
+
+        With ``bounds=True`` the files with the latest times are read, and rows come newest first; else some rows of the
+        files that were made last. What is called newest is so by the first time column that the table is partitioned or
+        sorted by.
+
+        Args:
+            rows: How many, 1 to 100,000.
+
+        Raises as :meth:`describe`.
+        """
+        found: Rows = import_module("icedb_client.describe").plan_head(self, rows).read()
+        return found
 
     def held(self) -> "AbstractContextManager[None]":
         """Hold the files while a reader of your own reads them, if that may outlast the grace period.

@@ -62,6 +62,8 @@ class WakeupSender:
         self._token = BearerToken(settings)
         self._silent_until_ms: int | None = None
         self._has_warned = False
+        self._unsure: set[str] = set()
+        """Keys that may be set because Redis carried a command out after we had given it up."""
 
     def close(self) -> None:
         """Close connections. May be called again; a closed sender connects anew when it is used."""
@@ -76,7 +78,8 @@ class WakeupSender:
         key = wake_key(task, table)
         is_set = False
         try:
-            is_set = bool(self._redis.set(key, "1", nx=True, px=self._settings.message_expiry_ms))
+            is_ours = key in self._unsure
+            is_set = bool(self._redis.set(key, "1", nx=not is_ours, px=self._settings.message_expiry_ms))
             if is_set:
                 self._app.send_task(
                     task,
@@ -88,6 +91,7 @@ class WakeupSender:
                     retry=False,
                 )
         except _DOWN as error:
+            self._unsure.add(key)
             if is_set:
                 self._forget(key)
             self._silent_until_ms = now_ms + PAUSE_AFTER_FAILURE_MS
@@ -96,6 +100,7 @@ class WakeupSender:
                 _log.warning("%s; batches stay accepted, the periodic sweep takes them", self._describe(error))
             return False
         self._silent_until_ms = None
+        self._unsure.discard(key)
         return True
 
     def run(self, task: str, table: str, *, arguments: dict[str, Any], timeout_ms: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,8 @@ from icedb_engine.sql import quote_text
 
 _HOST: Final = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_SCRATCH_NAME: Final = re.compile(rf"icedb-{_HOST}-(?P<pid>[0-9]+)-.+")
+_SCRATCH_PREFIX: Final = f"icedb-{_HOST}-"
+_SCRATCH_NAME: Final = re.compile(rf"{_SCRATCH_PREFIX}(?P<pid>[0-9]+)-.+")
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def open_scratch(limits: EngineLimits) -> Iterator[Path]:
     parent = Path(limits.scratch_folder or tempfile.gettempdir())
     parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned_scratch(parent)
-    folder = Path(tempfile.mkdtemp(prefix=f"icedb-{_HOST}-{os.getpid()}-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-", dir=parent))
     try:
         yield folder
     except OSError as error:
@@ -55,10 +56,12 @@ def open_scratch(limits: EngineLimits) -> Iterator[Path]:
 def remove_abandoned_scratch(parent: Path) -> int:
     """Remove scratch folders of this host whose process is gone; return how many."""
     removed_count = 0
-    for folder in parent.glob(f"icedb-{_HOST}-*"):
-        match = _SCRATCH_NAME.fullmatch(folder.name)
-        if match and folder.is_dir() and not folder.is_symlink() and not _is_running(int(match["pid"])):
-            shutil.rmtree(folder, ignore_errors=True)
+    with os.scandir(parent) as entries:  # the folder of all temporary files may have thousands, and each unit looks
+        found = [entry for entry in entries if entry.name.startswith(_SCRATCH_PREFIX)]
+    for entry in found:
+        match = _SCRATCH_NAME.fullmatch(entry.name)
+        if match and entry.is_dir(follow_symlinks=False) and not _is_running(int(match["pid"])):
+            shutil.rmtree(entry.path, ignore_errors=True)
             removed_count += 1
     return removed_count
 
@@ -75,6 +78,9 @@ def open_engine(limits: EngineLimits, scratch: Path) -> Iterator[Any]:
         config={
             "memory_limit": f"{limits.memory_bytes}B",
             "threads": limits.thread_count,
+            # WARN: it goes by name and time of change: of a file that took the place of another one within one tick of
+            # the clock it hands out bytes of the other one (DuckDB 1.5). Scratch files often have the same names.
+            "enable_external_file_cache": False,
             "temp_directory": str(spill),
             "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
@@ -85,7 +91,8 @@ def open_engine(limits: EngineLimits, scratch: Path) -> Iterator[Any]:
         # Given at connect it would be shown, and not held (DuckDB 1.5).
         connection.execute(f"SET max_temp_directory_size = '{limits.scratch_bytes}B'")
         connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET enable_progress_bar = false")  # it writes to standard output
+        with suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets has no bar, nor takes the setting
+            connection.execute("SET enable_progress_bar = false")  # it writes to standard output
         connection.execute(f"SET allowed_directories = [{quote_text(str(scratch))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")

@@ -25,6 +25,10 @@ _LOG_NAME: Final = re.compile(
     r"(?P<ms>[0-9]{13})_(?P<merged>m_)?(?P<id>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?)\.jsonl"
 )
 _AUDIT_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<run>[0-9a-f]{32})(_(?P<part>[0-9]{5}))?\.jsonl")
+_PUBLICATION_NAME: Final = re.compile(
+    r"(?P<chain>[0-9a-f]{32})\.(?P<sequence>[0-9]{10})\.(?P<since>[0-9]{13})\.(?P<id>[0-9a-f]{32})\.json"
+)
+_PUBLISHED_NAME: Final = re.compile(r"(?P<sequence>[0-9]{10})-(?P<id>[0-9a-f]{32})-[^/]+")
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_]+=[A-Za-z0-9._-]*(/[A-Za-z0-9_]+=[A-Za-z0-9._-]*)*")
 MAX_MS: Final = 9_999_999_999_999
 
@@ -62,13 +66,36 @@ class AuditName:
     part: int
 
 
+@dataclass(frozen=True, slots=True)
+class PublicationName:
+    """The parsed last component of the key of a publication's record (P2).
+
+    Attributes:
+        chain: Id of the chain that it was to become part of.
+        sequence: Of the state of the chain's head that it was to make.
+        since_ms: What died later is held for it.
+        publication_id: Its id.
+    """
+
+    chain: str
+    sequence: int
+    since_ms: int
+    publication_id: str
+
+
 def check_table_name(name: str) -> str:
     """Return ``name`` if it is a table name, else raise InvalidRequest saying what one looks like."""
     if not TABLE_NAME.fullmatch(name):
         raise InvalidRequest(
             f"table name {name[:80]!r} is not allowed: use 1 to 63 of a-z, 0-9 and _, beginning with a letter"
+            f"{_fitting_name(name)}"
         )
     return name
+
+
+def _fitting_name(name: str) -> str:
+    fitting = re.sub(r"\W+", "_", name.lower(), flags=re.ASCII).strip("_")
+    return f", such as {fitting}" if TABLE_NAME.fullmatch(fitting) else ""
 
 
 def check_pin_name(name: str) -> str:
@@ -126,6 +153,9 @@ class TablePaths:
     audit_prefix = _Below("/_icedb/audit/")  # what the janitor deleted (J10)
     idempotency_prefix = _Below("/_icedb/idempotency/")  # records of producers' own keys
     rebuilds_prefix = _Below("/_icedb/rebuilds/")  # records of rebuilds of the log (B4)
+    iceberg_prefix = _Below("/_icedb/iceberg/")  # what other engines see of this table (P1)
+    publications_prefix = _Below("/_icedb/iceberg/publications/")  # a record of each publication (P2)
+    published_prefix = _Below("/_icedb/iceberg/metadata/")  # what publications say, in the words of engines (P5)
     damaged_prefix = _Below("/_icedb/damaged/")  # copies of damaged log files, then the rebuild's id (B4)
 
     # Single objects.
@@ -133,6 +163,10 @@ class TablePaths:
     pressure_key = _Below("/_icedb/pressure.json")  # what ingest last said about back-pressure; absent means none
     clock_key = _Below("/_icedb/clock")  # a scratch object that tells whether the store's clock tells ages (J1)
     orphan_record_key = _Below("/_icedb/orphans.json")  # data files that sweeps found unnamed, and since when (J5)
+    publication_head_key = _Below("/_icedb/iceberg/head.json")  # which publication is the current one (P1)
+    held_back_key = _Below("/_icedb/iceberg/held-back.json")  # why the newest state is not shown
+    version_hint_key = _Below("/_icedb/iceberg/metadata/version-hint.text")  # the same, for engines without a catalog
+    fields_key = _Below("/_icedb/fields.json")  # which field id each column has in publications; never changes
     purge_key = _Below("/_icedb/purge.json")  # how far a purge is, for people; nothing is decided by it
 
     def rebuild_key(self, rebuild_id: str) -> str:
@@ -163,6 +197,21 @@ class TablePaths:
     def pin_key(self, name: str, pin_id: str) -> str:
         """Return the key of a pin: its name, and an id that is never used again."""
         return f"{self.pins_of_name_prefix(name)}{pin_id}.jsonl"
+
+    def publication_key(self, name: PublicationName) -> str:
+        """Return the key of a publication's record; those of one chain sort by sequence."""
+        if not 0 <= name.since_ms <= MAX_MS:
+            raise InvalidRequest(f"table {self.name}: {name.since_ms} does not fit 13 digits of unix milliseconds")
+        rest = f"{name.since_ms:013d}.{_part(name.publication_id)}.json"
+        return f"{self.publications_of(name.chain, sequence=name.sequence)}{rest}"
+
+    def publications_of(self, chain: str, *, sequence: int) -> str:
+        """Return what the keys of the records of one sequence begin with: of all that were tried at once."""
+        return f"{self.publications_prefix}{_part(chain)}.{sequence:010d}."
+
+    def published_key(self, name: str, *, sequence: int, publication_id: str) -> str:
+        """Return the key of an object of a publication: whose it is stands in its name (P5)."""
+        return f"{self.published_prefix}{sequence:010d}-{_part(publication_id)}-{_part(name)}"
 
     def import_key(self, import_id: str) -> str:
         """Return the key of an import's record."""
@@ -265,6 +314,20 @@ def parse_audit_key(key: str) -> AuditName | None:
 def log_name(key: str) -> str:
     """Return the name of a log file by which feeds know it: the last component of its key, without the suffix."""
     return key.rpartition("/")[2].removesuffix(".jsonl")
+
+
+def parse_publication_key(key: str) -> PublicationName | None:
+    """Parse the key of a publication's record; ``None`` if it is none."""
+    match = _PUBLICATION_NAME.fullmatch(key.rpartition("/")[2])
+    if match is None:
+        return None
+    return PublicationName(match["chain"], int(match["sequence"]), int(match["since"]), match["id"])
+
+
+def publication_id_of(key: str) -> str | None:
+    """Return the id of the publication that wrote an object; ``None`` if no publication's object has such a key."""
+    match = _PUBLISHED_NAME.fullmatch(key.rpartition("/")[2])
+    return None if match is None else match["id"]
 
 
 def pin_name_of(key: str) -> str | None:

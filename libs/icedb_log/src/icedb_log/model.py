@@ -9,7 +9,7 @@ janitor deletes it (J6).
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from icedb_log.log.live_files import LiveFiles
@@ -19,6 +19,11 @@ EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 ColumnStats = tuple[Any, Any, int]
 """Minimum, maximum (JSON scalars, both ``None`` when unknown or all null) and number of nulls."""
+
+
+LogChange = Literal["append", "merge", "delete", "rewrite", "merge_query", "removal"]
+"""What a commit does with rows (M3): ``append``: new ones come, or none; ``merge``: the same rows in other data files;
+``delete``, ``rewrite``, ``merge_query``: as :data:`~icedb_log.jobs.ChangeKind`; ``removal``: partitions go, whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,9 @@ class LogHead:
         contents: For each of ``batch_ids`` whose content this commit knows: what tells it from another one (I8).
         inexact: Columns of ``schema`` that could become wider, without proof that no value of this log file's live data
             files would change (S2): true where one would. Of every other one it is proven; ``None``: of none.
+        change: What this commit does with rows, see :data:`LogChange` (M3); ``None``: it does not say, as seals,
+            rebuilds and log files of other writers and older releases. Later releases may say something else: whoever
+            asks takes what he does not know for a change of rows. Who says it writes no field ids (N6).
     """
 
     time_ms: int
@@ -116,6 +124,7 @@ class LogHead:
     feed: FeedState | None = None
     contents: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     inexact: Mapping[str, bool] | None = None
+    change: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ the wire between releases: old workers drop messages for names that they do not 
 
 from typing import Final, Literal
 
-Component = Literal["ingest", "ingest-large", "frontend", "enqueue", "merge", "janitor", "snapshot", "gateway"]
+Component = Literal[
+    "ingest", "ingest-large", "frontend", "enqueue", "merge", "janitor", "snapshot", "gateway", "console"
+]  # fmt: skip
 Queue = Literal["ingest", "ingest-large", "enqueue", "merge", "janitor"]
 
 QUEUES: Final[tuple[Queue, ...]] = ("ingest", "ingest-large", "enqueue", "merge", "janitor")

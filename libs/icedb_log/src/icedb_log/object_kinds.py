@@ -32,6 +32,11 @@ ObjectKind = Literal[
     "purge",
     "rebuild",
     "damaged_log",
+    "publication_head",
+    "held_back",
+    "publication",
+    "published",
+    "fields",
 ]
 
 OBJECT_KINDS: Final[tuple[ObjectKind, ...]] = get_args(ObjectKind)
@@ -70,6 +75,11 @@ _SHAPES: Final[tuple[tuple[ObjectKind, str, str], ...]] = (
     ("purge", _HERE.purge_key, ""),
     ("rebuild", _HERE.rebuilds_prefix, rf"{_NAME}\.json"),
     ("damaged_log", _HERE.damaged_prefix, r".+"),
+    ("publication_head", _HERE.publication_head_key, ""),
+    ("held_back", _HERE.held_back_key, ""),
+    ("publication", _HERE.publications_prefix, rf"{_NAME}\.json"),
+    ("published", _HERE.published_prefix, _NAME),
+    ("fields", _HERE.fields_key, ""),
 )
 """Each kind with where its keys lie, and how they go on there."""
 

@@ -1,5 +1,6 @@
-"""What counts as text where people send some, and how it is written in DuckDB's SQL."""
+"""What counts as text where people send some, how it is written in DuckDB's SQL, and which names somebody may mean."""
 
+from collections.abc import Iterable
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator
@@ -33,3 +34,18 @@ def quote_text(text: str) -> str:
     """Return ``text`` as SQL: a string literal, or several where a NUL stands, which no literal can hold."""
     parts = ["'" + part.replace("'", "''") + "'" for part in text.split("\0")]
     return parts[0] if len(parts) == 1 else f"({' || chr(0) || '.join(parts)})"
+
+
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.55) -> str:
+    """Return ``; did you mean events?`` with up to three names that are close, case and hyphens aside; or nothing.
+
+    Args:
+        name: What somebody wrote.
+        known: What they may write.
+        cutoff: How close a name has to be, up to 1: the ratio of :mod:`difflib`.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415 - only for what is wrong
+
+    plain = {each.lower().replace("-", "_"): each for each in known}
+    close = get_close_matches(name.lower().replace("-", "_"), plain, cutoff=cutoff)
+    return f"; did you mean {' or '.join(plain[each] for each in close)}?" if close else ""

@@ -16,10 +16,11 @@ from icedb_log.clock import Clock, SystemClock
 from prometheus_client import CollectorRegistry
 
 from icedb_service.celery_app import make_app
-from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
+from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.main import run_main, wait_until_available
 from icedb_service.metrics import WAKE_OUTCOMES, DependencyMetrics, MetricMaker, make_registry
+from icedb_service.progress import LoopProgress
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups
@@ -46,6 +47,7 @@ class SweepScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
     producer = None
     wakeups: Wakeups
     clock: Clock
+    loop: LoopProgress
 
     def tick(self, **_ignored: Any) -> float:
         """Wake what is due, and return for how many seconds nothing is.
@@ -53,6 +55,7 @@ class SweepScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         By the monotonic clock: Celery's own schedule goes by the wall clock, and one that is set back by an hour would
         stop every sweep for an hour. What has not run yet is due at once: one that keeps crashing sweeps, too.
         """
+        self.loop.tell()
         for name, entry in self.schedule.items():
             now_ms = self.clock.monotonic_ms()
             if self._due_ms.get(name, now_ms) <= now_ms:
@@ -72,9 +75,10 @@ class SweepScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         self.wakeups.try_wake(entry.task)
 
 
-def make_beat(app: Celery, wakeups: Wakeups, *, clock: Clock) -> Service:
-    """Return the service; ``start`` runs it until SystemExit."""
-    kind = type("BoundSweepScheduler", (SweepScheduler,), {"wakeups": wakeups, "clock": clock})
+def make_beat(app: Celery, wakeups: Wakeups, *, clock: Clock, loop: LoopProgress | None = None) -> Service:
+    """Return the service; ``start`` runs it until SystemExit, and tells ``loop`` with each turn."""
+    loop = loop or LoopProgress("beat", clock=clock)
+    kind = type("BoundSweepScheduler", (SweepScheduler,), {"wakeups": wakeups, "clock": clock, "loop": loop})
     return Service(app, scheduler_cls=kind, max_interval=MAX_LOOP_INTERVAL_S)
 
 
@@ -84,16 +88,23 @@ def serve(settings: ServiceSettings) -> int:
     metrics = BeatMetrics()
     count = metrics.dependencies.counter_of("queue")
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
-    checks = HealthChecks(ready={"redis": lambda: ping_redis(redis, settings.redis_url)})
+    ready = {"redis": lambda: ping_redis(redis, settings.redis_url)}
+    with shown_as_waiting(settings, clock=SystemClock()):
+        wait_until_available("redis", ready["redis"], clock=SystemClock())
+    loop = LoopProgress("beat", clock=SystemClock())
     start_metrics_server(
-        metrics.registry, host=settings.metrics_host, port=settings.metrics_port, health=checks, clock=SystemClock()
+        metrics.registry,
+        host=settings.metrics_host,
+        port=settings.metrics_port,
+        health=HealthChecks(alive={"loop": loop.check}, ready=ready),
+        clock=SystemClock(),
     )
-    wait_until_available("redis", lambda: ping_redis(redis, settings.redis_url), clock=SystemClock())
     app = make_app(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     get_logger().info("beat_started", sweeps=sorted(app.conf.beat_schedule))
-    make_beat(app, Wakeups(app, redis, settings=settings, counter=metrics.wakes), clock=SystemClock()).start()
+    wakeups = Wakeups(app, redis, settings=settings, counter=metrics.wakes)
+    make_beat(app, wakeups, clock=SystemClock(), loop=loop).start()
     get_logger().info("beat_stopped")
     return 0
 

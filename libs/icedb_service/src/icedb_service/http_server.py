@@ -1,9 +1,10 @@
 """The HTTP servers of services: uvicorn on event loops that are not its own, with bounds that it has not.
 
 Every process serves ``/metrics``, ``/healthz`` and ``/readyz`` from a thread (:func:`start_metrics_server`).
-``/healthz`` says whether this process should be kept (its engine is alive); ``/readyz`` says whether it can work: its
-engine is open, and everything it needs answers. An orchestrator restarts on the first and only routes or alerts on the
-second: restarting a worker does not bring Redis back.
+``/healthz`` says whether this process should be kept (its loop comes round, its engine is alive); ``/readyz`` says
+whether it can work: its engine is open, and everything it needs answers. An orchestrator restarts on the first and only
+routes or alerts on the second: restarting a worker does not bring Redis back. One that waits for its servers at its
+start is alive, and not ready (:func:`shown_as_waiting`).
 
 Those that serve callers run an application of their own with :class:`HttpServer` on the loop of a
 :class:`ServerThread`: signals and a program's own work stay out of it. :class:`LoopHealth` says if they can answer.
@@ -17,9 +18,9 @@ import socket
 import ssl
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError, wait
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -41,6 +42,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from icedb_service.access.credentials import CERTIFICATE_NAMES, certificate_names
 from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE, ask_store, find_hanging_threads
+from icedb_service.progress import LoopProgress
 from icedb_service.settings import ServiceSettings
 
 T = TypeVar("T")
@@ -54,8 +56,9 @@ MAX_HEADER_BYTES: Final = 64 * 1024
 one read of the connection brings, 256 KiB at most."""
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
-BEAT_S: Final = 1.0
-LOOK_EVERY_BEATS: Final = 5
+LOOK_EVERY_S: Final = 5.0
+LOOK_LIMIT_S: Final = 10.0
+"""A store that has not answered for so long is away; that look is waited for all the same before there is another."""
 LONGEST_PAUSE_MS: Final = 30_000
 """A loop that has not come round for so long is stuck, and the process is not worth keeping."""
 
@@ -358,9 +361,8 @@ class LoopHealth:
 
     def __init__(self, warehouse: Warehouse, *, clock: Clock, on_change: Callable[[bool], Awaitable[None]]) -> None:
         self._warehouse = warehouse
-        self._clock = clock
         self._on_change = on_change
-        self._beat_ms = clock.monotonic_ms()
+        self._progress = LoopProgress("the event loop", clock=clock, limit_ms=LONGEST_PAUSE_MS)
         self._problem = "the store was not looked at yet"
         self._is_draining = False
         self._was_ready = False
@@ -369,7 +371,7 @@ class LoopHealth:
         """What ``/healthz`` and ``/readyz`` look at."""
         draining = "this process is about to stop"
         return HealthChecks(
-            alive={"loop": self._check_loop},
+            alive={"loop": self._progress.check},
             ready={
                 "store": lambda: _require_none(self._problem),
                 "draining": lambda: _require_none(draining if self._is_draining else ""),
@@ -377,28 +379,36 @@ class LoopHealth:
         )
 
     async def run(self) -> None:
-        """Beat until cancelled."""
-        beats = 0
-        while True:
-            self._beat_ms = self._clock.monotonic_ms()
-            if beats % LOOK_EVERY_BEATS == 0:
-                await self._look()
-            beats += 1
-            await asyncio.sleep(BEAT_S)
+        """Come round, and look, until cancelled: a store that hangs keeps no loop from coming round."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._progress.tell_always())
+            group.create_task(self._look_always())
 
     async def drain(self) -> None:
         """Be ready no more."""
         self._is_draining = True
         await self._tell()
 
+    async def _look_always(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
     async def _look(self) -> None:
+        asked = asyncio.ensure_future(_run_aside(lambda: ask_store(self._warehouse)))
+        answered, _ = await asyncio.wait((asked,), timeout=LOOK_LIMIT_S)
+        if not answered:
+            await self._show(f"the store has not answered for {LOOK_LIMIT_S:g} s")
         problem = ""
         try:
-            await asyncio.to_thread(ask_store, self._warehouse)
+            await asked
         except IceDBError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - no more files or threads, say: that is over some time, this loop is not
             problem = f"the store could not be looked at ({type(error).__name__}: {error})"
+        await self._show(problem)
+
+    async def _show(self, problem: str) -> None:
         if bool(problem) != bool(self._problem):
             get_logger().info("store_seen", is_reachable=not problem, problem=problem)
         self._problem = problem
@@ -409,11 +419,6 @@ class LoopHealth:
         if is_ready != self._was_ready:
             self._was_ready = is_ready
             await self._on_change(is_ready)
-
-    def _check_loop(self) -> None:
-        silent_ms = self._clock.monotonic_ms() - self._beat_ms
-        if silent_ms > LONGEST_PAUSE_MS:
-            raise Unavailable(f"the event loop has not come round for {silent_ms} ms")
 
 
 def _require_none(problem: str) -> None:
@@ -439,14 +444,14 @@ class MetricsServer(ServerThread):
 
 
 def start_metrics_server(
-    registry: CollectorRegistry,
+    registry: CollectorRegistry | None,
     *,
     host: str,
     port: int,
     health: HealthChecks | None = None,
     clock: Clock | None = None,
 ) -> MetricsServer | None:
-    """Serve metrics and health in a daemon thread; port 0 serves nothing and returns ``None``.
+    """Serve metrics, if there are any yet, and health in a daemon thread; port 0 serves nothing and returns ``None``.
 
     Waits a few seconds for a port that a predecessor is about to leave.
 
@@ -479,6 +484,28 @@ def start_metrics_server(
     return server
 
 
+@contextmanager
+def shown_as_waiting(settings: ServiceSettings, *, clock: Clock) -> Iterator[None]:
+    """While the block waits for servers, answer ``/healthz`` well, and ``/readyz`` not; ``/metrics`` is not there yet.
+
+    A process that is restarted because Redis or the store is away would not be there when they are back.
+
+    Raises:
+        Unavailable: On entry: the port is taken.
+    """
+    waiting = HealthChecks(
+        ready={"start": lambda: _require_none("it waits for Redis or the store: its log says which")}
+    )
+    server = start_metrics_server(
+        None, host=settings.metrics_host, port=settings.metrics_port, health=waiting, clock=clock
+    )
+    try:
+        yield
+    finally:
+        if server is not None:
+            server.stop()
+
+
 def check_port_is_free(host: str, port: int) -> None:
     """Raise Unavailable if nobody could listen there. Port 0 is always fine."""
     if port:
@@ -500,8 +527,10 @@ def _listen(host: str, port: int, *, what: str, remedy: str) -> socket.socket:
     return listener
 
 
-def _metrics_app(registry: CollectorRegistry, health: HealthChecks) -> Starlette:
+def _metrics_app(registry: CollectorRegistry | None, health: HealthChecks) -> Starlette:
     async def metrics(request: Request) -> Response:
+        if registry is None:
+            return PlainTextResponse("there are no metrics yet: this process waits for its servers\n", 503)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(await _run_aside(lambda: encode(registry)), headers={"content-type": content_type})
 

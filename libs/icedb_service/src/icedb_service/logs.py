@@ -53,6 +53,8 @@ EventDict = MutableMapping[str, Any]
 def configure_logging(settings: ServiceSettings, *, component: str) -> None:
     """Send all logs of this process, and of children forked later, to standard error.
 
+    The first are warnings about variables of the environment that seem to be settings, misspelt.
+
     Idempotency: a second call replaces the first.
     """
     shared: list[structlog.typing.Processor] = [
@@ -85,6 +87,8 @@ def configure_logging(settings: ServiceSettings, *, component: str) -> None:
     for name, level in _QUIET.items():
         logging.getLogger(name).setLevel(max(level, root.level))
     logging.captureWarnings(capture=True)
+    for misspelt in settings.find_misspelt(os.environ):
+        get_logger().warning("setting_unknown", problem=misspelt, mitigation="it has no effect; correct its name")
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:

@@ -25,6 +25,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 from icedb_service.logs import configure_logging, get_logger
 from icedb_service.metrics import ClockMetrics
 from icedb_service.settings import S, ServiceSettings, load_settings
+from icedb_service.tracing import configure_tracing
 
 
 def watch_clock(store: ObjectStore, metrics: ClockMetrics, *, clock: Clock, settings: ServiceSettings) -> None:
@@ -81,7 +82,7 @@ def require_near_clock(warehouse: Warehouse, *, clock: Clock, limit_ms: int) -> 
 
 
 FIRST_PAUSE_MS: Final = 500
-MAX_PAUSE_MS: Final = 15_000
+MAX_PAUSE_MS: Final = 5_000
 
 
 def wait_until_available(what: str, check: Callable[[], object], *, clock: Clock) -> None:
@@ -157,6 +158,7 @@ def run_main(kind: type[S], component: Component | str, serve: Callable[[S], int
     try:
         settings = load_settings(kind)
         configure_logging(settings, component=component)
+        configure_tracing(component)
         code = serve(settings)
     except IceDBError as error:
         sys.stderr.write(f"icedb {component}: {error}\n")

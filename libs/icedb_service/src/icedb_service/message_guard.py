@@ -17,6 +17,8 @@ from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias
 
 from celery.states import FAILURE
+from celery.utils.dispatch import Signal
+from celery.worker import state
 from celery.worker.consumer import Consumer
 from icedb_log.errors import InvalidRequest
 from kombu import compression
@@ -38,8 +40,32 @@ _FIXED: Final[Mapping[str, object]] = {
 """Headers by which a sender would decide what is the worker's to decide, with the value that says nothing."""
 
 
+RECONNECT_MAX_S: Final = 3
+"""Longest pause between two tries to reach Redis. Celery's own grow to 30 s: work would go on so much later."""
+
+loop_turned: Final = Signal(name="icedb_loop_turned")
+"""Sent each time that the loop of this process's worker comes round, also while it tries to reach Redis again."""
+
+
 class GuardedConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
-    """Celery's consumer, behind :func:`find_problem`."""
+    """Celery's consumer, behind :func:`find_problem`; it is soon back after Redis was away."""
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Return a connection that is open; tries for as long as it takes."""
+
+        def tell_failed(error: Exception, pause_s: float) -> None:
+            get_logger().warning("queue_unavailable", error=str(error), retry_in_ms=round(pause_s * 1000))
+
+        def come_round() -> None:
+            loop_turned.send(sender=self)
+            state.maybe_shutdown()
+
+        connected = conn.ensure_connection(
+            tell_failed, None, interval_start=1, interval_step=1, interval_max=RECONNECT_MAX_S, callback=come_round
+        )
+        self.first_connection_attempt = False
+        self.broker_connection_retry_attempt = 0
+        return connected
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
         """Return what is called with each message."""

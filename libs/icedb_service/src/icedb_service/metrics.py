@@ -12,6 +12,7 @@ from importlib.metadata import version
 from itertools import product
 from typing import Final, Literal, TypeVar, get_args
 
+from icedb_log.keys import ROLES
 from icedb_log.names import Component
 from icedb_log.store.request_failures import OPERATIONS, REASONS, Operation, Reason, listen_to_failures
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -61,10 +62,10 @@ def _fill(metric: M, labels: Mapping[str, Iterable[str]]) -> M:
     return metric
 
 
-Endpoint = Literal["grpc", "http", "webhook", "task", "s3"]
+Endpoint = Literal["grpc", "http", "webhook", "task", "s3", "iceberg"]
 Refusal = Literal["no_credentials", "bad_credentials", "not_granted", "hidden", "rate"]
 
-ENDPOINTS: Final[tuple[Endpoint, ...]] = ("grpc", "http", "webhook", "task", "s3")
+ENDPOINTS: Final[tuple[Endpoint, ...]] = ("grpc", "http", "webhook", "task", "s3", "iceberg")
 REFUSALS: Final[tuple[Refusal, ...]] = ("no_credentials", "bad_credentials", "not_granted", "hidden", "rate")
 
 
@@ -215,6 +216,13 @@ class WorkerMetrics(ProcessMetrics):
             f"{start}_lock_attempts_total",
             "Locks asked for, by what came of them; a lock that is lost was acquired before",
             outcome=LOCK_OUTCOMES,
+        )
+        self.takeovers = make.counter(
+            f"{start}_fence_takeovers_total",
+            "Fences taken from an owner that had not let them go; abandoned: it died, or its run failed; working: it "
+            "was at work, and has worked in vain (F6)",
+            role=ROLES,
+            owner=("abandoned", "working"),
         )
         self.wakes = make.counter(
             f"{start}_wakes_total",

@@ -25,7 +25,6 @@ from icedb_log.clean.holds import HoldReader
 from icedb_log.clean.leases import LeaseReader
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, Overloaded, Unavailable
-from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, Question, TableCache, TableState
@@ -64,7 +63,7 @@ class LogReaders:
         self._steady: dict[str, SteadyTime] = {}
         self._lock = threading.Lock()
 
-    def open(self, table: TableStore, *, owner: str = "", check_alive: CheckAlive = never_stop) -> Table:
+    def open(self, table: TableStore, *, owner: str = "") -> Table:
         """Open a table with the reader that is kept of it.
 
         Raises:
@@ -72,7 +71,7 @@ class LogReaders:
         """
         config = read_table_config(table)
         reader = self._reader_of(table, config)
-        return Table.of(config, table, clock=self._clock, owner=owner, reader=reader).watched_by(check_alive)
+        return Table.of(config, table, clock=self._clock, owner=owner, reader=reader)
 
     def of_table(self, table: TableStore) -> LogReader:
         """Return the table's reader, a new one if its log files' grace period has changed (R2).

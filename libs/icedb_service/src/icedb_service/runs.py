@@ -36,80 +36,14 @@ from icedb_log.errors import (
     Unauthenticated,
     Unavailable,
 )
+from icedb_log.intervals import Backoff
 from icedb_log.units import SECOND_MS
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from icedb_service.logs import get_logger
 from icedb_service.metrics import Outcome, WorkerMetrics
 from icedb_service.redis_clients import LockBusy, LockLost
-
-FIRST_PAUSE_MS: Final = 1000
-MAX_PAUSE_MS: Final = 60_000
-
-
-class Backoff:
-    """Remembers, for each key, how often it failed in a row and when it is worth another try.
-
-    A sweep asks :meth:`is_due` before it wakes a table again. What a user or a producer asks for is done at once.
-    """
-
-    def __init__(self, clock: Clock, *, first_pause_ms: int = FIRST_PAUSE_MS, max_pause_ms: int = MAX_PAUSE_MS) -> None:
-        self._clock = clock
-        self._first_pause_ms = first_pause_ms
-        self._max_pause_ms = max_pause_ms
-        self._failures: dict[str, tuple[int, int]] = {}
-        """How often in a row each key failed, and until when it pauses."""
-
-    def record_failure(self, key: str) -> int:
-        """Count a failure and return the pause that follows, milliseconds."""
-        count = self._failures.get(key, (0, 0))[0] + 1
-        pause_ms = min(self._first_pause_ms << min(count - 1, 32), self._max_pause_ms)
-        self._failures[key] = (count, self._clock.monotonic_ms() + pause_ms)
-        return pause_ms
-
-    def record_success(self, key: str) -> None:
-        """Forget the failures of a key."""
-        self._failures.pop(key, None)
-
-    def is_due(self, key: str) -> bool:
-        """Whether no pause is running for the key."""
-        failure = self._failures.get(key)
-        return failure is None or self._clock.monotonic_ms() >= failure[1]
-
-
-class Intervals:
-    """Remembers when each key was last dealt with, so that it is left alone for a while.
-
-    In memory: a worker that starts looks at everything.
-    """
-
-    def __init__(self, clock: Clock, interval_ms: int) -> None:
-        self._clock = clock
-        self._interval_ms = interval_ms
-        self._noted_ms: dict[str, int] = {}
-
-    def is_due(self, key: str) -> bool:
-        """Whether a key was not dealt with for the interval."""
-        noted_ms = self._noted_ms.get(key)
-        return noted_ms is None or self._clock.monotonic_ms() - noted_ms >= self._interval_ms
-
-    def note(self, key: str) -> None:
-        """Leave a key alone from now on."""
-        self._noted_ms[key] = self._clock.monotonic_ms()
-
-    def forget(self, key: str) -> None:
-        """Let a key be due."""
-        self._noted_ms.pop(key, None)
-
-    def look(self, key: str, ask: Callable[[], bool]) -> bool:
-        """Return what ``ask`` says of a key that is due, and leave it alone from then on; False for another."""
-        if not self.is_due(key):
-            return False
-        now_ms = self._clock.monotonic_ms()
-        answer = ask()
-        self._noted_ms[key] = now_ms
-        return answer
-
+from icedb_service.tracing import tracing
 
 _BY_ERROR: Final[tuple[tuple[type[IceDBError], Outcome], ...]] = (
     # From the special to the general: the first that fits counts.
@@ -126,6 +60,17 @@ _BY_ERROR: Final[tuple[tuple[type[IceDBError], Outcome], ...]] = (
     (PermissionDenied, "refused"),
 )
 _PAUSING: Final[frozenset[Outcome]] = frozenset({"conflict", "outcome_unknown", "unavailable", "halted", "failed"})
+_TOLD: Final = (
+    "batches",
+    "rows",
+    "files",
+    "written_bytes",
+    "commits",
+    "put_off",
+    "deleted_data_files",
+    "deleted_log_files",
+)
+"""Figures of a run's result that its span has, too."""
 CONFLICT_ATTEMPTS: Final = 4
 CONFLICT_PAUSE_MS: Final = 100
 
@@ -152,13 +97,25 @@ class TaskRunner:
         self.backoff = Backoff(clock)
         self._running: dict[str, tuple[int, str]] = {}
 
-    def run(self, work: Callable[[], Work], *, task: str, task_id: str, table: str | None) -> dict[str, Any]:
+    def run(
+        self, work: Callable[[], Work], *, task: str, task_id: str, table: str | None, traceparent: object = None
+    ) -> dict[str, Any]:
         """Do the work and return its result; never raises.
 
         A commit that was certainly refused is planned again a few times at once; everything else is left to the
         sweeps. The result has ``task``, ``task_id``, ``table``, ``outcome``, ``duration_ms``, for an error
-        ``error`` with ``kind`` and ``message``, and the work's own details.
+        ``error`` with ``kind`` and ``message``, and the work's own details. ``traceparent`` is that of who asked.
         """
+        traces = tracing()
+        if traces is None or table is None:  # sweeps only look
+            return self._run(work, task=task, task_id=task_id, table=table)
+        with traces.run(task, clock=self._clock, woken_by=traceparent) as ending:
+            result = self._run(work, task=task, task_id=task_id, table=table)
+            told = {name: result[name] for name in _TOLD if isinstance(result.get(name), int | str)}
+            ending.tell(result["outcome"], table=table, task_id=task_id, **told)
+        return result
+
+    def _run(self, work: Callable[[], Work], *, task: str, task_id: str, table: str | None) -> dict[str, Any]:
         started_ms = self._clock.monotonic_ms()
         with structlog.contextvars.bound_contextvars(task=task, task_id=task_id, table=table):
             self._running[task_id] = (started_ms, f"{task} of table {table}" if table else task)

@@ -180,6 +180,10 @@ class SparkServiceSettings(ServiceSettings):
     """Where Spark runs: `local[n]` in the worker's own process tree, `spark://host:7077` or `k8s://…` on a cluster,
     `sc://host:15002` on a Spark Connect server. See docs/spark.md for what each needs."""
 
+    spark_starts_late: bool = False
+    """Whether Spark starts with the first task that needs it, not with the worker: a worker that has little to do then
+    takes a fifth of the memory, and its first task some seconds more. `/readyz` does not wait for Spark then."""
+
     spark_options: Annotated[Mapping[str, str], NoDecode, Field(repr=False)] = {}
     """Further options of Spark, a JSON object, e.g. `{"spark.cores.max": "4", "spark.driver.host": "merger"}`. For
     Spark Connect only `spark.sql.…`: the others are the server's."""

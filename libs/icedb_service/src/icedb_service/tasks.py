@@ -19,6 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from icedb_service.access.credentials import Needs
 from icedb_service.logs import get_logger
 from icedb_service.runs import Work
+from icedb_service.tracing import traceparent_of
 from icedb_service.worker import WorkerContext
 
 EX_RECYCLE: Final = 0x9B
@@ -48,7 +49,11 @@ class IceDBTask(Task):  # type: ignore[misc]  # Celery has no types
         if self.needs_engine and not self.context.is_engine_alive():
             self._make_room(table)
         return self.context.runner.run(
-            lambda: self._work(args, kwargs), task=self.name, task_id=str(self.request.id), table=table
+            lambda: self._work(args, kwargs),
+            task=self.name,
+            task_id=str(self.request.id),
+            table=table,
+            traceparent=traceparent_of(self.request),
         )
 
     def _work(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Work:

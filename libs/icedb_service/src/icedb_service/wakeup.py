@@ -8,12 +8,15 @@ makes good what is lost, and duplicates collapse here. The contract, for any sen
   and sends nothing.
 * The worker deletes the key when the task *begins*, before it reads the store. Whoever stages a batch after that
   sends a new message; whoever staged before that is seen by the run.
+* A command that was not answered may be carried out later, by a server that hung: whoever sent it takes no key for
+  somebody else's afterwards. Else a whole expiry would pass before the next wake-up.
 * A worker that starts deletes the keys of its queue: its predecessor may have died with messages in its hands.
 * A message that was sent without the key is taken, too; it only may be a duplicate.
 * A message expires later than its key, by as much as the clocks of two hosts may be apart: its end is a time of the
   sender's clock, and Celery compares it with the worker's. A worker that is a minute ahead would drop every wake-up.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from celery import Celery
@@ -29,7 +32,11 @@ from icedb_service.logs import get_logger
 from icedb_service.metrics import WakeCounter
 from icedb_service.redis_clients import naming_redis
 from icedb_service.settings import ServiceSettings
+from icedb_service.tracing import HEADER, current_run, tracing
 
+TRACE_PREFIX: Final = "icedb:trace:"
+"""Of the keys that hold the context of a batch whose sender gave a trace of his own, if traces are on."""
+TRACE_KEPT_MS: Final = 86_400_000
 SERVED_PREFIX: Final = "icedb:served:"
 SERVED_MS: Final = 60_000
 """How long a queue counts as served after its worker has last said so."""
@@ -47,6 +54,8 @@ class Wakeups:
         self._redis = redis
         self._settings = settings
         self._counter = counter
+        self._unsure: set[str] = set()
+        """Keys that may be set because Redis carried a command out, or did not, after we had given it up."""
 
     def wake(self, task: str, table: str | None = None) -> bool:
         """Send a wake-up unless the same one is on its way. Idempotent.
@@ -58,8 +67,12 @@ class Wakeups:
             Unavailable: Redis does not answer. The caller may ignore it: the sweep finds the work.
         """
         key = wake_key(task, table)
+        run = current_run()
         try:
-            if not self._redis.set(key, "1", nx=True, px=self._settings.message_expiry_ms):
+            self._keep_traces()
+            # One message too many at worst, where the key is somebody else's.
+            is_ours = key in self._unsure
+            if not self._redis.set(key, "1", nx=not is_ours, px=self._settings.message_expiry_ms):
                 self._count("collapsed")
                 return False
             self._app.send_task(
@@ -69,6 +82,7 @@ class Wakeups:
                 expires=(self._settings.message_expiry_ms + MAX_HOST_GAP_MS) / 1000,
                 ignore_result=True,
                 retry=False,
+                headers=None if run is None else {HEADER: run.ref.traceparent},
                 # Else Celery writes the sender's own limits into the message, if it serves that queue itself, and
                 # whoever receives it refuses what says how long it may take.
                 time_limit=None,
@@ -81,6 +95,7 @@ class Wakeups:
                 f"cannot wake {task} for table {table or '(all)'}: Redis at {redact_url(self._settings.redis_url)} "
                 f"does not answer ({type(error).__name__}); the sweep does it when Redis is back"
             ) from error
+        self._unsure.discard(key)
         self._count("sent")
         return True
 
@@ -98,17 +113,21 @@ class Wakeups:
     def release(self, task: str, table: str | None = None) -> None:
         """Let the next wake-up through: called when a task begins, before it reads the store.
 
-        A Redis that does not answer is logged only: the key runs out with the message that it stood for.
+        A Redis that does not answer is logged only: the key goes with the next release, or runs out with the message
+        that it stood for.
         """
+        keys = {wake_key(task, table), *self._unsure}
         try:
-            self._redis.delete(wake_key(task, table))
+            self._redis.delete(*keys)
+            self._unsure -= keys
         except (RedisError, OSError) as error:
+            self._unsure |= keys
             get_logger().warning(
                 "wake_key_not_released",
                 woken_task=task,
                 table=table,
                 error=type(error).__name__,
-                mitigation="it expires by itself; the sweep wakes then",
+                mitigation="it goes with the next task that begins, or expires by itself; the sweep wakes then",
             )
 
     def release_queue(self, queue: Queue) -> int:
@@ -138,11 +157,34 @@ class Wakeups:
         except (RedisError, OSError):
             return True
 
+    def read_traces(self, batch_ids: Sequence[str]) -> dict[str, str]:
+        """Return what front ends have kept of the traces of some batches, by id. Best effort."""
+        try:
+            found = self._redis.mget([f"{TRACE_PREFIX}{each}" for each in batch_ids]) if batch_ids else []
+        except (RedisError, OSError):
+            return {}
+        texts = (each.decode(errors="replace") if isinstance(each, bytes) else each for each in found)
+        return {name: text for name, text in zip(batch_ids, texts, strict=True) if text}
+
+    def _keep_traces(self) -> None:
+        """Keep what is to be known of accepted batches, before anybody is woken for them. Best effort."""
+        traces = tracing()
+        pending = {} if traces is None else traces.take_pending()
+        if not pending:
+            return
+        try:
+            with self._redis.pipeline(transaction=False) as pipeline:
+                for batch_id, text in pending.items():
+                    pipeline.set(f"{TRACE_PREFIX}{batch_id}", text, px=TRACE_KEPT_MS)
+                pipeline.execute()
+        except (RedisError, OSError) as error:
+            get_logger().debug("traces_not_kept", count=len(pending), error=type(error).__name__)
+
     def _forget(self, key: str) -> None:
         try:
             self._redis.delete(key)
         except (RedisError, OSError):
-            return  # it expires by itself
+            self._unsure.add(key)
 
     def _count(self, outcome: str) -> None:
         if self._counter is not None:

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -31,7 +31,7 @@ from icedb_log.errors import HaltError, IceDBError, Unavailable
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.names import Queue
-from icedb_log.table.table import Table
+from icedb_log.table.table import Acquired, Table, name_owner
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from kombu.asynchronous.hub import Hub
@@ -40,15 +40,17 @@ from redis import Redis
 from icedb_service.access.credentials import TaskAccess
 from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
-from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
+from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE, ask_store, wait_for_servers, wait_until_available, watch_clock
-from icedb_service.message_guard import guard_queues, refuse_compression
+from icedb_service.message_guard import guard_queues, loop_turned, refuse_compression
 from icedb_service.metrics import RedisUse, WorkerMetrics
+from icedb_service.progress import BEAT_S, LoopProgress
 from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import TableLock, ask_redis, open_redis
 from icedb_service.runs import TaskRunner, Work, backoff_key
 from icedb_service.settings import ServiceSettings
+from icedb_service.tracing import flush_traces
 from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
 
 
@@ -119,6 +121,7 @@ class WorkerContext(Generic[E]):
         runner: Accounts for runs.
         owner: Who works, for fences and for people.
         access: Says whether the sender of a message may have it done.
+        loop: Whether the loop that takes messages, in the parent, comes round.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class WorkerContext(Generic[E]):
         app: Celery,
         metrics: WorkerMetrics,
         open_engine: Callable[[], E],
+        opens_late: bool = False,
         clock: Clock,
     ) -> None:
         self.settings = settings
@@ -135,10 +139,12 @@ class WorkerContext(Generic[E]):
         self.clock = clock
         self.readers = LogReaders(clock, is_compact=metrics.component == "janitor")
         self.runner = TaskRunner(metrics=metrics, clock=clock)
-        self.owner = f"{metrics.component}@{socket.gethostname()}:{os.getpid()}"
+        self.owner = name_owner(metrics.component)
+        self.loop = LoopProgress("the loop that takes messages", clock=clock)
         self.access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, endpoint="task"))
         self._app = app
         self._open_engine = open_engine
+        self._opens_late = opens_late
 
     @cached_property
     def engine(self) -> E:
@@ -181,7 +187,7 @@ class WorkerContext(Generic[E]):
         self._serve_metrics()
         self.metrics.dependencies.watch_store()
         try:
-            _ = self.warehouse, self.wakeups, self._masters, self.engine
+            _ = self.warehouse, self.wakeups, self._masters, self._opens_late or self.engine
         except IceDBError as error:
             # Not fatal: a child that exits here would be forked again at once, for ever.
             get_logger().error("engine_not_opened", error=str(error), mitigation="tried again with the next task")
@@ -206,7 +212,13 @@ class WorkerContext(Generic[E]):
             NotFound: No such table.
         """
         place = self.warehouse.table(table)
-        return self.readers.open(place, owner=self.owner, check_alive=check_alive)
+        opened = self.readers.open(place, owner=self.owner)
+        return opened.watched_by(check_alive, on_fence=lambda acquired: self._note_fence(table, acquired))
+
+    def _note_fence(self, table: str, acquired: Acquired) -> None:
+        if acquired.taken_from != "free":
+            self.metrics.takeovers.labels(acquired.role, acquired.taken_from).inc()
+            get_logger().info("fence_taken", table=table, **asdict(acquired))
 
     @contextmanager
     def open_locked(self, table: str) -> Iterator[Table]:
@@ -235,9 +247,9 @@ class WorkerContext(Generic[E]):
     def health(self) -> HealthChecks:
         """What this process answers on ``/healthz`` and ``/readyz``."""
         return HealthChecks(
-            alive={"engine": self._check_engine, "runs": self._check_runs},
+            alive={"engine": self._check_engine, "loop": self.loop.check, "runs": self._check_runs},
             ready={
-                "engine": self._check_engine_open,
+                "engine": self._check_engine if self._opens_late else self._check_engine_open,
                 "store": lambda: ask_store(self.warehouse),
                 "redis": lambda: ask_redis(self.settings),
             },
@@ -245,6 +257,7 @@ class WorkerContext(Generic[E]):
 
     def close(self) -> None:
         """Close the engine, if it was opened."""
+        flush_traces()
         engine: E | None = vars(self).pop("engine", None)
         if engine is not None:
             engine.close()
@@ -271,6 +284,7 @@ class WorkerService(Generic[E]):
         metrics: Its metrics.
         open_engine: Makes its engine, in the child.
         register_tasks: Defines its tasks.
+        opens_late: Whether the engine is opened by the first task that needs it, not before the child takes tasks.
         threads: Tasks side by side, in threads of the one process; ``None``: one at a time, in a child that may be
             killed. Only for services without an engine.
         says_served: Whether it says that its queue is served, for others who do the work if it is not.
@@ -280,6 +294,7 @@ class WorkerService(Generic[E]):
     metrics: WorkerMetrics
     open_engine: Callable[[], E]
     register_tasks: Callable[[Celery, WorkerContext[E]], None]
+    opens_late: bool = False
     threads: int | None = None
     says_served: bool = False
 
@@ -296,13 +311,21 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     """
     clock = clock or SystemClock()
     check_port_is_free(settings.metrics_host, settings.metrics_port)
-    wait_for_servers(settings, clock=clock)
-    refuse_compression()
-    guard_queues()
-    app = make_app(settings, service.queue)
-    context = WorkerContext(settings, app=app, metrics=service.metrics, open_engine=service.open_engine, clock=clock)
-    service.register_tasks(app, context)
-    _release_wakeups(service.queue, settings, app=app, clock=clock)
+    with shown_as_waiting(settings, clock=clock):
+        wait_for_servers(settings, clock=clock)
+        refuse_compression()
+        guard_queues()
+        app = make_app(settings, service.queue)
+        context = WorkerContext(
+            settings,
+            app=app,
+            metrics=service.metrics,
+            open_engine=service.open_engine,
+            opens_late=service.opens_late,
+            clock=clock,
+        )
+        service.register_tasks(app, context)
+        _release_wakeups(service.queue, settings, app=app, clock=clock)
     _connect_signals(context)
     if service.threads is not None:
         context.open_here()
@@ -316,6 +339,7 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
         service.queue,
         pool=pool,
         concurrency=service.threads or 1,
+        loop=context.loop,
         on_stop=lambda: end_after(limit_ms, mitigation=mitigation),
     )
 
@@ -326,11 +350,22 @@ def serve_queue(
     *,
     pool: str | type[WakingThreadPool],
     concurrency: int,
+    loop: LoopProgress,
     on_stop: Callable[[], None],
 ) -> int:
-    """Take messages of one queue until SIGTERM, of which ``on_stop`` is told first, and return the exit code."""
+    """Take messages of one queue until SIGTERM, of which ``on_stop`` is told first, and return the exit code.
+
+    ``loop`` is told whenever the loop comes round.
+    """
     signals.setup_logging.connect(_keep_our_logging)
-    signals.worker_shutting_down.connect(lambda **_: on_stop(), weak=False)
+
+    def begin_to_stop(**_ignored: object) -> None:
+        loop.end()
+        on_stop()
+
+    signals.worker_shutting_down.connect(begin_to_stop, weak=False)
+    loop_turned.connect(lambda **_: loop.tell(), weak=False)
+    app.steps["consumer"].add(TurnStep)
     worker = app.Worker(
         hostname=f"{queue}-{os.getpid()}@{socket.gethostname()}",
         queues=[queue],
@@ -369,6 +404,17 @@ def _release_wakeups(queue: Queue, settings: ServiceSettings, *, app: Celery, cl
         redis.close()
 
 
+class TurnStep(StartStopStep):  # type: ignore[misc]  # Celery has no types
+    """Makes the parent say that its loop comes round, as long as it is connected."""
+
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def start(self, parent: Any) -> None:
+        """Begin; called each time that the worker connects, which ends the timers of the last time."""
+        loop_turned.send(sender=parent)
+        parent.timer.call_repeatedly(BEAT_S, loop_turned.send, (parent,))
+
+
 def _make_served_step(queue: Queue, settings: ServiceSettings) -> type[StartStopStep]:
     """Return what makes the parent say, while it listens to its queue, that the queue is served."""
 
@@ -397,7 +443,7 @@ def _keep_our_logging(**_ignored: object) -> None:
 def _connect_signals(context: WorkerContext[Any]) -> None:
     def open_child(**_ignored: object) -> None:
         os.setpgid(0, 0)
-        context.owner = f"{context.metrics.component}@{socket.gethostname()}:{os.getpid()}"
+        context.owner = name_owner(context.metrics.component)
         context.open_here()
 
     def tell_expired(request: Any = None, *, expired: bool = False, **_ignored: object) -> None:

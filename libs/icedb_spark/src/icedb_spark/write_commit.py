@@ -20,7 +20,7 @@ from icedb_log.jobs import Target
 from icedb_log.log.fold import union_schema
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
+from icedb_log.table.table import Table, name_owner
 
 from icedb_spark.batch_write import IceDBWriter, WrittenFiles
 from icedb_spark.spark_types import find_sql_type
@@ -80,7 +80,9 @@ def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_coun
     if problem is not None:
         raise InvalidRequest(problem)
     table = Table.open(
-        TableStore(writer.options.place.store.open().store, target.paths), clock=SystemClock(), owner="spark"
+        TableStore(writer.options.place.store.open().store, target.paths),
+        clock=SystemClock(),
+        owner=name_owner("spark"),
     )
     batch_id = make_batch_id(table.clock, store_now_ms=table.read_store_clock())
     binding = None

@@ -61,6 +61,13 @@ def no_such_key(key: str, why: str = "no live file of a table that you may read 
     return S3Error("NoSuchKey", f"{key[:200]}: {why}", status=404)
 
 
+def not_published(key: str) -> S3Error:
+    """Return what a request gets for whatever it may not read by the keys of Iceberg's metadata."""
+    return access_denied(
+        f"{key[:200]}: is not in a published state of a table that you may read; load the table from the catalog again"
+    )
+
+
 def no_such_bucket(bucket: str) -> S3Error:
     """Return what a request for another bucket gets."""
     return S3Error("NoSuchBucket", f"The bucket {bucket[:80]!r} does not exist here.", status=404)

@@ -1,13 +1,16 @@
 """What the S3 gateway counts."""
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from icedb_log.units import SECOND_MS
 from icedb_service.metrics import ProcessMetrics
 from prometheus_client import CollectorRegistry
 
-Operation = Literal["list_buckets", "bucket", "list", "head", "get", "other"]
-OPERATIONS: Final[tuple[Operation, ...]] = ("list_buckets", "bucket", "list", "head", "get", "other")
+Operation = Literal[
+    "list_buckets", "bucket", "list", "head", "get", "other",
+    "iceberg_config", "iceberg_token", "iceberg_list", "iceberg_load", "iceberg_other",
+]  # fmt: skip
+OPERATIONS: Final[tuple[Operation, ...]] = get_args(Operation)
 
 OUTCOMES: Final = (
     "ok",
@@ -25,13 +28,16 @@ OUTCOMES: Final = (
 )
 _BY_STATUS: Final = {
     304: "not_modified",
+    401: "denied",
     403: "denied",
     404: "not_found",
     405: "not_allowed",
     412: "precondition",
     416: "range",
+    429: "slow_down",
     501: "not_allowed",
 }
+PUBLICATIONS: Final = ("published", "same", "held_back", "refused", "failed")
 REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AccessDenied", "malformed")
 TIME_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _FIRST_FAILURE: Final = 500
@@ -50,7 +56,8 @@ class GatewayMetrics(ProcessMetrics):
         make = self.make
         self.requests = make.counter(
             "icedb_gateway_requests_total",
-            "Requests by what they asked for (bucket: HeadBucket, location, versioning) and what became of them; "
+            "Requests by what they asked for (bucket: HeadBucket, location, versioning; iceberg_load: a table of the "
+            "Iceberg catalog, or its keys) and what became of them; "
             "slow_down: too many at once, or the caller's rate; abandoned: the client went away or stood still",
             operation=OPERATIONS,
             outcome=OUTCOMES,
@@ -84,6 +91,16 @@ class GatewayMetrics(ProcessMetrics):
         self.refresh_time = make.histogram(
             "icedb_gateway_refresh_seconds", "Time of one read of a table's log", buckets=TIME_BUCKETS_S
         )
+        self.publications = make.counter(
+            "icedb_gateway_publications_total",
+            "Looks of the Iceberg catalog whether a table has a newer state to publish, by what came of them; "
+            "held_back: an older state is shown, for the newest has files that engines would read wrongly; refused: "
+            "the table cannot be shown as it is; failed: its log is halted, or the store failed",
+            outcome=PUBLICATIONS,
+        )
+        self.publication_time = make.histogram(
+            "icedb_gateway_publication_seconds", "Time of such a look", buckets=TIME_BUCKETS_S
+        )
         self.store_up = make.gauge("icedb_gateway_store_up", "1 if the store answered the last check")
 
     def count_refusal(self, code: str) -> None:
@@ -93,6 +110,11 @@ class GatewayMetrics(ProcessMetrics):
     def observe_refresh(self, duration_ms: int) -> None:
         """Count a read of a log."""
         self.refresh_time.observe(duration_ms / SECOND_MS)
+
+    def count_publication(self, outcome: str, *, duration_ms: int) -> None:
+        """Count a look of the Iceberg catalog at a table."""
+        self.publications.labels(outcome).inc()
+        self.publication_time.observe(duration_ms / SECOND_MS)
 
     def count_request(self, operation: Operation, outcome: str, *, duration_ms: int) -> None:
         """Count an answered request."""

@@ -9,19 +9,20 @@ import email.utils
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from icedb_log.errors import IceDBError, NotFound
+from icedb_log.errors import IceDBError, NotFound, PermissionDenied
 from icedb_log.keys import file_time_ms
 from icedb_service.access.access_file import Identity, Verb
 from icedb_service.logs import get_logger
 
 from icedb_gateway.bodies import Bodies, OpenBody
-from icedb_gateway.errors import S3Error, no_such_bucket, no_such_key, not_implemented, to_s3_error
+from icedb_gateway.errors import S3Error, no_such_bucket, no_such_key, not_implemented, not_published, to_s3_error
 from icedb_gateway.list_objects import Lister, render_buckets, render_location, render_versioning
 from icedb_gateway.listing import TableRef, etag_of, modified_ms_of, parse_table_ref
-from icedb_gateway.requests import GatewayParts, S3Request
+from icedb_gateway.requests import GatewayParts, S3Request, Sender
+from icedb_gateway.table_objects import TableObject, TableObjects
 from icedb_gateway.views import FoundFile, TableViews
 
 _RANGE: Final = re.compile(r"bytes\s*=\s*(?P<first>[0-9]{0,19})\s*-\s*(?P<last>[0-9]{0,19})\s*")
@@ -110,6 +111,7 @@ def _failed(condition: str) -> S3Error:
 
 
 XML: Final = "application/xml"
+BINARY: Final = "application/octet-stream"
 PARQUET: Final = "application/vnd.apache.parquet"
 FILE_ENDING: Final = ".parquet"
 _IGNORED: Final = ("x-id",)
@@ -118,9 +120,12 @@ _IGNORED: Final = ("x-id",)
 
 @dataclass(frozen=True, slots=True)
 class FileBody:
-    """The bytes of a file that an answer has: how the client named it, where it lies, its size, and which part."""
+    """The bytes of a file that an answer has: how the client named it, where it lies, its size, and which part.
 
-    ref: TableRef
+    ``ref`` is ``None`` for what is no data file.
+    """
+
+    ref: TableRef | None
     rest: str
     path: str
     size_bytes: int
@@ -142,6 +147,7 @@ class Operations:
 
     def __init__(self, parts: GatewayParts, bodies: Bodies) -> None:
         self._views = TableViews(parts)
+        self._objects = TableObjects(parts)
         self._lister = Lister(parts, self._views)
         self._bodies = bodies
         self._guard = parts.guard
@@ -149,8 +155,9 @@ class Operations:
         self._region = parts.settings.gateway_region
         self._metrics = parts.metrics
 
-    async def run(self, request: S3Request, identity: Identity) -> Answer:
+    async def run(self, request: S3Request, sender: Sender) -> Answer:
         """Answer a request. Raises an IceDBError for whatever is wrong with it."""
+        identity = sender.identity
         if request.method not in ("GET", "HEAD"):
             self._guard.charge(identity)
             raise S3Error(
@@ -160,11 +167,18 @@ class Operations:
                 status=405,
                 headers={"Allow": "GET, HEAD"},
             )
-        if not request.bucket and not request.key:
+        if not request.bucket and not request.key and sender.table is None:
             self._guard.charge(identity)
             _refuse_unknown(request.parameters, (), "ListBuckets")
             return _xml(render_buckets(self._bucket))
-        if request.bucket != self._bucket:
+        found = await self._objects.parse(request.bucket, request.key)
+        if found is not None:
+            return await self._find_own(request, sender, found)
+        is_own = request.bucket == self._bucket
+        if sender.table is not None or (not is_own and await self._objects.is_bucket(request.bucket)):
+            self._guard.charge(identity)
+            raise not_published(request.key)
+        if not is_own:
             self._guard.charge(identity)
             raise no_such_bucket(request.bucket)
         if request.key:
@@ -200,6 +214,36 @@ class Operations:
                 return _xml(render_location(self._region) if name == "location" else render_versioning())
         return _xml(await self._lister.list_objects(request, identity))
 
+    async def _find_own(self, request: S3Request, sender: Sender, found: TableObject) -> Answer:
+        """Answer a request for an object of a table by its own key, as Iceberg's metadata names it.
+
+        Whatever may not be read is answered alike, so that nobody learns what is there.
+        """
+        if sender.table is not None and sender.table != found.table:
+            self._guard.charge(sender.identity)
+            raise not_published(request.key)
+        try:
+            self._guard.require(sender.identity, Verb.READ, found.table)
+        except (NotFound, PermissionDenied):
+            raise not_published(request.key) from None
+        _refuse_unknown(request.parameters, (), "An object with the parameter")
+        if found.is_metadata:
+            return await self._answer_metadata(request, found)
+        ref, file = TableRef(found.table), None
+        with suppress(NotFound):
+            file = await self._views.find(ref, found.rest)
+        if file is None:
+            raise not_published(request.key)
+        return await self._answer_file(request, ref, found.rest, file)
+
+    async def _answer_metadata(self, request: S3Request, found: TableObject) -> Answer:
+        try:
+            info = await self._bodies.describe(found.path)
+        except NotFound:
+            raise _gone(request.key) from None
+        body = FileBody(None, found.rest, found.path, info.size_bytes, ByteRange(0, info.size_bytes, is_part=False))
+        return _answer_body(request, body, etag=info.etag, modified_ms=info.modified_ms, content_type=BINARY)
+
     async def _find_object(self, request: S3Request, identity: Identity) -> Answer:
         folder, _, rest = request.key.partition("/")
         ref = parse_table_ref(folder)
@@ -224,22 +268,9 @@ class Operations:
 
     async def _answer_file(self, request: S3Request, ref: TableRef, rest: str, found: FoundFile) -> Answer:
         size_bytes, modified_ms = await self._describe(request.key, found)
+        body = FileBody(ref, rest, found.path, size_bytes, ByteRange(0, size_bytes, is_part=False))
         etag = etag_of(found.path, size_bytes)
-        headers = {
-            "ETag": f'"{etag}"',
-            "Last-Modified": http_date(modified_ms),
-            "Accept-Ranges": "bytes",
-        }
-        if check_conditions(request.headers, etag=etag, modified_ms=modified_ms) == "not_modified":
-            return Answer(304, headers)
-        part = parse_range(request.headers.get("range"), size_bytes=size_bytes)
-        headers |= {"Content-Type": PARQUET, "Content-Length": str(part.length)}
-        if part.is_part:
-            headers["Content-Range"] = f"bytes {part.start}-{part.start + part.length - 1}/{size_bytes}"
-        status = 206 if part.is_part else 200
-        if request.method == "HEAD" or not part.length:
-            return Answer(status, headers)
-        return Answer(status, headers, file=FileBody(ref, rest, found.path, size_bytes, part))
+        return _answer_body(request, body, etag=etag, modified_ms=modified_ms, content_type=PARQUET)
 
     async def _describe(self, key: str, found: FoundFile) -> tuple[int, int]:
         """Return size and time of a file; of one that is tombstoned, only the store knows the first."""
@@ -253,6 +284,8 @@ class Operations:
 
     async def _explain_missing(self, file: FileBody) -> S3Error:
         """Say why a file that the log named a moment ago is not there: the log may have gone on since."""
+        if file.ref is None:
+            return _gone(file.path)
         try:
             found = await self._views.find(file.ref, file.rest, must_be_fresh=True)
         except IceDBError as error:
@@ -265,6 +298,21 @@ class Operations:
         return S3Error(
             "InternalError", f"{key}: is live, but its object is not in the store; run `icedb fsck`", status=500
         )
+
+
+def _answer_body(request: S3Request, body: FileBody, *, etag: str, modified_ms: int, content_type: str) -> Answer:
+    """Return the answer for a file that is there, by the conditions and the range of the request."""
+    headers = {"ETag": f'"{etag}"', "Last-Modified": http_date(modified_ms), "Accept-Ranges": "bytes"}
+    if check_conditions(request.headers, etag=etag, modified_ms=modified_ms) == "not_modified":
+        return Answer(304, headers)
+    part = parse_range(request.headers.get("range"), size_bytes=body.size_bytes)
+    headers |= {"Content-Type": content_type, "Content-Length": str(part.length)}
+    if part.is_part:
+        headers["Content-Range"] = f"bytes {part.start}-{part.start + part.length - 1}/{body.size_bytes}"
+    status = 206 if part.is_part else 200
+    if request.method == "HEAD" or not part.length:
+        return Answer(status, headers)
+    return Answer(status, headers, file=replace(body, part=part))
 
 
 def _gone(key: str) -> S3Error:

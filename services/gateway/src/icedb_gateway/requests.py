@@ -4,11 +4,12 @@ Paths are taken as they were sent (``raw_path``) and decoded once: a key may hol
 
 A sender shows a signature, presigned or in headers, a bearer token, a client certificate, or nothing. With an access
 file, a signature has to be right. Without one everybody may read, and signatures, which most clients cannot leave out,
-are not looked at: there is no secret to compare them with.
+are not looked at: there is no secret to compare them with. A key may also be one that the Iceberg catalog has given
+away: then it is for one table only.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote_plus, unquote_to_bytes
 
@@ -24,6 +25,7 @@ from icedb_gateway.errors import S3Error, access_denied
 from icedb_gateway.metrics import GatewayMetrics
 from icedb_gateway.settings import GatewaySettings
 from icedb_gateway.signature import EMPTY_SHA256, UNSIGNED, SignedRequest, check_signature, check_time, read_claim
+from icedb_gateway.vended_keys import SESSION_TOKEN, VendedKeys
 
 MAX_QUERY_BYTES: Final = 16 * 1024
 _SIGNATURE_PREFIX: Final = "x-amz-"
@@ -42,6 +44,7 @@ class GatewayParts:
     guard: AccessGuard
     reads: TableReads
     names: TableNames
+    keys: VendedKeys = field(default_factory=VendedKeys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,14 @@ _STREAMING: Final = "STREAMING-"
 _READS: Final = ("GET", "HEAD")
 
 
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends a request: an identity, with all that it may do, or with a key that is vended for one ``table``."""
+
+    identity: Identity
+    table: str | None = None
+
+
 class Authentication:
     """Recognises who sends requests."""
 
@@ -137,36 +148,46 @@ class Authentication:
         self._guard = parts.guard
         self._access = HttpAccess(parts.guard)
 
-    def recognise(self, request: S3Request, scope: Mapping[str, Any]) -> Identity:
+    def recognise(self, request: S3Request, scope: Mapping[str, Any]) -> Sender:
         """Return who sends a request.
 
         Raises:
             S3Error: AccessDenied, InvalidAccessKeyId, SignatureDoesNotMatch, RequestTimeTooSkewed, or malformed.
         """
         if not self._guard.is_enforced:
-            return ANYBODY
+            return Sender(ANYBODY)
         try:
             return self._recognise(request, scope)
         except S3Error as error:
             self._parts.metrics.count_refusal(error.code)
             raise
 
-    def _recognise(self, request: S3Request, scope: Mapping[str, Any]) -> Identity:
+    def _recognise(self, request: S3Request, scope: Mapping[str, Any]) -> Sender:
         signed = request.signed
         has_token = (signed.header("authorization") or "").lower().startswith(_BEARER)
         claim = None if has_token else read_claim(signed)
         if claim is None:
-            return self._by_token_or_certificate(scope)
+            return Sender(self._by_token_or_certificate(scope))
         key = self._guard.access_key(claim.access_key_id)
-        if key is None:
+        vended = self._parts.keys.read(claim.access_key_id) if key is None else None
+        if key is not None:
+            sender, secret = Sender(key.identity), key.secret
+        elif vended is not None:
+            sender, secret = Sender(Identity(vended[0].identity), vended[0].table), vended[1]
+        else:
             raise S3Error(
                 "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.", status=403
             )
-        check_signature(signed, claim, secret=key.secret)
-        check_time(claim, now_ms=self._parts.clock.now_ms())
+        if claim.session_token is not None and (vended is None or claim.session_token != SESSION_TOKEN):
+            raise S3Error("InvalidToken", "Session tokens are not known here: use a key pair of this endpoint's own.")
+        now_ms = self._parts.clock.now_ms()
+        check_signature(signed, claim, secret=secret)
+        check_time(claim, now_ms=now_ms)
+        if vended is not None and now_ms >= vended[0].expires_ms:
+            raise S3Error("ExpiredToken", "The key has expired: load the table from the catalog again.")
         if request.method in _READS:
             _check_empty_body(claim.payload_hash, signed)
-        return key.identity
+        return sender
 
     def _by_token_or_certificate(self, scope: Mapping[str, Any]) -> Identity:
         try:

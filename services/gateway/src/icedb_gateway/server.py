@@ -1,17 +1,19 @@
-"""A whole gateway: the S3 endpoint on one event loop in a thread of its own. Also the way to start one in a program.
+"""A whole gateway: the S3 endpoint and the Iceberg catalog on one event loop, in a thread of its own.
 
-Its ASGI application leads from a request to its answer, its metrics and its line in the log. Every answer has a request
-id. An error is S3's XML, or nothing for a HEAD. Never logs a query: it may hold a signature. Stops in this order: not
+Also the way to start one in a program. Each has a port and an ASGI application of its own, which leads from a request
+to its answer, its metrics and its line in the log. Every answer of S3 has a request id; an error is S3's XML, or
+nothing for a HEAD. Never logs a query: it may hold a signature. Stops in this order: not
 ready any more, no new connections, running requests end.
 """
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from icedb_iceberg import publish_table
 from icedb_log.clock import Clock
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
@@ -22,20 +24,22 @@ from icedb_service.main import watch_clock
 from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.tls import ssl_context
 from prometheus_client import CollectorRegistry
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from icedb_gateway.bodies import Bodies, ClientLeft
 from icedb_gateway.errors import S3Error, to_s3_error
+from icedb_gateway.iceberg_catalog import NOTES, IcebergCatalog, make_app
 from icedb_gateway.list_objects import render_error
 from icedb_gateway.metrics import GatewayMetrics, Operation, outcome_of
 from icedb_gateway.operations import XML, Answer, Operations
+from icedb_gateway.publish_loop import PublishLoop
+from icedb_gateway.published import Publish, PublishedTables
 from icedb_gateway.requests import Authentication, GatewayParts, S3Request, parse_request
 from icedb_gateway.settings import HEALTH_PATHS, GatewaySettings
+from icedb_gateway.vended_keys import VendedKeys
 
 FIRST_ERROR: Final = 400
 FIRST_FAILURE: Final = 500
-OK: Final = 200
-NOT_READY: Final = 503
 _HEADER_ENCODING: Final = "latin-1"
 
 
@@ -75,7 +79,7 @@ class S3App:
         if scope["type"] != "http":
             return
         if scope["path"].removeprefix("/") in HEALTH_PATHS:
-            await self._answer_probe(scope, send)
+            await answer_probe(self._health, scope, send)
             return
         exchange = _Exchange(scope, receive, send, self._clock.new_id(), self._clock.monotonic_ms())
         outcome = "abandoned"
@@ -91,9 +95,9 @@ class S3App:
         try:
             request = parse_request(exchange.scope, domain=self._domain)
             exchange.request, exchange.operation = request, _operation_of(request)
-            identity = self._authentication.recognise(request, exchange.scope)
-            exchange.identity = identity.name
-            answer = await self._operations.run(request, identity)
+            sender = self._authentication.recognise(request, exchange.scope)
+            exchange.identity = sender.identity.name
+            answer = await self._operations.run(request, sender)
             if answer.file is None:
                 await self._send_whole(exchange, answer)
                 return
@@ -139,44 +143,102 @@ class S3App:
             headers["Connection"] = "close"
         await self._send_whole(exchange, Answer(known.status, headers, b"" if is_head else body))
 
-    async def _answer_probe(self, scope: Scope, send: Send) -> None:
-        with_ready = scope["path"].endswith("readyz")
-        # Which checks fail, but not in whose words: these name hosts. The metrics port has them.
-        found = self._health.run(with_ready=with_ready)
-        shown = {name: "ok" if text == "ok" else "failing" for name, text in found.items()}
-        is_well = "failing" not in shown.values()
-        body = orjson.dumps(
-            {"status": "ok" if is_well else "failing", "checks": shown}, option=orjson.OPT_APPEND_NEWLINE
-        )
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        status = OK if is_well else NOT_READY
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
     def _end(self, exchange: _Exchange, outcome: str) -> None:
         now_ms = self._clock.monotonic_ms()
         answered_ms = now_ms if exchange.answered_ms is None else exchange.answered_ms
         duration_ms = answered_ms - exchange.started_ms
         self._metrics.count_request(exchange.operation, outcome, duration_ms=duration_ms)
-        is_fine = outcome in ("ok", "not_modified")
-        if self._logged == "none" or (self._logged == "errors" and is_fine):
+        if not is_logged(self._logged, outcome):
             return
         client = exchange.scope.get("client")
-        log = get_logger().warning if outcome in ("failed", "unavailable", "slow_down") else get_logger().info
-        log(
+        log_request(
             "s3_request",
+            outcome,
             request=exchange.request_id,
             method=exchange.scope["method"],
             path=exchange.scope["path"][:1024],
             operation=exchange.operation,
             identity=exchange.identity,
             status=exchange.status,
-            outcome=outcome,
             code=exchange.code,
             duration_ms=now_ms - exchange.started_ms,
             client=client[0] if client else None,
             **exchange.notes,
         )
+
+
+class IcebergApp:
+    """Answers requests to the catalog: its application, with metrics, log lines, and health beside it."""
+
+    def __init__(self, app: ASGIApp, parts: GatewayParts, health: HealthChecks) -> None:
+        self._app = app
+        self._health = health
+        self._logged = parts.settings.gateway_access_log
+        self._metrics = parts.metrics
+        self._clock = parts.clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        if scope["path"].removeprefix("/") in HEALTH_PATHS:
+            await answer_probe(self._health, scope, send)
+            return
+        started_ms = self._clock.monotonic_ms()
+        notes: dict[str, Any] = {"operation": "iceberg_other", "identity": "", "code": ""}
+        scope[NOTES] = notes
+        status = 0
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            duration_ms = self._clock.monotonic_ms() - started_ms
+            outcome = outcome_of(status) if status else "abandoned"
+            self._metrics.count_request(notes["operation"], outcome, duration_ms=duration_ms)
+            if is_logged(self._logged, outcome):
+                client = scope.get("client")
+                log_request(
+                    "iceberg_request",
+                    outcome,
+                    method=scope["method"],
+                    path=scope["path"][:1024],
+                    status=status,
+                    duration_ms=duration_ms,
+                    client=client[0] if client else None,
+                    **notes,
+                )
+
+
+async def answer_probe(health: HealthChecks, scope: Scope, send: Send) -> None:
+    """Answer ``/healthz`` or ``/readyz``: which checks fail, but not in whose words, which name hosts."""
+    status, found = health.report(scope["path"], in_words=False)
+    body = orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def is_logged(which: str, outcome: str) -> bool:
+    """Whether a request has a line in the log."""
+    return which == "all" or (which == "errors" and outcome not in ("ok", "not_modified"))
+
+
+def log_request(event: str, outcome: str, **fields: Any) -> None:
+    """Write a request's line to the log."""
+    log = get_logger().warning if outcome in ("failed", "unavailable", "slow_down") else get_logger().info
+    log(event, outcome=outcome, **fields)
+
+
+async def _end_task(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def _waits_to_send(scope: Scope) -> bool:
@@ -204,9 +266,11 @@ class Gateway(EndpointService):
         clock: Times and ids.
         guard: Who may do what; as the settings say by default.
         metrics: What it counts.
+        publish: Publishes a table for Iceberg's readers, in a thread.
 
     Attributes:
         port: Where S3 is served, once it is started.
+        iceberg_port: Where the Iceberg catalog is.
 
     Raises:
         InvalidRequest: The access file or the certificate is wrong, or there is no access file and others reach the
@@ -221,8 +285,11 @@ class Gateway(EndpointService):
         clock: Clock,
         guard: AccessGuard | None = None,
         metrics: GatewayMetrics | None = None,
+        publish: Publish = publish_table,
     ) -> None:
         self.port = 0
+        self.iceberg_port = 0
+        self._publish = publish
         self.metrics = metrics or GatewayMetrics()
         super().__init__(
             warehouse,
@@ -268,20 +335,35 @@ class Gateway(EndpointService):
             wait_setting=setting,
         )
         reads = TableReads(tables, work=work, clock=clock, wait_ms=wait_ms, wait_setting=setting)
-        parts = GatewayParts(self._warehouse, settings, metrics, clock, self._guard, reads, names)
+        secret = settings.gateway_iceberg_secret
+        keys = VendedKeys(None if secret is None else secret.get_secret_value())
+        parts = GatewayParts(self._warehouse, settings, metrics, clock, self._guard, reads, names, keys)
         bodies = Bodies(self._warehouse.store, settings=settings, metrics=metrics)
         stack.callback(bodies.close)
+        server = await self._listen(S3App(parts, bodies, health.checks()), settings.gateway_port, "ICEDB_GATEWAY_PORT")
+        stack.push_async_callback(server.stop)
+        self.port = server.port
+        published = PublishedTables(parts, self._publish)
+        catalog = IcebergCatalog(parts, published, parts.keys, s3_port=self.port)
+        app = IcebergApp(make_app(catalog), parts, health.checks())
+        server = await self._listen(app, settings.gateway_iceberg_port, "ICEDB_GATEWAY_ICEBERG_PORT")
+        stack.push_async_callback(server.stop)
+        self.iceberg_port = server.port
+        if settings.gateway_iceberg_publish_interval_ms:
+            loop = asyncio.ensure_future(PublishLoop(parts, published).run())
+            stack.push_async_callback(_end_task, loop)
+        return metrics.registry
+
+    async def _listen(self, app: ASGIApp, port: int, setting: str) -> HttpServer:
+        settings = self._settings
         options = HttpServerOptions(
             host=settings.gateway_host,
-            port=settings.gateway_port,
-            address_settings="ICEDB_GATEWAY_HOST and ICEDB_GATEWAY_PORT",
+            port=port,
+            address_settings=f"ICEDB_GATEWAY_HOST and {setting}",
             max_connections=settings.gateway_max_connections,
             header_timeout_ms=settings.gateway_header_timeout_ms,
             keep_alive_ms=settings.gateway_keep_alive_ms,
             shutdown_ms=settings.gateway_shutdown_ms,
             tls=self._tls,
         )
-        server = await HttpServer.start(S3App(parts, bodies, health.checks()), options)
-        stack.push_async_callback(server.stop)
-        self.port = server.port
-        return metrics.registry
+        return await HttpServer.start(app, options)

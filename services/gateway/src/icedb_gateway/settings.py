@@ -1,22 +1,25 @@
-"""Settings of the S3 gateway, besides those that all services share."""
+"""Settings of the S3 gateway and its Iceberg catalog, besides those that all services share."""
 
 import re
 from typing import Annotated, Final, Literal, Self
 
-from icedb_log.units import KIB, MINUTE_MS, SECOND_MS
+from icedb_log.units import HOUR_MS, KIB, MINUTE_MS, SECOND_MS
 from icedb_service.settings import MAX_PORT, ServiceSettings
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 MAX_STALENESS_MS: Final = 10 * MINUTE_MS
+MIN_SECRET_CHARS: Final = 32
 HEALTH_PATHS: Final = ("healthz", "readyz")
 
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _DOMAIN: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,251}[a-z0-9]")
+_NAMESPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_URL: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]{1,300}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,64}")
 
 
 class GatewaySettings(ServiceSettings):
-    """What the S3 gateway needs to know."""
+    """What the S3 gateway and its Iceberg catalog need to know."""
 
     gateway_host: str = "127.0.0.1"
     """Address that the S3 endpoint listens on; `0.0.0.0` in containers. Another one than loopback needs
@@ -86,6 +89,37 @@ class GatewaySettings(ServiceSettings):
     gateway_shutdown_ms: Annotated[int, Field(ge=0)] = 20 * SECOND_MS
     """How long SIGTERM waits for requests that are being answered, milliseconds."""
 
+    gateway_iceberg_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 9011
+    """Port of the Iceberg REST catalog, at the address of `ICEDB_GATEWAY_HOST`; 0 takes a free one (logged)."""
+
+    gateway_iceberg_namespace: str = "icedb"
+    """Name of the one namespace in which the catalog shows all tables: `icedb.events`."""
+
+    gateway_iceberg_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = SECOND_MS
+    """How old the state of a table may be that the catalog answers with, milliseconds. 0 looks at the log for each
+    load. More publishes a table that changes all the time less often: each time writes its new manifests."""
+
+    gateway_iceberg_publish_interval_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = 5 * SECOND_MS
+    """How often tables that are set to `iceberg = on-commit` are looked at and published, milliseconds; 0: by this
+    gateway never."""
+
+    gateway_iceberg_credentials: Literal["none", "region", "vended"] = "none"
+    """What the catalog tells engines of the way to a table's files: nothing (they have keys of their own); the bucket's
+    region; or this gateway's S3 endpoint with a key for this table alone that ends soon. Engines ask for the last
+    (`X-Iceberg-Access-Delegation: vended-credentials`); who does not gets the region."""
+
+    gateway_iceberg_secret: SecretStr | None = None
+    """What vended keys are made with: 32 characters or more, the same at all replicas. A new one ends all keys. Needed
+    where there is an access file and `ICEDB_GATEWAY_ICEBERG_CREDENTIALS=vended`."""
+
+    gateway_iceberg_key_ttl_ms: Annotated[int, Field(ge=MINUTE_MS, le=12 * HOUR_MS)] = HOUR_MS
+    """How long a vended key lasts at most, milliseconds; half of it at least. Engines ask for new ones by themselves,
+    or have to end a query by then."""
+
+    gateway_iceberg_s3_url: str | None = None
+    """Where engines reach the gateway's S3 endpoint, `https://s3.example.com`. Empty: the host by which they called the
+    catalog, and the S3 port. Set it behind a proxy."""
+
     gateway_access_log: Literal["all", "errors", "none"] = "all"
     """Which requests are logged: all, those that were refused or failed, or none. Never with a signature."""
 
@@ -109,6 +143,32 @@ class GatewaySettings(ServiceSettings):
         if domain is not None and not _DOMAIN.fullmatch(domain):
             raise ValueError(f"{domain[:80]!r} is no domain; write s3.example.com, without a port")
         return domain
+
+    @field_validator("gateway_iceberg_namespace")
+    @classmethod
+    def _check_namespace(cls, namespace: str) -> str:
+        if not _NAMESPACE.fullmatch(namespace):
+            raise ValueError(f"{namespace[:80]!r} is no namespace; use 1 to 63 of a-z, 0-9 and _, a letter first")
+        return namespace
+
+    @field_validator("gateway_iceberg_s3_url")
+    @classmethod
+    def _check_s3_url(cls, url: str | None) -> str | None:
+        if url is not None and not _URL.fullmatch(url):
+            raise ValueError(f"{url[:80]!r} is no address of an S3 endpoint; write https://s3.example.com")
+        return url
+
+    @model_validator(mode="after")
+    def _check_vended_keys(self) -> Self:
+        secret = self.gateway_iceberg_secret
+        if secret is not None and len(secret.get_secret_value()) < MIN_SECRET_CHARS:
+            raise ValueError(f"ICEDB_GATEWAY_ICEBERG_SECRET: use {MIN_SECRET_CHARS} characters or more")
+        if self.gateway_iceberg_credentials == "vended" and self.access_file is not None and secret is None:
+            raise ValueError(
+                "ICEDB_GATEWAY_ICEBERG_CREDENTIALS=vended needs ICEDB_GATEWAY_ICEBERG_SECRET: keys are made "
+                "with it, so it has to be the same at all replicas"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_gateway(self) -> Self:

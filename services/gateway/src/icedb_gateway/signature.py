@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
@@ -34,6 +34,7 @@ _HEADER_FIELD: Final = re.compile(r"\s*(?P<name>Credential|SignedHeaders|Signatu
 _SIGNATURE: Final = re.compile(r"[0-9a-f]{64}")
 _AMZ_DATE: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _PRESIGNED_SIGNATURE: Final = "X-Amz-Signature"
+_SESSION_TOKEN: Final = "x-amz-security-token"  # the name of a header  # noqa: S105  # nosec B105
 _PRESIGNED: Final = (
     *("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders"),
     _PRESIGNED_SIGNATURE,
@@ -74,6 +75,7 @@ class Claim:
         signature: 64 hex digits.
         payload_hash: What the signature says of the body.
         expires_s: How long a presigned URL is valid; ``None``: signed in headers.
+        session_token: What goes with a temporary key; who takes the claim compares it.
     """
 
     access_key_id: str
@@ -83,6 +85,7 @@ class Claim:
     signature: str
     payload_hash: str
     expires_s: int | None
+    session_token: str | None = None
 
 
 def read_claim(request: SignedRequest) -> Claim | None:
@@ -96,15 +99,19 @@ def read_claim(request: SignedRequest) -> Claim | None:
     is_presigned = bool(names & {*_PRESIGNED})
     if authorization is not None and is_presigned:
         raise S3Error("InvalidArgument", "Only one auth mechanism allowed: a header or query parameters, not both.")
-    if "x-amz-security-token" in {name.lower() for name in names} or request.header("x-amz-security-token"):
-        raise S3Error("InvalidToken", "Session tokens are not known here: use a key pair of this endpoint's own.")
     if is_presigned:
-        return _read_presigned(request)
+        return replace(_read_presigned(request), session_token=_session_token(request))
     if authorization is None:
         if names >= {"AWSAccessKeyId", "Signature"}:
             raise _wrong_mechanism()
         return None
-    return _read_header(request, authorization)
+    return replace(_read_header(request, authorization), session_token=_session_token(request))
+
+
+def _session_token(request: SignedRequest) -> str | None:
+    """Return the session token, of the header, which has to be signed, or of the query, which always is."""
+    in_query = [value for name, value in request.query if name.lower() == _SESSION_TOKEN]
+    return ",".join(in_query) if in_query else request.header(_SESSION_TOKEN)
 
 
 def check_signature(request: SignedRequest, claim: Claim, *, secret: str) -> None:

@@ -12,13 +12,14 @@ from icedb_log.errors import HaltError, IceDBError
 from icedb_log.feed.feed_state import is_feed_needed
 from icedb_log.feed.feeds import FeedResult, feed_view
 from icedb_log.feed.views import list_view_names, read_registration, source_of
+from icedb_log.intervals import Intervals
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FEED
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.logs import get_logger
-from icedb_service.runs import Intervals, Work, backoff_key
+from icedb_service.runs import Work, backoff_key
 from icedb_service.worker import WorkerContext
 
 from icedb_ingest.metrics import IngestMetrics
@@ -26,7 +27,7 @@ from icedb_ingest.pressure_watch import PressureWatch
 from icedb_ingest.settings import IngestSettings
 
 if TYPE_CHECKING:
-    from icedb_engine.spark.spark_engine import SparkEngine
+    from icedb_engine.jobs.engine import JobEngine
 
 VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS
 """How long a process remembers which views a table has; a new one is found by the sweep before that."""
@@ -45,7 +46,7 @@ class FeedTasks:
 
     def __init__(
         self,
-        context: "WorkerContext[SparkEngine]",
+        context: "WorkerContext[JobEngine]",
         *,
         settings: IngestSettings,
         metrics: IngestMetrics,

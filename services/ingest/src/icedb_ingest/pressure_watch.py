@@ -18,6 +18,7 @@ from icedb_log.ingest.pressure import (
     publish_pressure,
     read_pressure,
 )
+from icedb_log.intervals import Intervals
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.state import LogState
 from icedb_log.store.object_store import list_all
@@ -26,7 +27,6 @@ from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
-from icedb_service.runs import Intervals
 from icedb_service.worker import WorkerContext
 
 from icedb_ingest.settings import IngestSettings

@@ -35,6 +35,7 @@ from icedb_service.access.credentials import Need, needs
 from icedb_service.logs import get_logger
 from icedb_service.runs import Work
 from icedb_service.tasks import define_task
+from icedb_service.tracing import MAX_LINKS, current_run
 from icedb_service.worker import WorkerContext, sweep_tables
 from pydantic import ValidationError
 
@@ -46,7 +47,7 @@ from icedb_ingest.pressure_watch import PressureWatch
 from icedb_ingest.settings import IngestSettings
 
 if TYPE_CHECKING:
-    from icedb_engine.spark.spark_engine import SparkEngine
+    from icedb_engine.jobs.engine import JobEngine
 
 MAX_REASONS: Final = 20
 """Reasons of rejected batches in a task's result; all of them lie in quarantine."""
@@ -82,7 +83,7 @@ class IngestTasks:
 
     def __init__(
         self,
-        context: "WorkerContext[SparkEngine]",
+        context: "WorkerContext[JobEngine]",
         *,
         settings: IngestSettings,
         metrics: IngestMetrics,
@@ -222,8 +223,14 @@ class IngestTasks:
     def _flush_once(self, paths: TablePaths, takes: Takes) -> FlushResult:
         table, clock = paths.name, self._context.clock
         started_ms = clock.monotonic_ms()
+        trace = current_run()
+        begun = None if trace is None else trace.begin_flush()
         with self._context.open_locked(table) as opened:
             result = flush_table(opened, self._context.engine.writer, limits=self._choice.limits(table, takes))
+        if trace is not None and begun is not None and result.committed_ids:
+            kept = self._context.wakeups.read_traces(result.committed_ids[:MAX_LINKS])
+            figures = {"icedb.table": table, "icedb.commit": result.committed_key, "icedb.batches": result.batch_count}
+            trace.note_flush(begun, result.committed_ids[:MAX_LINKS], kept, figures)
         self._metrics.record(result, duration_ms=clock.monotonic_ms() - started_ms)
         self._choice.record(table, takes, result)
         if takes == "small":

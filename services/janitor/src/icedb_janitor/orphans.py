@@ -6,14 +6,15 @@ from typing import Any
 
 from icedb_log.clean.audit import AuditLog, sweep_audit
 from icedb_log.clean.leftovers import LeftoverResult, sweep_leftovers, sweep_probes
-from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, sweep_orphans
+from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, describe_sweep, sweep_orphans
 from icedb_log.errors import IceDBError
+from icedb_log.intervals import Intervals
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_service.logs import get_logger
 from icedb_service.redis_clients import TableLock
-from icedb_service.runs import Intervals, Work
+from icedb_service.runs import Work
 from icedb_service.worker import WorkerContext
 
 from icedb_janitor.metrics import JanitorMetrics
@@ -104,7 +105,7 @@ class JanitorOrphans:
         self._metrics.record_deletes("audit", deleted_count=len(old_audit.keys), failed=old_audit.failed)
         _warn_of_leftovers(leftovers)
         self._sweep_probes()
-        return _describe(result, leftovers) | {"deleted_audit": len(old_audit.keys)}
+        return describe_sweep(result, leftovers) | {"deleted_audit": len(old_audit.keys)}
 
     def _sweep_probes(self) -> None:
         """Take away what probes of the store left: once an interval, whatever the table is. Never fails."""
@@ -118,23 +119,6 @@ class JanitorOrphans:
             get_logger().warning("probes_not_swept", error=type(error).__name__, mitigation="next sweep")
             return
         self._metrics.record_deletes("leftover", deleted_count=len(done.keys), failed=done.failed)
-
-
-def _describe(result: OrphanResult, leftovers: LeftoverResult) -> dict[str, Any]:
-    walk = result.walk
-    return {
-        "deleted_orphans": len(result.deleted),
-        "failed_orphans": len(result.failed),
-        "waiting_orphans": walk.old_tally.count - len(result.deleted) - len(result.failed),
-        "held_orphans": result.held.count,
-        "lost_commits": len(result.lost),
-        "young_orphans": walk.young_tally.count,
-        "orphan_share": round(result.share, 4),
-        "contended": result.is_contended,
-        "unknown_objects": walk.unknown_count,
-        "deleted_leftovers": sum(leftovers.deleted.values()),
-        "failed_leftovers": len(leftovers.failed),
-    }
 
 
 def warn_of_failures(event: str, failed: Sequence[FailedDelete], *, mitigation: str = "next run") -> None:

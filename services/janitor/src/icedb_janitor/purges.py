@@ -6,10 +6,11 @@ from typing import Any, Final
 from icedb_log.clean.audit import AuditLog
 from icedb_log.clean.purge import PurgeLimits, purge_table
 from icedb_log.clean.trash_list import AUDIT_LOOK_MS, has_work, read_now_ms
+from icedb_log.intervals import Intervals
 from icedb_log.names import JANITOR_PURGE
 from icedb_log.store.table_store import TableStore
 from icedb_log.warehouse import DroppedTable
-from icedb_service.runs import Intervals, Work, backoff_key
+from icedb_service.runs import Work, backoff_key
 from icedb_service.worker import WorkerContext
 
 from icedb_janitor.metrics import JanitorMetrics

@@ -5,12 +5,10 @@ the last orphan sweeps, all of which take that.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from celery import Celery
 from icedb_log.clean.audit import AuditLog, AuditStep
-from icedb_log.clean.deletion import group_failures
 from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable
@@ -70,7 +68,7 @@ class JanitorTasks:
             _warn_of_clock(result)
             warn_of_failures("deletes_failed", result.failed)
             self._note_deletions(run.table, result.deleted_data)
-            details = _describe_vacuum(result)
+            details = result.details()
             # Not before the dead objects are done with: a walk through the whole table can wait.
             if not result.has_more:
                 details |= self.orphans.sweep_if_due(run)
@@ -139,20 +137,6 @@ def _warn_of_clock(result: VacuumResult) -> None:
             held_back_ms=result.held_back_ms,
             mitigation="ages are measured without the jump for a grace period or two",
         )
-
-
-def _describe_vacuum(result: VacuumResult) -> dict[str, Any]:
-    return {
-        "deleted_log_files": len(result.deleted_logs),
-        "deleted_data_files": len(result.deleted_data),
-        "failed": len(result.failed),
-        "failures": [asdict(group) for group in group_failures(result.failed)],
-        "waiting": len(result.waiting),
-        "waiting_by_guard": result.count_waiting(),
-        "stripped": result.stripped_count,
-        "contended": result.contended_count,
-        "has_more": result.has_more,
-    }
 
 
 def register_tasks(

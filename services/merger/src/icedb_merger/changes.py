@@ -1,33 +1,29 @@
 """The tasks that change rows (rewrites and deletions), and those that remove partitions, on demand or by retention."""
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, get_args
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.intervals import Intervals
 from icedb_log.model import LogView
-from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, remove_partitions
+from icedb_log.table.partition_removal import PartitionInfo, remove_partitions
 from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters, select_partitions
-from icedb_log.table.retention import count_kept, retain_table
-from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
+from icedb_log.table.retention import retain_table
+from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_service.redis_clients import LockBusy
-from icedb_service.runs import Intervals, Work
+from icedb_service.runs import Work
 from icedb_service.worker import WorkerContext
 
 from icedb_merger.metrics import ChangeCause, MergeMetrics
 
 if TYPE_CHECKING:
-    from icedb_engine.spark.spark_engine import SparkEngine
-
-MAX_CHANGED_PARTITIONS: Final = 1000
-"""Paths of partitions that the result of a change names; the counts are always of all."""
-MAX_REMOVED_PARTITIONS: Final = 20
-"""The same of a removal, whose result the log has, too."""
+    from icedb_engine.jobs.engine import JobEngine
 
 
 class ChangeTasks:
     """The work of the tasks, in the process that runs them."""
 
-    def __init__(self, context: "WorkerContext[SparkEngine]", *, metrics: MergeMetrics, retention: Intervals) -> None:
+    def __init__(self, context: "WorkerContext[JobEngine]", *, metrics: MergeMetrics, retention: Intervals) -> None:
         self._context = context
         self._metrics = metrics
         self._retention = retention
@@ -70,7 +66,7 @@ class ChangeTasks:
                 result = rewrite_partitions(opened, changer, sql, matches=matches, dry_run=dry_run)
         self._metrics.record_change(cause, result)
         is_idle = not result.file_count
-        return Work(is_idle=is_idle, details={"kind": kind, "dry_run": dry_run, **_change_details(cause, result)})
+        return Work(is_idle=is_idle, details={"kind": kind, "dry_run": dry_run, **result.details(cause)})
 
     def drop_partitions(
         self,
@@ -93,7 +89,7 @@ class ChangeTasks:
         with self._context.open_locked(table) as opened:
             removal = remove_partitions(opened, choose, dry_run=dry_run)
         self._metrics.record_removal("drop", removal)
-        return Work(is_idle=not removal.partitions, details=_removal_details(removal))
+        return Work(is_idle=not removal.partitions, details=removal.details())
 
     def retain(self, table: str, force: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
         """Remove the partitions of a table whose retention has passed, in one commit.
@@ -108,36 +104,8 @@ class ChangeTasks:
             self._retention.forget(table)
             raise
         self._metrics.record_retention(table, result)
-        kept = {f"kept_{reason}": count for reason, count in count_kept(result.plan).items()}
-        return Work(is_idle=not result.removal.partitions, details={**_removal_details(result.removal), **kept})
+        return Work(is_idle=not result.removal.partitions, details=result.details())
 
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _change_details(kind: ChangeCause, result: ChangeResult) -> dict[str, Any]:
-    scanned = {"files_scanned": result.scanned_count} if kind == "delete" else {}
-    return {
-        "rows_removed": result.rows_removed,
-        "rows_read": result.rows_read,
-        **scanned,
-        "files_rewritten": result.file_count,
-        "files_written": result.output_count,
-        "partitions": len(result.partitions),
-        "bytes_in": result.input_bytes,
-        "bytes_out": result.output_bytes,
-        "committed_key": result.committed_key,
-        "paths": list(result.partitions[:MAX_CHANGED_PARTITIONS]),
-    }
-
-
-def _removal_details(removal: RemovalResult) -> dict[str, Any]:
-    return {
-        "partitions": len(removal.partitions),
-        "files": len(removal.removed_paths),
-        "rows": removal.row_count,
-        "bytes": removal.size_bytes,
-        "committed_key": removal.committed_key,
-        "paths": [info.path for info in removal.partitions[:MAX_REMOVED_PARTITIONS]],
-    }

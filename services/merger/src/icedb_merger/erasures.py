@@ -1,10 +1,10 @@
 """The task that carries erasures on, from the deletion of rows to the proof that no object holds them."""
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from icedb_log.erasure.erasure_record import Erasure
-from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure
+from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure, describe_preview, describe_progress
 from icedb_log.erasure.erasures import list_open_ids, read_erasure
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.names import INGEST_FLUSH
@@ -18,16 +18,13 @@ from icedb_service.worker import WorkerContext
 from icedb_merger.metrics import MergeMetrics
 
 if TYPE_CHECKING:
-    from icedb_engine.spark.spark_engine import SparkEngine
-
-MAX_NAMED: Final = 100
-"""Erasures that a result names; the counts are always of all."""
+    from icedb_engine.jobs.engine import JobEngine
 
 
 class ErasureTasks:
     """The work of the task, in the process that runs it."""
 
-    def __init__(self, context: "WorkerContext[SparkEngine]", *, metrics: MergeMetrics) -> None:
+    def __init__(self, context: "WorkerContext[JobEngine]", *, metrics: MergeMetrics) -> None:
         self._context = context
         self._metrics = metrics
 
@@ -60,7 +57,7 @@ class ErasureTasks:
             self._context.wakeups.try_wake(INGEST_FLUSH, table)
         if problems:
             raise problems[0]
-        return Work(is_idle=not any(each.has_changed for each in progress), details=_details(progress))
+        return Work(is_idle=not any(each.has_changed for each in progress), details=describe_progress(progress))
 
     def _advance(self, place: TableStore, erasure_id: str) -> ErasureProgress:
         try:
@@ -93,27 +90,5 @@ class ErasureTasks:
         result = delete_rows(self._context.open(table), self._context.engine.changer, condition, dry_run=True)
         return Work(
             is_idle=not result.rows_removed,
-            details={
-                "rows": result.rows_removed,
-                "files": result.file_count,
-                "bytes": result.input_bytes,
-                "files_counted": result.scanned_count,
-                "partitions": len(result.partitions),
-            },
+            details=describe_preview(result),
         )
-
-
-def _details(progress: list[ErasureProgress]) -> dict[str, Any]:
-    return {
-        "open": sum(not each.erasure.is_closed for each in progress),
-        "closed": sum(each.erasure.is_closed for each in progress),
-        "erasures": [
-            {
-                "id": each.erasure.erasure_id,
-                "state": each.erasure.state,
-                "waits_for": each.waits_for,
-                "waiting": each.waiting_count,
-            }
-            for each in progress[:MAX_NAMED]
-        ],
-    }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cachetools import LRUCache
 from celery import Celery
+from icedb_log.intervals import Intervals
 from icedb_log.jobs import CheckAlive
 from icedb_log.keys import TablePaths
 from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
@@ -23,7 +24,7 @@ from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
-from icedb_service.runs import Intervals, Work
+from icedb_service.runs import Work
 from icedb_service.tasks import define_task
 from icedb_service.worker import WorkerContext, sweep_tables
 
@@ -33,7 +34,7 @@ from icedb_merger.metrics import LaneLabel, MergeMetrics, TurnEnd
 from icedb_merger.settings import MergerSettings
 
 if TYPE_CHECKING:
-    from icedb_engine.spark.spark_engine import SparkEngine
+    from icedb_engine.jobs.engine import JobEngine
 
 MAX_INDEXES: Final = 64
 """Tables whose index is kept; one of 100,000 data files takes some 60 MB."""
@@ -43,9 +44,7 @@ _ALL_TABLES: Final = ""
 class MergeTasks:
     """The work of the tasks, in the process that runs them. Not thread-safe: that process runs one at a time."""
 
-    def __init__(
-        self, context: "WorkerContext[SparkEngine]", *, settings: MergerSettings, metrics: MergeMetrics
-    ) -> None:
+    def __init__(self, context: "WorkerContext[JobEngine]", *, settings: MergerSettings, metrics: MergeMetrics) -> None:
         self._context = context
         self._settings = settings
         self._metrics = metrics
@@ -134,20 +133,7 @@ class MergeTasks:
         finally:
             # Commits that have landed stay, and are counted, whatever stopped the turn.
             self._metrics.turns.labels(label, end).inc()
-        details = {
-            "commits": total.commit_count,
-            "groups": total.group_count,
-            "files_in": total.input_count,
-            "files_out": total.output_count,
-            "bytes_in": total.input_bytes,
-            "bytes_out": total.output_bytes,
-            "rows": total.row_count,
-            "bytes_copied": total.copied_bytes,
-            "rows_decoded": total.decoded_row_count,
-            "folded_log_files": total.folded_log_count,
-            "has_more": end != "done",
-        }
-        return Work(is_idle=total.commit_count == 0, details=details)
+        return Work(is_idle=total.commit_count == 0, details={**total.details(), "has_more": end != "done"})
 
     def _merge_for_a_turn(self, name: str, label: LaneLabel, check_alive: CheckAlive) -> tuple[TurnEnd, MergeResult]:
         clock, limits = self._context.clock, self._limits(label)

@@ -10,6 +10,7 @@ from icedb_log.errors import IceDBError, InvalidRequest, UnsupportedFormat
 from icedb_service.logs import configure_logging, get_logger
 from icedb_service.main import EXIT_FAILURE, EXIT_USAGE
 from icedb_service.settings import load_settings
+from icedb_service.tracing import configure_tracing, flush_traces
 
 from icedb_snapshot.server import SnapshotService
 from icedb_snapshot.settings import SnapshotSettings
@@ -23,6 +24,7 @@ def main() -> int:
     try:
         settings = load_settings(SnapshotSettings)
         configure_logging(settings, component="snapshot")
+        configure_tracing("snapshot")
         service = SnapshotService(settings.store_settings.open(), settings=settings, clock=SystemClock()).start()
     except IceDBError as error:
         sys.stderr.write(f"icedb-snapshot: {error}\n")
@@ -31,6 +33,7 @@ def main() -> int:
     stopped.wait()
     get_logger().info("snapshot_stopping")
     service.stop()
+    flush_traces()
     get_logger().info("snapshot_stopped")
     return 0
 

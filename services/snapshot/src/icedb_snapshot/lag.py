@@ -8,13 +8,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from icedb_log.clean.leases import LeaseReader
 from icedb_log.errors import HaltError, IceDBError, NotFound
-from icedb_log.keys import TablePaths
-from icedb_log.log.reader import LogReader
-from icedb_log.store.known_objects import FETCH_THREADS
-from icedb_log.table.status import TableStatus, read_status
-from icedb_log.table.table import Table
+from icedb_log.serving.statuses import StatusReader
 from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
 
@@ -38,12 +33,11 @@ class LagExporter:
     def __init__(self, parts: ServiceParts, *, on_reachable: Callable[[bool], None]) -> None:
         self._parts = parts
         self._clock = parts.clock
-        self._tables = parts.reads.tables
+        self._statuses = StatusReader(parts.warehouse, parts.reads.tables, clock=parts.clock)
         self._metrics = parts.metrics
         self._figures = TableMetrics(parts.metrics.registry)
         self._on_reachable = on_reachable
         self._known: set[str] = set()
-        self._leases: dict[str, LeaseReader] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="icedb-lag-exporter", daemon=True)
 
@@ -74,8 +68,7 @@ class LagExporter:
         outcomes = {name: outcome for name in names if (outcome := self._export_table(name)) is not None}
         for name in self._known - outcomes.keys():
             self._figures.drop(name)
-            self._tables.drop(name)
-            self._leases.pop(name, None)
+            self._statuses.drop(name)
             _log.info("table_gone", table=name)
         self._known = set(outcomes)
         self._metrics.observe_exporter_round(
@@ -88,7 +81,7 @@ class LagExporter:
     def _export_table(self, name: str) -> Outcome | None:
         """Publish the figures of a table; ``None``: it is gone."""
         try:
-            status = self._read_status(name)
+            status = self._statuses.read(name)
         except NotFound:
             return None
         except HaltError as error:
@@ -108,19 +101,6 @@ class LagExporter:
             return "failed"
         self._figures.show(name, status, now_ms=self._clock.now_ms())
         return "shown"
-
-    def _read_status(self, name: str) -> TableStatus:
-        cached = self._tables.table(name)
-        state = cached.read(max_staleness_ms=0)
-        return read_status(
-            Table.open(self._parts.warehouse.table(name), clock=self._clock, reader=cached.read_source().reader),
-            read_source=self._read_source,
-            leases=self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS)),
-            log=state.log,
-        )
-
-    def _read_source(self, paths: TablePaths) -> LogReader:
-        return self._tables.table(paths.name).read_source().reader
 
     def _run(self) -> None:
         while not self._stopped.is_set():

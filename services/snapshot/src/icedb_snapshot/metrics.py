@@ -182,6 +182,11 @@ FIGURES: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]], ...
         lambda status: status.oldest_lease_ms / SECOND_MS,
     ),
     (
+        "iceberg_held_back",
+        "1 while engines that speak Iceberg are shown an older state than the newest, or none: icedb status says why.",
+        lambda status: 1 if status.held_back else 0,
+    ),
+    (
         "data_grace_seconds",
         "How long a tombstoned data file stays.",
         lambda status: status.config.data_grace_ms / SECOND_MS,

@@ -16,7 +16,8 @@ from typing import Any, Final, Self
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, Overloaded, Unavailable
+from icedb_log.errors import IceDBError, InvalidRequest, Overloaded, Unavailable
+from icedb_log.serving.batch_commits import check_batch_id
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.units import MIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
@@ -34,8 +35,10 @@ from icedb_service.grpc_server import (
 from icedb_service.http_server import HealthChecks, ServerThread, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.main import watch_clock
+from icedb_service.progress import LoopProgress
 from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.tls import server_credentials
+from icedb_service.tracing import HEADER, tracing
 
 from icedb_snapshot.answers import AnswerTooLarge
 from icedb_snapshot.lag import LagExporter
@@ -52,6 +55,9 @@ CONNECTION_GRACE_MS: Final = 5 * 60 * 1000
 """How long calls of an old connection may go on."""
 STOP_LIMIT_S: Final = 5
 EXPORTER_STOP_MS: Final = 5_000
+
+_TRACED: Final = ("/GetSnapshot", "/StreamSnapshot", "/GetChanges")
+"""Methods of which each call gets a span; others are asked by programs that only look, all the time."""
 
 _log = get_logger()
 
@@ -89,12 +95,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
         }
 
         async def call(request: Any, context: Any) -> Any:
-            async with self._watch(context, method):
+            async with self._watch(context, method, request):
                 require_readable(request)
                 return await handler.unary_unary(request, context)
 
         async def stream(request: Any, context: Any) -> None:
-            async with self._watch(context, method):
+            async with self._watch(context, method, request):
                 require_readable(request)
                 stuck = await self._send(handler.unary_stream(request, context), context, method)
                 if stuck is not None:
@@ -125,8 +131,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
         return None
 
     @asynccontextmanager
-    async def _watch(self, context: Any, method: str) -> AsyncIterator[None]:
-        started_ms = self._clock.monotonic_ms()
+    async def _watch(self, context: Any, method: str, request: Any) -> AsyncIterator[None]:
+        started_ms, begun_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         code = grpc.StatusCode.OK
         try:
             yield
@@ -153,6 +159,35 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
             await context.abort(code, "the snapshot service failed; its log has the reason")
         finally:
             self._metrics.observe_call(method, code.name, self._clock.monotonic_ms() - started_ms)
+            self._trace(context, method, request, code=code.name, begun_ms=begun_ms)
+
+    def _trace(self, context: Any, method: str, request: Any, *, code: str, begun_ms: int) -> None:
+        traces = tracing()
+        if traces is None or not method.endswith(_TRACED):
+            return
+        metadata = dict(context.invocation_metadata() or ())
+        figures = {
+            "rpc.system": "grpc",
+            "rpc.method": method.rpartition("/")[2],
+            "rpc.grpc.status_code": code,
+            "icedb.table": getattr(request, "table", None),
+        }
+        traces.served(
+            method.lstrip("/"),
+            (begun_ms, self._clock.now_ms()),
+            traceparent=metadata.get(HEADER),
+            batch_id=min_commit_of(request),
+            attributes=figures,
+        )
+
+
+def min_commit_of(request: Any) -> str:
+    """Return the id of the batch that a call waited for; empty: of none."""
+    batch_id = str(getattr(request, "min_commit", ""))
+    try:
+        return batch_id and check_batch_id(batch_id)
+    except InvalidRequest:
+        return ""
 
 
 def _code_of(context: Any) -> grpc.StatusCode:
@@ -223,6 +258,7 @@ class SnapshotService:
         self._watches = WatchCalls(self.parts)
         self._exporter = LagExporter(self.parts, on_reachable=self._show_reachable)
         self._reachable = threading.Event()
+        self._progress = LoopProgress("the event loop", clock=clock)
         self._server: GrpcServer | None = None
         self.port = 0
         self.loop = ServerThread(
@@ -247,7 +283,7 @@ class SnapshotService:
             self.parts.metrics.registry,
             host=settings.metrics_host,
             port=settings.metrics_port,
-            health=HealthChecks(ready={"store": self._check_store}),
+            health=HealthChecks(alive={"loop": self._progress.check}, ready={"store": self._check_store}),
             clock=self.parts.clock,
         )
         _log.info("snapshot_served", address=f"{self._host}:{self.port}", store=settings.store)
@@ -300,8 +336,10 @@ class SnapshotService:
             interceptors=(interceptor,),
         )
         self.port = self._server.port
+        telling = asyncio.create_task(self._progress.tell_always())
         self.loop.show_started()
         await self.loop.wait_for_stop()
+        telling.cancel()
 
     async def _end_calls(self, grace_ms: int) -> None:
         if self._server is not None:

@@ -98,7 +98,12 @@ class FaultyStore:
         inner: Where the objects are.
         world: Time, dice and scheduler.
         observers: Told about every change, one after the other.
+
+    Attributes:
+        max_parallel_reads: An actor is one thread.
     """
+
+    max_parallel_reads: Final = 1
 
     def __init__(self, inner: MemoryObjectStore, *, world: World, observers: Sequence[StoreObserver]) -> None:
         self.inner = inner

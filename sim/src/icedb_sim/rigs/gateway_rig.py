@@ -5,8 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from icedb_gateway.published import Publish
 from icedb_gateway.server import Gateway
 from icedb_gateway.settings import GatewaySettings
+from icedb_iceberg import publish_table
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
@@ -132,16 +134,25 @@ class GatewayRig:
         return self.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
-def start_gateway(warehouse: Warehouse, *, clock: Clock | None = None, **fields: Any) -> GatewayRig:
+def start_gateway(
+    warehouse: Warehouse, *, clock: Clock | None = None, publish: Publish = publish_table, **fields: Any
+) -> GatewayRig:
     """Start a gateway; end it with ``rig.gateway.stop()``.
 
     Args:
         warehouse: What it shows.
         clock: The host's by default.
+        publish: Publishes tables for the Iceberg catalog.
         fields: Settings other than the defaults.
     """
-    values: dict[str, Any] = {"store": "file:///not-used", "gateway_port": 0, "gateway_access_log": "none", **fields}
+    values: dict[str, Any] = {
+        "store": "file:///not-used",
+        "gateway_port": 0,
+        "gateway_iceberg_port": 0,
+        "gateway_access_log": "none",
+        **fields,
+    }
     settings = GatewaySettings(**values)
-    gateway = Gateway(warehouse, settings=settings, clock=clock or SystemClock())
+    gateway = Gateway(warehouse, settings=settings, clock=clock or SystemClock(), publish=publish)
     gateway.start()
     return GatewayRig(gateway, warehouse)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import duckdb
 from icedb_log.clock import SystemClock
 from icedb_log.log.codec import encode_log_file
-from icedb_log.model import FileMarker, LogFile, LogTombstone
+from icedb_log.model import EMPTY, ColumnStats, FileMarker, LogFile, LogTombstone
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
@@ -56,6 +56,7 @@ class ParquetWarehouse:
         replaces: tuple[Commit, ...] = (),
         horizon_ms: int | None = None,
         batch_ids: tuple[str, ...] = (),
+        stats: Mapping[str, ColumnStats] = EMPTY,
     ) -> Commit:
         """Write the rows of a query as one data file and commit it.
 
@@ -69,6 +70,7 @@ class ParquetWarehouse:
             replaces: Earlier commits that this one tombstones, as a merge does.
             horizon_ms: Recorded horizon, as the janitor leaves it.
             batch_ids: Batches whose rows these are.
+            stats: What the log says of columns of the data file.
         """
         store, paths = self.warehouse.store, self.warehouse.table(name).paths
         now_ms = time_ms if time_ms is not None else self.clock.now_ms()
@@ -79,7 +81,7 @@ class ParquetWarehouse:
             found = con.execute("SELECT count(*) FROM read_parquet(?)", [str(file)]).fetchone()
             size_bytes = file.stat().st_size
             store.upload(data_key, file)
-        markers = [FileMarker(data_key, size_bytes, now_ms, row_count=found[0] if found else None)]
+        markers = [FileMarker(data_key, size_bytes, now_ms, row_count=found[0] if found else None, stats=stats)]
         markers += [FileMarker(old.data_key, 1, old.time_ms, tombstoned_ms=now_ms) for old in replaces]
         commit_id = self.clock.new_id()
         log = LogFile(

@@ -40,7 +40,7 @@ _READ_LOG: Final = "log.reader:LogReader.read"
 _READ_HOLDS: Final = "clean.holds:read_holds"
 
 
-def _holds_without(kind: str) -> Switch:
+def holds_without(kind: str) -> Switch:
     """Let a plan not know of something that holds dead objects."""
 
     def read(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ def _leased_ms(hold: Any) -> Any:
     return hold.since_ms + MAX_STORE_GAP_MS
 
 
-_IGNORES_LEASES: Final = _holds_without("lease")
+_IGNORES_LEASES: Final = holds_without("lease")
 _DELETES_WHAT_IS_LIVE: Final = instead(_RUN + "_find_deletable", lambda run: set(run._plan.data_paths))
 
 
@@ -363,7 +363,7 @@ def _hold_nothing_while_pending(original: Any, stored: Any) -> Any:
 
 
 _PIN_RULES: Final = (
-    breaks("J7", "pins are ignored", _holds_without("pin")),
+    breaks("J7", "pins are ignored", holds_without("pin")),
     breaks(
         "J7",
         "pins are read before the log",
@@ -406,7 +406,7 @@ _PIN_RULES: Final = (
             lambda original, *args, mine="": None if mine else original(*args),
         ),
     ),
-    breaks("J8", "versions are ignored", _holds_without("versions")),
+    breaks("J8", "versions are ignored", holds_without("versions")),
     breaks("J8", "with fewer commits than versions nothing is kept", is_now("clean.guards:EVERY_STATE_MS", 1 << 62)),
     breaks(
         "J8",
@@ -417,7 +417,7 @@ _PIN_RULES: Final = (
         ),
         by="test_guards.py::test_j8_versions_count_appends_and_merges_and_no_seals",
     ),
-    keeps("J9", "log files go although a fence names them", _holds_without("commit")),
+    keeps("J9", "log files go although a fence names them", holds_without("commit")),
 )
 
 

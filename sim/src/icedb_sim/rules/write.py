@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from icedb_log.errors import CommitConflict, Fenced
 from icedb_log.log.codec import encode_log_file
+from icedb_log.log.fence import CLAIM_MS
 from icedb_log.log.lost_commits import add_landed
 from icedb_log.log.state import LogState
 from icedb_log.merge.merge_log import build_merge_log
@@ -31,6 +32,7 @@ from icedb_sim.simulation.changes import RowTest
 _BUILD: Final = "merge.merge_log:build_merge_log"
 _FENCE: Final = "log.fence:HeldFence."
 _ACQUIRE: Final = "log.fence:acquire_fence"
+_FOR_EVER: Final = 1 << 60
 _EXCHANGE: Final = "merge.exchange:ExchangeCommit."
 
 
@@ -129,9 +131,9 @@ def _merge_seals(original: Any, state: Any, **kwargs: Any) -> Any:
     return original(LogState.of(replace(state.view, files=files)), **kwargs)
 
 
-def _advance_without_intent(original: Any, fence: Any, *, commit: str | None) -> None:
+def _advance_without_intent(original: Any, fence: Any, *, commit: str | None, **kwargs: Any) -> None:
     if commit is None:
-        original(fence, commit=commit)
+        original(fence, commit=commit, **kwargs)
 
 
 _REFUSED_IS_LOST: Final = around(_FENCE + "_require_landed", _take_refusal_for_loss)
@@ -323,6 +325,18 @@ CHANGE_RULES: Final = (
         ),
     ),
     breaks(
+        "M3",
+        "every change says that it is a merge",
+        with_arguments("merge.exchange:build_merge_log", change="merge"),
+        by="test_log_changes.py::test_each_change_is_told_by_its_log_file",
+    ),
+    breaks(
+        "M3",
+        "what is told of a change counts for any commit",
+        answers("log.codec:_is_own_word", True),
+        by="test_log_changes.py::test_chg_that_a_merge_of_an_older_release_has_carried_counts_for_nothing_and_goes",
+    ),
+    breaks(
         "M4",
         "a removal commits what it planned before the fence",
         repeats("table.partition_removal:remove_partitions", "table.partition_removal:_plan"),
@@ -374,9 +388,21 @@ CHANGE_RULES: Final = (
 # What fences remember
 
 
-def _note_intent_as_landed(original: Any, fence: Any, *, commit: str | None) -> None:
+def _note_intent_as_landed(original: Any, fence: Any, *, commit: str | None, **kwargs: Any) -> None:
     fence._state = replace(fence._state, landed=add_landed(fence._state.landed, commit or "none"))
-    original(fence, commit=commit)
+    original(fence, commit=commit, **kwargs)
+
+
+def _claimed_without_bound(state: Any, modified_ms: int, *, now_ms: int) -> Any:
+    return max(0, modified_ms + state.claim_ms - now_ms)
+
+
+def _advance_by_claim(original: Any, fence: Any, *, commit: str | None, **kwargs: Any) -> None:
+    now_ms = fence._clock.monotonic_ms()
+    until_ms = vars(fence).setdefault("claimed_until_ms", now_ms + CLAIM_MS)
+    if commit is None or now_ms > until_ms:
+        fence.claimed_until_ms = now_ms + CLAIM_MS
+        original(fence, commit=commit, **kwargs)
 
 
 def _settle_and_call_it_landed(original: Any, *args: Any) -> bool:
@@ -412,6 +438,41 @@ FENCE_RULES: Final = (
             instead("log.fence:_inherited", lambda landed, becomes: landed),
             by="test_fsck_lost_commits.py::test_f5_the_next_table_of_a_name_has_a_history_of_its_own",
         ),
+    ),
+    *seen_with(
+        "embedders:2",
+        breaks(
+            "F6",
+            "a claim is believed, and waited for, without any bound",
+            instead("log.fence:FenceState.claimed_ms", _claimed_without_bound),
+            with_arguments("log.fence:_wait_for_others", until_ms=_FOR_EVER),
+            profile="fairappends",
+        ),
+        breaks(
+            "F6",
+            "a claim counts for as long as it says",
+            instead("log.fence:FenceState.claimed_ms", _claimed_without_bound),
+            by="test_fence_claims.py::test_f6_a_claim_counts_for_a_few_seconds_whatever_it_says",
+        ),
+        breaks(
+            "F6",
+            "who waits for one who goes on does so for ever",
+            with_arguments("log.fence:_wait_for_others", until_ms=_FOR_EVER),
+            by="test_fence_claims.py::test_f6_nobody_waits_longer_than_his_patience_for_one_who_goes_on",
+        ),
+        breaks(
+            "F6",
+            "a claim is trusted: while it lasts its owner announces no commit",
+            around(_FENCE + "_advance", _advance_by_claim),
+            profile="sleepyclaims",
+        ),
+        breaks(
+            "F6",
+            "a fence does not say whose files are being written",
+            answers(_FENCE + "say_work", None),
+            by="test_rebuild_after_owners.py::test_files_of_a_flush_that_failed_are_not_taken_for_committed",
+        ),
+        keeps("F6", "nobody heeds claims", with_arguments("log.fence:_wait_for_others", until_ms=0)),
     ),
     *seen_with(
         "droppers:2",

@@ -6,7 +6,7 @@ is a violation.
 
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -15,10 +15,12 @@ from icedb_log.clean.deletion import CHUNK_KEYS
 from icedb_log.clean.leases import Lease
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import VacuumBounds, vacuum_table
+from icedb_log.clock import Clock
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine_ops import retry_quarantined
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
@@ -27,7 +29,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.partitions import PartitionFilter, PartitionMatcher
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
-from icedb_log.table.table import Table
+from icedb_log.table.table import Acquired, Table, ignore_fence
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -79,6 +81,24 @@ class Simulation:
     """What else is worked off each time when the faults are over."""
     drops_tables: bool = False
     """Whether the table may be gone."""
+    on_fence: Callable[[Acquired], None] = ignore_fence
+    """Told of each fence that somebody has acquired."""
+    begun_ms: dict[str, int] = field(default_factory=dict)
+    """Since when who is at a run that may want a fence, and has none yet, by the world's time."""
+
+    def open(
+        self, clock: Clock, *, owner: str = "", reader: LogReader | None = None, paths: TablePaths = PATHS
+    ) -> Table:
+        """Open a table for a run."""
+        table = Table.open(TableStore(self.store, paths), clock=clock, owner=owner, reader=reader)
+        if owner:
+            self.begun_ms[owner] = self.world.now_ms
+
+        def on_fence(acquired: Acquired) -> None:
+            self.begun_ms.pop(owner, None)
+            self.on_fence(acquired)
+
+        return replace(table, patience_ms=self.world.settings.patience_ms, on_fence=on_fence)
 
     def make_reader(self, clock: SimClock) -> LogReader:
         """Return a reader that fetches in the actor's own greenlet."""
@@ -108,9 +128,7 @@ def flush_for_ever(sim: Simulation, actor: Actor) -> None:
         try_run(
             sim,
             actor,
-            lambda: flush_table(
-                Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader), writer
-            ),
+            lambda: flush_table(sim.open(clock, owner=actor.name, reader=reader), writer),
         )
 
 
@@ -125,7 +143,7 @@ def merge_for_ever(sim: Simulation, actor: Actor) -> None:
         options = MergeOptions(lane="cold" if dice > 0.8 else "hot", full=dice < 0.1, limits=limits)
 
         def run(options: MergeOptions = options) -> object:
-            table = Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader)
+            table = sim.open(clock, owner=actor.name, reader=reader)
             return merge_table(table, merger, options=options, index=index)
 
         try_run(sim, actor, run)
@@ -139,13 +157,11 @@ def clean_for_ever(sim: Simulation, actor: Actor) -> None:
     policy = draw_orphan_policy(sim.world.seed)
 
     def vacuum(bounds: VacuumBounds) -> object:
-        table = Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader)
+        table = sim.open(clock, reader=reader)
         return vacuum_table(table, audit=audit, bounds=bounds)
 
     def sweep() -> object:
-        return sweep_orphans(
-            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), policy=policy, audit=audit
-        )
+        return sweep_orphans(sim.open(clock, reader=reader), policy=policy, audit=audit)
 
     while True:
         if rng.random() < 0.3:
@@ -228,21 +244,21 @@ def _change(sim: Simulation, actor: Actor, reader: LogReader) -> None:
     try:
         if what.startswith("delete"):
             delete_rows(
-                Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader),
+                sim.open(clock, owner=actor.name, reader=reader),
                 changer,
                 test.to_sql(),
             )
         elif what.startswith("rewrite"):
             matches = PartitionMatcher((PartitionFilter.equals("p", partition[2:]),), _PARTITIONED)
             rewrite_partitions(
-                Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader),
+                sim.open(clock, owner=actor.name, reader=reader),
                 changer,
                 test.to_sql(),
                 matches=matches,
             )
         else:
             remove_partitions(
-                Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader),
+                sim.open(clock, owner=actor.name, reader=reader),
                 lambda _, infos: [info.path for info in infos if info.path == partition],
             )
     except InvalidRequest:
@@ -282,6 +298,7 @@ def try_run(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
         name = type(error).__name__
         actor.errors[name] = actor.errors.get(name, 0) + 1
         sim.world.note(name, actor.kind)
+    sim.begun_ms.pop(actor.name, None)
     rest_ms = sim.world.settings.think_ms * _RESTS.get(actor.kind, 1)
     sim.world.sleep(int(sim.world.rng.random() * rest_ms))
 

@@ -15,7 +15,6 @@ from icedb_log.log.fence import read_landed
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
@@ -89,12 +88,10 @@ def lose_log_files(sim: Simulation) -> int:
     audit = sim.audit_watch.open()
 
     def vacuum() -> None:
-        vacuum_table(Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), audit=audit)
+        vacuum_table(sim.open(clock, reader=reader), audit=audit)
 
     def sweep() -> None:
-        sweep_orphans(
-            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), policy=ANY_SHARE, audit=audit
-        )
+        sweep_orphans(sim.open(clock, reader=reader), policy=ANY_SHARE, audit=audit)
 
     _require_found(sim, clock, bodies)
     for _ in range(_ROUNDS):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
@@ -18,7 +19,6 @@ from icedb_log.keys import parse_log_key, parse_staged_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.changes import Intent, IntentClock, RowTest, SimRowChanger
@@ -192,7 +192,7 @@ def _advance(sim: Simulation, actor: Actor, reader: LogReader, erasure_id: str) 
     clock: Clock = IntentClock(sim.world, actor.skew_ms, intent=intent, intents=model.removed.intents)
     try:
         advance_erasure(
-            Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader),
+            sim.open(clock, owner=actor.name, reader=reader),
             SimRowChanger(sim.store, clock),
             erasure_id,
         )
@@ -202,13 +202,13 @@ def _advance(sim: Simulation, actor: Actor, reader: LogReader, erasure_id: str) 
 
 def _clean(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     audit = sim.audit_watch.open()
-    vacuumed = vacuum_table(Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), audit=audit)
+    vacuumed = vacuum_table(sim.open(clock, reader=reader), audit=audit)
     note_deletions(TableStore(sim.store, PATHS), vacuumed.deleted_data)
     if sim.world.rng.random() < 0.3:
-        swept = sweep_orphans(
-            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), policy=ANY_SHARE, audit=audit
-        )
+        swept = sweep_orphans(sim.open(clock, reader=reader), policy=ANY_SHARE, audit=audit)
         note_deletions(TableStore(sim.store, PATHS), swept.deleted)
+        if swept.walk.leftovers.get("published"):  # E5: what was published has to go, too
+            sweep_leftovers(sim.open(clock, reader=reader), swept.walk, audit=audit)
 
 
 def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:

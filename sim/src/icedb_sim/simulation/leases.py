@@ -20,7 +20,6 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.scenario import Part, Scenario
@@ -91,7 +90,7 @@ def _take(sim: Simulation, clock: SimClock, reader: LogReader) -> Lease | None:
     at_ms = rng.choice((None, past_ms, *(t - 1 for t in died_ms[:_OLDEST])))
     try:
         lease = acquire_lease(
-            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader),
+            sim.open(clock, reader=reader),
             ttl_ms=ttl_ms,
             at_ms=at_ms,
             max_leases=MAX_LEASES,

@@ -319,6 +319,10 @@ class SimModel:
             odd = sorted(by_wire ^ live)
             raise Violation(f"a reader that takes the last marker sees {odd[0]} otherwise (S1)")
 
+    def check_shown(self, mark: ReadMark, live: Iterable[str]) -> None:
+        """Check what engines are shown as the newest state: each row once, nothing missing."""
+        self._rows.check_read(self._rows.rows_of(live), mark.committed, self.committed, "a publication", mark=mark)
+
     def check_past_read(self, mark: ReadMark, at_ms: int, snapshot: Snapshot) -> None:
         """Check a read at a past time: what had been committed with a time up to then."""
         self.counters.past_reads += 1

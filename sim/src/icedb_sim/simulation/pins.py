@@ -16,7 +16,6 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
 from icedb_log.store.object_store import ObjectInfo, StoredObject
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
@@ -164,9 +163,7 @@ def _pin(sim: Simulation, clock: SimClock, reader: LogReader, name: str) -> None
     at_ms = rng.choice((None, past_ms, *(t - 1 for t in died_ms[:_OLDEST])))
     mark = model.begin_read()
     try:
-        pin = create_pin(
-            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), name, at_ms=at_ms, ttl_ms=ttl_ms
-        )
+        pin = create_pin(sim.open(clock, reader=reader), name, at_ms=at_ms, ttl_ms=ttl_ms)
     except (BelowHorizon, InvalidRequest):
         return
     if at_ms is not None:

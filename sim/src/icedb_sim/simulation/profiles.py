@@ -373,6 +373,19 @@ PROFILES: Final[dict[str, Profile]] = {
             ),
         ),
         Profile(
+            "sleepypublishers",
+            "Who publishes stalls before the record and before the head, janitors before they read the log (P3).",
+            wants="publishers",
+            settings={"janitors": 2, "mergers": 2, "producers": 2},
+            graces=(1, 2),
+            at=(
+                StallAt("publisher", "create", "/publications/*", (20, 240), 0.2),
+                StallAt("publisher", "replace", "/iceberg/head.json", (20, 300), 0.2),
+                StallAt("janitor", "list", "/_log/", (40, 200), 0.3),
+                StallAt("publication-sweeper", "list", "/publications/", (20, 200), 0.3),
+            ),
+        ),
+        Profile(
             "sleepyfeeders",
             "Feeds stall before they take the fence, while appends with old names land, or with a log file read (V2).",
             wants="feeders",
@@ -400,6 +413,29 @@ PROFILES: Final[dict[str, Profile]] = {
                 StallAt("janitor", "list", "/_log/", (60, 400), 0.3),
                 StallAt("purger", "delete", "/staging/*", (60, 400)),
             ),
+        ),
+        Profile(
+            "sleepyclaims",
+            "Committers stall before their log file is sent, longer than their claim lasts (F6).",
+            wants="embedders",
+            settings={"janitors": 2, "flushers": 2, "mergers": 2, "producers": 2, "changers": 0, "think_ms": SECOND_MS},
+            at=tuple(StallAt(kind, "create", "/_log/*", (5, 60), 0.3) for kind in ("merger", "flusher", "embedder")),
+        ),
+        Profile(
+            "fairappends",
+            "Nobody stalls and nothing is lost: nobody may wait for a fence for long (F6).",
+            wants="embedders",
+            settings={
+                "janitors": 1,
+                "flushers": 2,
+                "mergers": 2,
+                "producers": 2,
+                "changers": 0,
+                "think_ms": SECOND_MS,
+                "jump_rate": 0.0,
+                "patience_ms": 3 * SECOND_MS,
+                "steps": 2500,
+            },
         ),
         # Other things that go wrong, and often.
         Profile(

@@ -8,13 +8,10 @@ from typing import Final
 from icedb_log.ingest.flush import FlushLimits, flush_table
 from icedb_log.jobs import SizeClass
 from icedb_log.log.fold import fold
-from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import Simulation, enqueue, make_batch, try_run
 from icedb_sim.simulation.data import SimBatchWriter
 from icedb_sim.simulation.facts import SimBatch
-from icedb_sim.simulation.settings import PATHS
 from icedb_sim.simulation.world import Actor, SimClock
 
 _AHEAD: Final = (0, 3, 5)
@@ -54,7 +51,7 @@ def flush_by_size_for_ever(sim: Simulation, actor: Actor) -> None:
 
     def run(sizes: SizeClass) -> None:
         known = left_out.get(sizes.takes, frozenset())
-        table = Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader)
+        table = sim.open(clock, owner=actor.name, reader=reader)
         result = flush_table(table, writer, limits=FlushLimits(sizes=sizes, skip=known))
         left_out[sizes.takes] = known.union(result.left_out)
 

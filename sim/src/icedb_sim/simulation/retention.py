@@ -20,7 +20,6 @@ from icedb_log.model import FileMarker
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE, retain_table
 from icedb_log.table.stored_config import decode_table_config
-from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import HOUR_MS
@@ -108,7 +107,7 @@ class RetentionScenario(Scenario):
         clock = IntentClock(
             sim.world, 0, intent=replace(_intent(is_forced=True), is_at_rest=True), intents=sim.model.removed.intents
         )
-        retain_table(Table.open(TableStore(sim.store, PATHS), clock=clock, owner="rest"), force=True)
+        retain_table(sim.open(clock, owner="rest"), force=True)
 
     def check(self, sim: Simulation) -> None:
         """Check that nothing is left whose time has come."""
@@ -173,7 +172,7 @@ class RetentionScenario(Scenario):
         intent = _intent(is_forced=rng.random() < _FORCE_RATE, is_off=is_off)
         skew_ms = actor.skew_ms + rng.choice((-_OFF_MS, _OFF_MS)) * is_off
         clock = IntentClock(sim.world, skew_ms, intent=intent, intents=sim.model.removed.intents)
-        table = Table.open(TableStore(sim.store, PATHS), clock=clock, owner=actor.name, reader=reader)
+        table = sim.open(clock, owner=actor.name, reader=reader)
         retain_table(table, force=intent.is_forced, dry_run=rng.random() < 0.1)
 
 

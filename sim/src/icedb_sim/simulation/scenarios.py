@@ -10,11 +10,13 @@ from typing import Final
 from icedb_log.errors import InvalidRequest
 
 from icedb_sim.simulation.checks import CheckScenario
+from icedb_sim.simulation.embedded import EmbeddedScenario
 from icedb_sim.simulation.erasures import ErasureScenario
 from icedb_sim.simulation.leases import LeaseScenario
 from icedb_sim.simulation.outsiders import OutsiderScenario
 from icedb_sim.simulation.pins import PinScenario
 from icedb_sim.simulation.profiles import PROFILES, ClockScenario, Profile, find_profiles
+from icedb_sim.simulation.publications import PublicationScenario
 from icedb_sim.simulation.retention import RetentionScenario
 from icedb_sim.simulation.reuse import ReuseScenario
 from icedb_sim.simulation.scenario import Mix, Scenario
@@ -26,10 +28,12 @@ from icedb_sim.simulation.views import ViewScenario
 _ACTING: Final[tuple[type[Scenario], ...]] = (
     CheckScenario,
     ClockScenario,
+    EmbeddedScenario,
     ErasureScenario,
     LeaseScenario,
     OutsiderScenario,
     PinScenario,
+    PublicationScenario,
     RetentionScenario,
     ReuseScenario,
     ServingScenario,
@@ -52,12 +56,17 @@ _PROFILE_COUNTS: Final = (0, 0, 0, 1)
 _SIZES: Final = (1, 2)
 _REUSE_RATE: Final = 0.1
 """In so many schedules somebody uses ids again for other content."""
+_PUBLISH_RATE: Final = 0.1
+"""In so many schedules the table is published."""
+_LATE: Final = {ReuseScenario.name, EmbeddedScenario.name, PublicationScenario.name}
+_EMBED_RATE: Final = 0.2
+"""In so many schedules callers work in their own process, and everybody heeds claims (F6)."""
 
 
 def draw_mix(seed: int) -> Mix:
     """Return the mix of a schedule for which nobody asked for another one. Does not move the other draws."""
     rng = random.Random(seed << 32 | zlib.crc32(b"cast"))
-    others = SCENARIOS.keys() - PROFILES.keys() - {ReuseScenario.name}
+    others = SCENARIOS.keys() - PROFILES.keys() - _LATE
     names = rng.sample(sorted(others), rng.choice(_MORE))
     alone = [name for name in names if SCENARIOS[name].runs_alone][:1]
     names = alone or names
@@ -67,6 +76,16 @@ def draw_mix(seed: int) -> Mix:
     # Drawn by themselves, and last: they came late, and move no other draw.
     if not alone and random.Random(seed << 32 | zlib.crc32(b"reusers")).random() < _REUSE_RATE:
         sizes[ReuseScenario.name] = 1
+    rng = random.Random(seed << 32 | zlib.crc32(b"embedders"))
+    if not alone and rng.random() < _EMBED_RATE:
+        if not sizes:
+            sizes = dict.fromkeys(rng.sample(find_profiles([EmbeddedScenario.name]), rng.choice((0, 1))), 1)
+        sizes[EmbeddedScenario.name] = rng.choice(_SIZES)
+    rng = random.Random(seed << 32 | zlib.crc32(b"publishers"))
+    if not alone and rng.random() < _PUBLISH_RATE:
+        if not sizes:
+            sizes = dict.fromkeys(rng.sample(find_profiles([PublicationScenario.name]), rng.choice((0, 1))), 1)
+        sizes[PublicationScenario.name] = 1
     return Mix.of(sizes)
 
 

@@ -15,7 +15,6 @@ from icedb_log.merge.merge import merge_table
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 
 from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -52,12 +51,10 @@ def quiesce(sim: Simulation) -> None:
     audit = sim.audit_watch.open()
 
     def vacuum() -> object:
-        return vacuum_table(Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), audit=audit)
+        return vacuum_table(sim.open(clock, reader=reader), audit=audit)
 
     def sweep() -> object:
-        return sweep_orphans(
-            Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), policy=ANY_SHARE, audit=audit
-        )
+        return sweep_orphans(sim.open(clock, reader=reader), policy=ANY_SHARE, audit=audit)
 
     runs = (vacuum, sweep, sweep)
     worker = sim.make_reader(clock)
@@ -93,15 +90,13 @@ def _content(sim: Simulation) -> frozenset[ObjectInfo]:
 def _work_off(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     writer, merger = SimBatchWriter(sim.store, clock), SimGroupMerger(sim.store, clock)
     for _ in range(_MAX_RUNS):
-        flushed = flush_table(
-            Table.open(TableStore(sim.store, PATHS), clock=clock, owner="rest", reader=reader), writer
-        )
+        flushed = flush_table(sim.open(clock, owner="rest", reader=reader), writer)
         if not (flushed.has_more or flushed.committed_key or flushed.rejected or flushed.duplicate_count):
             break
     else:
         raise Violation("flushes never come to rest (I2)")
     for _ in range(_MAX_RUNS):
-        merged = merge_table(Table.open(TableStore(sim.store, PATHS), clock=clock, owner="rest", reader=reader), merger)
+        merged = merge_table(sim.open(clock, owner="rest", reader=reader), merger)
         if merged.committed_key is None:
             break
     else:

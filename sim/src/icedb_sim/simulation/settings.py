@@ -82,6 +82,7 @@ class Settings:
         resolution_ms: Of the store's clock: S3 tells whole seconds.
         burst: Probability that an actor goes on at the next step instead of giving way.
         page_keys: Keys in a page of a listing, whatever was asked for: more pages are not atomic (R1).
+        patience_ms: How long runs wait for others who are at work (F6). Mostly not at all: then the most happens.
     """
 
     config: TableConfig
@@ -105,6 +106,7 @@ class Settings:
     page_keys: int
     clock_step_ms: int = 0
     clock_drift: float = 0.0
+    patience_ms: int = 0
 
     @property
     def clock_error_ms(self) -> int:

@@ -16,7 +16,6 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
 from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.units import HOUR_MS
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -101,7 +100,7 @@ class SweepScenario(Scenario):
         audit = AuditLog(TableStore(sim.store, PATHS), clock=clock, owner=actor.name)
 
         def vacuum() -> object:
-            return vacuum_table(Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader), audit=audit)
+            return vacuum_table(sim.open(clock, reader=reader), audit=audit)
 
         forget = partial(sweep_audit, TableStore(sim.store, PATHS), retention_ms=HOUR_MS, clock=clock)
         runs: tuple[Callable[[], object], ...] = (vacuum, partial(_sweep, sim, clock, reader, audit), forget)
@@ -116,6 +115,6 @@ class SweepScenario(Scenario):
 def _sweep(sim: Simulation, clock: SimClock, reader: LogReader, audit: AuditLog) -> None:
     """Sweep orphans, and what that finds besides, as the service does."""
     policy = sim.world.rng.choice((OrphanPolicy(), ANY_SHARE))
-    table = Table.open(TableStore(sim.store, PATHS), clock=clock, reader=reader)
+    table = sim.open(clock, reader=reader)
     swept = sweep_orphans(table.renewed(), policy=policy, audit=audit)
     sweep_leftovers(table, swept.walk, audit=audit)

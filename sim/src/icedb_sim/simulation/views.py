@@ -27,7 +27,6 @@ from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
@@ -199,9 +198,9 @@ def work_off_view(sim: Simulation) -> None:
     else:
         raise Violation("feeds never come to rest (V1)")
     merger = SimGroupMerger(sim.store, clock)
-    merge_table(Table.open(TableStore(sim.store, VIEW), clock=clock, owner="rest", reader=readers.view), merger)
-    vacuum_table(Table.open(TableStore(sim.store, VIEW), clock=clock, reader=readers.view))
-    sweep_orphans(Table.open(TableStore(sim.store, VIEW), clock=clock, reader=readers.view), policy=ANY_SHARE)
+    merge_table(sim.open(clock, owner="rest", reader=readers.view, paths=VIEW), merger)
+    vacuum_table(sim.open(clock, reader=readers.view, paths=VIEW))
+    sweep_orphans(sim.open(clock, reader=readers.view, paths=VIEW), policy=ANY_SHARE)
 
 
 def check_view(sim: Simulation, watch: ViewScenario) -> None:
@@ -221,11 +220,11 @@ def check_view(sim: Simulation, watch: ViewScenario) -> None:
 
 
 def _vacuum(sim: Simulation, clock: SimClock, readers: FeedReaders) -> None:
-    vacuum_table(Table.open(TableStore(sim.store, VIEW), clock=clock, reader=readers.view))
+    vacuum_table(sim.open(clock, reader=readers.view, paths=VIEW))
 
 
 def _merge(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *, full: bool) -> None:
-    view = Table.open(TableStore(sim.store, VIEW), clock=clock, owner=owner, reader=readers.view)
+    view = sim.open(clock, owner=owner, reader=readers.view, paths=VIEW)
     merge_table(view, SimGroupMerger(sim.store, clock), options=MergeOptions(full=full))
 
 
@@ -234,7 +233,7 @@ def _feed(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *,
         read_table_config(TableStore(sim.store, VIEW))
     except NotFound:
         _create(sim, clock)
-    view = Table.open(TableStore(sim.store, VIEW), clock=clock, owner=owner, reader=readers.view)
+    view = sim.open(clock, owner=owner, reader=readers.view, paths=VIEW)
     source = open_source(view, reader=readers.source)
     result = feed_view(view, source, SimViewFeeder(sim.store, clock), limits=FeedLimits(max_commits=max_commits))
     return result.committed_key is not None

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.erasure.erasure_record import Erasure
 from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure
 from icedb_log.erasure.erasures import create_erasure, note_deletions
@@ -97,8 +98,9 @@ def advance(
 
 
 def clean(table: SmallTable, *, is_noted: bool = True) -> None:
-    """Vacuum and sweep orphans as the janitor does; tell open erasures of it unless the janitor dies before that."""
+    """Vacuum and sweep as the janitor does; tell open erasures of it unless the janitor dies before that."""
     vacuumed, swept = table.vacuum(), table.sweep()
+    sweep_leftovers(table.opened(), swept.walk)
     if is_noted:
         note_deletions(table, (*vacuumed.deleted_data, *swept.deleted))
 

@@ -4,6 +4,7 @@ So a reader can tell of every batch whether it is there whole, in part, twice or
 """
 
 import datetime as dt
+import functools
 import json
 from dataclasses import dataclass
 from typing import Final
@@ -36,13 +37,14 @@ CONTENT_COLUMNS: Final = 'count(*), count(DISTINCT "row"), max("row"), sum("valu
 """What to select, grouped by ``batch``, to get the fields of :class:`BatchContent`."""
 
 
-def expected_content(seed: int, number: int) -> BatchContent:
+@functools.lru_cache(maxsize=100_000)
+def expected_content(seed: int, number: int, max_rows: int = MAX_ROWS) -> BatchContent:
     """Return what a reader finds of a batch that is there."""
-    count = _row_count(seed, number)
+    count = _row_count(seed, number, max_rows)
     return BatchContent(count, count, count - 1, sum(_value(seed, number, row) for row in range(count)))
 
 
-def encode_batch(seed: int, number: int) -> bytes:
+def encode_batch(seed: int, number: int, max_rows: int = MAX_ROWS) -> bytes:
     """Return the rows of a batch as NDJSON; the same bytes each time."""
     lines = [
         json.dumps(
@@ -54,13 +56,13 @@ def encode_batch(seed: int, number: int) -> bytes:
                 "note": f"batch {number}, row {row}",
             }
         )
-        for row in range(_row_count(seed, number))
+        for row in range(_row_count(seed, number, max_rows))
     ]
     return ("\n".join(lines) + "\n").encode()
 
 
-def _row_count(seed: int, number: int) -> int:
-    return 1 + (seed * 31 + number * _PRIME) % MAX_ROWS
+def _row_count(seed: int, number: int, max_rows: int) -> int:
+    return 1 + (seed * 31 + number * _PRIME) % max_rows
 
 
 def _value(seed: int, number: int, row: int) -> int:

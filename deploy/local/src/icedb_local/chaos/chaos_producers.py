@@ -16,7 +16,7 @@ from icedb_proto import ingest_pb2_grpc
 
 from icedb_local.background import BackgroundThread
 from icedb_local.chaos.batch_ledger import BatchEntry, BatchLedger
-from icedb_local.chaos.batches import encode_batch
+from icedb_local.chaos.batches import MAX_ROWS, encode_batch
 from icedb_local.chaos.content_checker import ContentChecker
 from icedb_local.chaos.outages import Outages
 from icedb_local.ports import LOOPBACK
@@ -49,6 +49,7 @@ class ChaosProducer(BackgroundThread):
         pause_s: Between batches.
         seed: Of the rows.
         clock: For ids and times.
+        max_rows: Of a batch.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class ChaosProducer(BackgroundThread):
         pause_s: float,
         seed: int,
         clock: Clock,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         super().__init__(f"producer-{door}")
         self.outages = Outages(f"producer {door}", now_ms=clock.monotonic_ms())
@@ -74,6 +76,7 @@ class ChaosProducer(BackgroundThread):
         self._retry_ms = retry_ms
         self._pause_s = pause_s
         self._seed = seed
+        self._max_rows = max_rows
         self._clock = clock
 
     def _run(self) -> None:
@@ -92,7 +95,7 @@ class ChaosProducer(BackgroundThread):
                 self._checker.note(words, table=table, reader=self.outages.name)
 
     def _deliver(self, entry: BatchEntry) -> None:
-        body = encode_batch(self._seed, entry.number)
+        body = encode_batch(self._seed, entry.number, self._max_rows)
         while True:
             try:
                 self._send(entry, body)

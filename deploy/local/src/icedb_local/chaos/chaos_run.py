@@ -7,24 +7,20 @@ the grace periods have passed; readers stop; then everything is read once more p
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
-from icedb_client import Client, ClientSettings
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
-from icedb_local.background import running_together
 from icedb_local.chaos.aftermath import look_at_the_end, save_bucket
 from icedb_local.chaos.batch_ledger import BatchLedger
 from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, ChaosLayout
-from icedb_local.chaos.chaos_producers import ChaosProducer, Send, make_grpc_door, make_http_door, make_staging_door
-from icedb_local.chaos.chaos_readers import ChaosReader, PastReader, make_client_read, make_gateway_read
 from icedb_local.chaos.conductor import Conductor
 from icedb_local.chaos.content_checker import ContentChecker
 from icedb_local.chaos.fault_kinds import KINDS
@@ -32,6 +28,7 @@ from icedb_local.chaos.fault_plan import PlanShape, draw_faults
 from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Injector
+from icedb_local.chaos.load import DEADLINE_MS, POLL_MS, Load
 from icedb_local.chaos.metric_history import Scraper, read_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
 from icedb_local.chaos.run_figures import ENOUGH_FROM_S, lack_of_work, sum_figures
@@ -39,19 +36,12 @@ from icedb_local.chaos.small_disks import SmallDisks
 from icedb_local.chaos.verdicts import CountedFailures, count_failures
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
-from icedb_local.table_health import Leftovers, find_leftovers
 
 TABLES: Final = ("events", "clicks")
-GATEWAY_BUCKET: Final = "icedb"
-DEADLINE_MS: Final = 300_000
-"""How long any wait may take: a machine may be very busy."""
-POLL_MS: Final = 100
 SETTLE_MS: Final = 5_000
 """How long after the end of a fault, and the time after which a request is given up, it may show."""
 MORE_MS: Final = 5_000
 """After how long a run whose time is over looks again whether it has merged and deleted enough."""
-RETRY_PARTS: Final = 2
-"""A batch is tried for half the table's retry window: what is under way then is still in time."""
 
 Say = Callable[[str], None]
 
@@ -99,7 +89,6 @@ class ChaosRun:
     ledger: BatchLedger = field(default_factory=BatchLedger)
     faults: list[InjectedFault] = field(default_factory=list)
     outages: list[Outages] = field(default_factory=list)
-    leftovers: dict[str, Leftovers] = field(default_factory=dict)
     quarantine: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     counted_failures: tuple[CountedFailures, ...] = ()
@@ -107,10 +96,15 @@ class ChaosRun:
     phases: list[tuple[str, int]] = field(default_factory=list)
     how_disks: str = ""
     checker: ContentChecker = field(init=False)
+    load: Load = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the judge."""
-        self.checker = ContentChecker(self.ledger, seed=self.plan.seed)
+        """Make the judge, and what it judges."""
+        plan = self.plan
+        self.checker = ContentChecker(self.ledger, seed=plan.seed)
+        self.load = Load(
+            self.layout, TABLES, self.ledger, self.checker, seed=plan.seed, pause_s=plan.pause_s, clock=self.clock
+        )
 
     def run(self) -> None:
         """Do it all. What must not be is in the checker afterwards. Raises Unavailable if the stack does not start."""
@@ -132,16 +126,17 @@ class ChaosRun:
             )
             self._enter("begin")
             injector = Injector(layout, stack, proxy, disks, clock=self.clock)
-            with self._readers() as readers:
-                with self._producers() as producers:
-                    self._wait_for_progress(producers, readers, what="to begin")
+            load = self.load
+            with load.reading():
+                with load.sending():
+                    load.wait_for_progress(what="to begin")
                     self._enter("faults")
                     conductor = self._fail(injector, scraper)
                     self._enter("recovery")
                     self._mend(injector, proxy, stack)
-                    self._wait_for_progress(producers, readers, what="to recover")
+                    load.wait_for_progress(what="to recover")
                 self._enter("quiet")
-                self._wait_for_quiet(warehouse)
+                load.wait_for_quiet(warehouse, waits_for_orphans=self.plan.waits_for_orphans, say=self.say)
                 self._look_for_survivors(stack)
             self._enter("judgement")
             conductor.judge()
@@ -155,8 +150,8 @@ class ChaosRun:
             self.figures = sum_figures(scraper.history)
             if self.phase_seconds["faults"] >= ENOUGH_FROM_S and (lack := lack_of_work(self.figures)):
                 self.checker.note(f"there was little to break: {lack}", table="", reader="figures")
-            self.outages = [*(one.outages for one in producers), *(one.outages for one in readers)]
-            self.snapshot_count = len({name for reader in readers for name in reader.snapshots})
+            self.outages = [*(one.outages for one in load.producers), *(one.outages for one in load.readers)]
+            self.snapshot_count = len({name for reader in load.readers for name in reader.snapshots})
             self._enter("stop")
         self._enter("")
 
@@ -180,74 +175,6 @@ class ChaosRun:
             data_grace_ms=pace.data_grace_ms,
             orphan_age_ms=pace.orphan_age_ms,
         )
-
-    def _client(self, *, is_served: bool) -> Client:
-        settings = self.layout.door_settings
-        assert settings.s3 is not None
-        return Client(
-            settings=ClientSettings(
-                store=settings.url,
-                s3_endpoint=settings.s3.endpoint_url,
-                s3_region=settings.s3.region,
-                s3_connect_timeout_ms=1_000,
-                s3_read_timeout_ms=self.layout.pace.read_timeout_ms,
-                snapshot_address=self.layout.snapshot_address if is_served else None,
-                snapshot_timeout_ms=10_000,
-                redis_url=self.layout.redis_url,
-            ),
-            clock=self.clock,
-        )
-
-    @contextlib.contextmanager
-    def _readers(self) -> Iterator[tuple[ChaosReader, ...]]:
-        layout = self.layout
-        common: dict[str, Any] = {
-            "tables": TABLES,
-            "checker": self.checker,
-            "data_grace_ms": layout.pace.data_grace_ms,
-            "clock": self.clock,
-        }
-        served, direct = self._client(is_served=True), self._client(is_served=False)
-        readers = (
-            ChaosReader("service", make_client_read(served), **common),
-            ChaosReader("store", make_client_read(direct), **common),
-            ChaosReader("gateway", make_gateway_read(layout.ports.gateway, GATEWAY_BUCKET), **common),
-            PastReader("past", make_client_read(served), log_grace_ms=layout.pace.log_grace_ms, **common),
-        )
-        with contextlib.ExitStack() as exits:
-            exits.callback(served.close)
-            exits.callback(direct.close)
-            exits.enter_context(running_together(readers))
-            yield readers
-
-    @contextlib.contextmanager
-    def _producers(self) -> Iterator[tuple[ChaosProducer, ...]]:
-        layout = self.layout
-        client = self._client(is_served=False)
-        doors: Mapping[str, Send] = {
-            "staging": make_staging_door(client),
-            "http": make_http_door(layout.ports.http),
-            "grpc": make_grpc_door(layout.grpc_address),
-        }
-        window_ms = layout.pace.log_grace_ms - layout.pace.log_grace_ms // 4
-        producers = tuple(
-            ChaosProducer(
-                door,
-                send,
-                ledger=self.ledger,
-                checker=self.checker,
-                tables=TABLES,
-                retry_ms=window_ms // RETRY_PARTS,
-                pause_s=self.plan.pause_s,
-                seed=self.plan.seed,
-                clock=self.clock,
-            )
-            for door, send in doors.items()
-        )
-        with contextlib.ExitStack() as exits:
-            exits.callback(client.close)
-            exits.enter_context(running_together(producers))
-            yield producers
 
     def _fail(self, injector: Injector, scraper: Scraper) -> Conductor:
         conductor = Conductor(
@@ -311,54 +238,6 @@ class ChaosRun:
                 self.checker.note(f"{', '.join(waiting)} did not come back", table="", reader="supervisor")
                 return
             self.clock.sleep_ms(POLL_MS)
-
-    def _wait_for_progress(
-        self, producers: tuple[ChaosProducer, ...], readers: tuple[ChaosReader, ...], *, what: str
-    ) -> None:
-        """Wait until a batch of each door that is sent from now on is seen, and each reader has read."""
-        since_ms = self.clock.monotonic_ms()
-        reads = {reader.outages.name: reader.outages.success_count for reader in readers}
-        doors = {producer.outages.name.split()[-1] for producer in producers}
-
-        def missing() -> list[str]:
-            seen = self.checker.first_seen_ms
-            through = {
-                entry.door
-                for entry in self.ledger.entries().values()
-                if entry.sent_ms >= since_ms and entry.number in seen
-            }
-            waiting = [f"door {door}" for door in sorted(doors - through)]
-            return waiting + [
-                reader.outages.name for reader in readers if reader.outages.success_count <= reads[reader.outages.name]
-            ]
-
-        while left := missing():
-            if self.clock.monotonic_ms() > since_ms + DEADLINE_MS:
-                words = f"waited {DEADLINE_MS // 1000} s for {', '.join(left)} {what}"
-                self.checker.note(words, table="", reader="conductor")
-                return
-            self.clock.sleep_ms(POLL_MS)
-
-    def _wait_for_quiet(self, warehouse: Warehouse) -> None:
-        """Wait until nothing is staged and nothing dead is left, no longer than all grace periods allow."""
-        pace = self.layout.pace
-        orphan_age_ms = pace.orphan_age_ms if self.plan.waits_for_orphans else 0
-        limit_ms = DEADLINE_MS + 2 * (pace.log_grace_ms + pace.data_grace_ms + orphan_age_ms)
-        self.say(f"waiting for the janitor, at most {limit_ms // 1000} s")
-        deadline_ms = self.clock.monotonic_ms() + limit_ms
-        while True:
-            for table in TABLES:
-                self.leftovers[table] = find_leftovers(
-                    warehouse, table, clock=self.clock, with_orphans=self.plan.waits_for_orphans
-                )
-            if not any(one.total for one in self.leftovers.values()):
-                return
-            if self.clock.monotonic_ms() > deadline_ms:
-                for table, one in self.leftovers.items():
-                    if one.total:
-                        self.checker.note(f"garbage is left: {one}", table=table, reader="janitor")
-                return
-            self.clock.sleep_ms(5 * POLL_MS)
 
     def _look_for_survivors(self, stack: LocalStack) -> None:
         """Every service must answer on its metrics port, be it the first process or the twentieth."""

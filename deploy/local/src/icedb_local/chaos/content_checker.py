@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from icedb_local.chaos.batch_ledger import BatchEntry, BatchLedger
-from icedb_local.chaos.batches import BatchContent, expected_content
+from icedb_local.chaos.batches import MAX_ROWS, BatchContent, expected_content
 
 MAX_VIOLATIONS = 50
 CLOCK_SLACK_MS = 1_000
@@ -75,11 +75,13 @@ class ContentChecker:
     Args:
         ledger: What was sent.
         seed: Of the rows.
+        max_rows: Of a batch.
     """
 
-    def __init__(self, ledger: BatchLedger, *, seed: int) -> None:
+    def __init__(self, ledger: BatchLedger, *, seed: int, max_rows: int = MAX_ROWS) -> None:
         self._ledger = ledger
         self._seed = seed
+        self._max_rows = max_rows
         self._lock = threading.Lock()
         self._seen_ms: dict[str, dict[int, int]] = {}
         self._violations: list[Violation] = []
@@ -160,7 +162,7 @@ class ContentChecker:
         self._note(read, "is there and was never sent", [number for number in read.found if number not in sent])
         twice, part, changed = [], [], []
         for number, content in read.found.items():
-            expected = expected_content(self._seed, number)
+            expected = expected_content(self._seed, number, self._max_rows)
             if number not in sent or content == expected:
                 continue
             if content.rows > content.distinct_rows:

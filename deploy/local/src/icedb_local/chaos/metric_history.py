@@ -9,6 +9,7 @@ import http.client
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -199,16 +200,17 @@ class Scraper(BackgroundThread):
 
 
 def read_metrics(port: int) -> dict[str, float] | None:
-    """Ask a metrics port for the series that are kept; ``None``: it does not answer."""
+    """Ask a metrics port for the series that are kept; ``None``: it does not answer, or has none yet."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=SCRAPE_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
+        answer = connection.getresponse()
+        text = answer.read().decode()
     except (OSError, http.client.HTTPException):
         return None
     finally:
         connection.close()
-    return parse_metrics(text)
+    return parse_metrics(text) if answer.status == HTTPStatus.OK else None
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.errors import NotFound, PreconditionFailed
 from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.parquet.field_ids import has_field_ids
+from icedb_log.parquet.thrift import ThriftError
 from icedb_log.store.object_store import ObjectStore
 
 TAIL_BYTES: Final = 64 * 1024
@@ -111,10 +113,15 @@ class ColumnBounds:
 
 
 class Footer:
-    """A parsed footer of a file with flat columns."""
+    """A parsed footer of a file with flat columns.
 
-    def __init__(self, metadata: Any) -> None:
+    Attributes:
+        has_field_ids: Whether its columns have numbers of another writer.
+    """
+
+    def __init__(self, metadata: Any, *, has_field_ids: bool = False) -> None:
         self._metadata = metadata
+        self.has_field_ids: Final = has_field_ids
         # Without rows it does not matter what the columns are: tools write untyped ones then.
         self.columns: Mapping[str, str] = _read_columns(metadata) if metadata.num_rows else {}
         self._numbers = {name: number for number, name in enumerate(self.columns)}
@@ -177,12 +184,13 @@ def read_footer(store: ObjectStore, source: SourceFile) -> Footer:
     body = _fetch(store, source)
     try:
         metadata = pq.read_metadata(pa.BufferReader(_MAGIC + body))
-    except (pa.ArrowException, OSError, ValueError) as error:
+        has_ids = has_field_ids(body[:-_END_BYTES])
+    except (pa.ArrowException, OSError, ValueError, ThriftError) as error:
         raise FileRefused(
             f"its footer is not readable as Parquet ({str(error)[:200]}): write the file again"
         ) from error
     _check_row_groups(metadata, data_bytes=source.size_bytes - len(body))
-    return Footer(metadata)
+    return Footer(metadata, has_field_ids=has_ids)
 
 
 def _fetch(store: ObjectStore, source: SourceFile) -> bytes:

@@ -60,6 +60,7 @@ def inspect_file(store: ObjectStore, source: SourceFile, job: InspectJob) -> Ins
         stats={column: stats for column, each in bounds.items() if (stats := _to_stats(each)) is not None},
         is_sorted=footer.is_sorted_by(job.config.sort),
         inexact=find_inexact(footer),
+        has_field_ids=footer.has_field_ids,
     )
 
 

@@ -22,6 +22,7 @@ from icedb_log.ingest.import_jobs import (
     RefusedFile,
 )
 from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.parquet.thrift import ThriftError
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.store.table_store import TableStore
@@ -30,6 +31,7 @@ from icedb_engine.engine import open_scratch
 from icedb_engine.imports.import_footers import FileRefused
 from icedb_engine.imports.import_inspect import inspect_file
 from icedb_engine.units.work import CopyUnit
+from icedb_engine.writing.parquet_join import remove_field_ids
 
 THREADS: Final = 16
 """Files of one unit that are worked on at once: it is the network that takes the time."""
@@ -106,7 +108,9 @@ def _copy_file(
     file_id = clock.new_id()
     key = table.paths.data_key(partition=file.partition, file_id=file_id)
     try:
-        if isinstance(table.store, ServerCopies) and isinstance(source_store, ServerCopies):
+        if file.has_field_ids:
+            copied = _copy_without_ids(source_store, source, table.store, key, scratch / file_id)
+        elif isinstance(table.store, ServerCopies) and isinstance(source_store, ServerCopies):
             info = ObjectInfo(source.key, source.etag, source.size_bytes, source.modified_ms)
             copied = table.store.copy_from(source_store, info, key)
         else:
@@ -118,7 +122,7 @@ def _copy_file(
         raise FileRefused("it is gone since its footer was read: run the import again") from error
     except PreconditionFailed as error:
         raise FileRefused(_CHANGED) from error
-    if copied.size_bytes != source.size_bytes:
+    if copied.size_bytes != source.size_bytes and not file.has_field_ids:
         raise FileRefused(_CHANGED)
     return PlacedFile(file, key, copied.size_bytes)
 
@@ -130,5 +134,21 @@ def _stream(source_store: ObjectStore, source_key: str, store: ObjectStore, key:
     try:
         source_store.download(source_key, scratch)
         return store.upload(key, scratch)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _copy_without_ids(
+    source_store: ObjectStore, source: SourceFile, store: ObjectStore, key: str, scratch: Path
+) -> ObjectInfo:
+    """Copy a file whose columns have field ids, with a footer that has none (N6)."""
+    try:
+        source_store.download(source.key, scratch)
+        if scratch.stat().st_size != source.size_bytes:
+            raise FileRefused(_CHANGED)
+        remove_field_ids(scratch)
+        return store.upload(key, scratch)
+    except ThriftError as error:
+        raise FileRefused(f"its field ids cannot be taken out of a copy ({error}): write it again without") from error
     finally:
         scratch.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from icedb_log.table.partitions import encode_partition_value
 from icedb_log.table.table_config import PartitionField, check_column_name
 from icedb_log.table.time_columns import DEFAULT_UNIT, TIME_WORDS, TimeColumn
 from icedb_log.table.transforms import bad_time_sql, find_type_problem
+from icedb_log.texts import did_you_mean
 
 from icedb_engine.limits import MAX_PARTITION_VALUE_BYTES
 from icedb_engine.reading.batches import MAX_OWN_REASONS, BadLines, Fault
@@ -27,6 +28,7 @@ from icedb_engine.reading.widening import find_way_out, find_widenable
 from icedb_engine.units.work import FlushUnit
 
 _SHOWN_CHARS: Final = 80
+_SHOWN_COLUMNS: Final = 10
 _ENCODED_GROWTH: Final = 3
 """A byte of a partition value becomes at most three characters of a key."""
 _FILE_NAME_BYTES: Final = 64
@@ -507,7 +509,18 @@ class UnitChecks:
             f"column {field.column!r} is missing or null, and partition {field} of table {self._unit.paths.name} needs "
             "it: send it with every event"
         )
-        return self._describe_rows(batch, self._frame.missing(batch, field.column), what)
+        others = "" if field.column in self._evidence[batch] else self._describe_columns(batch, field.column)
+        return self._describe_rows(batch, self._frame.missing(batch, field.column), what + others, what=what)
+
+    def _describe_columns(self, batch: int, name: str) -> str:
+        """Return which columns have values in a batch that has none in column ``name``, and which may be meant."""
+        names = sorted(self._evidence[batch])  # their order in a unit depends on its other batches
+        if not names:
+            return ""
+        shown = ", ".join(repr(each[:_SHOWN_CHARS]) for each in names[:_SHOWN_COLUMNS])
+        more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
+        noun = "columns" if len(names) > 1 else "column"
+        return f"; this batch has the {noun} {shown}{more}{did_you_mean(name, names)}"
 
     def _describe_rows(self, batch: int, rows: Offenders, says: str, *, what: str = "") -> Problem:
         """Return what is wrong with rows that are told by their number alone."""

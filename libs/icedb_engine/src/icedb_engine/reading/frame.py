@@ -27,6 +27,7 @@ from icedb_engine.reading.read_fast import CELL_BYTES, MAX_GROWTH, FastColumn, r
 from icedb_engine.reading.read_json import BatchKeys, Offenders, RawEvents
 from icedb_engine.reading.types import Form, Kind, can_fail, cast_sql, evidence_sql, is_cast, kinds_sql
 from icedb_engine.sql import among, quote_name, quote_text
+from icedb_engine.unit_engine import UnitEngine
 from icedb_engine.units.work import FlushUnit
 from icedb_engine.writing.part_files import ORDINAL
 
@@ -60,10 +61,10 @@ class ColumnEvidence:
 
 
 class EventFrame:
-    """The events of one unit. Lives as long as the engine's connection.
+    """The events of one unit. Lives as long as the unit has the engine.
 
     Args:
-        engine: The connection.
+        engine: Where they are.
         batches: Those that have rows, by their place in the unit; how they become sections is :class:`UnitSections`.
         times: Of columns that are times: what their numbers count.
         partition: Of the table.
@@ -71,7 +72,7 @@ class EventFrame:
 
     def __init__(
         self,
-        engine: Any,
+        engine: UnitEngine,
         batches: Mapping[int, Batch],
         times: Mapping[str, TimeColumn] | None = None,
         partition: Sequence[PartitionField] = (),
@@ -178,14 +179,14 @@ class EventFrame:
             )
             if section.is_raw or any(is_cast(form, types.get(name)) for name, form in section.forms.items()):
                 relation = f"typed_{section.relation}"
-                self.engine.execute(f"CREATE OR REPLACE TEMP TABLE {relation} AS {query}")
+                self.engine.make_table(relation, query)
                 query = f"FROM {relation}"
             parts.append(f"({query})")
-        self.engine.execute(f"CREATE OR REPLACE TEMP VIEW typed AS {' UNION ALL '.join(parts)}")
+        self.engine.make_view("typed", " UNION ALL ".join(parts))
         if self._partition:
-            self.engine.execute(
-                f"CREATE OR REPLACE TEMP TABLE touched AS SELECT batch, {self._values}, count(*) AS row_count "  # noqa: S608
-                "FROM typed GROUP BY ALL"
+            self.engine.make_table(
+                "touched",
+                f"SELECT batch, {self._values}, count(*) AS row_count FROM typed GROUP BY ALL",  # noqa: S608
             )
 
     def _cast_sql(self, section: Section, name: str) -> str:
@@ -270,29 +271,28 @@ class EventFrame:
         }
         for section in self._sections:
             if section.is_raw:
-                self.engine.execute(f"DROP TABLE IF EXISTS {section.relation}")
-                self.engine.unregister(f"{section.relation}_lines")
+                self.engine.clear_table(section.relation)
+                self.engine.clear(f"{section.relation}_lines")
         self.batches.clear()
         keys = pa.table({**values, ORDINAL: pa.array(range(len(partitions)), pa.int32())})
-        self.engine.register("partitions", keys)
+        self.engine.fill("partitions", keys)
         joined = f"JOIN partitions USING ({self._values})" if self._values else "CROSS JOIN partitions"
         outputs = "".join(
             f", {self._columns[name] if name in self.types else f'CAST(NULL AS {sql_type})'} AS {quote_name(name)}"
             for name, sql_type in columns.items()
         )
         order = "".join(f", {self._columns[name]} NULLS LAST" for name in sort if name in self.types)
-        self.engine.execute(
+        return self.engine.stream(
             f"SELECT {ORDINAL}{outputs} FROM typed {joined} WHERE {among(batches)} "  # noqa: S608 - names are quoted
-            f"ORDER BY {ORDINAL}{order}"
+            f"ORDER BY {ORDINAL}{order}",
+            rows_per_chunk=ROWS_PER_CHUNK,
         )
-        return self.engine.to_arrow_reader(ROWS_PER_CHUNK)
 
     def _offenders(self, batch: int, condition: str, shown: str = "''") -> Offenders:
         return Offenders(self.engine, self._section_of[batch].relation, batch, condition, shown)
 
     def _fetch(self, query: str) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self.engine.execute(query).fetchall()
-        return rows
+        return self.engine.fetch(query)
 
 
 SAMPLE_LINES: Final = 4096
@@ -330,14 +330,14 @@ class UnitSections:
         columns = self._plan(lines)
         if not any(column.form is not None for column in columns.values()):
             return
-        ((thread_count,),) = frame.engine.execute("SELECT current_setting('threads')").fetchall()
-        rows = read_fast(frame.engine, lines, columns, thread_count=thread_count)
+        ((thread_count,),) = frame.engine.fetch("SELECT current_setting('threads')")
+        rows = read_fast(frame.engine.connection, lines, columns, thread_count=thread_count)
         if rows.table is None:
             return
         self.fast = set(rows.batches)
         self.fast_names = tuple(name for name in columns if name not in self._unit.schema)
         self.fast_columns = rows.forms
-        frame.engine.register("fast", rows.table.rename_columns(self._name_columns(rows.forms)))
+        frame.engine.hold("fast", rows.table.rename_columns(self._name_columns(rows.forms)))
 
     def slow_down(self, batches: Collection[int]) -> None:
         """Send some batches, of those that are fast, to the exact reader."""
@@ -401,7 +401,7 @@ class UnitSections:
             batch = self._frame.batches[number]
             ids = pa.repeat(pa.scalar(number, pa.int32()), batch.row_count)
             parts.append(pa.table([ids, batch.numbers, *batch.rows.columns], names=names))
-        self._frame.engine.register(relation, join_chunks(pa.concat_tables(parts)))
+        self._frame.engine.hold(relation, join_chunks(pa.concat_tables(parts)))
         self._frame.add(Section(relation, tuple(numbers), forms))
 
     def _name_columns(self, forms: Mapping[str, Form]) -> list[str]:

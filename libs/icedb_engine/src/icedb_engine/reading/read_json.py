@@ -21,6 +21,7 @@ from icedb_engine.errors import BatchRejected
 from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.reading.batches import BOM, Batch, Fault, check_utf8, count_up, join_chunks
 from icedb_engine.sql import CLOSED, among, quote_name, quote_text
+from icedb_engine.unit_engine import UnitEngine
 
 _LINES_SCHEMA: Final = pa.schema([("batch", pa.int32()), ("no", pa.int32()), ("line", pa.string())])
 
@@ -38,14 +39,14 @@ class Offenders:
     """The rows of a batch for which a condition holds; looked up when they are asked for.
 
     Attributes:
-        engine: The connection.
+        engine: Where the relation is.
         relation: With the rows of all batches.
         batch: Number of the batch.
         condition: SQL over a row.
         shown: SQL of what is shown of a row.
     """
 
-    engine: Any
+    engine: UnitEngine
     relation: str
     batch: int
     condition: str
@@ -54,15 +55,15 @@ class Offenders:
     def find_numbers(self) -> list[int]:
         """Return the numbers of all of them."""
         query = f"SELECT no FROM {self.relation} WHERE batch = {self.batch} AND ({self.condition})"  # noqa: S608
-        return [number for (number,) in self.engine.execute(query).fetchall()]
+        return [number for (number,) in self.engine.fetch(query)]
 
     def find_example(self, row: int | None = None) -> Example:
         """Return the first one, or that of a number."""
         where = self.condition if row is None else f"no = {row}"
-        ((number, text),) = self.engine.execute(
+        ((number, text),) = self.engine.fetch(
             f"SELECT no, CAST({self.shown} AS VARCHAR) FROM {self.relation} "  # noqa: S608
             f"WHERE batch = {self.batch} AND ({where}) ORDER BY no LIMIT 1"
-        ).fetchall()
+        )
         return Example(number, text)
 
 
@@ -89,12 +90,12 @@ class RawEvents:
     """The lines of some batches. Lives until :meth:`drop`.
 
     Args:
-        engine: A connection of the native engine.
+        engine: Where they go.
         name: Of the relation; ``<name>_lines`` and ``<name>`` are ours.
         batches: Those of lines, by number in the unit.
     """
 
-    def __init__(self, engine: Any, name: str, batches: Mapping[int, Batch]) -> None:
+    def __init__(self, engine: UnitEngine, name: str, batches: Mapping[int, Batch]) -> None:
         self.name = name
         self._engine = engine
         self._lines = f"{name}_lines"
@@ -105,12 +106,12 @@ class RawEvents:
             )
             for number, batch in batches.items()
         ]
-        self._engine.register(self._lines, join_chunks(pa.Table.from_batches(parts, schema=_LINES_SCHEMA)))
+        self._engine.fill(self._lines, join_chunks(pa.Table.from_batches(parts, schema=_LINES_SCHEMA)))
 
     def drop(self) -> None:
         """Let go of everything."""
-        self._engine.unregister(self._lines)
-        self._engine.execute(f"DROP TABLE IF EXISTS {self.name}")
+        self._engine.clear(self._lines)
+        self._engine.clear_table(self.name)
 
     def find_malformed(self) -> list[int]:
         """Return the batches with a line that is not a JSON object."""
@@ -168,17 +169,17 @@ class RawEvents:
         """Make the raw stage: ``batch``, ``no`` and one column of JSON text for each key, by key."""
         outputs = "".join(f", event.{quote_name(key)} AS {column}" for key, column in columns.items())
         event = f"from_json(line, {structure_sql(columns)})" if columns else "NULL"
-        self._engine.execute(
-            f"CREATE TEMP TABLE {self.name} AS SELECT batch, no{outputs} "  # noqa: S608 - names are quoted
-            f"FROM (SELECT batch, no, {event} AS event FROM {self._lines} WHERE {among(batches)})"
+        self._engine.make_table(
+            self.name,
+            f"SELECT batch, no{outputs} "  # noqa: S608 - names are quoted
+            f"FROM (SELECT batch, no, {event} AS event FROM {self._lines} WHERE {among(batches)})",
         )
 
     def _from_line(self, batch: int, number: int) -> str:
         return f"FROM {self._lines} WHERE batch = {batch} AND no = {number}"
 
     def _fetch(self, query: str) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self._engine.execute(query).fetchall()
-        return rows
+        return self._engine.fetch(query)
 
 
 def _read_engine_words(error: Exception) -> str:

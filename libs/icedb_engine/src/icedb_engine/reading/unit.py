@@ -23,7 +23,7 @@ from icedb_log.formats import FORMATS
 from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import BadRows, StagedBatch
 from icedb_log.store.object_store import ObjectStore, limit_reads
-from icedb_log.units import MIB
+from icedb_log.units import KIB, MIB
 
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.errors import BatchRejected, BatchTooLarge
@@ -33,6 +33,7 @@ from icedb_engine.reading.check import UnitChecks
 from icedb_engine.reading.frame import EventFrame
 from icedb_engine.reading.read_json import read_json_document
 from icedb_engine.reading.read_typed import read_arrow, read_csv_cells, read_parquet
+from icedb_engine.unit_engine import UnitEngine, lend_engine
 from icedb_engine.units.work import FlushUnit, UnitResult, count_prefix, estimate_bytes, pack
 
 _READERS: Final[Mapping[str, Callable[[bytes, FlushUnitLimits], Batch]]] = {
@@ -54,6 +55,8 @@ MAX_EXPLAINED_BATCHES: Final = 100
 """Of one unit; the others keep the first reason that was found."""
 MAX_EXPLAINED_BYTES: Final = 16 * MIB
 """Decoded size of a batch that is looked at again."""
+SMALL_UNIT_BYTES: Final = 64 * KIB
+"""Decoded size of batches up to which the engine is one that the process keeps: opening one takes longer than these."""
 _MEMORY_SHARE: Final = 4
 """Of the unit's memory, beside what the unit itself holds."""
 
@@ -200,6 +203,10 @@ class UnitRows:
         coming: deque[tuple[_FetchRun, Future[list[Batch | Exception]]]] = deque()
         small_count = limit_reads(store, SMALL_FETCHES)
         thread_count = max(unit.engine.transfer_count, small_count)
+        if len(waiting) == 1:  # one needs no pool
+            run = waiting.popleft()
+            self._take_run(run, _fetch_run(store, run, unit), batches)
+            return batches
         with ThreadPoolExecutor(thread_count, thread_name_prefix="icedb-fetch") as pool:
             while (waiting or coming) and decoded_bytes < unit.limits.unit_decoded_bytes:
                 while waiting:
@@ -210,18 +217,24 @@ class UnitRows:
                     run = waiting.popleft()
                     coming.append((run, pool.submit(_fetch_run, store, run, unit)))
                 run, future = coming.popleft()
-                for number, found in zip(run.numbers, future.result(), strict=True):
-                    if isinstance(found, Batch):
-                        batches[number], self._contents[number] = found, found.sha256
-                        decoded_bytes += found.decoded_bytes
-                    elif isinstance(found, NotFound):
-                        self._missing.append(number)
-                    elif isinstance(found, _OtherSizeError):
-                        self._left_out.append(number)
-                    else:
-                        self.rejected[number] = f"{self._describe(number)}: {found}"
+                decoded_bytes += self._take_run(run, future.result(), batches)
         self._left = [number for run in (*(run for run, _ in coming), *waiting) for number in run.numbers]
         return batches
+
+    def _take_run(self, run: _FetchRun, results: Sequence[Batch | Exception], batches: dict[int, Batch]) -> int:
+        """Note what became of each batch of a run; return how many bytes were decoded."""
+        decoded_bytes = 0
+        for number, found in zip(run.numbers, results, strict=True):
+            if isinstance(found, Batch):
+                batches[number], self._contents[number] = found, found.sha256
+                decoded_bytes += found.decoded_bytes
+            elif isinstance(found, NotFound):
+                self._missing.append(number)
+            elif isinstance(found, _OtherSizeError):
+                self._left_out.append(number)
+            else:
+                self.rejected[number] = f"{self._describe(number)}: {found}"
+        return decoded_bytes
 
     def _check(self, batches: dict[int, Batch], stack: ExitStack) -> None:
         unit = self._unit
@@ -231,7 +244,11 @@ class UnitRows:
         if not filled:
             return
         held_bytes = sum(batch.decoded_bytes for batch in filled.values())
-        engine = stack.enter_context(open_engine(unit.engine.beside(held_bytes), self.scratch))
+        is_small = held_bytes <= SMALL_UNIT_BYTES
+        if is_small:
+            engine = stack.enter_context(lend_engine(unit.paths.prefix))
+        else:
+            engine = UnitEngine(stack.enter_context(open_engine(unit.engine.beside(held_bytes), self.scratch)))
         self._frame = EventFrame(engine, filled, unit.config.times, unit.config.partition)
         checks = self._checks = UnitChecks(unit, self._frame)
         checks.run(tuple(filled))
@@ -271,7 +288,7 @@ class UnitRows:
         """Return the reason of a batch, all its bad rows considered; empty if none of its rows is bad."""
         while True:
             with open_engine(unit.engine, self.scratch / "refused") as engine:
-                frame = EventFrame(engine, {0: batch}, unit.config.times, unit.config.partition)
+                frame = EventFrame(UnitEngine(engine), {0: batch}, unit.config.times, unit.config.partition)
                 checks = UnitChecks(unit, frame)
                 checks.run((0,), is_exact=True)
             if not checks.wishes:

@@ -27,11 +27,12 @@ from icedb_engine.spark.spark_runner import (
     Chunks,
     SparkRunner,
     TaskUnits,
+    encode_shared,
     make_answer,
     read_answers,
     watch_failures,
 )
-from icedb_engine.units.work import FlushUnit, UnitResult, WriteUnit, decode_result, encode
+from icedb_engine.units.work import FlushUnit, UnitResult, WriteUnit, decode_result
 
 BLOB_SCHEMA: Final = f"unit INT, outcome STRING, body STRING, number INT, blob BINARY, {FAILURES} STRING"
 ARROW_BLOB: Final = pa.schema(
@@ -73,7 +74,7 @@ class SparkBlobs:
             IceDBError: What the first unit that failed raised, as the same class.
             Unavailable: Spark lost the job.
         """
-        told = TaskUnits.of([encode(unit) for unit in units], first=self.unit_count)
+        told = TaskUnits.of(encode_shared(units), first=self.unit_count)
         with self._runner.job(f"a flush job of {len(units)} units"):
             frame = self._runner.make_units(told)
             rows = self._collect(frame.mapInArrow(make_parse_task(self._runner.store, told), schema=BLOB_SCHEMA))
@@ -105,7 +106,7 @@ class SparkBlobs:
         task = make_write_task(self._runner.store, units[0].engine)
         with self._runner.job(f"a write job of {len(units)} units"):
             plan = spark.createDataFrame(places, schema="unit INT, number INT, task INT")
-            bodies = [(number, encode(unit)) for number, unit in enumerate(units)]
+            bodies = list(enumerate(encode_shared(units)))
             told = spark.createDataFrame(bodies, schema="task INT, body STRING")
             blobs = self._frames[0]
             for frame in self._frames[1:]:

@@ -1,24 +1,18 @@
 """The engine of a worker: one Spark session, and everything that runs on it. Opened and closed here only."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Final, Protocol
 
-from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.units import MIB
-from pyspark.sql import SparkSession
 
-from icedb_engine.imports.import_spark import SparkFileImporter
+from icedb_engine.jobs.engine import JobEngine
 from icedb_engine.limits import EngineLimits, JobLimits
-from icedb_engine.spark.spark_feed import SparkViewFeeder
-from icedb_engine.spark.spark_flush import SparkBatchWriter
-from icedb_engine.spark.spark_merge import SparkMerger
-from icedb_engine.spark.spark_runner import warm_up
+from icedb_engine.spark.spark_hang import HangWatch, answers_within
+from icedb_engine.spark.spark_runner import SparkRunner, warm_up
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
 from icedb_engine.spark.spark_watch import InterruptReason, WatchRules, ignore_interrupt
-from icedb_engine.sql.checks import check_insert_query, check_merge_query, check_view_query
 
 
 class SparkWorkerSettings(Protocol):
@@ -55,40 +49,33 @@ class SparkWorkerSettings(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SparkEngine:
-    """A Spark session and what works on it; a worker takes of it what it needs.
+ALIVE_LIMIT_S: Final = 20.0
+"""How long a session may take to answer before it counts as dead, where somebody waits to hear that."""
+
+
+class SparkEngine(JobEngine):
+    """A Spark session and what works on it.
 
     Attributes:
         spark: The session.
-        writer: Runs flush jobs.
-        merger: Runs merge jobs, with or without a change of rows, and tells what a change would do.
-        importer: Runs the jobs of imports.
-        feeder: Runs the jobs that feed views.
     """
 
-    spark: SparkSession
-    writer: SparkBatchWriter
-    merger: SparkMerger
-    importer: SparkFileImporter
-    feeder: SparkViewFeeder
+    def __init__(self, runner: SparkRunner, limits: JobLimits) -> None:
+        super().__init__(runner, limits=limits)
+        self.spark = runner.spark
+        self._hang = HangWatch(self._ask)
 
     def is_alive(self) -> bool:
-        """Whether the session's JVM or server answers."""
-        return is_session_alive(self.spark)
-
-    @property
-    def changer(self) -> SparkMerger:
-        """The merger, by its other name."""
-        return self.merger
-
-    check_merge_query = staticmethod(check_merge_query)
-    check_insert_query = staticmethod(check_insert_query)
-    check_view_query = staticmethod(check_view_query)
+        """Whether the session's JVM or server answers, and soon."""
+        return answers_within(self._ask, ALIVE_LIMIT_S)
 
     def close(self) -> None:
-        """Stop the session, and with it the JVM."""
+        """Stop the session, and with it the JVM; one that hangs is ended by the watch meanwhile."""
         close_spark(self.spark)
+        self._hang.close()
+
+    def _ask(self) -> bool:
+        return is_session_alive(self.spark)
 
 
 def open_spark_engine(
@@ -126,17 +113,11 @@ def open_spark_engine(
         if not is_session_alive(spark):
             close_spark(spark)  # else PySpark gives out the dead one again, as long as this process lives
         raise
-    limits = limits or JobLimits(engine=EngineLimits(memory_bytes=settings.task_memory_mb * MIB))
     store = settings.store_settings
-    jobs: dict[str, Any] = {
-        "clock": SystemClock(),
-        "limits": limits,
-        "rules": WatchRules(job_limit_ms=settings.job_limit_ms, on_interrupt=on_interrupt),
-    }
+    # A directory has no use for it: its settings carry it to the tasks, where no plan or log shows a secret.
+    store = store if store.s3 else StoreSettings(store.url, source_s3)
+    rules = WatchRules(job_limit_ms=settings.job_limit_ms, on_interrupt=on_interrupt)
     return SparkEngine(
-        spark,
-        SparkBatchWriter(spark, store, **jobs),
-        SparkMerger(spark, store, **jobs),
-        SparkFileImporter(spark, store, source_s3=source_s3, **jobs),
-        SparkViewFeeder(spark, store, **jobs),
+        SparkRunner(spark, store, rules=rules),
+        limits or JobLimits(engine=EngineLimits(memory_bytes=settings.task_memory_mb * MIB)),
     )

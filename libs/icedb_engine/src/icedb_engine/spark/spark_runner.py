@@ -16,13 +16,13 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 import pyarrow as pa
 from icedb_log import errors
-from icedb_log.clock import Clock, SystemClock
+from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.request_failures import (
@@ -33,14 +33,16 @@ from icedb_log.store.request_failures import (
     listen_to_failures,
     report_failure,
 )
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.stores import StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from icedb_engine.limits import JobLimits
 from icedb_engine.spark.spark_watch import JobWatch, WatchRules
 from icedb_engine.units.work import UnitKind, decode_result, decode_unit, encode
+
+if TYPE_CHECKING:
+    from icedb_engine.spark.spark_blobs import SparkBlobs
 
 FAILURES: Final = "failures"
 """The column in which they travel."""
@@ -130,29 +132,32 @@ class SparkRunner:
         """Return a runner for one run: its jobs stop when ``check_alive`` raises, with what that raised."""
         return SparkRunner(self.spark, self.store, rules=self._rules, check_alive=check_alive)
 
-    def run(self, kind: UnitKind, units: Sequence[Any], *, is_users: bool = False) -> list[Any]:
-        """Run units, the first ones first, and return their results in the same order.
+    def open_store(self) -> ObjectStore:
+        """Return the store, opened in this process."""
+        return self.store.open().store
 
-        Args:
-            kind: What the units are.
-            units: At least one.
-            is_users: A user waits for what it asked for: at the time limit InvalidRequest, not Unavailable.
+    def open_blobs(self) -> "SparkBlobs":
+        """Return what keeps the rows of a flush in Spark between its two jobs."""
+        from icedb_engine.spark.spark_blobs import SparkBlobs  # noqa: PLC0415 - it imports this module
 
-        Raises:
-            IceDBError: What the first unit that failed raised, as the same class; or why the run should stop.
-            Unavailable: Spark lost the job, or it took too long.
-        """
-        bodies = self.run_bodies(kind, [encode(unit) for unit in units], is_users=is_users)
-        return [decode_result(kind, body) for body in bodies]
+        return SparkBlobs(self)
 
-    def run_bodies(self, kind: UnitKind, bodies: Sequence[str], *, is_users: bool = False) -> list[str]:
-        """Run units that are text already (:mod:`icedb_engine.units.work`). As :meth:`run`."""
+    def run(self, kind: UnitKind, units: Sequence[Any], *, is_users: bool = False, is_small: bool = False) -> list[Any]:
+        """Run units as :class:`icedb_engine.jobs.runner.UnitRunner` says."""
+        if is_small:
+            from icedb_engine.imports.import_unit import open_source  # noqa: PLC0415 - most drivers only submit
+            from icedb_engine.local_engine import LocalRunner  # noqa: PLC0415
+
+            here = LocalRunner(self.open_store(), clock=SystemClock(), sources=open_source(self.store.s3))
+            return here.run(kind, units)
+        bodies = encode_shared(units)
         word = "import" if kind in ("inspect", "copy") else kind
         what = f"a {word} job of {len(bodies)} units"
         with spark_errors(what), self.watch(what, is_users=is_users):
-            units = TaskUnits.of(bodies)
-            frame = self.make_units(units).mapInArrow(make_task(kind, self.store, units), schema=ANSWER_SCHEMA)
-            return read_answers(frame.collect(), range(len(bodies)))
+            told = TaskUnits.of(bodies)
+            frame = self.make_units(told).mapInArrow(make_task(kind, self.store, told), schema=ANSWER_SCHEMA)
+            answers = read_answers(frame.collect(), range(len(bodies)))
+        return [decode_result(kind, answer) for answer in answers]
 
     @contextmanager
     def job(self, what: str) -> Iterator[None]:
@@ -174,6 +179,13 @@ class SparkRunner:
     def make_units(self, units: "TaskUnits") -> Any:
         """Return a DataFrame with one row and one partition for each unit: its number."""
         return self.spark.range(units.first, units.first + len(units.bodies), 1, len(units.bodies))
+
+
+def encode_shared(units: Sequence[Any]) -> list[str]:
+    """Return units as text, each with its share of the threads of the job: tasks run at once."""
+    bounded = [unit for unit in units if hasattr(unit, "engine")]
+    shared = [replace(unit, engine=unit.engine.shared_by(len(bounded))) for unit in bounded]
+    return [encode(unit) for unit in shared or units]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +261,7 @@ def make_task(kind: UnitKind, store: StoreSettings, units: TaskUnits) -> Callabl
     def run_units(chunks: Chunks) -> Chunks:
         watch_failures()
         for number, body in units.read(chunks):
-            yield make_answer(number, *run_unit(kind, body, store))
+            yield make_answer(number, *run_body(kind, body, store))
 
     return run_units
 
@@ -260,40 +272,16 @@ def make_answer(unit: int, outcome: str, body: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([row], schema=_ARROW_ANSWER)
 
 
-def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
-    """Run one unit; return ``ok`` and its result, or the name and message of one of our errors."""
-    from icedb_engine.engine import release_memory  # noqa: PLC0415
+def run_body(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
+    """Run one unit that is text; return ``ok`` and its result, or the name and message of one of our errors."""
+    from icedb_engine.imports.import_unit import open_source  # noqa: PLC0415 - most drivers only submit
+    from icedb_engine.units.run_unit import run_unit  # noqa: PLC0415
 
     try:
-        return OK, run_opened(kind, body, store.open().store, clock=SystemClock(), source_s3=store.s3)
+        unit = decode_unit(kind, body)
+        return OK, encode(run_unit(kind, unit, store.open().store, clock=SystemClock(), sources=open_source(store.s3)))
     except IceDBError as error:
         return type(error).__name__, str(error)
-    finally:
-        release_memory()
-
-
-def run_opened(
-    kind: UnitKind, body: str, store: ObjectStore, *, clock: Clock, source_s3: S3Options | None = None
-) -> str:
-    """Run one unit on a store that is open, and return its result. Raises IceDBError."""
-    # Imported in the task: a driver that only submits never loads the engine.
-    from icedb_engine.imports.import_unit import copy_unit, inspect_unit, open_source  # noqa: PLC0415
-    from icedb_engine.units.flush_unit import flush_unit  # noqa: PLC0415
-    from icedb_engine.units.merge_unit import count_unit, merge_unit  # noqa: PLC0415
-    from icedb_engine.units.query_unit import feed_unit, insert_unit  # noqa: PLC0415
-
-    unit, sources = decode_unit(kind, body), open_source(source_s3)
-    runs: dict[str, Callable[[], Any]] = {
-        "flush": lambda: flush_unit(unit, store, clock=clock),
-        "insert": lambda: insert_unit(unit, store, clock=clock),
-        "feed": lambda: feed_unit(unit, store, clock=clock),
-        "merge": lambda: merge_unit(unit, store, clock=clock),
-        "change": lambda: merge_unit(unit, store, clock=clock),
-        "count": lambda: count_unit(unit, store),
-        "inspect": lambda: inspect_unit(unit, sources),
-        "copy": lambda: copy_unit(unit, store, sources, clock=clock),
-    }
-    return encode(runs[kind]())
 
 
 def _find_error(name: str) -> type[IceDBError]:
@@ -307,28 +295,3 @@ def summarize(error: BaseException) -> str:
     raised = [line for line in lines if ("Error: " in line or "Exception: " in line) and not line.startswith("at ")]
     raised = raised or [line for line in lines if line.startswith("details = ")]  # of a server that does not answer
     return (raised[-1] if raised else (lines or [type(error).__name__])[0])[:_SHOWN_CHARS]
-
-
-class SparkJobs:
-    """Runs jobs of one kind in a Spark session.
-
-    Args:
-        spark: The session.
-        store: How tasks reach the store.
-        clock: For durations in the log.
-        limits: Bounds of batches and tasks.
-        rules: How jobs are watched.
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        store: StoreSettings,
-        *,
-        clock: Clock,
-        limits: JobLimits | None = None,
-        rules: WatchRules | None = None,
-    ) -> None:
-        self._runner = SparkRunner(spark, store, rules=rules)
-        self._clock = clock
-        self._limits = limits or JobLimits()

@@ -9,7 +9,6 @@ Must never import anything that reads settings, credentials or the store.
 
 import json
 import os
-import resource
 import signal
 import struct
 import sys
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, Final
 
 import duckdb
 import pyarrow as pa
+from icedb_log.address_space import bound_address_space
 
 from icedb_engine.arrow_types import make_schema
 from icedb_engine.sql.quoting import CLOSED, quote_name
@@ -32,8 +32,6 @@ ROWS_PER_BATCH: Final = 16_384
 MAX_FRAME_BYTES: Final = 2**31
 MAX_NESTING: Final = 200
 """Of parentheses: DuckDB's parser needs stack for each."""
-SLACK_BYTES: Final = 384 * 1024 * 1024
-"""Address space beyond the engine's own memory: batches on their way, stacks of threads, the allocator's arenas."""
 _MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError)
 _MEMORY_WORDS: Final = (
     "bad_alloc",
@@ -266,17 +264,6 @@ def _read_catalogue(engine: Any) -> Catalogue:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).partition("\n")[0][:400]
-
-
-def bound_address_space(memory_bytes: int) -> None:
-    """Let this process have so much more address space than it has now, and write no core."""
-    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - no more than this is needed here
-        now_bytes = int(file.read().split()[0]) * resource.getpagesize()
-    hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
-    limit = now_bytes + memory_bytes + SLACK_BYTES
-    limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))  # another unit may need another one
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _end_with_parent(lifeline: int) -> None:

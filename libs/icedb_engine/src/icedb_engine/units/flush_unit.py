@@ -9,11 +9,14 @@ of the batches decides who wins a conflict, so the same unit always ends the sam
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 
 import pyarrow as pa
 from icedb_log.clock import Clock
 from icedb_log.model import FileMarker
+from icedb_log.phases import phase, recording
 from icedb_log.store.object_store import ObjectStore
 
 from icedb_engine.arrow_types import align, make_schema
@@ -34,14 +37,22 @@ def flush_unit(unit: FlushUnit, store: ObjectStore, *, clock: Clock) -> UnitResu
     Raises:
         Unavailable: The store did not answer, or memory and scratch did not suffice.
     """
-    with open_unit(unit, store) as rows:
-        rows.defer_beyond(unit.config.max_partitions_per_flush)
+    with recording(clock) as recorder, ExitStack() as stack:
+        with phase("decode", batches=len(unit.batches)):
+            rows = stack.enter_context(open_unit(unit, store))
+            rows.defer_beyond(unit.config.max_partitions_per_flush)
         files: tuple[FileMarker, ...] = ()
         if rows.columns:
             layout = PartLayout(unit, rows.columns, rows.partitions)
             writer = PartFileWriter(layout, store, clock=clock, folder=rows.scratch / "out")
-            files = writer.write_all(rows.stream_sorted())
-        result = replace(rows.make_result(store), files=files)
+            with phase("sort"):
+                stream = rows.stream_sorted()
+                first = next(stream, None)
+            with phase("write and upload"):
+                files = writer.write_all(stream if first is None else chain((first,), stream))
+        with phase("set bad rows aside"):
+            made = rows.make_result(store)
+    result = replace(made, files=files, phases=tuple(recorder.phases))
     require_parity(unit.paths, read_count=result.row_count, files=files)
     return result
 

@@ -16,6 +16,7 @@ from icedb_log.ingest.import_jobs import CopyOutput, InspectedFile, InspectJob, 
 from icedb_log.jobs import BadRows, MergedGroup, MergeGroup, RowChange, SizeClass, StagedBatch, Target
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
+from icedb_log.phases import Phase
 from pydantic import BaseModel, TypeAdapter
 
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
@@ -228,6 +229,7 @@ class UnitResult:
             are left.
         long_columns: Known columns of which an accepted batch has integers beyond 2^53.
         contents: SHA-256 of the decoded body of each accepted batch (I8).
+        phases: What it did when, for traces.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -248,6 +250,7 @@ class UnitResult:
     wishes: Mapping[str, str] = field(default_factory=dict)
     long_columns: tuple[str, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
+    phases: tuple[Phase, ...] = ()
 
 
 UnitKind = Literal["flush", "insert", "write", "feed", "merge", "change", "count", "inspect", "copy"]

@@ -10,12 +10,15 @@ https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thr
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from mmap import mmap
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from icedb_log.parquet.field_ids import ARROW_KEY, FIELD_ID
 from icedb_log.parquet.footer import TAIL_BYTES
 from icedb_log.parquet.pages import DATA_PAGE, DICTIONARY_PAGE, check_chunk
 from icedb_log.parquet.schema import PHYSICAL, DamagedFile, Leaf, read_schema
@@ -422,6 +425,46 @@ class FooterJoiner:
             values[_KEY_VALUES] = (LIST, _list(STRUCT, pairs))
         joined = _struct(values)
         return joined + len(joined).to_bytes(4, "little") + MAGIC
+
+
+def remove_field_ids(path: Path) -> None:
+    """Give a Parquet file a footer without field ids, and without Arrow's schema, which has them, too.
+
+    All else stays where it is, and says what it said. Idempotent. Raises ThriftError: the footer is damaged.
+    """
+    with path.open("r+b") as file:
+        file.seek(-TAIL_BYTES, os.SEEK_END)
+        tail = file.read(TAIL_BYTES)
+        start = file.seek(-TAIL_BYTES - int.from_bytes(tail[:4], "little"), os.SEEK_END)
+        reader = ThriftReader(file.read()[:-TAIL_BYTES])
+        values: dict[int, tuple[int, bytes]] = {}
+        for number, kind in reader.fields():
+            place = reader.position
+            if number == _SCHEMA:
+                items = [_struct(_read_raw(reader, but=FIELD_ID)) for _ in reader.items(kind)]
+                values[number] = (LIST, _list(STRUCT, items))
+            elif number == _KEY_VALUES:
+                pairs = [_read_raw(reader) for _ in reader.items(kind)]
+                kept = [_struct(pair) for pair in pairs if pair.get(1) != (BINARY, _binary(ARROW_KEY))]
+                values |= {number: (LIST, _list(STRUCT, kept))} if kept else {}
+            else:
+                reader.skip(kind)
+                values[number] = (kind, reader.cut(place))
+        footer = _struct(values)
+        file.seek(start)
+        file.truncate()
+        file.write(footer + len(footer).to_bytes(4, "little") + tail[4:])
+
+
+def _read_raw(reader: ThriftReader, *, but: int = 0) -> dict[int, tuple[int, bytes]]:
+    """Return the fields of the struct that begins here as they are, without one."""
+    found: dict[int, tuple[int, bytes]] = {}
+    for number, kind in reader.fields():
+        place = reader.position
+        reader.skip(kind)
+        if number != but:
+            found[number] = (kind, reader.cut(place))
+    return found
 
 
 def _make_chunk(chunk: SourceChunk) -> bytes:

@@ -55,6 +55,7 @@ FETCH_THREADS: Final = 16
 _FOUND: Final[tuple[tuple[HoldKind, str], ...]] = (
     ("lease", "leases"),
     ("pin", "pins"),
+    ("publication", "publications"),
     ("versions", "versions"),
     ("commit", "intents"),
     ("view", "wanted_logs"),

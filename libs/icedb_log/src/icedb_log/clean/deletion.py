@@ -21,6 +21,7 @@ Kind = Literal[
     "orphan",
     "lease",
     "pin",
+    "publication",
     "quarantine",
     "idempotency_key",
     "dropped_table",

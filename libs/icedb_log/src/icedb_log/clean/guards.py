@@ -8,14 +8,15 @@ and the metrics say (docs/guards.md):
 | ``grace`` | what died less than a grace period ago (J1) | the grace period is over |
 | ``lease`` | what was live at a leased time (J4) | the lease ends |
 | ``pin`` | a data file that a pin names (J7) | the pin has ended, and a grace period more |
+| ``publication`` | a data file that engines may have been shown (P3) | it has left, and a grace period more |
 | ``versions`` | what is part of one of the newest states (J8) | enough commits have landed |
 | ``commit`` | a log file whose committer may still look at it (J9) | the committer has gone on, or is too late |
 | ``refusal`` | a log file that refused a batch which is still staged (J2) | a flush has moved the batch |
 | ``view`` | an append that a view has not taken (V4) | the view is fed |
 | ``live`` | a dead log file that alone names a live data file: another writer's removal dropped it (J2) | a merge |
 
-Leases, pins, versions, commits under way and views are one thing here, a :class:`Hold`; they differ in how they are
-made and ended. An object that several of them hold is told with the one that ends last.
+Leases, pins, publications, versions, commits under way and views are one thing here, a :class:`Hold`; they differ in
+how they are made and ended. An object that several of them hold is told with the one that ends last.
 """
 
 from collections.abc import Collection, Iterable
@@ -27,13 +28,13 @@ from icedb_log.log.markers import Tombstone, markers_of
 from icedb_log.model import FileMarker, LogTombstone, LogView
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
-Guard = Literal["grace", "lease", "pin", "versions", "commit", "refusal", "view", "live"]
-HoldKind = Literal["lease", "pin", "versions", "commit", "view", "erasure"]
+Guard = Literal["grace", "lease", "pin", "publication", "versions", "commit", "refusal", "view", "live"]
+HoldKind = Literal["lease", "pin", "publication", "versions", "commit", "view", "erasure"]
 """``erasure`` keeps no object: it keeps a table from being dropped, as a view does (T2)."""
 
 LOG_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "commit", "refusal", "view", "live")
 """What a dead log file is asked about before it goes."""
-DATA_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "pin")
+DATA_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "pin", "publication")
 """What a dead data file is asked about before it goes."""
 
 STORE_RESOLUTION_MS: Final = 1000
@@ -61,6 +62,44 @@ class Waiting:
     guard: Guard
     until_ms: int | None
     held_by: str = ""
+
+
+@dataclass(slots=True)
+class Kept:
+    """What one holder of one guard keeps.
+
+    Attributes:
+        guard: What keeps it.
+        held_by: Who or what holds it, as of :class:`Waiting`.
+        count: How many dead objects.
+        first_ms: When the first of them is let go, as far as is known; ``None``: nobody knows of any.
+        last_ms: When the last of them is.
+        is_open: Whether some of them are kept until somebody acts.
+    """
+
+    guard: Guard
+    held_by: str = ""
+    count: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    is_open: bool = False
+
+    def add(self, item: Waiting) -> None:
+        """Count one more dead object."""
+        self.count += 1
+        if item.until_ms is None:
+            self.is_open = True
+            return
+        self.first_ms = item.until_ms if self.first_ms is None else min(self.first_ms, item.until_ms)
+        self.last_ms = item.until_ms if self.last_ms is None else max(self.last_ms, item.until_ms)
+
+
+def group_waiting(waiting: Iterable[Waiting]) -> tuple[Kept, ...]:
+    """Return what waits by guard and holder, those that hold most of each guard first."""
+    kept: dict[tuple[Guard, str], Kept] = {}
+    for item in waiting:
+        kept.setdefault((item.guard, item.held_by), Kept(item.guard, item.held_by)).add(item)
+    return tuple(sorted(kept.values(), key=lambda each: (each.guard, -each.count, each.held_by)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +206,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Everything but age that keeps dead objects of a table, read *after* its log (J4, J7, J9, V4).
+    """Everything but age that keeps dead objects of a table, read *after* its log (J4, J7, J9, V4, P3).
 
     Attributes:
         found: What holds.
@@ -196,7 +235,9 @@ class Holds:
 
     def guard_logs(self, deaths: Iterable[tuple[str, Death]], *, grace_ms: int, now_ms: int) -> dict[str, Waiting]:
         """Return what keeps dead log files, of those that are kept."""
-        return self._guard(deaths, self.of("commit", "view"), grace_ms=grace_ms, now_ms=now_ms)  # J9, V4
+        # P3: what is published needs data files and no log file.
+        logs = Holds(tuple(hold for hold in self.found if hold.kind != "publication"))
+        return logs._guard(deaths, self.of("commit", "view"), grace_ms=grace_ms, now_ms=now_ms)  # J9, V4
 
     def guard_data(self, deaths: Iterable[tuple[str, Death]], *, grace_ms: int, now_ms: int) -> dict[str, Waiting]:
         """Return what keeps dead data files, of those that are kept, as far as log files that name them allow (J2)."""

@@ -1,19 +1,20 @@
-"""Reading what holds objects of a table, or the table itself: leases, pins, versions, commits under way, views.
+"""Reading what holds objects of a table, or the table itself: leases, pins, publications, versions, commits, views.
 
-What holds objects is read *after* the log that a plan is made from (J4, J7, J9). What views have still to take is read
-only when it matters (:func:`icedb_log.feed.views.find_wanted`).
+What holds objects is read *after* the log that a plan is made from (J4, J7, J9, P3). What views have still to take is
+read only when it matters (:func:`icedb_log.feed.views.find_wanted`).
 """
 
 from dataclasses import dataclass, field
 
 from icedb_log.clean.guards import Hold, Holds, find_kept_versions
 from icedb_log.clean.leases import LeaseReader
-from icedb_log.clean.pins import PinReader, list_pins
+from icedb_log.clean.pins import PinReader
 from icedb_log.erasure.erasures import list_open_ids
 from icedb_log.feed.views import is_view_there, list_registrations
 from icedb_log.keys import ROLES
 from icedb_log.log.fence import read_fence_object
 from icedb_log.model import LogView
+from icedb_log.publish.holds import read_publications
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 
@@ -44,9 +45,10 @@ def read_holds(table: TableStore, *, view: LogView, config: TableConfig, reader:
     # J1: a time that the log was judged by holds for leases and pins, too: to both, earlier is only longer.
     now_ms = view.store_now_ms
     found = (reader or HoldReader()).read(table, config, latest_ms=now_ms)
+    published = read_publications(table).find_holds(data_grace_ms=config.data_grace_ms, now_ms=now_ms)  # P3
     commits, landed = _read_fences(table, config, now_ms=now_ms)
     versions = find_kept_versions(view, config.keep_versions)
-    return Holds((*found, *((versions,) if versions else ()), *commits), landed)
+    return Holds((*found, *published, *((versions,) if versions else ()), *commits), landed)
 
 
 def _read_fences(table: TableStore, config: TableConfig, *, now_ms: int) -> tuple[list[Hold], tuple[str, ...]]:
@@ -87,11 +89,9 @@ def find_claims(table: TableStore) -> tuple[Hold, ...]:
 
 
 def find_claims_on_data(table: TableStore, config: TableConfig) -> tuple[Hold, ...]:
-    """Find who needs its data files, too (T3): pins (J7), leases (J4). Raises Unavailable."""
+    """Find who needs its data files, too (T3): pins (J7), leases (J4). Raises Unavailable.
+
+    No publication: none is shown of a table that is dropped, and it lies in the trash for a grace period at least (P3).
+    """
     found = HoldReader().read(table, config)
     return tuple(sorted(found, key=lambda hold: hold.kind, reverse=True))
-
-
-def find_lasting_pins(table: TableStore) -> tuple[Hold, ...]:
-    """Find the pins that nobody has ended and whose time is not over. Raises Unavailable."""
-    return tuple(Hold("pin", pin.name, pin.ends_ms) for pin in list_pins(table).lasting)

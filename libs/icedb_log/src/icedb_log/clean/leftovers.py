@@ -1,4 +1,4 @@
-"""What ended and that nobody took away: leases, pins, quarantine, producers' keys, scratch objects, uploads (rule J11).
+"""What ended and that nobody took away: leases, pins, publications, quarantine, keys, scratch objects, uploads (J11).
 
 Each kind has a rule of its own. They work from what the orphan sweep's walk found, ages go by the store's clock, and
 everything goes through a :class:`~icedb_log.clean.deletion.Deleter`. A kind that fails keeps no other from going.
@@ -27,6 +27,7 @@ from icedb_log.ingest.quarantine import (
 from icedb_log.ingest.quarantine_ops import begin_drop
 from icedb_log.ingest.staging import find_staged
 from icedb_log.object_kinds import ObjectKind
+from icedb_log.publish.ending import retire_idle, sweep_publications
 from icedb_log.store.object_store import PROBE_FOLDER, FailedDelete, ObjectInfo, ObjectStore, list_all
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.table.stored_config import require_same_table
@@ -73,6 +74,8 @@ def find_leftover_ages(config: TableConfig) -> dict[ObjectKind, int]:
         # No lease lasts longer than that from its last write on, whatever it says; a day more for whoever is late (J4).
         "lease": MAX_LEASE_TTL_MS + DAY_MS,
         "pin": min(PENDING_TTL_MS, config.data_grace_ms),  # no pin holds nothing earlier (J7)
+        "publication": 0,  # P5: by what the head says
+        "published": 0,
         "idempotency_key": KEEP_MS,  # I7
         "pressure": DAY_MS,  # it counts for an hour at most
     }
@@ -118,6 +121,7 @@ def sweep_leftovers(table: Table, walk: TableWalk, *, audit: AuditLog | None = N
         )
     others: tuple[tuple[Kind, Callable[[Table, TableWalk, Deleter], Deleted]], ...] = (
         ("pin", _delete_ended_pins),
+        ("publication", _sweep_publications),
         ("quarantine", _drop_old_quarantine),
     )
     for called, sweep in others:
@@ -165,6 +169,15 @@ def _delete_ended_pins(table: Table, walk: TableWalk, deleter: Deleter) -> Delet
     return deleter.delete(
         Doomed(key, "pin", "it ended a grace period ago, and holds nothing any more") for key in ended
     )
+
+
+def _sweep_publications(table: Table, walk: TableWalk, deleter: Deleter) -> Deleted:
+    """Delete what is left of publications that are over (P5). Raises Unavailable."""
+    if not walk.leftovers.get("publication") and not walk.leftovers.get("published"):
+        return Deleted()
+    grace_ms, now_ms = table.config.data_grace_ms, walk.store_now_ms
+    retire_idle(table, clock=table.clock, data_grace_ms=grace_ms, is_holding=False, latest_ms=now_ms)
+    return sweep_publications(table, deleter, data_grace_ms=grace_ms)
 
 
 def _abort_old_uploads(table: Table, walk: TableWalk) -> int:

@@ -19,11 +19,11 @@ and kept, wherever it lies.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from icedb_log.clean.audit import AuditLog, RunFacts, open_deleter
 from icedb_log.clean.deletion import Deleted, Doomed
-from icedb_log.clean.leftovers import find_leftover_ages
+from icedb_log.clean.leftovers import LeftoverResult, find_leftover_ages
 from icedb_log.clean.orphan_record import OrphanRecord, Sighting, read_orphan_record, write_orphan_record
 from icedb_log.clean.pins import PinReader
 from icedb_log.clean.table_walk import TableWalk, Tally, born_ms, walk_table
@@ -219,6 +219,24 @@ def sweep_orphans(
         record_problem=record.problem,
         lost=found.open_lost,
     )
+
+
+def describe_sweep(result: OrphanResult, leftovers: LeftoverResult) -> dict[str, Any]:
+    """Return what a sweep did as the result of a task."""
+    walk = result.walk
+    return {
+        "deleted_orphans": len(result.deleted),
+        "failed_orphans": len(result.failed),
+        "waiting_orphans": walk.old_tally.count - len(result.deleted) - len(result.failed),
+        "held_orphans": result.held.count,
+        "lost_commits": len(result.lost),
+        "young_orphans": walk.young_tally.count,
+        "orphan_share": round(result.share, 4),
+        "contended": result.is_contended,
+        "unknown_objects": walk.unknown_count,
+        "deleted_leftovers": sum(leftovers.deleted.values()),
+        "failed_leftovers": len(leftovers.failed),
+    }
 
 
 def _read_fences_and_log(table: Table) -> tuple[tuple[str, ...], LogView]:

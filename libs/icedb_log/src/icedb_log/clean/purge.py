@@ -30,7 +30,7 @@ from icedb_log.clean.holds import find_claims, find_claims_on_data
 from icedb_log.clock import Clock
 from icedb_log.errors import CorruptLog, Fenced, IceDBError, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.jobs import CheckAlive, never_stop
-from icedb_log.keys import ROLES, TablePaths, file_time_ms
+from icedb_log.keys import ROLES, TablePaths, file_time_ms, publication_id_of
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import acquire_fence
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo
@@ -387,5 +387,8 @@ def _may_be_late(paths: TablePaths, key: str) -> bool:
         paths.pins_prefix,
         paths.imports_prefix,
         paths.erasures_prefix,
+        paths.publications_prefix,
     )
+    if key.startswith(paths.published_prefix):
+        return publication_id_of(key) is not None
     return key.startswith(never_again) or key in (paths.clock_key, paths.pressure_key, paths.orphan_record_key)

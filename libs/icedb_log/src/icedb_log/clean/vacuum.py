@@ -9,10 +9,11 @@ may overlap. Nothing is listed below ``_data``: the log says what is dead.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from icedb_log.clean.audit import AuditLog, RunFacts, found_holds, open_deleter
-from icedb_log.clean.deletion import CHUNK_KEYS, Deleted, Deleter, Doomed
+from icedb_log.clean.deletion import CHUNK_KEYS, Deleted, Deleter, Doomed, group_failures
 from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS, Death, Guard, Hold, Waiting
 from icedb_log.clean.holds import HoldReader, read_holds
 from icedb_log.clean.orphan_record import note_lost
@@ -37,6 +38,8 @@ from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.markers import markers_of
 from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, LogView
+from icedb_log.phases import phase
+from icedb_log.publish.ending import retire_idle
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import SteadyTime, check_store_clock
 from icedb_log.table.stored_config import require_same_table
@@ -81,6 +84,20 @@ class VacuumResult:
     def count_waiting(self) -> dict[Guard, int]:
         """Return how many dead objects each guard keeps."""
         return dict(Counter(item.guard for item in self.waiting))
+
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task."""
+        return {
+            "deleted_log_files": len(self.deleted_logs),
+            "deleted_data_files": len(self.deleted_data),
+            "failed": len(self.failed),
+            "failures": [asdict(group) for group in group_failures(self.failed)],
+            "waiting": len(self.waiting),
+            "waiting_by_guard": self.count_waiting(),
+            "stripped": self.stripped_count,
+            "contended": self.contended_count,
+            "has_more": self.has_more,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +156,20 @@ def vacuum_table(
     paths, clock, config = table.paths, table.clock, table.config
     caches, bounds = caches or VacuumCaches(), bounds or VacuumBounds()
     asked_ms = clock.monotonic_ms()
-    view = table.read_log()
+    with phase("read the log"):
+        view = table.read_log()
     heard_ms, took_ms = view.store_now_ms, clock.monotonic_ms() - asked_ms
     if caches.steady is not None:  # J1: a clock that jumps ahead makes nothing old
         window_ms = max(config.data_grace_ms, config.log_grace_ms)
         now_ms = caches.steady.hold_back(heard_ms, asked_ms=asked_ms, window_ms=window_ms)
         view = replace(view, store_now_ms=now_ms)
     require_same_table(table, config)  # T4: after the log
-    # WARN: J4, J7, J9: after the log. The other way round: a lease is written while the janitor stalls between the two
-    # reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
-    holds = read_holds(table, view=view, config=config, reader=caches.holds)
-    plan = plan_vacuum(view, config=config, holds=holds)
+    # WARN: J4, J7, J9, P3: after the log. The other way round: a lease is written while the janitor stalls between the
+    # two reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
+    with phase("read what holds"):
+        holds = read_holds(table, view=view, config=config, reader=caches.holds)
+    with phase("plan"):
+        plan = plan_vacuum(view, config=config, holds=holds)
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
         # between the two reads, is merged and gets old, and the plan knows the commit but not the view.
@@ -172,6 +192,10 @@ def vacuum_table(
         return planned
     if not plan.is_empty:
         check_store_clock(table.store, paths.clock_key, clock=clock)  # J1: before anything goes by its age
+    if any(waiting.guard == "publication" and waiting.until_ms is None for waiting in plan.waiting):
+        # P5: nobody may ask for it any more. It holds for a grace period from then on.
+        grace_ms = config.data_grace_ms
+        retire_idle(table, clock=clock, data_grace_ms=grace_ms, is_holding=True, latest_ms=plan.store_now_ms)
     # WARN: F5: before any log file goes. The horizon moves with it, and behind the horizon nobody can tell a commit
     # that was lost from one that was merged and deleted: the orphan sweep would take its files.
     lost: tuple[str, ...] = ()
@@ -185,7 +209,8 @@ def vacuum_table(
     deleter = open_deleter(table, audit, facts, chunk_keys=bounds.chunk_keys)
     run = VacuumRun(table, view, plan, deleter=deleter, bounds=bounds)
     held_back_ms = max(0, heard_ms - plan.store_now_ms - took_ms)
-    return run.delete_all(staged, replace(planned, is_dry_run=False, lost=lost, held_back_ms=held_back_ms))
+    with phase("delete", log_files=len(plan.log_keys), data_files=len(plan.data_paths)):
+        return run.delete_all(staged, replace(planned, is_dry_run=False, lost=lost, held_back_ms=held_back_ms))
 
 
 def _hold_refusals(plan: VacuumPlan, view: LogView, staged: Mapping[str, tuple[str, ...]]) -> VacuumPlan:

@@ -13,7 +13,7 @@ anywhere, and run by any number of workers at once.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
 from icedb_log.erasure.erasure_record import DeletedFile, DeletionRun, Erasure, ErasureTarget, NamedObjects, mark_gone
@@ -31,7 +31,8 @@ from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fence import acquire_fence
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.model import FileMarker, LogView
-from icedb_log.table.row_changes import delete_rows
+from icedb_log.publish.ending import count_withdrawn, withdraw_publications
+from icedb_log.table.row_changes import ChangeResult, delete_rows
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import DIALECT, TableConfig
 
@@ -44,6 +45,9 @@ many it has 6 MB and takes a second to parse."""
 
 MAX_RUNS: Final = 5
 """So many deletions may fail before one that takes too long (W3) is not tried again."""
+
+MAX_NAMED: Final = 100
+"""Erasures that a description names."""
 
 WaitsFor = Literal["nothing", "flush", "janitor"]
 
@@ -91,6 +95,34 @@ def advance_erasure(table: Table, changer: RowChanger, erasure_id: str) -> Erasu
     return ErasureProgress(erasure, waits_for, count, has_changed=erasure != before)
 
 
+def describe_preview(result: ChangeResult) -> dict[str, Any]:
+    """Return what an erasure would remove as the result of a task."""
+    return {
+        "rows": result.rows_removed,
+        "files": result.file_count,
+        "bytes": result.input_bytes,
+        "files_counted": result.scanned_count,
+        "partitions": len(result.partitions),
+    }
+
+
+def describe_progress(progress: Sequence[ErasureProgress]) -> dict[str, Any]:
+    """Return how far erasures are as the result of a task; the counts are of all, also of what it does not name."""
+    return {
+        "open": sum(not each.erasure.is_closed for each in progress),
+        "closed": sum(each.erasure.is_closed for each in progress),
+        "erasures": [
+            {
+                "id": each.erasure.erasure_id,
+                "state": each.erasure.state,
+                "waits_for": each.waits_for,
+                "waiting": each.waiting_count,
+            }
+            for each in progress[:MAX_NAMED]
+        ],
+    }
+
+
 class _ErasureRun:
     """What a step of an erasure needs."""
 
@@ -111,6 +143,10 @@ class _ErasureRun:
                 return erasure, "flush", staged_count
             erasure = self._delete(erasure)
             if erasure.state == "requested":
+                # WARN: E5: after the deletion, before the record says that it is done. Before the deletion: a state
+                # from before it is published, with the bounds of what is to be gone. Afterwards: a run that dies in
+                # between leaves it to nobody.
+                withdraw_publications(table, clock=table.clock)
                 erasure = self._find_targets(erasure)
         waiting_count = 0
         if erasure.state == "deleted":
@@ -261,8 +297,11 @@ class _ErasureRun:
         erasure = self._change(erasure, change)
         # E5: the janitor's word gives a time, this listing gives the proof.
         waiting = _find_open(erasure, _find_gone(erasure, known, present), named)
-        if waiting or erasure.state != "deleted":
-            return erasure, len(waiting)
+        count = len(waiting)
+        if not waiting and erasure.state == "deleted":
+            count = count_withdrawn(self._table)  # E5: what was published holds bounds of what was erased
+        if count or erasure.state != "deleted":
+            return erasure, count
         return self._look_at_all(erasure, objects)
 
     def _is_there(self, erasure: Erasure) -> bool:

@@ -1,11 +1,12 @@
 """What the logs of a view and its source say about its feed: what was taken, what waits. Reads only."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from icedb_log.errors import HaltError
 from icedb_log.feed.feed_jobs import SourceCommit
-from icedb_log.feed.views import find_unfed, read_registration, source_of
+from icedb_log.feed.views import find_unfed, is_view_there, list_view_names, read_registration, source_of
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import newest_feed, union_schema
@@ -27,7 +28,8 @@ class ViewLag:
         view: Its name.
         source: Name of its source.
         state: ``pending``, ``active`` or ``detached``, see :data:`icedb_log.feed.views.ViewState`; ``unregistered``
-            before its creation has ended; ``broken`` if the source is gone or halted.
+            before its creation has ended; ``broken`` if the source is gone or halted; ``gone`` if its own table is;
+            ``halted`` if its own log cannot be read.
         waiting_commits: Commits of the source that it has still to take.
         lag_ms: How long the oldest of them has been there, by the store's clock; 0 if none waits.
         refused_commits: Commits that its query could not take, since ever.
@@ -92,6 +94,31 @@ def read_view_lag(view: Table, source: Table) -> ViewLag:
     oldest_ms = min(waiting, default=heads.store_now_ms)
     lag_ms = max(0, heads.store_now_ms - oldest_ms)
     return ViewLag(view.name, source.name, registration.state, len(unfed), lag_ms, refused)
+
+
+def list_view_lags(
+    source: Table, *, on_halt: Callable[[str, HaltError], None] = lambda _view, _error: None
+) -> tuple[ViewLag, ...]:
+    """Return how far each view of a table is behind, ascending by name. Costs a listing, and two logs for each.
+
+    Args:
+        source: The table.
+        on_halt: Told of each view that is halted, and why; it does not hide the others.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    return tuple(_read_lag_of(source, name, on_halt) for name in list_view_names(source))
+
+
+def _read_lag_of(source: Table, name: str, on_halt: Callable[[str, HaltError], None]) -> ViewLag:
+    if not is_view_there(source, name):
+        return ViewLag(name, source.name, "gone", 0, 0, 0)
+    try:
+        return read_view_lag(source.other(source.paths.sibling(name)), source)
+    except HaltError as error:
+        on_halt(name, error)
+        return ViewLag(name, source.name, "halted", 0, 0, 0)
 
 
 def count_refused(view: Table) -> int:

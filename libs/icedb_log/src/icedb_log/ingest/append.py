@@ -1,35 +1,29 @@
 """An append: data files that a job of somebody else has written become live, all or none, once (rules A1 to A3).
 
 What a flush does for staged batches, for a job that writes its rows itself, such as a Spark write: the data files come
-first (W1), then one commit under the ``ingest`` fence that names a batch id of its own. Order: the wait; the fence; the
-log; the store's clock; the commit. Safe under any number of concurrent appends, flushes, merges and janitors, without
-any lock: the wait is there to save the work of others, nothing is built on it.
+first (W1), then one commit under the ``ingest`` fence that names a batch id of its own. Order: the fence, for which it
+waits while others are at work (F6); the log; the store's clock; the commit. Safe under any number of concurrent
+appends, flushes, merges and janitors, without any lock.
 """
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from icedb_log.clock import Clock, format_ms, parse_uuid7_ms, with_time
 from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, Overloaded, Unavailable
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.pressure import MAX_LOG_FILES
-from icedb_log.log.fence import read_fence_object
 from icedb_log.model import FileMarker
 from icedb_log.table.commit import Added, AppendCommit
-from icedb_log.table.table import Table
-from icedb_log.units import MINUTE_MS, SECOND_MS
+from icedb_log.table.table import PATIENCE_MS, Table
+from icedb_log.units import SECOND_MS
 
 COMMIT_ATTEMPTS: Final = 8
 """How often the same files are offered when other workers take the fence in between."""
 MAX_TABLE_COLUMNS: Final = 2000
-DEFAULT_WAIT_MS: Final = 30 * SECOND_MS
-"""How long an append waits for a worker that seems to be at work, before it takes the fence from it."""
-WORKING_MS: Final = MINUTE_MS
-"""A fence that nobody has written for so long, by the store's clock, is not waited for."""
 
-_POLL_MS: Final = 250
 _FIRST_BACKOFF_MS: Final = 100
 _MAX_BACKOFF_MS: Final = 2 * SECOND_MS
 
@@ -68,7 +62,7 @@ class AppendResult:
     is_duplicate: bool
 
 
-def append_files(table: Table, job: AppendJob, *, wait_ms: int = DEFAULT_WAIT_MS) -> AppendResult:
+def append_files(table: Table, job: AppendJob, *, wait_ms: int = PATIENCE_MS) -> AppendResult:
     """Make data files live in one commit.
 
     Idempotent for the same batch id, as long as the log is sure to remember it (A2): a second call, with the same
@@ -77,7 +71,7 @@ def append_files(table: Table, job: AppendJob, *, wait_ms: int = DEFAULT_WAIT_MS
     Args:
         table: The table.
         job: The files.
-        wait_ms: How long to wait for a flush or an import that seems to be at work; 0 takes the fence from it.
+        wait_ms: How long each try waits for others who are at work (F6); 0 takes the fence from them.
 
     Raises:
         NotFound: The table was dropped.
@@ -99,10 +93,9 @@ def append_files(table: Table, job: AppendJob, *, wait_ms: int = DEFAULT_WAIT_MS
         last_time_ms = max(table.clock.now_ms(), last_time_ms + 1)
         return last_time_ms
 
-    _wait_for_others(table, wait_ms=wait_ms)
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
-            return _commit_once(table.renewed(), job, next_time_ms=next_time_ms)
+            return _commit_once(replace(table.renewed(), patience_ms=wait_ms), job, next_time_ms=next_time_ms)
         except (Fenced, CommitConflict):
             # Certainly refused: no log file names these files, and none can any more.
             if attempt == COMMIT_ATTEMPTS:
@@ -200,18 +193,3 @@ def check_columns(table: Table, columns: Mapping[str, str], *, known: Mapping[st
     if len(after) > MAX_TABLE_COLUMNS:
         raise InvalidRequest(f"table {table.name}: it would have {len(after)} columns, {MAX_TABLE_COLUMNS} at most")
     return after
-
-
-def _wait_for_others(table: Table, *, wait_ms: int) -> None:
-    """Wait while a flush or an import seems to be at work: taking its fence would cost it its work."""
-    key = table.paths.fence_key("ingest")
-    waited_ms = 0
-    while waited_ms < wait_ms:
-        now_ms = table.store.list_page(key, limit=1).store_now_ms
-        state, info = read_fence_object(table.store, key)
-        if state is None or info is None or now_ms - info.modified_ms > WORKING_MS:
-            return
-        if state.commit is None and state.sequence:  # whoever ends a run well writes the fence again
-            return
-        table.clock.sleep_ms(_POLL_MS)
-        waited_ms += _POLL_MS

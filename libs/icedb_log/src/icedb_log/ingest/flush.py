@@ -27,6 +27,7 @@ from icedb_log.jobs import (
 from icedb_log.keys import parse_staged_key
 from icedb_log.log.fold import fold
 from icedb_log.model import LogHeads
+from icedb_log.phases import phase
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, delete_or_raise
 from icedb_log.table.commit import Added, AppendCommit
 from icedb_log.table.table import Table
@@ -82,6 +83,8 @@ class FlushResult:
         unknown_count: Objects in staging that are no batches; left alone.
         has_more: Whether more batches are waiting.
         left_out: Ids of batches that were found not to be of the size that this flush takes.
+        committed_ids: Ids of the batches that this commit made live.
+        log_file_count: Log files of the table after this flush, dead ones too; 0 if it was not looked at.
     """
 
     committed_key: str | None = None
@@ -98,6 +101,8 @@ class FlushResult:
     unknown_count: int = 0
     has_more: bool = False
     left_out: tuple[str, ...] = ()
+    committed_ids: tuple[str, ...] = ()
+    log_file_count: int = 0
 
 
 def flush_table(table: Table, writer: BatchWriter, *, limits: FlushLimits | None = None) -> FlushResult:
@@ -125,7 +130,8 @@ def flush_table(table: Table, writer: BatchWriter, *, limits: FlushLimits | None
     with AppendCommit(table) as commit:
         # WARN: staging is listed after the log was read. The other way round: a batch is listed, another flush commits
         # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.
-        staged = list_staged(table, limit=limits.listed_batches, skip=limits.skip)
+        with phase("list staged"):
+            staged = list_staged(table, limit=limits.listed_batches, skip=limits.skip)
         sorted_out = _sort_out(staged.batches, commit.log, config=table.config, limits=limits)
         conflict_count, left_count = _settle_decided(commit, sorted_out)
         found = FlushResult(
@@ -134,6 +140,7 @@ def flush_table(table: Table, writer: BatchWriter, *, limits: FlushLimits | None
             unknown_count=len(staged.unknown),
             has_more=staged.has_more or sorted_out.has_more,
             left_out=tuple(sorted_out.left_out),
+            log_file_count=len(commit.log.files),
         )
         if not (sorted_out.taken or sorted_out.late):
             return found
@@ -256,11 +263,12 @@ def _decide(
         )
         _quarantine_bad_rows(commit, output)
         committed_key = commit.land(log).key
-    if output.accepted:
-        delete_or_raise(table.store, [batch.key for batch in output.accepted])  # I2: only now
-    moved = [quarantine_batch(table, rejected=refusal, clock=table.clock) for refusal in rejected]  # I5: only now
-    for bad in output.bad_rows:
-        mark_rows_landed(table, batch_id=bad.batch.batch_id, commit_id=commit.commit_id)
+    with phase("clear staging"):
+        if output.accepted:
+            delete_or_raise(table.store, [batch.key for batch in output.accepted])  # I2: only now
+        moved = [quarantine_batch(table, rejected=refusal, clock=table.clock) for refusal in rejected]  # I5: only now
+        for bad in output.bad_rows:
+            mark_rows_landed(table, batch_id=bad.batch.batch_id, commit_id=commit.commit_id)
     return replace(
         found,
         committed_key=committed_key,
@@ -275,6 +283,8 @@ def _decide(
         deferred_count=len(output.deferred),
         has_more=found.has_more or bool(output.deferred),
         left_out=(*found.left_out, *(batch.batch_id for batch in output.left_out)),
+        committed_ids=tuple(batch.batch_id for batch in output.accepted),
+        log_file_count=found.log_file_count + (committed_key is not None),
     )
 
 
@@ -307,7 +317,8 @@ def _run_job(
         sizes=sizes,
         inexact=commit.known.inexact,
     )
-    output = writer.write_batches(job)
+    with phase("write files", batches=len(batches), bytes=sum(batch.size_bytes for batch in batches)):
+        output = writer.write_batches(job)
     for problem in _find_problems(job, output):
         raise InvariantViolated(f"table {table.name}: {problem}")
     return output

@@ -48,6 +48,7 @@ class InspectedFile:
         stats: Of partition sources and sort columns, as far as the footer has them.
         is_sorted: Whether the file says that it is sorted as the table is.
         inexact: Columns of which some value would change if the column became wider, or may: see :class:`FileMarker`.
+        has_field_ids: Whether its columns have numbers of another writer (N6).
     """
 
     source: SourceFile
@@ -57,6 +58,7 @@ class InspectedFile:
     stats: Mapping[str, ColumnStats]
     is_sorted: bool
     inexact: tuple[str, ...] | None = None
+    has_field_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class FileImporter(Protocol):
 
     def copy_files(self, paths: TablePaths, files: tuple[InspectedFile, ...]) -> CopyOutput:
         """Copy files, each to a fresh key of its partition; refuse one that is not what was inspected any more.
+
+        A copy has the bytes of the file, but for field ids, which it has not (N6).
 
         Not idempotent: each call makes new objects; after an error they are orphans (J5).
 

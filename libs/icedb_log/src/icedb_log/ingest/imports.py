@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from icedb_log.clean.orphan_record import read_orphan_record
 from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, NotFound
@@ -56,12 +56,21 @@ COMMIT_ATTEMPTS: Final = 3
 MAX_TABLE_COLUMNS: Final = 2000
 """As for batches."""
 
+MAX_REASONS: Final = 100
+MAX_PARTITIONS: Final = 1000
+"""What the details of a result name one by one; they have the numbers of all."""
+_MODES: Final = ("copy", "in_place")
+_ASSUMPTIONS: Final = (None, "landed", "lost")
 _HEAD_THREADS: Final = 16
 _CLOCK_MARGIN_MS: Final = 2000
 """Stores tell times in whole seconds; an age must not be underestimated here."""
 _CHANGED: Final = (
     "it was imported before, with other content: if it still holds the same events, they would be in the table twice. "
     "If all of it is new, import it with --changed"
+)
+_FIELD_IDS: Final = (
+    "its columns have field ids (N6), by which engines that speak Iceberg would take one column for another: import it "
+    "without --in-place from another folder, which copies it without them, or write it again without"
 )
 _ORPHAN: Final = (
     "an orphan sweep has found a file of this name that nothing named, and may be deleting it: put it there under "
@@ -137,6 +146,56 @@ class ImportResult:
             self.size_bytes += placed.size_bytes
             self.unsorted_count += not placed.file.is_sorted
             self.partitions[placed.file.partition] += placed.file.row_count
+
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task; the counts are of all, also of what it does not name."""
+        return {
+            "dry_run": self.is_dry_run,
+            "commits": len(self.committed_keys),
+            "files": self.file_count,
+            "rows": self.row_count,
+            "bytes": self.size_bytes,
+            "unsorted": self.unsorted_count,
+            "imported_before": self.imported_before_count,
+            "empty": self.empty_count,
+            "refused": len(self.refused),
+            "reasons": [{"file": each.url, "reason": each.reason} for each in self.refused[:MAX_REASONS]],
+            "partition_count": len(self.partitions),
+            "partitions": [
+                {"partition": partition, "rows": rows}
+                for partition, rows in sorted(self.partitions.items())[:MAX_PARTITIONS]
+            ],
+        }
+
+
+def make_options(
+    config: TableConfig,
+    mode: str,
+    partition: Mapping[str, str] | None,
+    *,
+    dry_run: bool,
+    changed: bool,
+    assume: str | None,
+) -> ImportOptions:
+    """Return what a task asks for as options. Raises InvalidRequest."""
+    partition = partition or {}
+    names = [field.name for field in config.partition]
+    unknown = next((name for name in partition if name not in names), None)
+    if unknown is not None:
+        raise InvalidRequest(
+            f"table {config.name} has no partition {str(unknown)[:80]!r}, only {', '.join(names) or 'none at all'}"
+        )
+    if not all(isinstance(value, str) for value in partition.values()):
+        raise InvalidRequest("partition values are text")
+    if mode not in _MODES or assume not in _ASSUMPTIONS:
+        raise InvalidRequest(f"mode is one of {', '.join(_MODES)}, assume landed or lost; not {mode!r} and {assume!r}")
+    return ImportOptions(
+        mode="in_place" if mode == "in_place" else "copy",
+        partition=partition,
+        is_dry_run=dry_run,
+        takes_changed=changed,
+        assumed="landed" if assume == "landed" else "lost" if assume == "lost" else None,
+    )
 
 
 def import_files(
@@ -310,6 +369,8 @@ class _InPlace(_Way):
         return wanted
 
     def find_problem(self, file: InspectedFile) -> str | None:
+        if file.has_field_ids:
+            return _FIELD_IDS
         key = self._key_of(file.source)
         name = key.rpartition("/")[2].removesuffix(".parquet")
         try:

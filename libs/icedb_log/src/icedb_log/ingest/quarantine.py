@@ -238,13 +238,13 @@ def find_reason(table: TableStore, batch_id: str) -> StoredReason | None:
     return parse_reason(stored.info, stored.body)
 
 
-def list_quarantined(table: TableStore) -> tuple[QuarantinedBatch, ...]:
-    """Read every entry in quarantine, oldest id first. Costs a listing and one GET for each entry.
+def list_quarantined(table: TableStore, *, limit: int | None = None) -> tuple[QuarantinedBatch, ...]:
+    """Read every entry in quarantine, or the ``limit`` oldest, oldest id first. A listing and one GET for each entry.
 
     A reason that cannot be read does not hide the others: it comes as an entry that says so.
     """
     found: list[QuarantinedBatch] = []
-    for info in _list_reasons(table):
+    for info in _list_reasons(table)[:limit]:
         try:
             found.append(parse_reason(info, table.store.get(info.key).body).entry)
         except NotFound:

@@ -35,7 +35,7 @@ from icedb_log.log.wire_values import (
 from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
 
 _METADATA_KEYS: Final = frozenset(
-    {"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "nx", "rej", "fed", "dig"}
+    {"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "nx", "rej", "fed", "dig", "chg"}
 )
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
@@ -178,6 +178,7 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> dict
         "feed": _decode_feed(key, metadata),
         "contents": _decode_contents(key, metadata),
         "inexact": _decode_inexact(key, metadata),
+        "change": _decode_change(key, metadata),
     }
 
 
@@ -211,7 +212,7 @@ def _encode_metadata(log: LogFile) -> dict[str, Any]:
         metadata["rej"] = list(log.refused_ids)
     if log.feed is not None:
         metadata["fed"] = _encode_feed(log.feed)
-    return _with_extra({**metadata, **_encode_contents(log), **_encode_inexact(log)}, log.extra)
+    return _with_extra({**metadata, **_encode_contents(log), **_encode_change(log), **_encode_inexact(log)}, log.extra)
 
 
 def _encode_contents(log: LogFile) -> dict[str, Any]:
@@ -219,6 +220,12 @@ def _encode_contents(log: LogFile) -> dict[str, Any]:
         return {}
     # A merge by an older release carries what it does not know: so the commit says that this is its own.
     return {"dig": {"cid": log.commit_id, "of": [log.contents.get(batch_id, "") for batch_id in log.batch_ids]}}
+
+
+def _encode_change(log: LogFile) -> dict[str, Any]:
+    if log.change is None or log.commit_id is None:
+        return {}
+    return {"chg": {"cid": log.commit_id, "is": log.change}}
 
 
 def _encode_feed(feed: FeedState) -> dict[str, Any]:
@@ -311,7 +318,7 @@ def _encode_inexact(log: LogFile) -> dict[str, Any]:
 
 
 def _is_own_word(metadata: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    """Whether a commit says something itself (S2, I8).
+    """Whether a commit says something itself (S2, I8, M3).
 
     WARN: a merge of an older release carries what it does not know, as it is: it is another commit's word.
     """
@@ -326,6 +333,16 @@ def _decode_inexact(key: str, metadata: dict[str, Any]) -> Mapping[str, bool] | 
     if not isinstance(inexact, dict) or not all(isinstance(is_known, bool) for is_known in inexact.values()):
         raise CorruptLog(f"{key}: line 0: nx is {show(value)}, not what a commit says of its columns")
     return inexact if _is_own_word(metadata, value) else None
+
+
+def _decode_change(key: str, metadata: dict[str, Any]) -> str | None:
+    value = metadata.get("chg")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise CorruptLog(f"{key}: line 0: chg is {show(value)}, not an object")
+    change = read_text(key, 0, value, "is")
+    return change if _is_own_word(metadata, value) else None
 
 
 def _decode_tombstone(key: str, number: int, line: dict[str, Any]) -> LogTombstone:

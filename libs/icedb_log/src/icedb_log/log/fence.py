@@ -1,4 +1,4 @@
-"""The fence: one committer at a time for a role, without trusting a lock or a clock (rules F1 to F5, W2).
+"""The fence: one committer at a time for a role, without trusting a lock or a clock (rules F1 to F6, W2).
 
 Owns ``_icedb/fence/<role>.json`` and every PUT of a new log file. The order inside :meth:`HeldFence.commit`
 is what keeps two owners apart: first the intent in the fence, then the log file. A new owner settles the
@@ -7,8 +7,9 @@ Must never delete anything, and must never take a lost answer for a lost write.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Final
 
 import orjson
 
@@ -29,14 +30,24 @@ from icedb_log.keys import ROLES, Role, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file
 from icedb_log.log.lost_commits import add_landed
 from icedb_log.model import LogFile
+from icedb_log.phases import phase
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
+from icedb_log.table.table import Acquired, Table, TakenFrom
+from icedb_log.units import MINUTE_MS, SECOND_MS
 
 MAX_ACQUIRE_ATTEMPTS = 20
 MAX_SETTLE_ATTEMPTS = 8
 FIRST_BACKOFF_MS = 5
 MAX_BACKOFF_MS = 1000
+
+CLAIM_MS: Final = 8 * SECOND_MS
+"""How long others keep away from a fence after each write of its owner (F6)."""
+MAX_PAUSE_MS: Final = 160
+"""Between two looks of one who waits."""
+WORKER_SEEN_MS: Final = MINUTE_MS
+"""A worker of the stack that has written a fence within so long, by the store's clock, counts as alive."""
+_WORKERS: Final = ("ingest", "merger", "janitor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,10 @@ class FenceState:
         landed: Names of the log files of the last commits that certainly landed, the newest last (F5). One that is
             not there proves nothing: older releases drop the history.
         differed: Key of an input of the merge whose outputs did not hold what its inputs hold (M6); empty: of none.
+        claim_ms: For how long after this write, by the store's clock, the owner asks others to keep away (F6); 0: it
+            has let the fence go. Advice: nothing is built on it.
+        work: Commit id of the data files that the owner is writing (B1); empty: not told.
+        worker_ms: LastModified of the last write by a worker of the stack, if somebody else has the fence since.
     """
 
     epoch: int
@@ -61,6 +76,54 @@ class FenceState:
     incarnation: str = ""
     landed: tuple[str, ...] = ()
     differed: str = ""
+    claim_ms: int = 0
+    work: str = ""
+    worker_ms: int = 0
+
+    @property
+    def holder(self) -> str:
+        """Who has the fence, in all of his acquisitions."""
+        return self.owner.rpartition("/")[0]
+
+    def taken_from(self, owner: str) -> TakenFrom:
+        """Return what becomes of the owner if another one takes the fence now. Nobody takes it from himself (F6)."""
+        if not (self.claim_ms or self.commit):
+            return "free"
+        return "working" if self.claim_ms and self.holder != owner else "abandoned"
+
+    def claimed_ms(self, modified_ms: int, *, now_ms: int) -> int:
+        """Return how long others should keep away, by the store's clock (F6). Whatever a claim says is bounded."""
+        return max(0, modified_ms + min(self.claim_ms, CLAIM_MS) - now_ms)
+
+    def seen_worker_ms(self, modified_ms: int) -> int:
+        """Return when a worker of the stack has written the fence last; 0: nobody knows."""
+        return modified_ms if self.owner.partition("@")[0] in _WORKERS else self.worker_ms
+
+
+@dataclass(frozen=True, slots=True)
+class FenceLook:
+    """What a fence tells of who is at work.
+
+    Attributes:
+        owner: Who had the fence last; empty: nobody.
+        claimed_ms: How long that one still asks others to keep away; 0: nobody is at work, it seems.
+        worker_age_ms: How long ago a worker of the stack has written the fence; ``None``: nobody knows.
+        role: Of the fence: ``ingest`` adds rows, ``merge`` replaces data files.
+        commit: Key of the log file that is about to be written; ``None``: none.
+        landed: Names of the log files of commits that certainly landed (F5).
+    """
+
+    owner: str = ""
+    claimed_ms: int = 0
+    worker_age_ms: int | None = None
+    role: Role = "ingest"
+    commit: str | None = None
+    landed: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def is_worker_alive(self) -> bool:
+        """Whether a worker of the stack has been at work just now."""
+        return self.worker_age_ms is not None and self.worker_age_ms <= WORKER_SEEN_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +163,15 @@ class HeldFence:
             CommitOutcomeUnknown: No usable answer.
         """
         self._state = replace(self._state, differed=path)
-        self._advance(commit=None)
+        self._advance(commit=None, claim_ms=0)
 
     def forget_difference(self) -> None:
         """Forget it with the next write of the fence."""
         self._state = replace(self._state, differed="")
+
+    def say_work(self, commit_id: str) -> None:
+        """Say with each write from now on whose data files are being written, and are not committed yet (B1)."""
+        self._state = replace(self._state, work=commit_id)
 
     def commit(
         self, log: LogFile, *, last_check: Callable[[], None] | None = None, beside: "HeldFence | None" = None
@@ -129,7 +196,8 @@ class HeldFence:
         if log.commit_id is None:
             raise InvariantViolated(f"table {self._paths.name}: a commit needs a commit id (W2)")
         key = self._paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id, is_merged=self._role == "merge")
-        self._advance(commit=key)
+        with phase("write the intent"):
+            self._advance(commit=key)
         if beside is not None:
             try:
                 beside._advance(commit=key)  # noqa: SLF001 - of this class
@@ -147,7 +215,8 @@ class HeldFence:
                 self.release()
                 raise
         try:
-            self._store.put_if_absent(key, encode_log_file(log))
+            with phase("put the log file"):
+                self._store.put_if_absent(key, encode_log_file(log))
         except PreconditionFailed:
             self._require_landed(key, log, is_key_taken=True)
         except CommitOutcomeUnknown:
@@ -157,7 +226,9 @@ class HeldFence:
         return Committed(key, log)
 
     def confirm(self) -> None:
-        """Prove that the fence is still mine, by a conditional write of it. No commit may be under way.
+        """Prove that the fence is still mine, by a conditional write of it, which renews its claim (F6).
+
+        No commit may be under way.
 
         Raises:
             Fenced: Another owner took over.
@@ -186,14 +257,19 @@ class HeldFence:
         Only if nothing was sent, or after a commit whose outcome is known. A failure is harmless: the next owner
         settles it (F1).
         """
+        self.say_work("")
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Let others have the fence, and go on saying whose data files were being written (B1). Best effort."""
         try:
-            self._advance(commit=None)
+            self._advance(commit=None, claim_ms=0)
         except (Fenced, CommitOutcomeUnknown, Unavailable):
             return
 
-    def _advance(self, *, commit: str | None) -> None:
+    def _advance(self, *, commit: str | None, claim_ms: int = CLAIM_MS) -> None:
         held = self._state
-        state = replace(held, commit=commit, sequence=held.sequence + 1)
+        state = replace(held, commit=commit, sequence=held.sequence + 1, claim_ms=claim_ms)
         etag = write_fence(self._store, self._paths.fence_key(self._role), state, etag=self._etag, clock=self._clock)
         if etag is None:
             raise self._taken()
@@ -246,13 +322,17 @@ class HeldFence:
 def acquire_fence(table: Table, role: Role, *, becomes: str | None = None) -> HeldFence:
     """Become the one committer of a role (F1). The log must be read only after this returned (F2).
 
+    Whoever is at work is waited for (F6), within the patience of the table; its own owner is not.
+
     Args:
         table: The table as the caller knows it: which one it is, its configuration says (T4). Its owner is made unique
             here.
         role: ``ingest`` or ``merge``.
-        becomes: For a purge: the incarnation from now on. A fence that says so already is taken, too.
+        becomes: For a purge: the incarnation from now on. A fence that says so already is taken, too; it waits for
+            nobody, and nobody for it.
 
     Raises:
+        IceDBError: What ``check_alive`` of the table raised while it waited.
         Fenced: The table was dropped meanwhile, and purged: it is another one now, if there is one.
         Unavailable: The store did not answer, or others kept taking the fence.
     """
@@ -260,9 +340,15 @@ def acquire_fence(table: Table, role: Role, *, becomes: str | None = None) -> He
     incarnation = table.config.incarnation
     key = paths.fence_key(role)
     unique_owner = f"{table.owner}/{clock.new_id()}"
-    for attempt in range(MAX_ACQUIRE_ATTEMPTS):
+    begun_ms = clock.monotonic_ms()
+    # F6: not all who wait for one lose their patience at once, and take the fence from each other.
+    until_ms = begun_ms + table.patience_ms + table.patience_ms * int(unique_owner[-2:], 16) // 1024
+    attempt = 0
+    while attempt < MAX_ACQUIRE_ATTEMPTS:
         _back_off(clock, attempt)
-        current, etag = read_fence(store, key)
+        found = _wait_for_others(table, key, until_ms=begun_ms if becomes is not None else until_ms)
+        current = found.state
+        attempt = 1 if found.has_waited else attempt + 1  # many wait, one wins: that is no reason to give up
         # WARN: T4: a worker reads the configuration, sleeps through a drop, a purge and a creation, and would commit
         # rows laid out for the old table into the new one, under a fence that it has acquired by all the rules.
         if current is not None and _is_of_another_table(current, incarnation, becomes):
@@ -286,16 +372,78 @@ def acquire_fence(table: Table, role: Role, *, becomes: str | None = None) -> He
             incarnation=incarnation if becomes is None else becomes,
             landed=_inherited(landed, becomes),
             differed=current.differed if current is not None and becomes is None else "",
+            claim_ms=CLAIM_MS if becomes is None else 0,
+            worker_ms=found.worker_ms,
         )
         try:
-            new_etag = write_fence(store, key, state, etag=etag, clock=clock)
+            new_etag = write_fence(store, key, state, etag=found.etag, clock=clock)
         except CommitOutcomeUnknown:
             continue
         if new_etag is not None:
+            before = "" if current is None else current.holder
+            table.on_fence(Acquired(role, before, found.taken_from, waited_ms=clock.monotonic_ms() - begun_ms))
             return HeldFence(table, role, state=state, etag=new_etag)
     raise Unavailable(
         f"table {paths.name}: the {role} fence {key} was taken by others {MAX_ACQUIRE_ATTEMPTS} times; try again later"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    state: FenceState | None
+    etag: str | None
+    taken_from: TakenFrom
+    worker_ms: int = 0
+    has_waited: bool = False
+
+
+def _wait_for_others(table: Table, key: str, *, until_ms: int) -> _Found:
+    """Return the fence once its owner has let it go, or its claim has ended, or this one's patience (F6)."""
+    clock = table.clock
+    ahead_ms: int | None = None
+    for attempt in count():
+        state, info = read_fence_object(table.store, key)
+        if state is None or info is None:
+            return _Found(None, None, "free", has_waited=attempt > 0)
+        now_ms, taken_from = clock.monotonic_ms(), state.taken_from(table.owner)
+        if taken_from == "working" and now_ms < until_ms:
+            if ahead_ms is None:  # F6: the store's clock, for one request, and only if somebody is at work
+                ahead_ms = table.read_store_clock() - now_ms
+            claimed_ms = state.claimed_ms(info.modified_ms, now_ms=clock.monotonic_ms() + ahead_ms)
+            if claimed_ms:
+                table.check_alive()
+                pause_ms = min(FIRST_BACKOFF_MS << min(attempt, 8), MAX_PAUSE_MS, until_ms - now_ms, claimed_ms)
+                clock.sleep_ms(1 + pause_ms * int(clock.new_id()[-2:], 16) // 256)  # not all at once
+                continue
+            taken_from = "abandoned"
+        worker_ms = state.seen_worker_ms(info.modified_ms)
+        return _Found(state, info.etag, taken_from, worker_ms, has_waited=attempt > 0)
+    raise AssertionError  # it ends with its patience
+
+
+def look_at_fence(table: TableStore, role: Role = "ingest") -> FenceLook:
+    """Look who is at work on a table: two small requests. What is answered may change at once.
+
+    Raises:
+        CorruptLog: The fence cannot be understood.
+        Unavailable: The store did not answer.
+    """
+    return _look(table, role, now_ms=table.read_store_clock())
+
+
+def look_at_fences(table: TableStore, *, now_ms: int) -> tuple[FenceLook, ...]:
+    """Look who is at work on a table, for each role, given the store's time. Raises as :func:`look_at_fence`."""
+    return tuple(_look(table, role, now_ms=now_ms) for role in ROLES)
+
+
+def _look(table: TableStore, role: Role, *, now_ms: int) -> FenceLook:
+    state, info = read_fence_object(table.store, table.paths.fence_key(role))
+    if state is None or info is None:
+        return FenceLook(role=role)
+    seen_ms = state.seen_worker_ms(info.modified_ms)
+    claimed_ms = state.claimed_ms(info.modified_ms, now_ms=now_ms)
+    worker_age_ms = max(0, now_ms - seen_ms) if seen_ms else None
+    return FenceLook(state.holder, claimed_ms, worker_age_ms, role, state.commit, state.landed)
 
 
 def _is_of_another_table(current: FenceState, incarnation: str, becomes: str | None) -> bool:
@@ -360,6 +508,9 @@ def read_fence_object(store: ObjectStore, key: str) -> tuple[FenceState | None, 
             incarnation=str(value.get("incarnation", "")),
             landed=tuple(str(name) for name in value.get("landed", ())),
             differed=str(value.get("differed", "")),
+            claim_ms=int(value.get("claim_ms", 0)),
+            work=str(value.get("work", "")),
+            worker_ms=int(value.get("worker_ms", 0)),
         )
         if not isinstance(state.commit, str | None):
             raise TypeError("commit is no key")
@@ -381,7 +532,9 @@ def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | 
         "sequence": state.sequence,
         "incarnation": state.incarnation,
     }
-    optional: dict[str, Any] = {"landed": state.landed, "differed": state.differed}
+    optional: dict[str, Any] = {
+        name: getattr(state, name) for name in ("landed", "differed", "claim_ms", "work", "worker_ms")
+    }
     body = orjson.dumps(fields | {name: value for name, value in optional.items() if value})
     is_unknown = False
     try:

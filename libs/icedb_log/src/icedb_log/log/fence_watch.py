@@ -1,17 +1,18 @@
 """Whether a run that works may still commit: asked again and again while its job runs, so that a lost run ends early.
 
-Saves work only. What keeps a run that has lost its fence from committing is the commit itself (F3).
+Each look is a write of the fence, which renews the run's claim (F6). Saves work only. What keeps a run that has lost
+its fence from committing is the commit itself (F3).
 """
 
 from typing import Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import Unavailable
+from icedb_log.errors import CommitOutcomeUnknown
 from icedb_log.jobs import CheckAlive
 from icedb_log.log.fence import HeldFence
 
 FENCE_LOOK_MS: Final = 5000
-"""How often the fence is looked at, at most. Each look costs one HEAD."""
+"""How often the fence is looked at, at most. Each look costs one request; a claim lasts longer."""
 
 
 class FenceWatch:
@@ -40,6 +41,6 @@ class FenceWatch:
             return
         self._looked_ms = now_ms
         try:
-            self._fence.require_held()
-        except Unavailable:
+            self._fence.confirm()
+        except CommitOutcomeUnknown:
             return  # unknown: the work goes on, the commit will tell

@@ -33,7 +33,6 @@ def require_merge(
     *,
     merged: Sequence[MergedGroup],
     commit_key: str,
-    may_change_rows: bool = False,
 ) -> None:
     """A merge exchanges its inputs for its outputs and changes nothing else (S1, M1, M3, parity).
 
@@ -46,11 +45,10 @@ def require_merge(
         log: Of the commit.
         merged: What became of each group.
         commit_key: Of the commit.
-        may_change_rows: Whether somebody asked for rows to be removed or made anew (M3).
     """
     view = state.view
     for group in merged:
-        require_row_parity(paths, group, may_change_rows=may_change_rows)
+        require_row_parity(paths, group, may_change_rows=log.change not in (None, "append", "merge"))
         _require_one_partition(paths, group)
     inputs = {marker.path for group in merged for marker in group.group.inputs}
     outputs = [marker for group in merged for marker in group.outputs]

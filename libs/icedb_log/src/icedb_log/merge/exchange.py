@@ -15,7 +15,8 @@ from icedb_log.log.fold import fold, union_schema
 from icedb_log.log.invariants import require_merge
 from icedb_log.log.state import LogState
 from icedb_log.merge.merge_log import build_merge_log
-from icedb_log.model import LogView, Snapshot
+from icedb_log.model import LogChange, LogView, Snapshot
+from icedb_log.phases import phase
 from icedb_log.table.commit import Commit
 from icedb_log.table.table import Table
 
@@ -97,7 +98,9 @@ class ExchangeCommit(Commit):
             check_alive=self.still_mine,
         )
         try:
-            merged = merger.merge_groups(job)
+            size_bytes = sum(group.size_bytes for group in groups)
+            with phase("write files", groups=len(groups), bytes=size_bytes):
+                merged = merger.merge_groups(job)
         except NotFound as error:
             # Under this fence nobody else tombstones data files, and the janitor deletes no others. A view that is
             # stale because the fence passed on is another matter: that run is only late.
@@ -108,14 +111,14 @@ class ExchangeCommit(Commit):
         return merged
 
     def land(
-        self, merged: Sequence[MergedGroup], *, folded_log_keys: Iterable[str] = (), may_change_rows: bool = False
+        self, merged: Sequence[MergedGroup], *, folded_log_keys: Iterable[str] = (), change: LogChange = "merge"
     ) -> Exchanged:
         """Check and commit, and let the fence go.
 
         Args:
             merged: What became of each group.
             folded_log_keys: Further log files that the commit involves (M1).
-            may_change_rows: Whether somebody asked for rows to be removed or made anew (M3).
+            change: What somebody asked for to be done with the rows (M3).
 
         Raises:
             Fenced: Another run took over; drop the job.
@@ -132,10 +135,11 @@ class ExchangeCommit(Commit):
             folded_log_keys=folded_log_keys,
             commit_id=self.commit_id,
             now_ms=self.table.clock.now_ms(),
+            change=change,
         )
         paths = self.table.paths
         key = paths.log_key(time_ms=log.time_ms, commit_id=self.commit_id, is_merged=True)
-        require_merge(paths, self.state, log, merged=merged, commit_key=key, may_change_rows=may_change_rows)
+        require_merge(paths, self.state, log, merged=merged, commit_key=key)
         self.table.check_alive()
         self._merged = merged
         committed = self._put(log)

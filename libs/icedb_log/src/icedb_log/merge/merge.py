@@ -7,11 +7,13 @@ fence, and commits as it goes: what has landed stays, whatever happens next.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 from icedb_log.jobs import ContentCheck, GroupMerger, MergedGroup, MergeGroup, RowChange
 from icedb_log.merge.exchange import ExchangeCommit, Exchanged
 from icedb_log.merge.merge_plan import NEXT_RUN, MergeIndex, MergeOptions, plan_merge
+from icedb_log.phases import phase
+from icedb_log.publish.held_back import find_narrow
 from icedb_log.table.table import Table
 
 
@@ -51,6 +53,22 @@ class MergeResult:
         """Return the result of both, in this order."""
         figures = {name: getattr(self, name) + getattr(other, name) for name in _FIGURES}
         return MergeResult(other.committed_key or self.committed_key, has_more=other.has_more, **figures)
+
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task."""
+        return {
+            "commits": self.commit_count,
+            "groups": self.group_count,
+            "files_in": self.input_count,
+            "files_out": self.output_count,
+            "bytes_in": self.input_bytes,
+            "bytes_out": self.output_bytes,
+            "rows": self.row_count,
+            "bytes_copied": self.copied_bytes,
+            "rows_decoded": self.decoded_row_count,
+            "folded_log_files": self.folded_log_count,
+            "has_more": self.has_more,
+        }
 
 
 _FIGURES: Final = [each.name for each in fields(MergeResult) if each.name not in ("committed_key", "has_more")]
@@ -111,15 +129,21 @@ def merge_table(
         merged = commit.run(merger, groups, change=change)
         for group in merged:
             watch.on_check(group.contents)
-        exchanged = commit.land(merged, folded_log_keys=folded, may_change_rows=change is not None)
+        done_with_rows = change.kind if merged and change else "merge"
+        exchanged = commit.land(merged, folded_log_keys=folded, change=done_with_rows)
         made = replace(_result(merged, exchanged), has_more=has_more)
         watch.on_commit(made)
         return made
 
-    if plan_merge(index, table.read_log(), options).is_empty:
-        return MergeResult()
+    with phase("read the log"):
+        view = table.read_log()
+        index.first = find_narrow(table, view)
+    with phase("plan"):
+        if plan_merge(index, view, options).is_empty:
+            return MergeResult()
     with ExchangeCommit(table, state=index.log) as commit:
-        plan = plan_merge(index, commit.view, options)  # F2: only what was read under the fence counts
+        with phase("plan"):
+            plan = plan_merge(index, commit.view, options)  # F2: only what was read under the fence counts
         if plan.is_empty:
             return MergeResult()
         first, *rest = plan.commits or ((),)

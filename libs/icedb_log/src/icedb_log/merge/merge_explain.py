@@ -28,6 +28,21 @@ would rewrite a large file for little."""
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 
+_WHY: Final[Mapping[Reason, str]] = {
+    "merge": "",
+    "mature": "all files have the target size",
+    "one_file": "one file only",
+    "fan_in": "fewer than {fan_in} files in each tier",
+    "cold": "fewer than {fan_in} files in each tier; merged further when it rests",
+    "settled": "rests; a merge would rewrite a large file for little",
+}
+_WHEN: Final[Mapping[When, str]] = {
+    "now": "now",
+    "next_run": "next run: this one is full",
+    "log": "waits until it pays to rewrite its log files",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ExplainedGroup:
     """Files that are merged into one.
@@ -145,6 +160,16 @@ def explain_merge(index: MergeIndex, view: LogView, *, full: bool = False) -> Me
         log_fan_in=log_fan_in(index.config),
         is_crowded=hot.is_empty and bool(hot.ready.groups),
     )
+
+
+def say_when(when: When) -> str:
+    """Return, for people, when a group is merged."""
+    return _WHEN[when]
+
+
+def say_why_not(reason: Reason, *, fan_in: int) -> str:
+    """Return, for people, why nothing of a partition is merged; empty: something is."""
+    return _WHY[reason].format(fan_in=fan_in)
 
 
 def _explain_group(group: MergeGroup, lane: Lane, when: When, config: TableConfig) -> ExplainedGroup:

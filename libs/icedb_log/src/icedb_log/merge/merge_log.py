@@ -12,7 +12,7 @@ from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import newest_feed, read_horizon_ms, union_schema
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, state_inexact
-from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView
+from icedb_log.model import FileMarker, ListedLogFile, LogChange, LogFile, LogTombstone, LogView
 
 
 def build_merge_log(
@@ -22,6 +22,7 @@ def build_merge_log(
     folded_log_keys: Iterable[str],
     commit_id: str,
     now_ms: int,
+    change: LogChange | None = None,
 ) -> LogFile:
     """Build the log file of a merge (M1): outputs, dead inputs, and everything else its log files say.
 
@@ -31,6 +32,7 @@ def build_merge_log(
         folded_log_keys: Further log files to involve.
         commit_id: Of this commit.
         now_ms: The committer's clock. The commit's time is later if that is needed to sort after its inputs (S1).
+        change: What it does with rows (M3); ``None``: it does not say.
     """
     view = state.view
     known = union_schema(view.table, view.files)
@@ -61,6 +63,7 @@ def build_merge_log(
         commit_id=commit_id,
         horizon_ms=read_horizon_ms(view) or None,
         feed=newest_feed(file.log.feed for file in involved),
+        change=change,
         extra=extra,
     )
 

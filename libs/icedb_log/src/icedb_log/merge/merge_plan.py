@@ -7,6 +7,9 @@ Puts together what others decide: :mod:`icedb_log.merge.merge_policy` the groups
 * The **cold** lane runs rarely. Partitions that got no data file for ``cold_after_ms`` by the store's clock, those
   that have waited longest first; each is merged as far as it is worth it.
 
+Before both come data files that have to be written anew for a reason of their own (:attr:`MergeIndex.first`), whatever
+their size, alone if need be.
+
 Each lane has bounds of its own, so that neither keeps the other waiting: what a hot run leaves in old partitions is
 at the head of a cold run.
 """
@@ -31,7 +34,7 @@ from icedb_log.merge.log_folding import (
     reach_of,
     tiers_of_logs,
 )
-from icedb_log.merge.merge_policy import fewest_files, plan_full, plan_settling, plan_tiers
+from icedb_log.merge.merge_policy import fewest_files, pack, plan_full, plan_settling, plan_tiers
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
@@ -166,6 +169,8 @@ class MergeIndex:
         self.log: Final = log or LogState()
         self.now_ms = 0
         self.log_file_count = 0
+        self.first: frozenset[str] = frozenset()
+        """Paths of data files that are merged before all others, as far as they are live."""
         self._due: dict[str, _Candidate] = {}
         self._tiers: dict[str, int] = {}
         self._changed = {folder for folder, _ in self.log.folders()}
@@ -190,14 +195,27 @@ class MergeIndex:
         """Return what a lane would merge now; ``full`` takes everything, whatever the lane and the log."""
         newest_last = sorted(self._candidates(options), key=lambda found: (found.newest_ms, found.partition))
         candidates = newest_last if options.lane == "cold" and not options.full else newest_last[::-1]
-        groups = [each for found in candidates for each in found.groups]
+        first = self._first_groups()
+        groups = [each for found in candidates for each in found.groups if not self._has_first(each[0])]
         fan_in = log_fan_in(self.config)
         fold = plan_fold(self.log.active_files(), _wanted(groups), fan_in=fan_in, now_ms=self.now_ms)
         return ReadyMerges(
-            groups=tuple(group for group, reach in groups if options.full or reach <= fold.reach),
+            groups=(*first, *(group for group, reach in groups if options.full or reach <= fold.reach)),
             waiting=tuple(group for group, reach in groups if not options.full and reach > fold.reach),
             fold=fold,
         )
+
+    def _has_first(self, group: MergeGroup) -> bool:
+        return bool(self.first) and any(marker.path in self.first for marker in group.inputs)
+
+    def _first_groups(self) -> list[MergeGroup]:
+        """Return what is merged before all else, partition by partition."""
+        found: dict[str, list[FileMarker]] = {}
+        for path in sorted(self.first):
+            marker = self.log.live_marker(path)
+            if marker is not None and is_partition_path(partition := self.paths.partition_of(path)):
+                found.setdefault(partition, []).append(marker)
+        return [group for partition, markers in found.items() for group in pack(partition, markers, self.config)]
 
     def reach_of(self, groups: Iterable[MergeGroup]) -> int:
         """Return the tier of the largest log file that some groups involve."""

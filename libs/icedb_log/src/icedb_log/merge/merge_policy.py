@@ -10,7 +10,8 @@ Files of at least the target size are *mature*: nothing touches them. The others
   rewritten for little, each time that a late file trickles in. What is left grows about threefold from file to file.
 * **full** (:func:`plan_full`), on demand: everything below the target size, as far as it fits.
 
-Groups never exceed the target size, nor ``max_files_per_group``, and have at least two files.
+Groups never exceed the target size, nor ``max_files_per_group``, and have at least two files, but for those of
+:func:`pack`, for files that are to be written anew.
 """
 
 from collections import defaultdict
@@ -68,7 +69,7 @@ def plan_tiers(partition: str, markers: Iterable[FileMarker], config: TableConfi
     groups: list[MergeGroup] = []
     for tier in by_tier(markers, config).values():
         if len(tier) >= config.merge_fan_in:
-            *cut, rest = _pack(partition, tier, config)
+            *cut, rest = pack(partition, tier, config)
             groups.extend(group for group in cut if len(group.inputs) >= config.merge_fan_in or _grows(group))
             if len(rest.inputs) >= config.merge_fan_in:  # a rest that nothing cut waits for more
                 groups.append(rest)
@@ -86,7 +87,7 @@ def plan_settling(partition: str, markers: Iterable[FileMarker], config: TableCo
             chosen.extend(pending)
             pending.clear()
         total += marker.size_bytes
-    packed = _pack(partition, chosen, config)
+    packed = pack(partition, chosen, config)
     return tuple(group for group in packed if len(group.inputs) >= MIN_FILES and _grows(group))
 
 
@@ -96,7 +97,7 @@ def plan_full(partition: str, markers: Iterable[FileMarker], config: TableConfig
     A partition that is below the target size altogether ends as one file, after a second merge if it has more than
     ``max_files_per_group`` files: so a ``merge_query`` that combines rows has seen all of them together.
     """
-    packed = _pack(partition, list(_small_first(markers, config)), config)
+    packed = pack(partition, list(_small_first(markers, config)), config)
     return tuple(group for group in packed if len(group.inputs) >= MIN_FILES)
 
 
@@ -111,7 +112,7 @@ def _grows(group: MergeGroup) -> bool:
     return len(group.inputs) >= MIN_FILES and group.size_bytes >= MIN_GROWTH * largest
 
 
-def _pack(partition: str, markers: list[FileMarker], config: TableConfig) -> list[MergeGroup]:
+def pack(partition: str, markers: list[FileMarker], config: TableConfig) -> list[MergeGroup]:
     """Cut files, smallest first, into groups of at most the target size."""
     groups: list[MergeGroup] = []
     current: list[FileMarker] = []

@@ -35,11 +35,17 @@ def measure_small_files(live: LiveFiles, config: TableConfig) -> Backlog:
     """Sum up the small files of each partition that has enough for a merge. Decodes and keeps none."""
     folders: dict[str, Backlog] = {}
     for chunk in live.chunks:
-        found = chunk.once(f"small {config.target_file_bytes}", partial(_measure, chunk, config.target_file_bytes))
+        found = measure_small(chunk, config)
         folders[chunk.prefix] = found.plus(folders.get(chunk.prefix, Backlog()))
     return reduce(
         Backlog.plus, (found for found in folders.values() if found.file_count >= fewest_files(config)), Backlog()
     )
+
+
+def measure_small(chunk: LiveChunk, config: TableConfig) -> Backlog:
+    """Sum up the files of a chunk that are below the target size, once for each chunk."""
+    target_bytes = config.target_file_bytes
+    return chunk.once(f"small {target_bytes}", partial(_measure, chunk, target_bytes))
 
 
 def _measure(chunk: LiveChunk, target_bytes: int) -> Backlog:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, Protocol, get_args
 
 from icedb_log.model import EMPTY, ColumnStats
+from icedb_log.parquet.field_ids import keeps_field_ids
 from icedb_log.parquet.schema import DamagedFile, Leaf, ParquetSchema, read_schema
 from icedb_log.parquet.thrift import STRUCT, Shape, ThriftError, ThriftReader, each, struct
 from icedb_log.store.object_store import ObjectInfo
@@ -91,6 +92,7 @@ class Footer:
         odd_columns: Columns of which no column of a table is without a conversion, with the type in words.
         origin: Who wrote it.
         bounds: Of the columns that were asked for, as far as the file has them and says something.
+        has_field_ids: Whether its columns have numbers, which are somebody else's.
     """
 
     info: ObjectInfo
@@ -99,6 +101,7 @@ class Footer:
     odd_columns: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     origin: FileOrigin = FOREIGN
     bounds: Mapping[str, ColumnBounds] = field(default_factory=lambda: EMPTY)
+    has_field_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +300,10 @@ class _FooterParser:
             raise DamagedFile(f"its footer contradicts itself: {row_count} rows, {self._group_rows} in its row groups")
         texts = {pair.get(_KEY, ""): pair.get(_VALUE, "") for pair in found.get(_KEY_VALUES, ())}
         bounds = {known.leaf.name: known.finish(row_count) for known in self._bounds.values()}
-        return Footer(info, row_count, self._schema.columns, self._schema.odd_columns, read_origin(texts), bounds)
+        schema, has_field_ids = self._schema, self._schema.has_field_ids or keeps_field_ids(texts)
+        return Footer(
+            info, row_count, schema.columns, schema.odd_columns, read_origin(texts), bounds, has_field_ids=has_field_ids
+        )
 
     def _read_schema(self, reader: ThriftReader, kind: int) -> None:
         if self._schema is not None:

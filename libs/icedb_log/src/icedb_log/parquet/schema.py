@@ -7,6 +7,7 @@ counts as the table's type, what would need a conversion is *odd*.
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from icedb_log.parquet.field_ids import FIELD_ID
 from icedb_log.parquet.thrift import STRUCT, Shape, ThriftError, ThriftReader, each, struct
 
 # Field numbers and values are those of parquet.thrift (parquet-format 2.11).
@@ -74,11 +75,13 @@ class ParquetSchema:
         columns: Column to SQL type.
         odd_columns: Columns that are no column of a table without a conversion: the type in words.
         leaves: As row groups have them.
+        has_field_ids: Whether some column, or a part of one, has a number of somebody else's.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
     odd_columns: dict[str, str] = field(default_factory=dict)
     leaves: list[Leaf] = field(default_factory=list)
+    has_field_ids: bool = False
 
     def add(self, elements: list[dict[int, Any]]) -> None:
         """Add a column, and take its elements off the end; of a nested one all parts. Raises DamagedFile."""
@@ -141,6 +144,7 @@ _ELEMENT: Final[Shape] = {
     _NAME: ThriftReader.text,
     _CHILDREN: ThriftReader.integer,
     _CONVERTED_TYPE: ThriftReader.integer,
+    FIELD_ID: ThriftReader.place,
     _LOGICAL_TYPE: _read_logical,
 }
 
@@ -148,7 +152,7 @@ _ELEMENT: Final[Shape] = {
 def read_schema(reader: ThriftReader, kind: int) -> ParquetSchema:
     """Read the schema that begins here: a tree, written from the root down. Raises DamagedFile, ThriftError."""
     elements = each(struct(_ELEMENT))(reader, kind)[::-1]
-    found = ParquetSchema()
+    found = ParquetSchema(has_field_ids=any(FIELD_ID in element for element in elements))
     for _ in range(_child_count(_pop(elements))):
         found.add(elements)
     if elements:

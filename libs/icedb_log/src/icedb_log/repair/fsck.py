@@ -109,7 +109,7 @@ def fsck_table(
         page_size=options.page_size,
     )
     if config is None and not walk.object_count:
-        raise NotFound(f"table {table.name!r} does not exist ({table.paths.prefix}/ is empty)")
+        raise NotFound(f"table {table.name!r} does not exist; see `icedb table list` ({table.paths.prefix}/ is empty)")
     look = DeepLook()
     if options.footers is not None:
         live = [path for path in sorted(before.live) if path not in walk.missing]

@@ -25,6 +25,8 @@ from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.log.lost_commits import find_lost
 from icedb_log.model import LogView
+from icedb_log.publish.head import read_publication
+from icedb_log.publish.holds import read_publications
 from icedb_log.repair.fsck_data import Inspection
 from icedb_log.repair.wire_check import is_log_key
 from icedb_log.store.object_store import ObjectInfo, StoredObject, list_all
@@ -177,6 +179,7 @@ def check_state(seen: Inspection) -> None:
     _check_payloads(seen)
     _check_records(seen)
     _check_views(seen)
+    _check_publications(seen)
     if seen.config is not None and seen.config.view_of is not None:
         _check_source(seen, seen.config)
 
@@ -266,6 +269,25 @@ def _check_views(seen: Inspection) -> None:
             found.add("view-registration:left", info.key, view=view)
         elif registration.state == "pending" and info.modified_ms + HOUR_MS <= walk.store_now_ms:
             found.add("view-registration:pending", info.key)
+
+
+def _check_publications(seen: Inspection) -> None:
+    """P1, P5: what the current publication refers to is there; another one may be the current one meanwhile."""
+    found, table = seen.found, seen.table
+    published = read_publications(table)
+    if published.problem:
+        found.add("publication:unreadable", table.paths.publication_head_key, problem=published.problem)
+    for record in published.records:
+        if record.name is None:
+            found.add("publication:record", record.info.key)
+    current = None if published.head is None else published.head.current
+    if current is None:
+        return
+    there = {info.key for info in list_all(table.store, table.paths.published_prefix).objects}
+    missing = [key for key in current.objects if key not in there]
+    if missing and read_publication(table) == current:
+        counts = {"count": len(missing), "objects": len(current.objects)}
+        found.add("publication", table.paths.publication_head_key, path=missing[0], **counts)
 
 
 def _check_source(seen: Inspection, config: TableConfig) -> None:

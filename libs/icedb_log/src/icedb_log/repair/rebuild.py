@@ -104,6 +104,7 @@ def rebuild_table(table: Table, *, footers: FooterReader, options: RebuildOption
     # WARN: the fence of ingest, too. A flush that is under way would otherwise be cut off after its files were
     # listed here, and taken: another flush commits its batches, and their rows are there twice. What the fences
     # said before tells the files that a flush had written by then from those of flushes that were committed.
+    table = replace(table, patience_ms=0)  # F6: a rebuild waits for nobody
     ingest, merge = acquire_fence(table, "ingest"), acquire_fence(table, "merge")
     finished, unlanded = _settle_records(table)
     if finished is not None:

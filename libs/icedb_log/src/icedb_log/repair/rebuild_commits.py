@@ -317,9 +317,11 @@ class CommitResolver:
     def _is_younger_than_fence(self, attempt: Attempt) -> bool:
         """Whether a commit had not even been announced when a rebuild took the fence: data files come before that (F3).
 
-        By the store's clock; and by the time in a file's name, because the objects of a copied table are younger than
-        all that was committed.
+        The fence says so, if it was written meanwhile (F6). Else by the store's clock; and by the time in a file's
+        name, because the objects of a copied table are younger than all that was committed.
         """
+        if attempt.commit_id in self._evidence.fences.working:
+            return True
         written_ms = self._evidence.fences.written_ms.get("ingest" if attempt.kind == "flush" else "merge")
         return written_ms is not None and any(
             footer.info.modified_ms > written_ms and (file_time_ms(footer.info.key) or 0) + CLOCK_SKEW_MS > written_ms

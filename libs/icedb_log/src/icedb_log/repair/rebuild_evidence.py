@@ -65,12 +65,14 @@ class FenceTraces:
 
     Attributes:
         commits: Ids of the commits that were about to be written: their data files are complete (W1).
+        working: Commit ids of data files that somebody was writing, and had not announced.
         written_ms: By role: when its fence was written last, by the store's clock. Data files come before that (F3).
         landed: Names of the log files of commits that certainly landed, as fences say, or sweeps have found lost (F5).
         found_lost: Those of them that sweeps and vacuums have found lost.
     """
 
     commits: frozenset[str] = frozenset()
+    working: frozenset[str] = frozenset()
     landed: frozenset[str] = frozenset()
     found_lost: frozenset[str] = frozenset()
     written_ms: Mapping[str, int] = field(default_factory=lambda: EMPTY)
@@ -241,6 +243,7 @@ def read_fence_traces(table: TableStore) -> FenceTraces:
     found_lost = frozenset(read_orphan_record(table).open_lost)
     return FenceTraces(
         commits=frozenset(parse_log_key(state.commit).commit_id for state in states if state.commit is not None),
+        working=frozenset(state.work for state in states if state.work and state.commit is None),
         written_ms={role: info.modified_ms for role, (_, info) in found.items() if info is not None},
         landed=found_lost.union(*(state.landed for state in states)),
         found_lost=found_lost,

@@ -28,10 +28,11 @@ import hashlib
 import os
 import stat as stat_module
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
@@ -93,8 +94,7 @@ _REMEDIES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FileVersion:
+class FileVersion(NamedTuple):
     """Which content a file has, without reading it.
 
     Attributes:
@@ -109,13 +109,16 @@ class FileVersion:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """One object as the walk met it. Two are equal if key and content are the same: its change time may still move."""
+class FoundFile(NamedTuple):
+    """One object as the walk met it."""
 
     key: str
     version: FileVersion
-    modified_ms: int = field(compare=False)
+    modified_ms: int
+
+
+_content_of: Final = itemgetter(0, 1)
+"""Key and content of a found file: its change time may still move."""
 
 
 def version_of(stat: os.stat_result) -> FileVersion:
@@ -224,7 +227,7 @@ class LocalObjectStore:
             try:
                 first = list(islice(walk_keys(self._root, prefix, after=token), limit + 1))
                 second = list(islice(walk_keys(self._root, prefix, after=token), limit + 1))
-                if first != second:
+                if list(map(_content_of, first)) != list(map(_content_of, second)):
                     continue
                 infos = [self._info_of_found(found) for found in second[:limit]]
             except OSError as error:
@@ -699,9 +702,11 @@ def _walk(root: str, folder_key: str, name_prefix: str, after: str | None) -> It
         if is_folder:
             yield from _walk(root, key, "", after if holds_after else None)
             continue
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        try:
             stat = os.stat(f"{root}/{key}")
-            yield FoundFile(key, version_of(stat), modified_ms_of(stat))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        yield FoundFile(key, version_of(stat), modified_ms_of(stat))
 
 
 def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
@@ -723,6 +728,7 @@ def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
     return names
 
 
+@lru_cache(maxsize=16_384)  # a log is listed again and again
 def _is_key(key: str) -> bool:
     """Whether an object may be called so. What cannot (names that are not UTF-8) was not written by a store."""
     if key.partition("/")[0] == STORE_FOLDER:

@@ -38,6 +38,7 @@ from icedb_log.store.s3_quirks import (
     add_content_md5,
     explain_read,
     explained,
+    is_lasting,
     names_no_error,
     parse_time,
 )
@@ -212,7 +213,7 @@ def _parse_contents(*, response_dict: dict[str, Any], customized_response_dict: 
 
 
 def _report_failed_try(*, operation: Any, response: Any = None, caught_exception: Any = None, **_: Any) -> None:
-    """Botocore calls it after each try; what it returns says nothing about a retry."""
+    """Botocore calls it after each try; what it returns says nothing about a retry, what it raises ends them."""
     reason = _reason_of(caught_exception) if caught_exception is not None else None
     if reason is None and response is not None:
         reason = reason_of_status(response[0].status_code)
@@ -221,6 +222,8 @@ def _report_failed_try(*, operation: Any, response: Any = None, caught_exception
     if reason is not None:
         kind: Operation = next((kind for verb, kind in _BY_VERB if operation.name.startswith(verb)), "write")
         report_failure(kind, reason)
+    if caught_exception is not None and is_lasting(caught_exception):
+        raise caught_exception
 
 
 class _WatchedBody(StreamingBody):  # type: ignore[misc]  # botocore has no types

@@ -38,6 +38,7 @@ from botocore.exceptions import (
     ParamValidationError,
     PartialCredentialsError,
     ProxyConnectionError,
+    SSLError,
 )
 from botocore.utils import parse_timestamp
 
@@ -79,6 +80,9 @@ _NOT_SENT: Final = (
 _WRONG_REGION_STATUS: Final = (301, 307)
 _DENIED_STATUS: Final = (401, 403)
 _CREDENTIAL_CODES: Final = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST")
+"""What OpenSSL says of an answer that is no TLS, by its age."""
+_NO_TRUST: Final = "CERTIFICATE_VERIFY_FAILED"
 _UNKNOWN_REQUEST: Final = frozenset({"NotImplemented", "MethodNotAllowed"})
 _NOT_S3: Final = (
     "answered 404 without an error of S3's: something else answers there, such as a proxy that has lost its servers; "
@@ -211,9 +215,24 @@ def explain_read(error: Exception, *, where: str, key: str) -> IceDBError:
         return InvalidRequest(f"{where}: {error}; correct ICEDB_S3_ENDPOINT and ICEDB_S3_REGION")
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return Unavailable(f"{where}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
-    if isinstance(error, _NOT_SENT):
-        return Unavailable(f"{where}: cannot connect; check that it runs, and ICEDB_S3_ENDPOINT ({error})")
+    if isinstance(error, (SSLError, *_NOT_SENT)):
+        is_tls = isinstance(error, SSLError)
+        words = _explain_tls(str(error)) if is_tls else "cannot connect; check that it runs, and ICEDB_S3_ENDPOINT"
+        return Unavailable(f"{where}: {words} ({error})")
     return Unavailable(f"{key}: {where}: no usable answer; try again later ({error})")
+
+
+def is_lasting(error: BaseException | None) -> bool:
+    """Whether a try that failed so fails again, whoever repeats it: nothing of TLS is agreed on."""
+    return isinstance(error, SSLError) and any(words in str(error) for words in (*_NO_TLS, _NO_TRUST))
+
+
+def _explain_tls(words: str) -> str:
+    if any(each in words for each in _NO_TLS):
+        return "no TLS is spoken there; make it http:// in ICEDB_S3_ENDPOINT, or correct its port"
+    if _NO_TRUST in words:
+        return "its certificate is not trusted; name the authority's file in AWS_CA_BUNDLE"
+    return "the TLS connection broke; try again later"
 
 
 def explain_conditional_write(error: Exception, *, where: str, key: str) -> IceDBError:
@@ -237,7 +256,7 @@ def explain_conditional_write(error: Exception, *, where: str, key: str) -> IceD
                 f"{key}: {where}: answered {status} {code_of(error)}: the write may have landed; read it back (W2)"
             )
         return _explain_answer(error, where=where, key=key)
-    if isinstance(error, (*_NOT_SENT, ParamValidationError, EndpointProviderError)):
+    if isinstance(error, (*_NOT_SENT, ParamValidationError, EndpointProviderError)) or is_lasting(error):
         return explain_read(error, where=where, key=key)
     return CommitOutcomeUnknown(
         f"{key}: {where}: no usable answer ({error}): the write may still land; read it back (W2)"

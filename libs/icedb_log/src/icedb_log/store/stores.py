@@ -5,6 +5,7 @@ keys full, tables below the prefix.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
@@ -16,6 +17,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.object_store import check_key
+from icedb_log.texts import did_you_mean
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 
@@ -92,6 +94,21 @@ class StoreFields(BaseModel):
     s3_read_timeout_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 20 * SECOND_MS
     """How long to wait for the next bytes of an answer of S3, milliseconds. Shorter notices a server that hangs sooner;
     a conditional write that runs into it may have landed, which costs a read to find out (W2)."""
+
+    @classmethod
+    def find_misspelt(cls, variables: Iterable[str]) -> list[str]:
+        """Return a sentence for each of the environment's variables that is no setting, but is spelt nearly like one.
+
+        Settings of others are left alone: they differ by a whole word.
+        """
+        known = [f"ICEDB_{name.upper()}" for name in cls.model_fields]
+        others = sorted({name for name in variables if name.upper().startswith("ICEDB_")} - set(known))
+        near = {
+            name: did_you_mean(name, [each for each in known if _may_mean(name.upper(), each)], cutoff=0.8)
+            for name in others
+            if name.upper() not in known
+        }
+        return [f"{name[:_SHOWN_CHARS]} is no setting{meant}" for name, meant in near.items() if meant]
 
     @property
     def s3(self) -> S3Options | None:
@@ -186,3 +203,14 @@ def _open_bucket(url: str, bucket: str, path: str, options: S3Options, clock: Cl
             raise InvalidRequest(f"store URL {url[:_SHOWN_CHARS]!r}: {error}") from error
     scratch_prefix = f"{root}/" if root else ""
     return Warehouse(S3ObjectStore(bucket, options, scratch_prefix=scratch_prefix, clock=clock), root)
+
+
+def _may_mean(name: str, known: str) -> bool:
+    """Whether a name is that of a setting, misspelt: word by word, or with a word added."""
+    words, own = name.split("_"), known.split("_")
+    is_spelt_so = len(words) == len(own) and all(map(_is_near, words, own))
+    return is_spelt_so or name.startswith(f"{known}_")
+
+
+def _is_near(word: str, known: str) -> bool:
+    return word == known or bool(did_you_mean(word, [known], cutoff=0.65))

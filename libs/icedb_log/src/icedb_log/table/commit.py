@@ -18,13 +18,13 @@ owner settles it; if certainly nothing was sent, the fence is let go.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import TracebackType
 from typing import Final, Self
 
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitConflict, Fenced, IceDBError, Unavailable
+from icedb_log.errors import CommitConflict, IceDBError, Unavailable
 from icedb_log.keys import Role
 from icedb_log.log.fence import Committed, HeldFence, acquire_fence
 from icedb_log.log.fence_watch import FenceWatch
@@ -32,6 +32,7 @@ from icedb_log.log.fold import union_schema
 from icedb_log.log.invariants import require_append, require_schema_carried
 from icedb_log.log.widening import LoggedSchema, grow_schema, state_inexact
 from icedb_log.model import EMPTY, FeedState, FileMarker, LogFile, LogHeads, LogView
+from icedb_log.phases import phase
 from icedb_log.table.table import Table
 
 
@@ -89,13 +90,16 @@ class Commit(ABC):
     def __enter__(self) -> Self:
         """Take the fence, then read the log."""
         self.table.check_alive()
-        self.fence = acquire_fence(self.table, self._role)
+        with phase("wait for the fence", role=self._role):
+            self.fence = acquire_fence(self.table, self._role)
         # WARN: B1: after the fence. Before it: who is refused once and takes the fence back commits under an id that is
         # older than that of the owner in between, and a rebuild takes that one's files for the later, committed ones.
         self.commit_id = self.commit_id or self.table.clock.new_id()
+        self.fence.say_work(self.commit_id)
         self.still_mine = FenceWatch(self.fence, check_alive=self.table.check_alive, clock=self.table.clock)
         try:
-            self._read_log()  # F2: only what is read after the fence is mine counts
+            with phase("read the log"):
+                self._read_log()  # F2: only what is read after the fence is mine counts
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -109,11 +113,12 @@ class Commit(ABC):
         """Let the fence go, unless a commit may be under way or another owner has it."""
         if self._has_landed or self._may_be_under_way:
             return
-        # WARN: B1: no write of the fence behind data files that nobody commits: a rebuild takes what is older than it
-        # for committed, and another flush commits the same batches.
-        is_safe = isinstance(error, IceDBError) and not (isinstance(error, Fenced) or self._may_have_written)
-        if error is None or is_safe:
+        # WARN: B1: behind data files that nobody commits the fence goes on naming them: a rebuild takes what is older
+        # than its last write for committed, and another flush commits the same batches.
+        if error is None or (isinstance(error, IceDBError) and not self._may_have_written):
             self.fence.release()
+        elif isinstance(error, (IceDBError, KeyboardInterrupt)):
+            self.fence.give_up()  # F6: nobody waits for a run that has ended
 
     @abstractmethod
     def _read_log(self) -> None:
@@ -124,7 +129,8 @@ class Commit(ABC):
     ) -> Committed:
         """Commit a log file, and let the fence go. Raises as :meth:`HeldFence.commit`."""
         self._may_be_under_way = True
-        committed = self.fence.commit(log, last_check=last_check or self._require_young_work, beside=beside)  # W3
+        with phase("commit"):
+            committed = self.fence.commit(log, last_check=last_check or self._require_young_work, beside=beside)  # W3
         self._has_landed = True
         self._before_release()
         self.fence.release()
@@ -224,6 +230,7 @@ class AppendCommit(Commit):
             refused_ids=added.refused_ids,
             contents=added.contents,
             feed=added.feed,
+            change="append",
         )
         require_schema_carried(table.paths, log, known=known)
         require_append(table.paths, log, known=named)
@@ -249,7 +256,7 @@ class AppendCommit(Commit):
         # read. Nobody can add to that, since this fence is held; a rewrite, or a merge by a query, can, and may write
         # larger integers. So the fence of merges is taken as well, what came meanwhile is looked at, and both fences
         # announce the commit: whoever acquires one of them settles it. That takes the fence from a merge at work.
-        merging = acquire_fence(self.table, "merge")
+        merging = acquire_fence(replace(self.table, patience_ms=0), "merge")  # F6: who holds a fence waits for none
         # WARN: S2: after the fence was acquired (F2). Before it: a rewrite commits integers beyond 2^53 between this
         # look and the commit, and they are rounded.
         try:

@@ -12,12 +12,13 @@ When a table was dropped is the LastModified of ``table.json``, by the store's c
 marked one.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clock import format_ms
-from icedb_log.texts import Text
+from icedb_log.texts import Text, did_you_mean
 
 DropState = Literal["trash", "purging", "purged"]
 """``trash``: all is there, undrop brings it back; ``purging``: being deleted; ``purged``: gone, the name is free."""
@@ -50,9 +51,21 @@ class Dropped(BaseModel):
     """Whether the last look at what came late was taken, or is being taken (T6)."""
 
 
-def describe_missing(name: str) -> str:
-    """Return what is said of a table that is not there, and to whoever may not know that it is."""
-    return f"table {name[:80]!r} does not exist; see `icedb table list`, or create it with `icedb table create`"
+def describe_missing(name: str, known: Iterable[str] = (), *, empty: str = "") -> str:
+    """Return what is said of a table that is not there, and to whoever may not know that it is.
+
+    Args:
+        name: What was asked for.
+        known: Tables that are there, and that the caller may know of: those that are close are named.
+        empty: Where there is no table at all, if so.
+    """
+    if empty:
+        return (
+            f"table {name[:80]!r} does not exist: {empty} has no table yet; create it with `icedb table create {name}`,"
+            " or correct ICEDB_STORE"
+        )
+    close = did_you_mean(name, known) or "; see `icedb table list`, or create it with `icedb table create`"
+    return f"table {name[:80]!r} does not exist{close}"
 
 
 def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:

@@ -8,6 +8,7 @@ partitions; all other markers of the log files involved are carried. The rows co
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
@@ -15,6 +16,9 @@ from icedb_log.log.fold import fold
 from icedb_log.merge.exchange import ExchangeCommit
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table import Table
+
+MAX_NAMED_PARTITIONS: Final = 20
+"""Paths of partitions that the details of a removal name: the log has them, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,17 @@ class RemovalResult:
         counts = [info.row_count for info in self.partitions]
         return None if None in counts else sum(count for count in counts if count is not None)
 
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task; the counts are of all partitions, also of those that it does not name."""
+        return {
+            "partitions": len(self.partitions),
+            "files": len(self.removed_paths),
+            "rows": self.row_count,
+            "bytes": self.size_bytes,
+            "committed_key": self.committed_key,
+            "paths": [info.path for info in self.partitions[:MAX_NAMED_PARTITIONS]],
+        }
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the data files that died."""
@@ -101,7 +116,7 @@ def remove_partitions(table: Table, choose: ChoosePartitions, *, dry_run: bool =
         chosen = _plan(commit.view, table.paths, choose)
         if not chosen:
             return RemovalResult()
-        committed = commit.land([_remove(path, markers) for path, markers in chosen.items()], may_change_rows=True)
+        committed = commit.land([_remove(path, markers) for path, markers in chosen.items()], change="removal")
     return _result(chosen, committed_key=committed.key, commit_ms=committed.time_ms)
 
 

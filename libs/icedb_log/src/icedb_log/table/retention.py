@@ -19,7 +19,7 @@ Nothing brings a removed row back, so everything that could be a mistake keeps t
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.model import LogView
@@ -106,6 +106,11 @@ class RetentionResult:
 
     plan: RetentionPlan
     removal: RemovalResult
+
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task."""
+        kept = {f"kept_{reason}": count for reason, count in count_kept(self.plan).items()}
+        return {**self.removal.details(), **kept}
 
 
 def retain_table(table: Table, *, force: bool = False, dry_run: bool = False) -> RetentionResult:

@@ -11,7 +11,7 @@ only files that came later are counted under it.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, RowChange, RowChanger
@@ -25,6 +25,8 @@ from icedb_log.table.table_config import TableConfig
 
 _T = TypeVar("_T")
 
+MAX_NAMED_PARTITIONS: Final = 1000
+"""Paths of partitions that the details of a change name."""
 MAX_FILES_PER_COUNT: Final = 512
 """Data files that are counted in one job; between two jobs a run looks whether it should stop."""
 
@@ -63,6 +65,22 @@ class ChangeResult:
     removed_paths: tuple[str, ...] = ()
     input_bytes: int = 0
     output_bytes: int = 0
+
+    def details(self, kind: Literal["delete", "rewrite"]) -> dict[str, Any]:
+        """Return it as the result of a task; the counts are of all partitions, also of those that it does not name."""
+        scanned = {"files_scanned": self.scanned_count} if kind == "delete" else {}
+        return {
+            "rows_removed": self.rows_removed,
+            "rows_read": self.rows_read,
+            **scanned,
+            "files_rewritten": self.file_count,
+            "files_written": self.output_count,
+            "partitions": len(self.partitions),
+            "bytes_in": self.input_bytes,
+            "bytes_out": self.output_bytes,
+            "committed_key": self.committed_key,
+            "paths": list(self.partitions[:MAX_NAMED_PARTITIONS]),
+        }
 
 
 def delete_rows(table: Table, changer: RowChanger, condition: str, *, dry_run: bool = False) -> ChangeResult:
@@ -216,7 +234,7 @@ class _Run:
         found = self.describe([marker for group in merged for marker in group.group.inputs])
         if not merged:
             return found  # another run has removed what was there before the fence
-        committed = commit.land(merged, may_change_rows=True)
+        committed = commit.land(merged, change=self.change.kind)
         outputs = [marker for group in merged for marker in group.outputs]
         rows_read = sum(group.rows_read for group in merged)
         return replace(

@@ -1,6 +1,6 @@
 """A table's state in figures, computed from its log: what operators watch, also when every worker is dead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from icedb_log.clean.leases import Lease, LeaseReader
@@ -11,7 +11,7 @@ from icedb_log.feed.views import read_registration, source_of
 from icedb_log.ingest.pressure import Pressure, measure_pressure, read_pressure
 from icedb_log.ingest.quarantine import batch_id_of, is_bad_rows, is_reason
 from icedb_log.keys import TablePaths
-from icedb_log.log.fence import read_landed
+from icedb_log.log.fence import FenceLook, look_at_fences
 from icedb_log.log.fold import fold
 from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.reader import LogReader
@@ -23,6 +23,8 @@ from icedb_log.merge.small_files import (
     measure_small_files,
 )
 from icedb_log.model import FileMarker, LogView
+from icedb_log.publish.held_back import read_held_back
+from icedb_log.publish.holds import read_publications
 from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import require_same_table
@@ -57,11 +59,15 @@ class TableStatus:
         oldest_erasure_ms: How long ago the oldest of them was asked for; 0 when there is none.
         lost_commits: Commits that landed and whose log files are not there (F5), by name: rows are missing.
         leases: Leases that last: who holds the table, since when, until when (J4).
+        published_ms: The time whose state engines are shown that do not read the log; 0: none.
+        held_back: Why engines are shown an older state than the newest, or none; empty: they are not.
+        publications: Publications that hold data files: the current one, and those that have left lately (P3).
         view: How far it is behind its source, if it is a view.
         last_commit_ms: Time of the newest commit; 0 for an empty log.
         horizon_ms: Oldest time that can still be read.
         store_now_ms: The store's clock at the reading.
         halted: Why flushes of the table halt, as the ingest worker said last; empty: they do not.
+        workers: Who is at work on the table now, as the fences say.
     """
 
     config: TableConfig
@@ -86,11 +92,15 @@ class TableStatus:
     oldest_erasure_ms: int
     lost_commits: tuple[str, ...]
     leases: tuple[Lease, ...]
+    published_ms: int
+    publications: int
+    held_back: str
     view: ViewLag | None
     last_commit_ms: int
     horizon_ms: int
     store_now_ms: int
     halted: str = ""
+    workers: tuple[FenceLook, ...] = ()
 
     @property
     def oldest_lease_ms(self) -> int:
@@ -105,7 +115,7 @@ def read_status(
     leases: LeaseReader | None = None,
     log: LogState | None = None,
 ) -> TableStatus:
-    """Read a table's figures. Costs five listings, three small reads and the log files that the reader does not know.
+    """Read a table's figures. Costs six listings, five small reads and the log files that the reader does not know.
 
     Args:
         table: The table.
@@ -127,6 +137,12 @@ def read_status(
     with_bad_rows = {batch_id_of(key) for key in in_quarantine if is_bad_rows(key)}
     said = read_pressure(TableStore(store, paths))
     erasure_count, asked_ms = find_oldest_open(TableStore(store, paths))
+    published = read_publications(TableStore(store, paths))
+    current = None if published.head is None else published.head.current
+    held = read_held_back(TableStore(store, paths))
+    published_ms = 0 if current is None else current.as_of_ms
+    ends = published.find_ends(data_grace_ms=config.data_grace_ms)
+    fences = look_at_fences(TableStore(store, paths), now_ms=staged.store_now_ms)
     oldest_staged_ms = min((info.modified_ms for info in staged.objects), default=staged.store_now_ms)
     return TableStatus(
         config=config,
@@ -149,19 +165,22 @@ def read_status(
         merge_lag_bytes=waiting.size_bytes,
         open_erasures=erasure_count,
         oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
-        lost_commits=_find_lost(table, view),
+        lost_commits=_find_lost(table, view, landed=[name for fence in fences for name in fence.landed]),
         leases=(leases or LeaseReader()).read(TableStore(store, paths)).leases,
+        published_ms=published_ms,
+        held_back="" if held is None or held.is_over(snapshot.live, published_ms=published_ms) else held.reason,
+        publications=sum(end_ms is None or end_ms > published.store_now_ms for _, end_ms in ends),
         view=None if config.view_of is None else _read_view(table, read_source),
         last_commit_ms=snapshot.last_commit_ms,
         horizon_ms=snapshot.horizon_ms,
         store_now_ms=view.store_now_ms,
         halted="" if said is None else said.find_halt(store_now_ms=staged.store_now_ms),
+        workers=tuple(fence for fence in fences if fence.claimed_ms),
     )
 
 
-def _find_lost(table: Table, view: LogView) -> tuple[str, ...]:
-    """Return the commits that fences prove to be lost (F5): mostly by two small reads."""
-    landed = read_landed(table)
+def _find_lost(table: Table, view: LogView, *, landed: Sequence[str]) -> tuple[str, ...]:
+    """Return the commits that fences prove to be lost (F5)."""
     if not find_lost(landed, view):
         return ()
     lost = find_lost(landed, table.read_log())  # what landed after the log was read is no loss

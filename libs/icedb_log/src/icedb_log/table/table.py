@@ -5,18 +5,54 @@ that it read at its beginning (T4: a fence tells whether the table is still the 
 it has parsed of the log, is handed from one to the next.
 """
 
+import os
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Final, Literal, Self
 
 from icedb_log.clock import Clock
 from icedb_log.jobs import CheckAlive, never_stop
-from icedb_log.keys import TablePaths
+from icedb_log.keys import Role, TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogHeads, LogView
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import SECOND_MS
+
+PATIENCE_MS: Final = 30 * SECOND_MS
+"""How long a run waits for others who are at work, before it takes the fence from them (F6)."""
+
+TakenFrom = Literal["free", "abandoned", "working"]
+"""Who had a fence before: nobody, or one who let it go; one who died, it seems; one who was at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """How a run came by a fence.
+
+    Attributes:
+        role: Of the fence.
+        owner: Who had it before; empty: nobody.
+        taken_from: What became of that one: all but ``free`` are takeovers.
+        waited_ms: How long the run waited for others (F6).
+    """
+
+    role: Role
+    owner: str
+    taken_from: TakenFrom
+    waited_ms: int
+
+
+def name_owner(component: str) -> str:
+    """Return how a process says who works: ``ingest@host:123``. Who runs several at once adds to it (F6)."""
+    return f"{component}@{socket.gethostname()}:{os.getpid()}"
+
+
+def ignore_fence(acquired: Acquired) -> None:
+    """Take no note of how a fence was acquired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +68,8 @@ class Table(TableStore):
         owner: Who works, for the fence object and for people.
         check_alive: Raises if the work should stop (a lost lock, a worker that is told to end). Saves work only: what
             keeps a run that has lost its fence from committing is the commit itself (F3).
+        patience_ms: How long a run waits for others who are at work, at most (F6); 0 takes their fence at once.
+        on_fence: Told of each fence that a run has acquired.
     """
 
     store: ObjectStore
@@ -41,6 +79,8 @@ class Table(TableStore):
     reader: LogReader = field(compare=False)
     owner: str = ""
     check_alive: CheckAlive = field(default=never_stop, compare=False)
+    patience_ms: int = PATIENCE_MS
+    on_fence: Callable[[Acquired], None] = field(default=ignore_fence, compare=False)
 
     @classmethod
     def open(cls, table: TableStore, *, clock: Clock, owner: str = "", reader: LogReader | None = None) -> Self:
@@ -79,14 +119,14 @@ class Table(TableStore):
         """Return the table with its configuration as it is now: one request. Raises as :meth:`open`."""
         return replace(self, config=read_table_config(self))
 
-    def watched_by(self, check_alive: CheckAlive) -> Self:
-        """Return the table with another answer to whether the work should go on."""
-        return replace(self, check_alive=check_alive)
+    def watched_by(self, check_alive: CheckAlive, *, on_fence: Callable[[Acquired], None] | None = None) -> Self:
+        """Return the table with another answer to whether the work should go on, and with who is told of fences."""
+        return replace(self, check_alive=check_alive, on_fence=on_fence or self.on_fence)
 
     def other(self, paths: TablePaths, *, reader: LogReader | None = None) -> Self:
         """Open another table of the same store, with the same owner. Raises as :meth:`open`."""
         other = self.open(TableStore(self.store, paths), clock=self.clock, owner=self.owner, reader=reader)
-        return replace(other, check_alive=self.check_alive)
+        return replace(other, check_alive=self.check_alive, patience_ms=self.patience_ms, on_fence=self.on_fence)
 
     def read_log(self) -> LogView:
         """Read the whole log. Raises as :meth:`LogReader.read`."""

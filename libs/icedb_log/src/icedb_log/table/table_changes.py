@@ -37,6 +37,8 @@ FREE_FIELDS: Final = frozenset(
         "backlog_files_stop",
         "cold_after_ms",
         "evolution",
+        "iceberg",
+        "iceberg_bounds",
         "keep_versions",
         "log_files_slow",
         "log_files_stop",

@@ -7,7 +7,7 @@ Owns the model of ``_icedb/table.json``, and which values it takes. How it is re
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -22,15 +22,22 @@ from icedb_log.table.time_columns import (
     TimeColumn,
     TimeUnit,
 )
-from icedb_log.texts import Text
+from icedb_log.texts import Text, did_you_mean
 from icedb_log.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 
 Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
+TRANSFORMS: Final[tuple[str, ...]] = get_args(Transform)
 TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
 WIDTH_TRANSFORMS: Final = ("bucket", "truncate")
 
 SQL_TYPES: Final = ("BIGINT", "BOOLEAN", "DATE", "DOUBLE", "TIMESTAMP", "VARCHAR")
 """The one canonical spelling of each type that this project writes to a schema line (wire rule)."""
+_OTHER_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("INT", "INTEGER", "LONG"), "BIGINT"),
+    **dict.fromkeys(("STRING", "TEXT", "JSON"), "VARCHAR"),
+    **dict.fromkeys(("FLOAT", "DECIMAL"), "DOUBLE"),
+    "DATETIME": "TIMESTAMP",
+}
 
 WIDENINGS: Final = (("BIGINT", "DOUBLE"), ("DATE", "TIMESTAMP"))
 """From which type to which a column may be widened."""
@@ -117,6 +124,10 @@ class PartitionField(_Model):
                 raise ValueError("not understood")
             column = (match["source"] or match["column"]).strip()
             transform = match["transform"] or "identity"
+            if transform not in TRANSFORMS:
+                raise ValueError(f"there is no {transform!r}{did_you_mean(transform, TRANSFORMS)}")
+            if not match["transform"] and column in TRANSFORMS and (match["name"] or column).strip() != column:
+                raise ValueError(f"say of which column, {column}(ts); identity({column}) is the column {column!r}")
             width = int(match["width"]) if match["width"] else None
             default_name = column if transform == "identity" else f"{column}_{transform}"
             name = (match["name"] or default_name).strip()
@@ -129,7 +140,10 @@ class PartitionField(_Model):
 
     def __str__(self) -> str:
         if self.transform == "identity" and re.fullmatch(_PLAIN_COLUMN, self.column):
-            return self.column if self.name == self.column else f"{self.name}={self.column}"
+            if self.name == self.column:
+                return self.column
+            if self.column not in TRANSFORMS:
+                return f"{self.name}={self.column}"
         width = f"[{self.width}]" if self.width is not None else ""
         return f"{self.name}={self.transform}{width}({self.column})"
 
@@ -205,6 +219,12 @@ class TableConfig(_Model):
     """How long it is kept what the janitor deleted, and why."""
     quarantine_retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long refused batches and bad rows are kept in quarantine, e.g. 90d; at least 1h; ``None``: for ever."""
+    iceberg: Literal["on-demand", "on-commit"] = "on-demand"
+    """When a state is published for engines that speak Iceberg: on-demand: when one asks the catalog for it; on-commit:
+    also a few seconds after each commit, for engines that read metadata files without a catalog."""
+    iceberg_bounds: Literal["on", "off"] = "on"
+    """Whether engines that speak Iceberg are told the least and greatest values of columns in each data file; off: they
+    prune by partitions alone."""
     incarnation: Text = ""
     """Which table of this name it is: the id of the drop that made room for it; its fences say the same (T4)."""
     undropped: Text = ""
@@ -249,9 +269,7 @@ class TableConfig(_Model):
         if len(set(self.sort)) != len(self.sort):
             raise ValueError("a sort column is named twice")
         for column, sql_type in self.declared.items():
-            check_column_name(column)
-            if sql_type not in SQL_TYPES:
-                raise ValueError(f"column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}")
+            _check_type(column, sql_type)
         if len({column.lower() for column in self.declared}) != len(self.declared):
             raise ValueError("two declared columns differ only in case")
         for field in self.partition:
@@ -308,11 +326,7 @@ class TableConfig(_Model):
         if len({column.lower() for column in self.source}) != len(self.source):
             raise ValueError("two source columns differ only in case")
         for column, sql_type in self.source.items():
-            check_column_name(column)
-            if sql_type not in SQL_TYPES:
-                raise ValueError(
-                    f"source column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}"
-                )
+            _check_type(column, sql_type, kind="source column")
         pressure = (("log_files_slow", "log_files_stop"), ("backlog_files_slow", "backlog_files_stop"))
         # Log files of kept versions stay: too many of them would slow flushes down for good.
         for low, high in (*pressure, ("keep_versions", "log_files_slow")):
@@ -405,6 +419,14 @@ def check_column_name(column: str) -> str:
     if not column or not column.isprintable() or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
         raise ValueError(f"column name {column[:80]!r}: use 1 to {MAX_COLUMN_NAME_BYTES} bytes of printable characters")
     return column
+
+
+def _check_type(column: str, sql_type: str, *, kind: str = "column") -> None:
+    check_column_name(column)
+    if sql_type not in SQL_TYPES:
+        ours = _OTHER_TYPES.get(sql_type.upper())
+        close = f"; here it is {ours}" if ours else did_you_mean(sql_type, SQL_TYPES)
+        raise ValueError(f"{kind} {column}: type {sql_type!r} is unknown{close}; use one of {', '.join(SQL_TYPES)}")
 
 
 def first_message(error: ValueError) -> str:

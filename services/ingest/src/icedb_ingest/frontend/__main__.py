@@ -5,7 +5,7 @@ from functools import partial
 from icedb_log.clock import SystemClock
 from icedb_log.names import INGEST_FLUSH
 from icedb_service.celery_app import make_app
-from icedb_service.http_server import run_until_stopped
+from icedb_service.http_server import run_until_stopped, shown_as_waiting
 from icedb_service.logs import get_logger
 from icedb_service.main import run_main, stop_on_signals, wait_for_servers
 from icedb_service.redis_clients import open_redis
@@ -21,7 +21,8 @@ def serve(settings: FrontendSettings) -> int:
     clock = SystemClock()
     metrics = FrontendMetrics()
     metrics.dependencies.watch_store()  # before the first request: those of the start count, too
-    wait_for_servers(settings, clock=clock, needs_redis=False)
+    with shown_as_waiting(settings, clock=clock):
+        wait_for_servers(settings, clock=clock, needs_redis=False)
     stopping = stop_on_signals()
     count = metrics.dependencies.counter_of("queue")
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)

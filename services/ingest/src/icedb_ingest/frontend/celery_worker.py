@@ -16,10 +16,11 @@ from icedb_log.units import SECOND_MS
 from icedb_service.access.credentials import TaskAccess
 from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
-from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
+from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.main import ask_store, run_main, wait_for_servers, watch_clock
 from icedb_service.message_guard import guard_queues, refuse_compression
+from icedb_service.progress import LoopProgress
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.wakeup import Wakeups
 from icedb_service.worker import end_after, serve_queue
@@ -61,7 +62,9 @@ def serve(settings: FrontendSettings) -> int:
     metrics = FrontendMetrics()
     access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, endpoint="task"))
     metrics.dependencies.watch_store()  # before the first request: those of the start count, too
-    wait_for_servers(settings, clock=clock)
+    with shown_as_waiting(settings, clock=clock):
+        wait_for_servers(settings, clock=clock)
+    loop = LoopProgress("the loop that takes messages", clock=clock)
     count = metrics.dependencies.counter_of("queue")
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
     refuse_compression()
@@ -90,7 +93,7 @@ def serve(settings: FrontendSettings) -> int:
         metrics.registry,
         host=settings.metrics_host,
         port=settings.metrics_port,
-        health=HealthChecks(ready=checks),
+        health=HealthChecks(alive={"loop": loop.check}, ready=checks),
         clock=clock,
     )
     waker.start()
@@ -101,7 +104,7 @@ def serve(settings: FrontendSettings) -> int:
         end_after(settings.frontend_shutdown_ms, mitigation="unfinished messages come again")
 
     threads = settings.enqueue_threads
-    code = serve_queue(app, QUEUE, pool="threads", concurrency=threads, on_stop=begin_to_stop)
+    code = serve_queue(app, QUEUE, pool="threads", concurrency=threads, loop=loop, on_stop=begin_to_stop)
     waker.stop()
     return code
 

@@ -14,6 +14,7 @@ import base64
 import json
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Final, NoReturn, Self
 
 import orjson
@@ -28,6 +29,7 @@ from icedb_log.units import SECOND_MS
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import TaskAccess
 from icedb_service.logs import get_logger
+from icedb_service.tracing import traceparent_of
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from icedb_ingest.frontend.metrics import FrontendMetrics
@@ -209,7 +211,13 @@ class EnqueueWork:
         with self._metrics.offered("celery"):
             self._access.require(request, Verb.APPEND, message.table)
             started_ms = self._clock.monotonic_ms()
-            accepted = self._gate.accept(message.to_offer(max_bytes=self._max_batch_bytes))
+            told = traceparent_of(request)
+            offer = replace(
+                message.to_offer(max_bytes=self._max_batch_bytes),
+                endpoint="celery",
+                traceparent=told if isinstance(told, str) else None,
+            )
+            accepted = self._gate.accept(offer)
             if accepted.binding is not None:
                 self._gate.remember(accepted.binding)
         self._metrics.observe_ack("celery", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=self._clock)

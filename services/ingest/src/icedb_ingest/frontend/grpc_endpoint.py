@@ -6,6 +6,7 @@ its sender. Answers keep the order of the requests.
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -19,6 +20,7 @@ from icedb_service.access.credentials import GrpcAccess
 from icedb_service.grpc_server import GrpcServer, GrpcServerOptions, call_status, require_readable, tolerant
 from icedb_service.logs import get_logger
 from icedb_service.tls import server_credentials
+from icedb_service.tracing import HEADER
 
 from icedb_ingest.frontend.async_gate import AsyncGate
 from icedb_ingest.frontend.settings import FrontendSettings
@@ -45,7 +47,7 @@ class GrpcEndpoint:
         """Accept one batch."""
         started_ms = self._gate.clock.monotonic_ms()
         try:
-            answer = await self.accept(request, self._access.recognise(context))
+            answer = await self.accept(request, self._access.recognise(context), traceparent=_traceparent_of(context))
         except Exception as error:  # noqa: BLE001 - the last stop before the wire
             await self._refuse(context, error, method="Append", started_ms=started_ms)
         self._log("Append", "OK", started_ms, table=answer.table, batch=answer.batch_id)
@@ -60,7 +62,7 @@ class GrpcEndpoint:
         self._gate.metrics.streams.inc()
         flow = _StreamFlow(self, requests, self._gate)
         try:
-            flow.sender = self._access.recognise(context)
+            flow.sender, flow.traceparent = self._access.recognise(context), _traceparent_of(context)
             async for answer in flow.answers():
                 accepted_count += 1
                 yield answer
@@ -71,14 +73,16 @@ class GrpcEndpoint:
             flow.close()
         self._log("AppendStream", "OK", started_ms, batches=accepted_count)
 
-    async def accept(self, request: ingest_pb2.AppendRequest, sender: Identity) -> ingest_pb2.AppendResponse:
+    async def accept(
+        self, request: ingest_pb2.AppendRequest, sender: Identity, *, traceparent: str | None = None
+    ) -> ingest_pb2.AppendResponse:
         """Accept one batch of a call or a stream."""
         gate = self._gate
         with gate.metrics.offered("grpc"):
             require_readable(request)
             self._access.guard.require(sender, Verb.APPEND, request.table)
             started_ms = gate.clock.monotonic_ms()
-            offer = _read_request(request, gate)
+            offer = replace(_read_request(request, gate), endpoint="grpc", traceparent=traceparent)
             async with gate.budget.hold(len(offer.body)):
                 accepted = await gate.accept(offer)
             gate.metrics.observe_ack("grpc", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=gate.clock)
@@ -110,6 +114,7 @@ class _StreamFlow:
         self, endpoint: GrpcEndpoint, requests: AsyncIterator[ingest_pb2.AppendRequest], gate: AsyncGate
     ) -> None:
         self.sender = ANYBODY
+        self.traceparent: str | None = None
         self._endpoint = endpoint
         self._requests = requests
         self._gate = gate
@@ -143,7 +148,8 @@ class _StreamFlow:
                 request = await self._next(draining)
                 if request is None:
                     return
-                self._running.put_nowait(self._start(self._endpoint.accept(request, self.sender)))
+                accepting = self._endpoint.accept(request, self.sender, traceparent=self.traceparent)
+                self._running.put_nowait(self._start(accepting))
         finally:
             draining.cancel()
             self._running.put_nowait(None)
@@ -168,6 +174,10 @@ class _StreamFlow:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # taken; whoever waits for it has it, too
+
+
+def _traceparent_of(context: Any) -> str | None:
+    return next((str(value) for name, value in context.invocation_metadata() or () if name == HEADER), None)
 
 
 async def _read_one(requests: AsyncIterator[ingest_pb2.AppendRequest]) -> ingest_pb2.AppendRequest | None:

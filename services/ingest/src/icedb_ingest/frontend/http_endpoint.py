@@ -32,6 +32,7 @@ from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import HttpAccess
 from icedb_service.http_server import HealthChecks
 from icedb_service.logs import get_logger
+from icedb_service.tracing import HEADER
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -52,6 +53,7 @@ from icedb_ingest.frontend.errors import (
     meaning_of,
 )
 from icedb_ingest.frontend.formats import decompress, parse_content_encoding, parse_content_type
+from icedb_ingest.frontend.openapi import describe
 from icedb_ingest.frontend.staging_gate import Accepted, BatchStatuses, Offer
 from icedb_ingest.frontend.webhooks import BATCH, CALLS, Credentials, EventGroups, Events, parse_payload, read_events
 
@@ -254,12 +256,20 @@ class HttpEndpoint:
                 if compression and container in ("parquet", "arrow"):
                     await self._unpack(held, compression)
                     compression = ""
-                offer = Offer(table, held.body, join_format(container, compression), batch_id, key)
+                offer = Offer(
+                    table,
+                    held.body,
+                    join_format(container, compression),
+                    batch_id,
+                    key,
+                    endpoint="http",
+                    traceparent=request.headers.get(HEADER),
+                )
                 accepted = await self._gate.accept(offer)
             self._gate.metrics.observe_ack(
                 "http", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=self._gate.clock
             )
-        note(request, batch=accepted.batch_id)
+        note(request, batch=accepted.batch_id, **({"trace_id": accepted.trace_id} if accepted.trace_id else {}))
         return _accepted_response(accepted)
 
     async def get_batch(self, request: Request) -> Response:
@@ -349,6 +359,10 @@ class HttpEndpoint:
 def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str, ...]) -> Starlette:
     """Return the application."""
     events = "/v1/tables/{table}/segment"
+
+    async def get_contract(_request: Request) -> Response:
+        return Response(contract, media_type="application/json")
+
     routes = [
         Route("/v1/tables/{table}/batches", endpoint.post_batch, methods=["POST"]),
         Route("/v1/tables/{table}/batches/{batch_id}", endpoint.get_batch, methods=["GET"]),
@@ -356,7 +370,9 @@ def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str
         Route(f"{events}/v1/{{call}}", endpoint.post_events, methods=["POST"]),
         Route("/healthz", endpoint.get_health, methods=["GET"]),
         Route("/readyz", endpoint.get_health, methods=["GET"]),
+        Route("/openapi.json", get_contract, methods=["GET"]),
     ]
+    contract = orjson.dumps(describe(routes))
     middleware = [Middleware(AccessLog, which=access_log)]
     if cors_origins:
         middleware.append(

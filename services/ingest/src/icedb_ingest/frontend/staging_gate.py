@@ -6,7 +6,7 @@ only after that its flush is woken.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -17,11 +17,13 @@ from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged
 from icedb_log.ingest.quarantine import find_reason, list_conflicts
 from icedb_log.ingest.staging import Acceptance, stage_batch
+from icedb_log.phases import current_recorder, phase, recording
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
+from icedb_service.tracing import tracing
 
 from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
 from icedb_ingest.frontend.formats import check_body
@@ -43,6 +45,8 @@ class Offer:
             producer's is bound the same way: to its content (I8).
         is_only_copy: Whether nobody could send it again: then it is staged even if it is too late to tell it from a
             duplicate, and the flush puts it into quarantine rather than anybody losing it.
+        endpoint: Where it came, for its trace.
+        traceparent: The sender's trace, as W3C's header names it.
     """
 
     table: str
@@ -51,6 +55,8 @@ class Offer:
     batch_id: str | None = None
     key: str | None = None
     is_only_copy: bool = False
+    endpoint: str = ""
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,14 @@ class Accepted:
         batch_id: Its id.
         size_bytes: As staged.
         binding: Of its key, if it came with one and this call staged it: to be marked with ``remember``.
+        trace_id: Of its trace, for the log; empty: there is none.
     """
 
     table: str
     batch_id: str
     size_bytes: int
     binding: Binding | None = None
+    trace_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +145,23 @@ class StagingGate:
             TableHalted: It takes none until a person has looked.
             Unavailable: The store did not answer; offer it again with the same id or key.
         """
-        config = self.acceptance.check(offer.table)
+        with nullcontext() if tracing() is None else recording(self._clock):
+            return self._accept(offer, started_ms=self._clock.now_ms())
+
+    def _accept(self, offer: Offer, *, started_ms: int) -> Accepted:
+        with phase("check the table"):
+            config = self.acceptance.check(offer.table)
         table = self.acceptance.warehouse.table(offer.table)
         check_body(offer.body, offer.format)
         if offer.key is None and offer.batch_id is not None:
             self._check_age(offer.batch_id, config)
-        content_sha256 = hash_body(offer.body, offer.format)
-        # The body is decoded once, a piece at a time.
-        decoded_sha256 = hash_content(offer.body, offer.format, check=self._bounds.counter(offer.format))
+        with phase("check the body", bytes=len(offer.body)):
+            content_sha256 = hash_body(offer.body, offer.format)
+            # The body is decoded once, a piece at a time.
+            decoded_sha256 = hash_content(offer.body, offer.format, check=self._bounds.counter(offer.format))
 
         def bind(key: str, batch_id: str) -> Binding:
-            with _telling_reuse():
+            with _telling_reuse(), phase("bind the id"):
                 return bind_key(
                     table, key=key, batch_id=batch_id, content_sha256=content_sha256, decoded_sha256=decoded_sha256
                 )
@@ -157,7 +171,7 @@ class StagingGate:
             bind(offer.batch_id, offer.batch_id)
         batch_id = offer.batch_id or new_batch_id(self._clock)
         if offer.key is None:
-            return self._stage(table, offer, batch_id)
+            return self._stage(table, offer, batch_id, started_ms=started_ms)
         # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
         binding = bind(offer.key, new_batch_id(self._clock) if self._is_late(batch_id, config) else batch_id)
         if binding.is_staged:
@@ -169,7 +183,7 @@ class StagingGate:
                 f"batch {binding.batch_id}, and nobody confirmed that it was staged. It can no longer be told from a "
                 "duplicate: look up what became of that batch; if it never arrived, send it under a fresh key"
             )
-        return replace(self._stage(table, offer, binding.batch_id), binding=binding)
+        return replace(self._stage(table, offer, binding.batch_id, started_ms=started_ms), binding=binding)
 
     def remember(self, binding: Binding) -> None:
         """Remember that the batch of a key is staged. Best effort: without it a late retry is refused, not doubled."""
@@ -178,11 +192,22 @@ class StagingGate:
         except (Unavailable, CommitOutcomeUnknown) as error:
             get_logger().warning("key_not_marked", error=str(error), mitigation="a retry in time is taken once")
 
-    def _stage(self, table: TableStore, offer: Offer, batch_id: str) -> Accepted:
-        with _telling_reuse():  # id and format were checked: it is staged with other content
+    def _stage(self, table: TableStore, offer: Offer, batch_id: str, *, started_ms: int) -> Accepted:
+        with _telling_reuse(), phase("put the batch"):  # id and format were checked: it is staged with other content
             stage_batch(table, body=offer.body, staging_format=offer.format, batch_id=batch_id)
+        trace_id = self._trace(offer, batch_id, started_ms=started_ms)
         self._on_staged(table.name)
-        return Accepted(offer.table, batch_id, len(offer.body))
+        return Accepted(offer.table, batch_id, len(offer.body), trace_id=trace_id)
+
+    def _trace(self, offer: Offer, batch_id: str, *, started_ms: int) -> str:
+        """Begin the batch's trace, or go on with the sender's; return its id."""
+        traces, recorder = tracing(), current_recorder()
+        if traces is None or recorder is None:
+            return ""
+        figures = {"icedb.table": offer.table, "icedb.bytes": len(offer.body), "icedb.endpoint": offer.endpoint}
+        return traces.accepted(
+            batch_id, recorder, started_ms=started_ms, traceparent=offer.traceparent, attributes=figures
+        )
 
     def _check_age(self, batch_id: str, config: TableConfig) -> None:
         """Refuse an id that the flush would refuse for certain (I3), even if clocks differ by the allowed skew."""

@@ -1,0 +1,86 @@
+"""W=iceberg: planning through our Iceberg catalog beside a native table of the same files; what publishing costs."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from icedb_log.store.stores import StoreSettings
+
+from bench.figures import OURS
+from bench.harness import Case, Options
+from bench.iceberg_systems import Publishing
+from bench.processes import SystemInProcess
+from bench.serve import Peer
+from bench.snapshot_service import running_catalog
+from bench.snapshot_tables import build_icedb
+from bench.snapshot_work import Shape
+
+NATIVE: Final = "native Iceberg"
+PLANS: Final = {
+    "PyIceberg plans all": "PyIcebergAll",
+    "PyIceberg plans one day and event": "PyIcebergDay",
+    "DuckDB plans all": "DuckDB",
+}
+COMMITS: Final = 90
+WARM_TURNS: Final = 2
+
+
+@dataclass(frozen=True)
+class IcebergWorkload:
+    """Tables of several sizes, on a directory."""
+
+    name: str
+    description: str
+    folder: Path
+    options: Options
+
+    def cases(self) -> Iterator[Case]:
+        """Make a table of each size, and ask for it in each way."""
+        for count in (1_000, 10_000) if self.options.is_quick else (10_000, 100_000):
+            root = self.folder / str(count)
+            planned = {f"{how}, {count:,} files": kind for how, kind in PLANS.items() if self._wants(how, count)}
+            if planned:
+                build_icedb(root, Shape(count, COMMITS))
+                with running_catalog(StoreSettings(f"file://{root}"), self.folder / f"gateway-{count}") as catalog:
+                    for name, kind in planned.items():
+                        yield from self._plans(name, kind, count, catalog.address)
+            if self._wants("a publication", count):
+                published = self.folder / f"published-{count}"
+                build_icedb(published, Shape(count, COMMITS))
+                with ExitStack() as stack:
+                    work = Publishing(published, file_count=count, commit_count=COMMITS)
+                    stack.callback((ours := SystemInProcess(work)).close)
+                    name = f"a publication of 10 files into {count:,}"
+                    yield Case(name, 10, [ours], unit="files", warm_turn_count=WARM_TURNS)
+
+    def _wants(self, how: str, count: int) -> bool:
+        names = (f"{how}, {count:,} files", f"{how} of 10 files into {count:,}")
+        return any(self.options.only in name for name in names)
+
+    def _plans(self, name: str, kind: str, count: int, address: str) -> Iterator[Case]:
+        target = f"bench.peers.iceberg:{kind}"
+        native = self.folder / f"native-{count}"
+        works = [
+            Peer(target, Peer("bench.peers.iceberg:Place", count, native, address), name=OURS),
+            Peer(target, Peer("bench.peers.iceberg:Place", count, native), name=NATIVE),
+        ]
+        with ExitStack() as stack:
+            systems = []
+            for work in works:
+                systems.append(system := SystemInProcess(work))
+                stack.callback(system.close)
+            yield Case(name, count, systems, unit="files", warm_turn_count=WARM_TURNS)
+
+
+@contextmanager
+def open_workload(folder: Path, options: Options) -> Iterator[IcebergWorkload]:
+    """Offer the cases whose name contains ``options.only``."""
+    yield IcebergWorkload(
+        name="iceberg",
+        description="planning a scan through the Iceberg catalog beside a native table of the same files, in seconds; "
+        "publishing ten files more",
+        folder=folder,
+        options=options,
+    )

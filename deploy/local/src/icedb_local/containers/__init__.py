@@ -1,0 +1,1 @@
+"""The whole of deploy/compose.yaml in containers, under load: killed, restarted, upgraded (`make containers`)."""

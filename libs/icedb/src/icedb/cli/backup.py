@@ -1,0 +1,103 @@
+"""``icedb backup``: copy tables to another place, and bring them back. See docs/backup.md."""
+
+from dataclasses import asdict
+
+import typer
+from icedb_client.settings import load_client_settings
+from icedb_log.backup.backup import TableBackup, backup_warehouse
+from icedb_log.errors import InvalidRequest
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.stores import S3Options, open_warehouse
+from icedb_log.warehouse import Warehouse
+from rich.markup import escape
+
+from icedb.cli.output import (
+    Show,
+    count_of,
+    format_bytes,
+    format_count,
+    format_time,
+    print_error,
+    print_line,
+    print_note,
+    progress,
+)
+from icedb.cli.runner import FAILED, Run, argument, command, describe_no_tables, option
+
+
+@command()
+def backup(
+    run: Run,
+    *,
+    target: str = argument("Where the copies are: a folder, file:///folder or s3://bucket/prefix, the same prefix."),
+    tables: list[str] | None = argument("Only these tables, with their views and sources.", None),
+    endpoint: str | None = option("--target-endpoint", "S3 server of the target; by default that of the store."),
+    region: str | None = option("--target-region", "Region of the target; by default that of the store."),
+    key_id: str | None = option(
+        "--target-key-id", "Access key of the target; by default that of the store.", envvar="ICEDB_BACKUP_KEY_ID"
+    ),
+    secret: str | None = option(
+        "--target-secret", "Its secret: set the variable instead.", envvar="ICEDB_BACKUP_SECRET"
+    ),
+) -> None:
+    """Copy all tables to another bucket or folder, each as it was at one moment, while everything goes on.
+
+    Run again, it copies what is new, and deletes from the copy what the tables do not have any more. The other way
+    round, it brings tables back: icedb --store COPY backup NEW_PLACE. Each copy is checked as `icedb fsck` does.
+
+    Exit code 1 if a table could not be copied; it keeps the copy that it has.
+
+    Example: icedb backup s3://backups/warehouse
+    """
+    settings = run.client.settings
+    url = str(load_client_settings(store=target).store)
+    own = settings.store_settings
+    if url.rstrip("/") == own.url.rstrip("/") and endpoint is None:
+        raise InvalidRequest(f"{url} is the store itself: give another place for the copies")
+    known = own.s3 or S3Options()
+    options = S3Options(endpoint or known.endpoint_url, region or known.region, key_id, secret)
+    source, copies = _agree(run.client.warehouse, open_warehouse(url, options))
+    found: list[TableBackup] = []
+    with progress("backup", is_quiet=run.as_json) as show:
+        for each in backup_warehouse(
+            source,
+            copies,
+            source_url=own.url.rstrip("/"),
+            clock=run.clock,
+            tables=tables or (),
+            progress=lambda name, done, total: _show(show, name, done, total),
+        ):
+            found.append(each)
+            if not run.as_json:
+                _print(each)
+    run.answer({"source": own.url, "target": url, "tables": [asdict(each) for each in found]}, lambda: None)
+    if not found:
+        print_note(describe_no_tables(run.client))
+    if any(each.problem for each in found):
+        raise typer.Exit(FAILED)
+
+
+def _agree(source: Warehouse, target: Warehouse) -> tuple[Warehouse, Warehouse]:
+    """Return both with the same prefix: a folder has none of its own, and holds that of a bucket as a folder."""
+    if isinstance(target.store, LocalObjectStore):
+        return source, Warehouse(target.store, source.root)
+    if isinstance(source.store, LocalObjectStore):
+        return Warehouse(source.store, target.root), target
+    return source, target
+
+
+def _show(show: Show, name: str, done: int, total: int) -> None:
+    show(done, total, name)
+
+
+def _print(each: TableBackup) -> None:
+    if each.problem:
+        print_error(each.problem)
+        return
+    rows = "" if each.row_count is None else f"{count_of(each.row_count, 'row')}, "
+    waiting = f", batches in staging: {format_count(each.waiting_batches)}" if each.waiting_batches else ""
+    print_line(
+        f"[bold]{escape(each.table)}[/] as of {format_time(each.point_ms)}: {rows}"
+        f"{count_of(each.file_count, 'data file')} ({format_bytes(each.size_bytes)}){waiting}; copied "
+        f"{format_count(each.copied_files)} ({format_bytes(each.copied_bytes)})"
+    )

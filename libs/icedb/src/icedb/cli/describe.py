@@ -1,0 +1,152 @@
+"""``icedb describe`` and ``icedb head``: a first look at a table."""
+
+from dataclasses import asdict
+from typing import Final
+
+from icedb_client.describe import ColumnDescription, Known, TableDescription, plan_head
+
+from icedb.cli.output import (
+    count_of,
+    format_bytes,
+    format_count,
+    format_time,
+    out,
+    print_note,
+    print_pairs,
+)
+from icedb.cli.parsing import maybe_duration
+from icedb.cli.read import AsOf, MaxStaleness, PinOption, maybe_time
+from icedb.cli.rows import FormatOption, NoPager, OutputOption, answer_rows, print_rows, to_text
+from icedb.cli.runner import Run, TableName, command, option
+
+_SIGNS: Final[dict[Known, str]] = {"exact": "", "bound": "≥ ", "estimate": "~ ", "unknown": ""}
+_LEGEND: Final[dict[Known, str]] = {
+    "bound": "≥ at least, ≤ at most",
+    "estimate": "~ estimated",
+    "unknown": "? unknown",
+}
+_PER_CENT: Final = 100
+MAX_SHOWN_CHARS: Final = 40
+
+
+@command()
+def describe(
+    run: Run,
+    *,
+    table: TableName,
+    as_of: AsOf = None,
+    pin: PinOption = None,
+    max_staleness: MaxStaleness = None,
+    files: int = option(
+        "--files", "Most data files that are opened, evenly spread; 0: only the log is read.", 100, min=0
+    ),
+    scan: bool | None = option(
+        "--scan/--no-scan",
+        "Read the rows of these files, or none; not given: of a small table, for distinct values.",
+    ),
+) -> None:
+    """Show a table's columns: types, nulls, distinct values, least and greatest; from statistics, if these tell it.
+
+    Example: icedb describe events
+    """
+    found = run.client.snapshot(
+        table,
+        as_of=maybe_time(as_of, option="--as-of"),
+        pin=pin,
+        max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
+        bounds=True,
+    ).describe(files=files, scan=scan)
+    run.answer(asdict(found), lambda: show_description(found))
+
+
+def show_description(found: TableDescription) -> None:
+    """Print what is known of a table, and how well."""
+    print_pairs(
+        {
+            "table": found.table,
+            "snapshot": found.snapshot_id,
+            "rows": format_count(found.row_count),
+            "size": format_bytes(found.size_bytes),
+            "data files": found.file_count,
+            **{
+                f"partition {span.name}": f"{span.min} … {span.max} ({count_of(span.count, 'value')})"
+                for span in found.partitions
+            },
+            "last commit": "none yet" if found.last_commit_ms is None else format_time(found.last_commit_ms),
+        }
+    )
+    if not found.columns:
+        return
+    out.print()
+    kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "DOUBLE", "VARCHAR", "VARCHAR")
+    names = ("column", "type", "nulls", "distinct", "min", "max")
+    print_rows(list(zip(names, kinds, strict=True)), map(_line, found.columns))
+    known = {word for each in found.columns for word in (each.nulls_known, each.distinct_known, each.range_known)}
+    marks = "; ".join(words for word, words in _LEGEND.items() if word in known)
+    opened = f"{format_count(found.opened_count)} of {count_of(found.file_count, 'data file')}"
+    read = {"log": "the log alone", "footers": f"the log and the footers of {opened}", "rows": f"the rows of {opened}"}
+    print_note(f"from {read[found.source]}")
+    more = "" if found.source == "rows" or "unknown" not in known else " (--scan reads rows)"
+    print_note(f"exact, but: {marks}{more}" if marks else "all is exact")
+
+
+def _line(column: ColumnDescription) -> tuple[str, ...]:
+    share = "?" if column.null_share is None else _per_cent(column.null_share)
+    distinct = "?" if column.distinct_count is None else f"{column.distinct_count:,}"
+    low, high = ("?" if column.range_known == "unknown" else _shorten(each) for each in (column.min, column.max))
+    wide = {"bound": ("≥ ", "≤ "), "estimate": ("~ ", "~ ")}.get(column.range_known, ("", ""))
+    return (
+        column.name,
+        column.type,
+        _SIGNS[column.nulls_known] + share,
+        _SIGNS[column.distinct_known] + distinct,
+        wide[0] + low,
+        wide[1] + high,
+    )
+
+
+def _shorten(value: object) -> str:
+    text = "-" if value is None else to_text(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
+
+
+def _per_cent(share: float) -> str:
+    """Return a share with two digits behind the point where it has some; never 0 or 100 for what is not."""
+    if share in (0, 1):
+        return f"{share * _PER_CENT:.0f} %"
+    return f"{min(max(share * _PER_CENT, 0.01), 99.99):.2f} %"
+
+
+@command()
+def head(
+    run: Run,
+    *,
+    table: TableName,
+    rows: int = option("-n", "How many rows.", 10, min=1),
+    as_of: AsOf = None,
+    pin: PinOption = None,
+    max_staleness: MaxStaleness = None,
+    row_format: FormatOption = None,
+    output: OutputOption = None,
+    no_pager: NoPager = False,
+) -> None:
+    """Show some of the newest rows, by the first time column that the table is partitioned or sorted by.
+
+    Example: icedb head events -n 20
+    """
+    found = run.client.snapshot(
+        table,
+        as_of=maybe_time(as_of, option="--as-of"),
+        pin=pin,
+        max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
+        bounds=True,
+    )
+    plan = plan_head(found, rows)
+    read = f"{format_count(len(plan.snapshot.files))} of {count_of(len(found.files), 'data file')}"
+    if plan.order_by is None:
+        words = f"some rows of the files made last: {read} read"
+    else:
+        words = f"{'the newest' if plan.is_certain else 'among the newest'} by {plan.order_by}: {read} read"
+    with plan.read() as found_rows:
+        answer_rows(run, found_rows, {table: found}, row_format=row_format, output=output, most=rows, no_pager=no_pager)
+    print_note(words)

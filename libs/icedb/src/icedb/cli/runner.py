@@ -1,0 +1,382 @@
+"""What every command runs in: its options, an open client, its question, a worker's result, and an exit code.
+
+Exit codes are what scripts rely on: never renumber. A result is one JSON document on standard output with ``--json``,
+else what a person reads; never both.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from icedb_log.errors import (
+    HaltError,
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
+from rich.markup import escape
+
+from icedb.cli.output import out, print_error, print_json, print_note, print_pairs, progress
+from icedb.cli.parsing import parse_duration
+
+if TYPE_CHECKING:
+    from icedb_client.client import Client
+    from icedb_log.clock import Clock
+    from icedb_log.store.table_store import TableStore
+    from icedb_log.table.table import Table
+
+    from icedb.lake import Lake
+
+OK: Final = 0
+FAILED: Final = 1
+INVALID: Final = 2
+NOT_FOUND: Final = 3
+UNAVAILABLE: Final = 4
+HALTED: Final = 5
+TIMED_OUT: Final = 6
+DENIED: Final = 7
+INTERRUPTED: Final = 130
+
+
+class TimedOut(IceDBError):
+    """What was waited for did not come in time. What the caller does: look, and wait again."""
+
+
+_CODES: Final[tuple[tuple[type[IceDBError], int], ...]] = (
+    (TimedOut, TIMED_OUT),
+    (InvalidRequest, INVALID),
+    (NotFound, NOT_FOUND),
+    (Unavailable, UNAVAILABLE),
+    (HaltError, HALTED),
+    (Unauthenticated, DENIED),
+    (PermissionDenied, DENIED),
+)
+_BY_OUTCOME: Final[Mapping[str, int]] = {
+    "done": OK,
+    "idle": OK,
+    "halted": HALTED,
+    "not_found": NOT_FOUND,
+    "refused": INVALID,
+    "unavailable": UNAVAILABLE,
+}
+
+
+def exit_code(error: IceDBError) -> int:
+    """Return the exit code of an error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def outcome_exit_code(outcome: str) -> int:
+    """Return the exit code of what a worker says became of a task."""
+    return _BY_OUTCOME.get(outcome, FAILED)
+
+
+def option(name: str, words: str, default: Any = None, **more: Any) -> Any:
+    """Return an option of a command: its name, its help, what it is if it is not given (``...``: it has to be)."""
+    return typer.Option(default, name, help=words, **more)
+
+
+def flag(name: str, words: str) -> Any:
+    """Return an option that is given or not."""
+    return typer.Option(False, name, help=words)
+
+
+def argument(words: str, default: Any = ..., **more: Any) -> Any:
+    """Return an argument of a command."""
+    return typer.Argument(default, help=words, **more)
+
+
+TableName = Annotated[str, typer.Argument(help="Name of the table.")]
+YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
+_WAIT: Final = ("--wait/--no-wait", "Wait for the result, or only hand the task over.")
+_TIMEOUT: Final = ("--timeout", "How long to wait for the worker's result.")
+_HERE: Final = ("--here", "Do it in this process, which needs the store alone, instead of asking a worker.")
+NO_WORKER: Final = "`--here` does it in this process, without Redis and worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a command.
+
+    Attributes:
+        client: Open as long as the command runs.
+        as_json: Whether its result is printed as JSON.
+        wait_ms: How long a worker's result is waited for; ``None``: not at all.
+        here: Whether this process does what workers are asked for otherwise.
+    """
+
+    client: "Client"
+    as_json: bool
+    wait_ms: int | None = None
+    here: bool = False
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a worker's result is waited for, by a command that always waits."""
+        return self.wait_ms or 0
+
+    @property
+    def clock(self) -> "Clock":
+        """Time, to wait by."""
+        return self.client.clock
+
+    def place(self, table: str) -> "TableStore":
+        """Return where a table lies; it need not exist."""
+        return self.client.warehouse.table(table)
+
+    def open(self, table: str, *, owner: str = "") -> "Table":
+        """Open a table to work on it. Raises as :meth:`icedb_log.table.table.Table.open`."""
+        from icedb_log.table.table import Table  # noqa: PLC0415 - not for `icedb --help`
+
+        return Table.open(self.place(table), clock=self.clock, owner=owner)
+
+    def open_lake(self) -> "Lake":
+        """Open the warehouse to work on it in this process."""
+        from icedb.lake import Lake  # noqa: PLC0415 - for those who work here
+
+        return Lake(self.client.settings, clock=self.clock, warehouse=self.client.warehouse)
+
+    def do(self, task: str, table: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Do in this process what workers are asked for otherwise, and return their result. Raises IceDBError."""
+        from icedb.work import Worker  # noqa: PLC0415 - as above
+
+        return Worker(self.open_lake()).run(task, table, arguments or {})
+
+    def wake(self, task: str, table: str) -> bool:
+        """Wake the worker of a task, or do it here; return whether that worked."""
+        if not self.here:
+            return self.client.workers.wake(task, table)
+        from icedb_log.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_ERASE  # noqa: PLC0415 - not for `icedb --help`
+
+        for each in dict.fromkeys((INGEST_FLUSH, task, JANITOR_VACUUM, task) if task == MERGE_ERASE else (task,)):
+            self.do(each, table)
+        return True
+
+    def answer(self, document: Any, show: Callable[[], None]) -> None:
+        """Print what the command found: the document with ``--json``, else what ``show`` prints for people."""
+        if self.as_json:
+            print_json(document)
+        else:
+            show()
+
+    def task(self, name: str, table: str, arguments: Mapping[str, Any] | None = None, **words: str) -> "Task":
+        """Return a task for workers; ``words`` are those of :class:`Task`."""
+        return Task(name, table, arguments or {}, self, **words)
+
+
+def command(
+    *, waits: str = "", timeout: str = "", asks: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that takes a :class:`Run` first, which has an open client.
+
+    Options that many commands have come last: ``--wait``, ``--timeout``, ``--here``, ``--json``.
+
+    Args:
+        waits: Default of ``--timeout``, for a command that may wait for a worker or not (``--wait``).
+        timeout: The same, for one that always waits.
+        asks: Whether it asks workers in some other way.
+    """
+    lasting: dict[str, tuple[type, Any]] = {}
+    if waits:
+        lasting["wait"] = (bool, option(*_WAIT, default=True))
+    if waits or timeout:
+        lasting["timeout"] = (str, option(*_TIMEOUT, default=waits or timeout))
+    if waits or timeout or asks:
+        lasting["here"] = (bool, flag(*_HERE))
+
+    def decorate(work: Callable[..., None]) -> Callable[..., None]:
+        @wraps(work)
+        def run(*, context: typer.Context, as_json: bool = False, **given: Any) -> None:
+            typed = {name: given.pop(name) for name in lasting}
+            does_wait = typed.get("wait", "timeout" in typed)
+            wait_ms = parse_duration(typed["timeout"], option="--timeout") if does_wait else None
+            with open_client(context) as client:
+                work(Run(client, as_json, wait_ms, typed.get("here", False)), **given)
+
+        def keyword(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+            return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+        own = list(inspect.signature(work).parameters.values())[1:]
+        last = [keyword(name, *what) for name, what in lasting.items()]
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what typer goes by
+            [keyword("context", typer.Context), *own, *last, keyword("as_json", JsonFlag, False)]
+        )
+        return run
+
+    return decorate
+
+
+@contextmanager
+def open_client(context: typer.Context) -> "Iterator[Client]":
+    """Open a client by the options that stand before the command; unknown tables are told with names that are close."""
+    from icedb_client.client import Client, naming_tables  # noqa: PLC0415 - half a second that `icedb --help` does not need
+    from icedb_client.settings import load_client_settings  # noqa: PLC0415 - as above
+
+    settings = load_client_settings(**(context.find_root().obj or {}))
+    with Client(settings=settings) as client, naming_tables(client):
+        yield client
+
+
+def describe_no_tables(client: "Client") -> str:
+    """Return what is said of a store without tables: it may be another one than is meant."""
+    store = client.settings.store or "the store"
+    folder = store.removeprefix("file://")
+    if folder != store and not Path(folder).is_dir():
+        return f"there is no folder {folder}: `icedb table create` makes it, or correct ICEDB_STORE"
+    return f"no tables yet in {store}; create one with `icedb table create`, or correct ICEDB_STORE"
+
+
+def is_served(client: "Client") -> bool:
+    """Return whether tables are known through a snapshot service alone."""
+    return client.settings.store is None and client.settings.snapshot_address is not None
+
+
+def confirm(question: str, *, unasked: str, declined: str, can_ask: bool = True) -> None:
+    """Ask a person whether to go on, and end the command if not.
+
+    Args:
+        question: What is about to happen.
+        unasked: What to do where nobody can be asked.
+        declined: What a person reads who said no.
+        can_ask: Whether the command may ask at all.
+
+    Raises:
+        InvalidRequest: Nobody can be asked: no terminal.
+        typer.Exit: The answer is no.
+    """
+    require_terminal(unasked, can_ask=can_ask)
+    if not typer.confirm(question, err=True):
+        print_note(declined)
+        raise typer.Exit(FAILED)
+
+
+def require_terminal(unasked: str, *, can_ask: bool = True) -> None:
+    """Return if somebody can be asked. Raises InvalidRequest that says what to do instead."""
+    if not can_ask or not sys.stdin.isatty():
+        raise InvalidRequest(f"nobody can be asked here: {unasked}")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task that a command asks workers for.
+
+    Attributes:
+        name: One of :data:`icedb_log.names.TASKS`.
+        table: Its table.
+        arguments: Its other arguments.
+        run: The command.
+        title: What it is called in errors; the task and the table by default.
+        note: What a person reads while it is waited for.
+        late: What else a person is told when no result came in time.
+    """
+
+    name: str
+    table: str
+    arguments: Mapping[str, Any]
+    run: Run = field(compare=False)
+    title: str = ""
+    note: str = ""
+    late: str = ""
+
+    def carry_out(self, show: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """Hand the task over, or wait for its result and print it: by ``show`` for people, or figure by figure.
+
+        Raises:
+            TimedOut: No result in time.
+            Unavailable: Redis does not answer.
+            typer.Exit: The task ended badly; the error is printed.
+        """
+        if self.run.wait_ms is not None or self.run.here:
+            self.finish(self.ask(self.run.wait_ms or 0), show=show)
+            return
+        try:
+            task_id = self.run.client.workers.send(self.name, self.table, arguments=dict(self.arguments))
+        except Unavailable as error:
+            raise Unavailable(f"{error}; {NO_WORKER}") from error
+        self.run.answer(
+            {"table": self.table, "task": self.name, "task_id": task_id, "outcome": "sent"},
+            lambda: out.print(f"{self.name} sent for table [bold]{escape(self.table)}[/]"),
+        )
+
+    def ask(self, wait_ms: int, *, is_quiet: bool = False) -> dict[str, Any]:
+        """Wait for the result and return it, however the task ended. Raises TimedOut, Unavailable."""
+        if self.run.here:
+            with progress(f"{self.name} of table {self.table}", is_quiet=is_quiet or self.run.as_json):
+                return self.run.do(self.name, self.table, self.arguments)
+        from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
+
+        workers = self.run.client.workers
+        try:
+            with progress(self.note or f"waiting for {self.name}", is_quiet=is_quiet or self.run.as_json):
+                return workers.run(self.name, self.table, arguments=dict(self.arguments), timeout_ms=wait_ms)
+        except TaskTimeout as error:
+            raise TimedOut(f"{error}{self.late}. {NO_WORKER}") from error
+        except Unavailable as error:
+            raise Unavailable(f"{error}; {NO_WORKER}") from error
+
+    def ask_first(self, wait_ms: int, *, late: str, away: str, refused: str, failed: str) -> dict[str, Any]:
+        """Return the result of what a worker has to do before the command goes on.
+
+        Args:
+            wait_ms: How long to wait for it.
+            late: What is said if no worker gave a result in time.
+            away: Before the words of Redis that does not answer.
+            refused: Before the worker's words, if what was asked for is wrong.
+            failed: Before them, if anything else is.
+
+        Raises:
+            InvalidRequest: It is wrong.
+            TimedOut: No result in time.
+            Unavailable: Redis does not answer.
+            IceDBError: The worker failed.
+        """
+        try:
+            result = self.ask(wait_ms, is_quiet=True)
+        except TimedOut as error:
+            raise TimedOut(f"{late}. {NO_WORKER}") from error
+        except Unavailable as error:
+            raise Unavailable(f"{away}{error}") from error
+        outcome = str(result.get("outcome"))
+        code = outcome_exit_code(outcome)
+        message = (result.get("error") or {}).get("message", outcome)
+        if code == INVALID:
+            raise InvalidRequest(f"{refused}: {message}")
+        if code != OK:
+            raise IceDBError(f"{failed}: {message}")
+        return result
+
+    def finish(self, result: dict[str, Any], *, show: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """Print a result. Raises typer.Exit if the task ended badly; the error is printed."""
+        outcome = str(result.get("outcome"))
+        code = outcome_exit_code(outcome)
+        if self.run.as_json:
+            print_json(result)
+        elif code == OK:
+            (show or self._show_figures)(result)
+        if code != OK:
+            problem = result.get("error") or {}
+            title = self.title or f"{self.name} for table {self.table}"
+            print_error(f"{title}: {outcome}: {problem.get('message', 'see the worker log')}")
+            raise typer.Exit(code)
+
+    def _show_figures(self, result: dict[str, Any]) -> None:
+        if result["outcome"] == "idle":
+            out.print(f"{self.name}: nothing to do for table [bold]{escape(self.table)}[/]")
+            return
+        hidden = ("task", "task_id", "table", "outcome", "error")
+        figures = {
+            name.replace("_", " "): value if type(value) is int else str(value)
+            for name, value in result.items()
+            if name not in hidden
+        }
+        print_pairs({"table": self.table, **figures})

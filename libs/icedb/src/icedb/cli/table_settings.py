@@ -1,0 +1,283 @@
+"""Options made from the fields of a table's configuration, and how what was typed becomes these fields.
+
+The name of a field gives the option, its docstring the help, its type and the unit in its name how the text is read:
+``…_ms`` is a duration, ``…_bytes`` a number of MiB, ``…_query`` SQL or ``@FILE``, a mapping columns with types. A field
+that may be ``None`` takes ``off``. :data:`_FLAGS` has what is called otherwise. So a new field of
+:class:`~icedb_log.table.table_config.TableConfig` is an option of ``create`` without a line here, and one of ``alter``
+if it may change.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+
+import typer
+from icedb_log.errors import InvalidRequest
+from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS
+from icedb_log.table.table_config import QUERIES, SQL_TYPES, TableConfig
+from icedb_log.table.time_columns import TIME_UNITS, parse_bound
+from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
+
+from icedb.cli.output import format_span
+from icedb.cli.parsing import parse_duration
+
+MAX_QUERY_BYTES: Final = 1024 * 1024
+OFF: Final = "off"
+
+HIDDEN_FIELDS: Final = frozenset(
+    {
+        "format_version",
+        "name",
+        "partition",
+        "sort",
+        "dialect",
+        "incarnation",
+        "undropped",
+        "dropped",
+    }  # not a setting, or named so
+    | {"cold_after_ms", "row_group_rows", "max_files_per_group", "seal_age_ms"}  # nobody has had to set them
+)
+CREATE_FIELDS: Final = tuple(name for name in TableConfig.model_fields if name not in HIDDEN_FIELDS)
+ALTER_FIELDS: Final = tuple(
+    name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | QUERIES.keys() | {"declared", "times"}
+)
+
+FLOORS_MS: Final[Mapping[str, int]] = {
+    "data_grace_ms": MINUTE_MS,  # a query that has begun reads files that die meanwhile
+    "log_grace_ms": 30 * SECOND_MS,  # a reader's refresh has half of it (R2), a producer's retries three quarters (I3)
+    "orphan_age_ms": HOUR_MS,  # a merge, an import or a deletion has to be committed within half of it (W3)
+}
+"""Options take no less, although the configuration does."""
+
+_FLAGS: Final[Mapping[str, tuple[str, str]]] = {
+    "declared": ("--column", "NAME:TYPE"),
+    "times": ("--plausible", "NAME:FROM..TO"),
+    "view_of": ("--from", "TABLE"),
+    "view_query": ("--query", "SQL"),
+    "retention_field": ("--retention-field", "FIELD"),
+}
+"""Options and what they take, where the field's name and type do not give them."""
+
+_HELP: Final[Mapping[str, str]] = {
+    "declared": "Declare a column's type, e.g. price:DOUBLE; ts:epoch_ms (epoch_s, epoch_us) is a time that is a "
+    "BIGINT, ts:TIMESTAMP(epoch_s) one whose numbers are seconds. Others are found in the data. Repeat.",
+    "times": "Times outside are bad rows, e.g. ts:2020..2030-06-30; ts:off: none are. Sources of partitions of a new "
+    "table have 1990..2100. Repeat.",
+    "source": "A column of _rows with its type, e.g. payload:VARCHAR. Repeat.",
+}
+"""Help of options that take more than the value of a field."""
+
+_COLUMN: Final = re.compile(r"(?P<name>.+)[:=]\s*(?P<type>[A-Za-z0-9_]+)\s*(?:\(\s*(?P<unit>\w+)\s*\))?\s*", re.DOTALL)
+_RANGE: Final = re.compile(
+    r"(?P<name>.+?)[:=]\s*(?:(?P<low>[0-9TZ:.+-]+?)\s*\.\.\s*(?P<high>[0-9TZ:.+-]+)|off)\s*", re.DOTALL
+)
+_SHOWN: Final = 80
+
+_MARKUP: Final = re.compile(r"``|\s*\((?:[A-Z]\d+(?:, )?)+\)")
+"""What a docstring has for programmers: marks of code, and the protocol's rules."""
+
+
+def with_settings(
+    fields: Iterable[str], *, shows_defaults: bool
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field, in place of its parameter ``settings``.
+
+    The command gets ``settings`` as a mapping of fields to what was typed; see :func:`read_settings`.
+
+    Args:
+        fields: Of :class:`TableConfig`.
+        shows_defaults: Whether the help says what a table gets if the option is not given.
+    """
+    options = [_make_option(name, shows_default=shows_defaults) for name in fields]
+    names = [option.name for option in options]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            typed = {name: given.pop(name) for name in names}
+            command(settings={name: value for name, value in typed.items() if value is not None}, **given)
+
+        own = inspect.signature(command).parameters.values()
+        parameters = [each for one in own for each in (options if one.name == "settings" else (one,))]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer goes by
+        return run
+
+    return decorate
+
+
+def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a configuration that options name.
+
+    Args:
+        typed: Field to what was typed for it.
+
+    Raises:
+        InvalidRequest: A text is not understood, or a time is below its floor; names the option.
+    """
+    fields: dict[str, Any] = {}
+    times: dict[str, dict[str, Any]] = {}
+    for name, value in typed.items():
+        flag = _flag_of(name)[0]
+        if name == "declared":
+            fields[name], units = parse_declared(value, option=flag)
+            times |= units
+        elif name == "times":
+            for column, ends in parse_ranges(value, option=flag).items():
+                times[column] = {**times.get(column, {}), **ends}
+        elif _can_be_off(name) and str(value).strip().lower() == OFF:
+            fields[name] = None
+        else:
+            fields[name] = _read(name, value, flag)
+    return {**fields, "times": times} if times else fields
+
+
+def read_query(text: str, *, option: str) -> str:
+    """Return the SQL of an option, or of the file that it names (``@FILE``). Raises InvalidRequest."""
+    query = text
+    if text.startswith("@"):
+        path = Path(text.removeprefix("@"))
+        try:
+            query = path.read_bytes().decode()
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(f"{option} {str(path)[:200]!r} cannot be read: {error}") from error
+    if not query.strip() or len(query.encode()) > MAX_QUERY_BYTES:
+        raise InvalidRequest(f"{option}: 1 to {MAX_QUERY_BYTES} bytes of SQL, not {len(query.encode())}")
+    return query.strip()
+
+
+def describe_declared(config: TableConfig, column: str) -> str:
+    """Return what is declared of a column, as ``--column`` and ``--plausible`` take it."""
+    declared, time = config.declared[column], config.times.get(column)
+    if time is None:
+        return declared
+    unit = time.unit if declared == "BIGINT" else f"{declared}({time.unit})"
+    text = declared if time.unit is None else str(unit)
+    return text if time.from_ms is None else f"{text}, {time.describe_range()}"
+
+
+def _read(name: str, value: Any, flag: str) -> Any:
+    if name.endswith("_ms"):
+        return parse_duration(value, option=flag, floor_ms=FLOORS_MS.get(name, 0))
+    if name.endswith("_bytes"):
+        return int(value * MIB)
+    if name.endswith("_query"):
+        return read_query(value, option=flag)
+    return parse_columns(value, option=flag) if _type_of(name) == list[str] else value
+
+
+def _make_option(name: str, *, shows_default: bool) -> inspect.Parameter:
+    flag, metavar, takes = *_flag_of(name), _type_of(name)
+    field = TableConfig.model_fields[name]
+    text = _HELP.get(name) or _MARKUP.sub("", " ".join((field.description or "").split())).replace("None:", "off:")
+    if name.endswith("_query"):
+        off = ", off takes it back" if name in FREE_FIELDS else ""
+        text += f" @FILE reads it from a file{off}. A worker checks it now."
+    default: str | bool = False
+    if shows_default and isinstance(field.default, int):
+        default = format_span(field.default) if name.endswith("_ms") else str(field.default)
+        default = f"{field.default / MIB:g}" if name.endswith("_bytes") else default
+    option = typer.Option(flag, metavar=metavar, help=text, show_default=default)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[takes, option])
+
+
+def _flag_of(name: str) -> tuple[str, str]:
+    """Return the option of a field, and what it takes."""
+    stem, _, unit = name.rpartition("_")
+    takes = {"ms": (stem, "TIME"), "bytes": (f"{stem}_mb", "MIB"), "query": (name, "SQL")}.get(unit)
+    if takes is None:
+        kind = _type_of(name)
+        takes = name, "N" if kind is int else "POLICY" if get_origin(kind) is Literal else "NAME:TYPE"
+    return _FLAGS.get(name, (f"--{takes[0].replace('_', '-')}", takes[1]))
+
+
+def _type_of(name: str) -> Any:
+    """Return what the option of a field is given: text, a number, one of some words, or several texts."""
+    kinds = _kinds_of(name)
+    if name.endswith(("_ms", "_query")):
+        return str
+    if name.endswith("_bytes"):
+        return float
+    return list[str] if get_origin(kinds[0]) is dict else kinds[0]
+
+
+def _can_be_off(name: str) -> bool:
+    """Return whether ``off`` stands for none: of times and queries."""
+    return name.endswith(("_ms", "_query")) and type(None) in _kinds_of(name)
+
+
+def _kinds_of(name: str) -> list[Any]:
+    """Return the types that a field may have, ``None`` among them."""
+    annotation: Any = TableConfig.model_fields[name].annotation
+    kinds = get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
+    return [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]
+
+
+def parse_columns(texts: Iterable[str], *, option: str) -> dict[str, str]:
+    """Return columns from texts ``name:TYPE`` or ``name=TYPE``. Raises InvalidRequest."""
+    columns = {}
+    for name, kind, unit in _read_columns(texts, option=option):
+        if unit or kind.lower() in TIME_UNITS:
+            raise InvalidRequest(f"{option} {name[:_SHOWN]!r}: write name:TYPE with one of {', '.join(SQL_TYPES)}")
+        columns[name] = kind
+    return columns
+
+
+def parse_declared(texts: Iterable[str], *, option: str) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """Return columns as :func:`parse_columns`, and what those that are times count.
+
+    ``ts:epoch_s`` is a BIGINT that counts seconds, ``ts:TIMESTAMP(epoch_s)`` a TIMESTAMP that takes such numbers.
+
+    Raises:
+        InvalidRequest: A text is not understood.
+    """
+    columns: dict[str, str] = {}
+    times: dict[str, dict[str, Any]] = {}
+    for name, kind, given in _read_columns(texts, option=option):
+        is_number = kind.lower() in TIME_UNITS
+        unit = kind.lower() if is_number else (given or "").lower() or None
+        if (is_number and given) or (unit is not None and unit not in TIME_UNITS):
+            raise InvalidRequest(
+                f"{option} {name[:_SHOWN]!r}: write name:{'|'.join(TIME_UNITS)} for a time that is a BIGINT, or "
+                f"name:TIMESTAMP({'|'.join(TIME_UNITS)})"
+            )
+        columns[name] = "BIGINT" if is_number else kind
+        if columns[name] in ("BIGINT", "TIMESTAMP") or unit is not None:
+            times[name] = {"unit": unit}
+    return columns, times
+
+
+def parse_ranges(texts: Iterable[str], *, option: str) -> dict[str, dict[str, int | None]]:
+    """Return plausible ranges from texts ``name:FROM..TO`` or ``name:off``, by column. Raises InvalidRequest."""
+    ranges: dict[str, dict[str, int | None]] = {}
+    for text in texts:
+        match = _RANGE.fullmatch(text)
+        name = match["name"].strip() if match else ""
+        try:
+            if match is None or not name:
+                raise ValueError("not understood")
+            low, high = (None if match[end] is None else parse_bound(match[end]) for end in ("low", "high"))
+        except ValueError as error:
+            raise InvalidRequest(
+                f"{option} {text[:_SHOWN]!r}: {error}; write e.g. ts:1990..2100, ts:2020-01-01..2030-06-30 (the end "
+                "is not part of it) or ts:off"
+            ) from error
+        if name in ranges:
+            raise InvalidRequest(f"{option} {name[:_SHOWN]!r} is given twice")
+        ranges[name] = {"from_ms": low, "to_ms": high}
+    return ranges
+
+
+def _read_columns(texts: Iterable[str], *, option: str) -> list[tuple[str, str, str | None]]:
+    found: dict[str, tuple[str, str, str | None]] = {}
+    for text in texts:
+        match = _COLUMN.fullmatch(text)
+        name = match["name"].strip() if match else ""
+        if match is None or not name:
+            raise InvalidRequest(f"{option} {text[:_SHOWN]!r}: write name:TYPE with one of {', '.join(SQL_TYPES)}")
+        if name in found:
+            raise InvalidRequest(f"{option} {name[:_SHOWN]!r} is given twice")
+        found[name] = (name, match["type"].upper(), match["unit"])
+    return list(found.values())

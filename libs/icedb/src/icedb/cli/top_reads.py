@@ -1,0 +1,322 @@
+"""What ``icedb top`` shows: the figures of all tables in rounds of a bounded cost, and all that is known of one.
+
+Reads the bucket as ``icedb status`` does, or asks the snapshot service where only that is set. Every figure comes from
+the function that the other commands take it from. Must never write.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from icedb_log.clean.guards import Kept, group_waiting
+from icedb_log.clean.pins import Pin, PinStatus, list_pins
+from icedb_log.clean.vacuum import VacuumResult, vacuum_table
+from icedb_log.errors import IceDBError, NotFound
+from icedb_log.feed.feed_state import ViewLag, list_view_lags
+from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
+from icedb_log.log.fence import FenceLook
+from icedb_log.log.history import CommitHistory, CommitInfo
+from icedb_log.merge.merge_explain import MergeExplanation, explain_merge
+from icedb_log.merge.merge_plan import MergeIndex
+from icedb_log.merge.small_files import MANY_SMALL_FILES
+from icedb_log.serving.statuses import StatusReader
+from icedb_log.serving.table_cache import TableCache, TableState
+from icedb_log.table.health import Health, find_health
+from icedb_log.table.status import TableStatus
+from icedb_log.units import MINUTE_MS
+
+from icedb.cli.output import pick
+from icedb.cli.quarantine import quarantined_to_json
+from icedb.cli.read import pin_to_json
+from icedb.cli.status import status_to_json
+
+if TYPE_CHECKING:
+    from icedb_client.client import Client
+
+ROUND_TABLES: Final = 64
+"""Tables of which figures are read in one round: a thousand of them take sixteen rounds, those that are seen are read
+in each. One takes twelve small requests, and one more for each log file that is new."""
+MAX_TABLES: Final = 2000
+READ_THREADS: Final = 8
+SHOWN_QUARANTINED: Final = 20
+"""Entries of which the reason is read: one request each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One table in figures; ``None`` is what is not known.
+
+    Attributes:
+        table: Its name.
+        health: How it is; ``None``: not read yet.
+        row_count: Live rows.
+        size_bytes: Bytes of live data files.
+        file_count: Live data files.
+        lag_ms: How long the oldest file waits that a merge would take now.
+        backlog_files: Files that a merge would take now.
+        staged_batches: Batches that wait for a flush.
+        quarantined: Batches that wait for a person.
+        log_files: Objects below ``_log``.
+        pressure: Its level.
+        last_commit_ms: Time of the newest commit.
+        workers: Who is at work on it.
+        document: All of it, for ``--json``.
+    """
+
+    table: str
+    health: Health | None = None
+    row_count: int | None = None
+    size_bytes: int | None = None
+    file_count: int | None = None
+    lag_ms: int | None = None
+    backlog_files: int | None = None
+    staged_batches: int | None = None
+    quarantined: int | None = None
+    log_files: int | None = None
+    pressure: str | None = None
+    last_commit_ms: int | None = None
+    workers: tuple[FenceLook, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All tables as they were read last.
+
+    Attributes:
+        rows: One for each table, by name.
+        now_ms: This host's time.
+        unread_count: Tables of which nothing was read yet.
+        problem: Why the last round failed; empty: it did not. What was read before stays.
+    """
+
+    rows: tuple[Row, ...] = ()
+    now_ms: int = 0
+    unread_count: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is known of one table.
+
+    Attributes:
+        row: As among the others.
+        now_ms: This host's time.
+        state: Its figures; ``None``: they cannot be read, or only a snapshot service is asked.
+        commits: The newest ones.
+        fan_in: Of its merges.
+        merge: What is merged, and why not; ``None``: not known, or too much to plan.
+        deletable: What a vacuum would delete now: log files and data files.
+        kept: What keeps other dead objects.
+        quarantined: The oldest entries in quarantine.
+        pins: Its pins.
+        views: Its views.
+        problem: What of it cannot be read, and why.
+    """
+
+    row: Row
+    now_ms: int
+    state: TableStatus | None = None
+    commits: tuple[CommitInfo, ...] = ()
+    fan_in: int = 0
+    merge: MergeExplanation | None = None
+    deletable: tuple[int, int] = (0, 0)
+    kept: tuple[Kept, ...] = ()
+    quarantined: tuple[QuarantinedBatch, ...] = ()
+    pins: tuple[tuple[Pin, PinStatus], ...] = ()
+    views: tuple[ViewLag, ...] = ()
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a document."""
+        config = None if self.state is None else self.state.config
+        return {
+            **self.row.document,
+            "commits": [asdict(commit) for commit in self.commits],
+            "merge": None if self.merge is None else asdict(self.merge),
+            "deletable": {"log_files": self.deletable[0], "data_files": self.deletable[1]},
+            "kept": [asdict(kept) for kept in self.kept],
+            "quarantine": [quarantined_to_json(entry) for entry in self.quarantined],
+            "pins": [] if config is None else [pin_to_json(pin, status, config) for pin, status in self.pins],
+            "views": [asdict(view) for view in self.views],
+            "problem": self.problem or None,
+        }
+
+
+class Source(Protocol):
+    """Where figures come from. For one thread."""
+
+    @property
+    def place(self) -> str:
+        """What is looked at, for the title."""
+
+    def read_all(self, *, first: Sequence[str] = (), limit: int | None = ROUND_TABLES) -> Overview:
+        """Read one round: the tables that are named, then those that were read longest ago, up to ``limit`` together.
+
+        Raises:
+            IceDBError: The tables cannot be listed.
+        """
+
+    def read_page(self, table: str) -> Page:
+        """Read all that is known of one table. Raises as :meth:`read_all`, and NotFound."""
+
+
+def open_source(client: "Client") -> Source:
+    """Return where a client's figures come from."""
+    is_served = client.settings.store is None and client.settings.snapshot_address is not None
+    return _Served(client) if is_served else _Bucket(client)
+
+
+class _Bucket:
+    """Reads the bucket itself."""
+
+    def __init__(self, client: "Client") -> None:
+        self.place: Final = client.settings.store or ""
+        self._clock = client.clock
+        self._warehouse = client.warehouse
+        tables = TableCache(
+            self._warehouse,
+            clock=client.clock,
+            max_tables=MAX_TABLES,
+            wait_ms=MINUTE_MS,
+            on_refresh=lambda _duration_ms: None,
+        )
+        self._statuses = StatusReader(self._warehouse, tables, clock=client.clock)
+        self._known: dict[str, Row] = {}
+        self._read_ms: dict[str, int] = {}
+        self._histories: dict[str, CommitHistory] = {}
+
+    def read_all(self, *, first: Sequence[str] = (), limit: int | None = ROUND_TABLES) -> Overview:
+        """See :class:`Source`. A folder without a configuration is no table, and is looked at again by turn."""
+        names = self._warehouse.list_names()
+        by_age = sorted(names, key=lambda name: self._read_ms.get(name, -1))
+        chosen = [name for name in dict.fromkeys((*first, *by_age)) if name in set(names)][:limit]
+        with ThreadPoolExecutor(READ_THREADS, "icedb-top") as pool:
+            found = dict(zip(chosen, pool.map(self._read_row, chosen), strict=True))
+        now_ms = self._clock.monotonic_ms()
+        self._read_ms = {name: self._read_ms[name] for name in names if name in self._read_ms} | dict.fromkeys(
+            chosen, now_ms
+        )
+        known = {name: self._known[name] for name in names if name in self._known}
+        self._known = {name: row for name, row in (known | found).items() if row is not None}
+        for name in set(self._histories) - set(names):
+            del self._histories[name]
+        rows = [
+            self._known.get(name) or Row(name) for name in names if name in self._known or name not in self._read_ms
+        ]
+        return Overview(tuple(rows), self._clock.now_ms(), sum(row.health is None for row in rows))
+
+    def read_page(self, table: str) -> Page:
+        """See :class:`Source`. What cannot be read hides nothing else."""
+        try:
+            log = self._statuses.read_log(table)
+            state = self._statuses.read(table, log=log)
+        except NotFound:
+            self._statuses.drop(table)
+            raise
+        except IceDBError as error:
+            return Page(_row_of(table, error), self._clock.now_ms(), problem=str(error))
+        commits = self._histories.setdefault(table, CommitHistory()).read(log.view)
+        fan_in = state.config.merge_fan_in
+        page = Page(_row_of(table, state), self._clock.now_ms(), state, commits, fan_in)
+        problems: list[str] = []
+        for read in (self._explain_merge, self._find_kept, self._list_others):
+            try:
+                page = read(page, log)
+            except IceDBError as error:
+                problems.append(str(error))
+        return replace(page, problem="; ".join(dict.fromkeys(problems)))
+
+    def _explain_merge(self, page: Page, log: TableState) -> Page:
+        if page.row.backlog_files is None or page.row.backlog_files > MANY_SMALL_FILES:
+            return page
+        index = MergeIndex(self._warehouse.table(page.row.table).paths, log.config, log=log.log.copy())
+        return replace(page, merge=explain_merge(index, log.view))
+
+    def _find_kept(self, page: Page, _: TableState) -> Page:
+        found: VacuumResult = vacuum_table(self._statuses.open(page.row.table), dry_run=True)
+        deletable = len(found.deleted_logs), len(found.deleted_data)
+        return replace(page, deletable=deletable, kept=group_waiting(found.waiting))
+
+    def _list_others(self, page: Page, _: TableState) -> Page:
+        table = self._statuses.open(page.row.table)
+        listed = list_pins(table)
+        return replace(
+            page,
+            quarantined=list_quarantined(table, limit=SHOWN_QUARANTINED),
+            pins=tuple((pin, pin.status(listed.store_now_ms)) for pin in listed.pins),
+            views=list_view_lags(table),
+        )
+
+    def _read_row(self, name: str) -> Row | None:
+        try:
+            return _row_of(name, self._statuses.read(name))
+        except NotFound:
+            self._statuses.drop(name)
+            return None
+        except IceDBError as error:
+            return _row_of(name, error)
+
+
+class _Served:
+    """Asks the snapshot service, which tells what is live, and not what waits."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self.place: Final = client.settings.snapshot_address or ""
+
+    def read_all(self, *, first: Sequence[str] = (), limit: int | None = ROUND_TABLES) -> Overview:
+        """See :class:`Source`. One call tells all tables: the service has read them already."""
+        del first, limit
+        names = self._client.tables()
+        return Overview(self._read(names), self._client.clock.now_ms())
+
+    def read_page(self, table: str) -> Page:
+        """See :class:`Source`."""
+        rows = self._read((table,))
+        if not rows:
+            raise NotFound(f"table {table!r} does not exist")
+        told = "what waits, and why, stands in the bucket: set ICEDB_STORE to see it"
+        return Page(rows[0], self._client.clock.now_ms(), problem=told)
+
+    def _read(self, names: Sequence[str]) -> tuple[Row, ...]:
+        events = {event.table: event for event in islice(self._client.watch(names), len(names))} if names else {}
+        rows = []
+        for name, event in sorted(events.items()):
+            if event.problem is None and event.snapshot_id is None:
+                continue  # gone
+            health = Health("ok", "ok") if event.problem is None else Health("bad", "unread", (event.problem,))
+            figures = pick(event, "row_count", "size_bytes", "file_count", "last_commit_ms")
+            document = {"table": name, "snapshot_id": event.snapshot_id, **figures, **_health_to_json(health)}
+            rows.append(Row(name, health, **figures, document=document))
+        return tuple(rows)
+
+
+def _row_of(name: str, state: TableStatus | IceDBError) -> Row:
+    health = find_health(state)
+    document = {**status_to_json(name, state), **_health_to_json(health)}
+    if isinstance(state, IceDBError):
+        return Row(name, health, document=document)
+    return Row(
+        name,
+        health,
+        row_count=state.live_rows,
+        size_bytes=state.live_bytes,
+        file_count=state.live_files,
+        lag_ms=state.merge_lag_ms if state.merge_lag_files else None,
+        backlog_files=state.merge_lag_files,
+        staged_batches=state.staged_batches,
+        quarantined=state.quarantined_batches,
+        log_files=state.log_files,
+        pressure=state.pressure.level,
+        last_commit_ms=state.last_commit_ms or None,
+        workers=state.workers,
+        document=document,
+    )
+
+
+def _health_to_json(health: Health) -> dict[str, Any]:
+    return {"health": health.level, "reasons": list(health.reasons)}

@@ -1,0 +1,245 @@
+"""``icedb table drop``, ``undrop`` and ``trash``: the trash, what is in it, and how far purges are."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import typer
+from icedb_log.clean.drop import DropRequest, DropResult, drop_table, undrop_table
+from icedb_log.clean.guards import Hold
+from icedb_log.clean.purge import PurgeProgress, read_progress
+from icedb_log.clean.trash_list import TrashEntry, read_trash
+from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.names import JANITOR_PURGE
+from icedb_log.table.stored_config import load_any_config
+from rich.markup import escape
+
+from icedb.cli.output import (
+    count_of,
+    format_bytes,
+    format_count,
+    format_time,
+    out,
+    pick,
+    print_line,
+    print_note,
+    print_table,
+    progress,
+)
+from icedb.cli.parsing import parse_duration
+from icedb.cli.runner import Run, TableName, TimedOut, command, flag, option, require_terminal
+
+POLL_MS: Final = 500
+MANY_BATCHES: Final = 1000
+"""So many staged batches are counted at most."""
+
+
+@command(asks=True)
+def drop(
+    run: Run,
+    *,
+    name: TableName,
+    keep: str = option("--keep", "How long it stays in the trash, e.g. 30d.", "7d"),
+    force: bool = flag("--force", "Past the trash: purge it at once; nothing brings it back."),
+    yes: bool = flag("--yes", "With --force: do not ask for the name again."),
+    dropped_by: str = option("--by", "Who drops it, for those who find it in the trash.", ""),
+    note: str = option("--note", "Why, for the same.", ""),
+    wait: bool = option("--wait/--no-wait", "With --force: follow the purge to its end.", False),
+    timeout: str = option("--timeout", "How long --wait waits.", "1h"),
+) -> None:
+    """Drop a table: it goes to the trash, with all its data, and is purged by the janitor when its time there is over.
+
+    Example: icedb table drop clicks --keep 30d
+    """
+    request = DropRequest(
+        keep_ms=parse_duration(keep, option="--keep"), is_forced=force, dropped_by=dropped_by, note=note
+    )
+    wait_ms = parse_duration(timeout, option="--timeout")
+    if wait and not force:
+        raise InvalidRequest(
+            "--wait follows a purge, which begins when the time in the trash is over: give --force, too"
+        )
+    if run.here and not force:
+        raise InvalidRequest("--here purges in this process: give --force, too; without it the table goes to the trash")
+    if force and not yes:
+        _confirm(run, name)
+    result = drop_table(run.place(name), clock=run.clock, request=request)
+    is_woken = result.mark.state == "purging" and (_purge_here if run.here else _wake)(run, name)
+    progress = _follow(run, name, result, wait_ms=wait_ms) if wait or (run.here and is_woken) else None
+    mark = result.mark
+    document = {
+        "table": name,
+        "changed": result.is_new,
+        "state": mark.state if progress is None else "purged",
+        "purge_at_ms": None if mark.is_forced else result.modified_ms + mark.keep_ms,
+        "staged_batches": result.staged_count,
+        "detached_from": result.detached_from,
+        "progress": _progress_to_json(progress),
+    }
+    run.answer(document, lambda: _show_drop(name, result, progress, is_woken=is_woken))
+
+
+@command()
+def undrop(run: Run, *, name: TableName) -> None:
+    """Bring a table back from the trash, as it was: its rows, its earlier versions, what waits to be flushed.
+
+    Example: icedb table undrop clicks
+    """
+    result = undrop_table(run.place(name), clock=run.clock)
+
+    def show() -> None:
+        out.print(f"table [bold]{escape(name)}[/] is {'back' if result.is_new else 'not in the trash'}")
+        if result.is_new and result.detached_from is not None:
+            print_note(
+                f"view {name} is detached from {result.detached_from}: what was committed there since it was dropped "
+                f"is not in it; `icedb view attach {name}` feeds it with what comes from then on"
+            )
+
+    run.answer({"table": name, "changed": result.is_new, "detached_from": result.detached_from}, show)
+
+
+@command()
+def trash(run: Run, *, show_purged: bool = flag("--all", "Also tables that are purged: their names are free.")) -> None:
+    """List the tables that are dropped: since when, when they are purged, what that waits for, how far it is.
+
+    Example: icedb table trash
+    """
+    entries = [each for each in read_trash(run.client.warehouse) if show_purged or each.table.mark.state != "purged"]
+    run.answer({"tables": [_entry_to_json(entry) for entry in entries]}, lambda: _show_trash(entries))
+
+
+def _show_trash(entries: Sequence[TrashEntry]) -> None:
+    if not entries:
+        print_note("the trash is empty")
+        return
+    print_table(
+        ("table", "dropped", "by", "state", "purged from", "waits for", "note"),
+        (
+            (
+                entry.table.name,
+                format_time(entry.table.dropped_ms),
+                entry.table.mark.dropped_by or None,
+                _describe_state(entry),
+                "at once" if entry.table.mark.is_forced else format_time(entry.table.due_ms),
+                ", ".join(map(_describe_claim, entry.waits_for)) or entry.problem or None,
+                entry.table.mark.note or None,
+            )
+            for entry in entries
+        ),
+    )
+
+
+def _follow(run: Run, name: str, result: DropResult, *, wait_ms: int) -> PurgeProgress | None:
+    """Wait for the end of a purge; return what it did. Raises TimedOut, Unavailable."""
+    ends_ms = run.clock.monotonic_ms() + wait_ms
+    with progress(f"purging {name}", is_quiet=run.as_json) as show:
+        while True:
+            mark = load_any_config(run.place(name))[0].dropped
+            done = read_progress(run.place(name), drop_id=result.mark.drop_id)
+            if mark is None or mark.drop_id != result.mark.drop_id or mark.state == "purged":
+                return done
+            show(now=f"purging {name}: {_describe_progress(done)}")
+            if run.clock.monotonic_ms() >= ends_ms:
+                raise TimedOut(
+                    f"table {name!r} is not purged yet ({_describe_progress(done)}); is a janitor running? It goes "
+                    "on by itself; `icedb table trash` shows how far it is"
+                )
+            run.clock.sleep_ms(POLL_MS)
+
+
+def _wake(run: Run, name: str) -> bool:
+    """Tell the janitor; return whether that worked. Its sweep finds a purge without being told."""
+    try:
+        run.client.workers.send(JANITOR_PURGE, name, arguments={})
+    except Unavailable:
+        return False
+    return True
+
+
+def _purge_here(run: Run, name: str) -> bool:
+    """Purge in this process; return whether that came to its end. Raises as the task."""
+    with progress(f"purging {name}", is_quiet=run.as_json) as show:
+        while True:
+            done = run.do(JANITOR_PURGE, name)
+            show(now=f"purging {name}: {format_count(done['deleted'])} objects deleted")
+            if done["state"] == "purged":
+                return True
+            if done["failed"] or not done["deleted"]:
+                print_note(
+                    f"not at its end: {count_of(done['failed'], 'object')} could not be deleted, {done['state']}; "
+                    "`icedb table trash` says what it waits for, `icedb work --once` goes on"
+                )
+                return False
+
+
+def _confirm(run: Run, name: str) -> None:
+    """Have the name typed. Raises InvalidRequest if it is another one, NotFound if there is no such table."""
+    load_any_config(run.place(name))
+    require_terminal(f"give --yes to purge table {name!r} with all its data, for good")
+    typed = typer.prompt(f"Purge table {name} with all its data, for good? Type its name", default="", err=True)
+    if typed.strip() != name:
+        raise InvalidRequest(f"table {name!r} was not dropped: another name was typed; give it, or --yes")
+
+
+def _show_drop(name: str, result: DropResult, progress: PurgeProgress | None, *, is_woken: bool) -> None:
+    mark = result.mark
+    shown = f"table [bold]{escape(name)}[/]"
+    if progress is not None:
+        print_line(f"{shown} is purged: {_describe_progress(progress)}")
+    elif mark.state == "purging":
+        print_line(f"{shown} is being purged; `icedb table trash` shows how far that is")
+        if not is_woken:
+            print_note("the janitor was not woken: its sweep begins with it; without one, `icedb work --once` purges")
+    else:
+        purged_at = format_time(result.modified_ms + mark.keep_ms)
+        what = "is in the trash" if result.is_new else "was in the trash already"
+        print_line(f"{shown} {what} until {purged_at}; `icedb table undrop {name}` brings it back")
+    if result.detached_from is not None:
+        print_note(f"{result.detached_from} does not feed view {name} any more")
+    if count := result.staged_count:
+        fate = "are deleted with it" if mark.state == "purging" else "wait, and are flushed if it is brought back"
+        more = " or more" if count >= MANY_BATCHES else ""
+        print_note(f"{format_count(count)}{more} staged batches that are not committed {fate}")
+
+
+def _describe_state(entry: TrashEntry) -> str:
+    if entry.table.mark.state == "purging":
+        return f"being purged: {_describe_progress(entry.progress)}"
+    if entry.table.mark.state == "purged":
+        return f"purged: {_describe_progress(entry.progress)}"
+    return "in the trash" if not entry.is_due else "about to be purged"
+
+
+def _describe_progress(progress: PurgeProgress | None) -> str:
+    if progress is None:
+        return "not begun"
+    text = f"{format_count(progress.deleted_count)} objects deleted, {format_bytes(progress.deleted_bytes)}"
+    if progress.failed_count:
+        text += f"; {format_count(progress.failed_count)} will not go: {progress.problem}"
+    return text
+
+
+def _describe_claim(claim: Hold) -> str:
+    until = "" if claim.until_ms is None else f" until {format_time(claim.until_ms)}"
+    return f"{claim.kind} {claim.held_by}{until}"
+
+
+def _entry_to_json(entry: TrashEntry) -> dict[str, Any]:
+    return {
+        **pick(entry.table, "dropped_ms", table="name"),
+        **pick(entry.table.mark, "state", "dropped_by", "note"),
+        "is_due": entry.is_due,
+        "purge_at_ms": None if entry.table.mark.is_forced else entry.table.due_ms,
+        "waits_for": [pick(claim, "kind", "until_ms", name="held_by") for claim in entry.waits_for],
+        "problem": entry.problem or None,
+        "progress": _progress_to_json(entry.progress),
+    }
+
+
+def _progress_to_json(progress: PurgeProgress | None) -> dict[str, Any] | None:
+    if progress is None:
+        return None
+    counts = {"deleted_objects": "deleted_count", "failed": "failed_count"}
+    return {
+        **pick(progress, "started_ms", "updated_ms", "deleted_bytes", **counts),
+        "problem": progress.problem or None,
+    }

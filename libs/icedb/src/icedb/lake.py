@@ -1,0 +1,263 @@
+"""A warehouse in the caller's own process: no server, no queue, no JVM. See ``docs/embedded.md``.
+
+Owns no rule of its own. Reads go through :class:`icedb_client.Client` straight to the store; writes are the operations
+of :mod:`icedb_log`, which the services run, too, on the same tables and by the same protocol.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from icedb_client.client import Client, QueryResult
+from icedb_client.requests import Time
+from icedb_client.settings import ClientSettings, load_client_settings
+from icedb_log.clock import Clock, SystemClock
+from icedb_log.errors import InvalidRequest
+from icedb_log.feed.feed_state import read_source_schema
+from icedb_log.feed.views import create_view
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table, name_owner
+from icedb_log.table.table_config import (
+    NEW_TABLE_POLICIES,
+    QUERIES,
+    PartitionField,
+    TableConfig,
+    with_plausible_times,
+)
+from icedb_log.warehouse import Warehouse
+
+from icedb.lake_table import LakeTable
+
+if TYPE_CHECKING:
+    from icedb_engine.local_engine import LocalEngine
+
+    from icedb.work import Done
+
+_LAKES: Final = count()
+
+
+def connect(
+    store: str | Path | None = None, *, clock: Clock | None = None, warehouse: Warehouse | None = None
+) -> "Lake":
+    """Open a warehouse in this process. Nothing is contacted or created before it is needed.
+
+    Args:
+        store: A folder, ``file:///abs/folder`` or ``s3://bucket/prefix``; ``ICEDB_STORE`` by default. How S3 is reached
+            is read from the environment, as of every client.
+        clock: Time and ids; another one only in tests.
+        warehouse: An open warehouse instead; only in tests.
+
+    Raises:
+        InvalidRequest: No such store can be, or none is named.
+    """
+    settings = load_client_settings(store=store)
+    return Lake(settings, clock=clock, warehouse=warehouse)
+
+
+class _LocalClient(Client):
+    """A client that wakes nobody."""
+
+    def _wake(self, table: str) -> bool:
+        del table
+        return False
+
+
+class Lake:
+    """A warehouse: its tables, and queries over them. Thread-safe; a context manager.
+
+    Args:
+        settings: Where the store is; nothing else of them counts.
+        clock: As of :func:`connect`.
+        warehouse: See there.
+    """
+
+    def __init__(
+        self, settings: ClientSettings, *, clock: Clock | None = None, warehouse: Warehouse | None = None
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        # A snapshot service that the environment names is not asked: here the store is read.
+        self.client: Client = _LocalClient(
+            settings=settings.model_copy(update={"snapshot_address": None}), clock=self.clock, warehouse=warehouse
+        )
+        self.warehouse: Warehouse = self.client.warehouse
+        self.gate = self.client.gate
+        self.owner = f"{name_owner('embedded')}.{next(_LAKES)}"  # F6: each waits for the others, of one process, too
+        self._process_id = os.getpid()
+        self._tables: dict[str, LakeTable] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open. A closed lake may be used again."""
+        self.client.close()
+
+    def require_own_process(self) -> None:
+        """Raise InvalidRequest in a child that was forked: it has its parent's name, and locks that nobody lets go."""
+        if os.getpid() != self._process_id:
+            raise InvalidRequest("this lake was opened before the process was forked: call connect() in the child")
+
+    @cached_property
+    def engine(self) -> "LocalEngine":
+        """What reads and writes rows, loaded when the first are written."""
+        import structlog  # noqa: PLC0415 - it is slow to load, and for those who write
+        from icedb_engine.local_engine import LocalEngine  # noqa: PLC0415 - and so are DuckDB and Arrow
+
+        if not structlog.is_configured():
+            # A library prints nothing on its own account; a program that has set structlog up sees all of it.
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+        return LocalEngine(self.warehouse.store, clock=self.clock)
+
+    def create_table(
+        self,
+        name: str,
+        *,
+        partition: Iterable[str] = (),
+        sort: Iterable[str] = (),
+        columns: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+        **settings: Any,
+    ) -> LakeTable:
+        """Create a table. Its partitions, sort order and log grace period are fixed from then on.
+
+        Args:
+            name: 1 to 63 of a-z, 0-9 and _, beginning with a letter.
+            partition: One level of partitions each: ``"d=day(ts)"``, ``"u=bucket[16](user_id)"``, ``"country"``.
+            sort: Sort columns of data files.
+            columns: Declared columns with their types; others are found in the rows.
+            exist_ok: Return the table that is there, whatever its configuration.
+            settings: Further settings by their names (:class:`icedb_log.table.table_config.TableConfig`). Times may
+                be said in words, without ``_ms``: ``log_grace="30s"``, ``retention="90d"``.
+
+        Raises:
+            InvalidRequest: A setting is unknown or wrong, a query does not fit, or the table exists.
+            NotFound: A view's source is not there.
+            Unavailable: The store did not answer.
+        """
+        place = self.warehouse.table(name)
+        if place.store.list_page(place.paths.config_key, limit=1).objects and self.warehouse.has_table(name):
+            if not exist_ok:
+                raise InvalidRequest(
+                    f"table {name!r} exists already: lake.table({name!r}) opens it, exist_ok=True takes it as it is"
+                )
+            return self.table(name)
+        fields = dict(_read_setting(key, value) for key, value in settings.items())
+        config = TableConfig.create(
+            name=name,
+            partition=tuple(PartitionField.parse(text) for text in _texts("partition", partition)),
+            sort=_texts("sort", sort),
+            **{**NEW_TABLE_POLICIES, "declared": dict(columns or {}), **fields},
+        )
+        config = with_plausible_times(config, said=fields.get("times"))
+        place.store.probe()
+        if any(getattr(config, query) is not None for query in QUERIES):
+            found = check_queries(self, config)
+            config = config.model_copy(update={"declared": {**found, **config.declared}})
+        try:
+            if config.view_of is None:
+                create_table(place, config)
+            else:
+                create_view(place, config, clock=self.clock)
+        except InvalidRequest:
+            if not (exist_ok and self.warehouse.has_table(name)):
+                raise
+        return self.table(name)
+
+    def table(self, name: str) -> LakeTable:
+        """Return a table. Raises InvalidRequest, NotFound, Unavailable."""
+        self.client.table_config(name)
+        with self._lock:
+            return self._tables.setdefault(name, LakeTable(self, name))
+
+    def tables(self) -> tuple[str, ...]:
+        """Return the names of the tables, ascending. Raises Unavailable."""
+        return self.warehouse.list_tables()
+
+    def drop_table(self, name: str) -> None:
+        """Put a table into the trash, from which ``icedb table undrop`` takes it back. Idempotent.
+
+        Raises:
+            NotFound: No such table.
+            InvalidRequest: It feeds views, or an erasure has not ended.
+            Unavailable: The store did not answer.
+        """
+        from icedb_log.clean.drop import drop_table  # noqa: PLC0415 - only here
+
+        drop_table(self.warehouse.table(name), clock=self.clock)
+
+    def query(self, sql: str, *, as_of: Time | None = None, pin: str | None = None) -> QueryResult:
+        """Run one reading statement over consistent snapshots of the tables it names; see :meth:`Client.query`."""
+        return self.client.query(sql, as_of=as_of, pin=pin)
+
+    def work(self, *, until_idle: bool = False, tell: "Callable[[Done], None]" = lambda _: None) -> None:
+        """Do what is due on all tables: flush, feed views, merge, retention, erasures, vacuum, orphans, purges.
+
+        Args:
+            until_idle: Return once nothing is due any more, instead of going on until this is interrupted.
+            tell: Told of each piece of work that was done, or could not be.
+        """
+        from icedb.work import Worker  # noqa: PLC0415 - it knows this module
+
+        Worker(self).work(tell, until_idle=until_idle)
+
+
+def check_queries(lake: Lake, config: TableConfig, schema: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Check the queries of a configuration; return the columns that they give, with types. Nothing is written.
+
+    Args:
+        lake: Where the source of a view lies.
+        config: Whole, as the table will have it.
+        schema: Columns that the table's log has already, with types.
+
+    Raises:
+        InvalidRequest: A query does not fit.
+        NotFound: A view's source is not there.
+        Unavailable: No process for it can be started, or the store did not answer.
+    """
+    from icedb_engine.sql.checks import (  # noqa: PLC0415 - DuckDB is for those who need it
+        check_insert_query,
+        check_merge_query,
+        check_view_query,
+    )
+
+    found: Mapping[str, str] = {}
+    if config.view_of is not None:
+        source = Table.open(lake.warehouse.table(config.view_of), clock=lake.clock)
+        found = check_view_query(config, read_source_schema(source))
+    elif config.insert_query is not None:
+        found = check_insert_query(config)
+    if config.merge_query is not None:
+        declared = config.model_copy(update={"declared": {**found, **config.declared}})
+        check_merge_query(declared, schema or {})
+    return found
+
+
+def _read_setting(name: str, value: Any) -> tuple[str, Any]:
+    """Return a setting by the name of its field; a time in words, or as a timedelta, in milliseconds."""
+    field = f"{name}_ms" if f"{name}_ms" in TableConfig.model_fields else name
+    if field.endswith("_ms") and isinstance(value, str):
+        from icedb.cli.parsing import parse_duration  # noqa: PLC0415 - what draws help comes with it
+
+        return field, parse_duration(value, option=name)
+    if field.endswith("_ms") and isinstance(value, timedelta):
+        return field, value // timedelta(milliseconds=1)
+    return field, value
+
+
+def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise InvalidRequest(f"{name}={values[:80]!r}: give a list, [{values[:80]!r}]")
+    return tuple(values)

@@ -1,0 +1,74 @@
+"""``icedb iceberg``, and ``LakeTable.publish``."""
+
+import json
+import sys
+
+import pytest
+from icedb import connect
+from icedb_log.errors import InvalidRequest
+from pyiceberg.table import StaticTable
+
+
+@pytest.fixture
+def icedb(folder, run_icedb):
+    return run_icedb
+
+
+@pytest.fixture
+def events(icedb, folder, flush_rows):
+    icedb("table", "create", "events", "--partition", "d=day(ts)", "--sort", "ts")
+    place = folder.table("events")
+    flush_rows(place, [{"ts": "2023-06-01", "n": 1}, {"ts": "2023-06-02", "n": 2}])
+    return place
+
+
+def test_a_table_is_published_once_for_each_state_and_shown(icedb, events, flush_rows):
+    assert "table events is not published: `icedb iceberg publish events`" in icedb("iceberg", "show", "events", code=3)
+    said = json.loads(icedb("iceberg", "publish", "events", "--json"))
+    assert (said["files"], said["rows"], said["snapshots"], said["left_out_columns"]) == (2, 2, 1, [])
+    assert json.loads(icedb("iceberg", "publish", "events", "--json")) == said
+    assert json.loads(icedb("iceberg", "show", "events", "--json")) == said
+    found = StaticTable.from_metadata(said["metadata"])
+    assert len(list(found.scan(row_filter="ts >= '2023-06-02T00:00:00'").plan_files())) == 1
+    shown = icedb("iceberg", "show", "events")
+    assert said["metadata"] in shown
+    assert "iceberg_scan(" in shown
+    flush_rows(events, [{"ts": "2023-06-03", "n": 3}])
+    assert json.loads(icedb("iceberg", "show", "events", "--json")) == said
+    again = json.loads(icedb("iceberg", "publish", "events", "--json"))
+    assert (again["rows"], again["snapshots"]) == (3, 2)
+    assert again["metadata"] != said["metadata"]
+
+
+def test_a_table_that_is_not_there_is_not_published(icedb):
+    assert "table 'ghost' does not exist" in icedb("iceberg", "publish", "ghost", code=3)
+
+
+def test_a_directory_that_was_moved_is_published_anew_by_a_command(icedb, events, folder):
+    before = json.loads(icedb("iceberg", "publish", "events", "--json"))
+    key = "_icedb/iceberg-location.json"
+    folder.store.put(key, b'{"format": 1, "location": "file:///where/it/was"}')
+    assert "`icedb iceberg relocate`" in icedb("iceberg", "publish", "events", code=2)
+    assert "`icedb iceberg relocate`" in icedb("iceberg", "show", "events", code=2)
+    said = json.loads(icedb("iceberg", "relocate", "--json"))
+    assert said["published"] == ["events"]
+    assert before["metadata"].startswith(said["location"])
+    after = json.loads(icedb("iceberg", "show", "events", "--json"))
+    assert (after["metadata"] == before["metadata"], after["rows"]) == (True, before["rows"])
+    assert "a directory is found where it lies" in icedb("iceberg", "relocate", "s3://other/place", code=2)
+
+
+def test_a_lake_publishes(folder, events, cli_env):
+    with connect(folder.store.uri("x").removesuffix("/x")) as lake:
+        uri = lake.table("events").publish()
+        assert StaticTable.from_metadata(uri).scan().count() == 2
+        assert lake.table("events").publish() == uri
+
+
+def test_without_the_package_the_command_says_what_to_install(folder, events, cli_env, monkeypatch):
+    monkeypatch.setitem(sys.modules, "icedb_iceberg", None)
+    with (
+        connect(folder.store.uri("x").removesuffix("/x")) as lake,
+        pytest.raises(InvalidRequest, match=r"icedb\[iceberg\]"),
+    ):
+        lake.table("events").publish()

@@ -1,0 +1,148 @@
+"""``icedb partitions`` and the options of retention, on a folder, without any worker."""
+
+import json
+import re
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import typer
+from icedb.cli import partitions
+from icedb.cli.runner import Task
+from icedb_log.store.object_store import list_all
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.units import DAY_MS
+
+
+@pytest.fixture
+def warehouse(folder):
+    return folder
+
+
+@pytest.fixture
+def icedb(warehouse, run_icedb):
+    return run_icedb
+
+
+@pytest.fixture
+def events(icedb, warehouse, flush_rows):
+    icedb("table", "create", "events", "--partition", "d=day(ts)", "--partition", "user")
+    rows = [("2023-06-01", "a"), ("2023-06-01", "São"), ("2023-06-02", "a"), ("2023-07-01", "a"), ("2999-01-01", "a")]
+    place = warehouse.table("events")
+    flush_rows(place, [{"ts": ts, "user": user} for ts, user in rows])
+    return place
+
+
+@contextmanager
+def sent(monkeypatch):
+    tasks = []
+
+    def run(task):
+        tasks.append((task.name, task.table, task.arguments))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "carry_out", run)
+        yield tasks
+
+
+def test_the_partitions_are_listed_with_or_without_the_word_list(icedb, events):
+    assert icedb("partitions", "events") == icedb("partitions", "list", "events")
+    lines = icedb("partitions", "events").splitlines()
+    assert lines[0].split() == ["partition", "files", "rows", "size", "newest"]
+    assert lines[1].split()[:3] == ["d=2023-06-01/user=São", "1", "1"]
+    found = json.loads(icedb("partitions", "events", "--json"))
+    assert found["partitions"][0]["path"] == "d=2023-06-01/user=S_c3_a3o"
+    assert set(found["partitions"][0]) == {"path", "files", "rows", "bytes", "newest_ms", "oldest_ms"}
+
+
+def test_what_is_not_there(icedb):
+    assert "table 'ghost' does not exist" in icedb("partitions", "ghost", code=3)
+    icedb("table", "create", "empty")
+    assert icedb("partitions", "empty") == ""
+    assert "Usage" in icedb("partitions", "--help")
+
+
+def test_a_dry_run_shows_what_would_go_and_touches_nothing(icedb, events, warehouse):
+    before = [info.etag for info in list_all(warehouse.store, f"{events.paths.prefix}/").objects]
+    text = icedb("partitions", "drop", "events", "d=2023-06-*/user=a", "--dry-run")
+    assert re.search(r"would remove 2 partitions: 2 data files, 2 rows, \d+ B", text)
+    found = json.loads(icedb("partitions", "drop", "events", "d=2023-06-*/user=a", "--dry-run", "--json"))
+    assert [one["path"] for one in found["partitions"]] == ["d=2023-06-01/user=a", "d=2023-06-02/user=a"]
+    assert [info.etag for info in list_all(warehouse.store, f"{events.paths.prefix}/").objects] == before
+
+
+def test_a_wrong_glob_is_told_before_any_worker_is_asked(icedb, events, monkeypatch):
+    with sent(monkeypatch) as tasks:
+        assert "the nearest are d=2023-07-01/user=a" in icedb("partitions", "drop", "events", "d=2023-07-2*", code=2)
+        assert "say so with --all" in icedb("partitions", "drop", "events", "d=*", "--yes", code=2)
+        assert "is not name=value" in icedb("partitions", "drop", "events", "2023", "--yes", code=2)
+        assert "give --yes" in icedb("partitions", "drop", "events", "d=2023-06-*", code=2)
+    assert tasks == []
+
+
+def test_a_removal_is_sent_with_its_globs(icedb, events, monkeypatch):
+    with sent(monkeypatch) as tasks:
+        icedb("partitions", "drop", "events", "d=2023-06-*", "d=2023-07-*", "--yes")
+        icedb("partitions", "drop", "events", "*", "--all", "--yes")
+    assert tasks == [
+        ("icedb.merge.drop_partitions", "events", {"globs": ["d=2023-06-*", "d=2023-07-*"], "may_match_all": False}),
+        ("icedb.merge.drop_partitions", "events", {"globs": ["*"], "may_match_all": True}),
+    ]
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_somebody_at_a_terminal_is_asked(icedb, events, monkeypatch, answer):
+    asked = []
+    monkeypatch.setattr(partitions, "SHOWN_PARTITIONS", 1)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(typer, "confirm", lambda question, **_: asked.append(question) or answer)
+    with sent(monkeypatch) as tasks:
+        told = icedb("partitions", "drop", "events", "d=2023-06-*", code=0 if answer else 1)
+    assert asked == ["Remove 3 partitions with 3 rows of table events for good?"]
+    assert len(tasks) == answer
+    assert ("d=2023-06-01/user=São" in told) if answer else ("and 2 more nothing was removed" in told)
+
+
+def test_nobody_is_asked_in_the_middle_of_json(icedb, events, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    with sent(monkeypatch) as tasks:
+        assert "give --yes" in icedb("partitions", "drop", "events", "d=2023-06-*", "--json", code=2)
+    assert tasks == []
+
+
+def test_retention_is_set_shown_and_taken_back(icedb, events, warehouse):
+    icedb("table", "alter", "events", "--retention", "90d", "--retention-field", "d")
+    config = read_table_config(events)
+    assert (config.retention_ms, config.retention_field) == (90 * DAY_MS, "d")
+    assert "90 d after the end of a partition, by d" in icedb("table", "show", "events")
+    icedb("table", "alter", "events", "--retention", "off")
+    assert read_table_config(events).retention_ms is None
+    assert "for ever" in icedb("table", "show", "events")
+    assert "retention_field 'user' is no time partition" in icedb(
+        "table", "alter", "events", "--retention-field", "user", code=2
+    )
+    assert "needs a time partition" in icedb("table", "create", "plain", "--retention", "1d", code=2)
+    assert "--retention 'soon' is not a duration" in icedb("table", "alter", "events", "--retention", "soon", code=2)
+
+
+def test_the_dry_run_of_retention_says_what_goes_and_why_the_rest_stays(icedb, events, warehouse, monkeypatch):
+    assert "has no retention; set one with" in icedb("partitions", "expire", "events", "--dry-run", code=2)
+    icedb("table", "alter", "events", "--retention", "90d")
+    found = json.loads(icedb("partitions", "expire", "events", "--dry-run", "--json"))
+    reasons = {one["path"]: one["reason"] for one in found["kept"]}
+    assert reasons == {
+        "d=2023-06-01/user=a": "late",
+        "d=2023-06-01/user=S_c3_a3o": "late",
+        "d=2023-06-02/user=a": "late",
+        "d=2023-07-01/user=a": "late",
+        "d=2999-01-01/user=a": "future",
+    }
+    assert (found["field"], found["partitions"], found["refusal"]) == ("d", [], "")
+    text = icedb("partitions", "expire", "events", "--dry-run")
+    assert "4 stay, late: their time has come" in text
+    assert "1 stay, future: their time has not begun; the first goes at 2999-04-02T00:00:00.000Z" in text
+    with sent(monkeypatch) as tasks:
+        icedb("partitions", "expire", "events")
+        icedb("partitions", "expire", "events", "--force")
+    assert tasks == [("icedb.merge.retain", "events", {}), ("icedb.merge.retain", "events", {"force": True})]

@@ -1,0 +1,405 @@
+"""The warehouse in the caller's own process: tables, appends, and what becomes of a batch."""
+
+import logging
+import queue
+import threading
+
+import orjson
+import pytest
+from icedb import connect
+from icedb.lake_table import ROOM_WAIT_MS
+from icedb.work import Worker
+from icedb_client.bodies import encode_rows
+from icedb_log.clock import new_batch_id
+from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, InvalidRequest, NotFound, Overloaded
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import list_staged
+from icedb_log.log.fence import acquire_fence, look_at_fence
+from icedb_log.merge.merge import MergeResult
+from icedb_log.names import (
+    INGEST_FLUSH,
+    INGEST_IMPORT,
+    MERGE_DROP_PARTITIONS,
+    MERGE_ERASE,
+    MERGE_MERGE,
+    MERGE_RETAIN,
+)
+from icedb_log.table.table import Table
+
+ROWS = [{"ts": "2026-01-02T03:04:05Z", "event": "view", "n": 1}, {"ts": "2026-01-03T00:00:00Z", "event": "buy", "n": 2}]
+
+
+@pytest.fixture
+def lake(tmp_path, cli_env):
+    with connect(tmp_path / "lake") as lake:
+        yield lake
+
+
+@pytest.fixture
+def events(lake):
+    return lake.create_table("events", partition=["d=day(ts)"], sort=["event", "ts"])
+
+
+def rows_of(lake, sql):
+    return lake.query(sql).relation.fetchall()
+
+
+def test_what_is_appended_is_there_when_the_call_returns(lake, events):
+    done = events.append(ROWS)
+    assert (done.row_count, done.bad_row_count, done.is_duplicate) == (2, 0, False)
+    assert rows_of(lake, "select event, n, d from events order by n") == [
+        ("view", 1, "2026-01-02"),
+        ("buy", 2, "2026-01-03"),
+    ]
+    assert events.snapshot(partitions={"d": ["2026-01-03"]}).row_count == 1
+    assert [file.key for file in events.open().read_log().files] == [done.committed_key]
+    assert not list_staged(events.place).batches
+
+
+def test_a_batch_that_is_appended_again_under_its_id_is_there_once(lake, events):
+    batch_id = new_batch_id(lake.gate.clock)
+    first = events.append(ROWS, batch_id=batch_id)
+    again = events.append(ROWS, batch_id=batch_id)
+    assert again.is_duplicate
+    assert again.committed_key == first.committed_key
+    assert rows_of(lake, "select count(*) from events") == [(2,)]
+
+
+def test_other_rows_under_a_committed_id_are_kept_in_quarantine_and_not_taken_for_a_repeat(lake, events):
+    batch_id = events.append(ROWS).batch_id
+    with pytest.raises(InvalidRequest, match="committed with other rows before"):
+        events.append(ROWS[:1], batch_id=batch_id)
+    with pytest.raises(InvalidRequest, match="committed with other rows before"), events.appender() as out:
+        out.append(ROWS[1:], batch_id=batch_id)
+    assert out.committed_count == 0
+    assert rows_of(lake, "select count(*) from events") == [(2,)]
+    assert lake.client.wait_committed("events", [batch_id], timeout_ms=0).conflicts
+
+
+def test_a_batch_that_waits_is_committed_with_the_next(lake, events):
+    lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
+    done = events.append(ROWS[:1])
+    assert done.row_count == 1
+    assert rows_of(lake, "select count(*) from events") == [(3,)]
+    assert len(events.open().read_log().files) == 1
+
+
+def test_bad_rows_are_counted_and_a_refused_batch_says_why(lake, events):
+    done = events.append([*ROWS, {"ts": "no time", "event": "view"}])
+    assert (done.row_count, done.bad_row_count) == (2, 1)
+    strict = lake.create_table("strict", columns={"n": "BIGINT"}, on_bad_rows="quarantine_batch")
+    with pytest.raises(InvalidRequest, match=r"batch .* is refused: .*quarantine show strict"):
+        strict.append([{"n": "not a number"}])
+    assert rows_of(lake, "select count(*) from strict") == [(0,)]
+
+
+def test_tables_are_made_once_and_found_by_name(lake, events):
+    assert lake.tables() == ("events",)
+    with pytest.raises(InvalidRequest, match="exists already"):
+        lake.create_table("events")
+    assert lake.create_table("events", exist_ok=True) is lake.table("events") is events
+    with pytest.raises(NotFound, match="nothing"):
+        lake.table("nothing")
+    lake.drop_table("events")
+    assert lake.tables() == ()
+    with pytest.raises(NotFound):
+        events.append(ROWS)
+
+
+def test_settings_go_by_their_names_and_times_by_words(lake):
+    table = lake.create_table("short", partition=["d=day(ts)"], log_grace="30s", retention="90d", merge_fan_in=4)
+    config = table.open().config
+    assert (config.log_grace_ms, config.retention_ms, config.merge_fan_in) == (30_000, 90 * 86_400_000, 4)
+    with pytest.raises(InvalidRequest, match="give a list"):
+        lake.create_table("wrong", partition="d=day(ts)")
+    with pytest.raises(InvalidRequest, match="no_such_setting"):
+        lake.create_table("wrong", no_such_setting=1)
+
+
+def test_a_table_with_queries_is_checked_here(lake):
+    table = lake.create_table(
+        "clicks", insert_query="select upper(event) as event from _rows", source={"event": "VARCHAR"}
+    )
+    assert table.open().config.declared == {"event": "VARCHAR"}
+    table.append([{"event": "view"}])
+    assert rows_of(lake, "select event from clicks") == [("VIEW",)]
+    with pytest.raises(InvalidRequest, match="nowhere"):
+        lake.create_table("wrong", insert_query="select nowhere from _rows", source={"event": "VARCHAR"})
+    assert lake.tables() == ("clicks",)
+
+
+def test_nothing_is_printed_by_an_append(events, capfd, caplog):
+    with caplog.at_level(logging.WARNING):
+        events.append(ROWS)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_appender_stages_at_once_and_commits_in_groups(lake, events):
+    with events.appender(commit_every_ms=60_000) as out:
+        ids = [out.append([{"ts": "2026-01-02", "event": "view", "n": n}]) for n in range(20)]
+        assert len(list_staged(events.place).batches) == 20
+        assert rows_of(lake, "select count(*) from events") == [(0,)]
+    assert (out.committed_count, out.row_count, len(set(ids))) == (20, 20, 20)
+    assert rows_of(lake, "select count(*), sum(n) from events") == [(20, 190)]
+    assert len(events.open().read_log().files) == 1
+
+
+def test_an_appender_commits_what_is_good_and_says_at_the_end_what_was_refused(lake):
+    table = lake.create_table("strict", columns={"n": "BIGINT"}, on_bad_rows="quarantine_batch")
+    with pytest.raises(InvalidRequest, match="is refused: "), table.appender(commit_every_ms=60_000) as out:
+        out.append([{"n": 1}])
+        out.append([{"n": "wrong"}])
+    assert out.committed_count == 1
+    assert rows_of(lake, "select n from strict") == [(1,)]
+
+
+@pytest.fixture
+def in_memory(warehouse, clock):
+    """A lake in memory by a clock that sleeps at once, and its table, on which a worker of the stack was at work."""
+    lake = connect("unused", clock=clock, warehouse=warehouse)
+    table = lake.create_table("events")
+    worker = Table.open(table.place, clock=clock, owner="ingest@other:1")
+    acquire_fence(worker, "ingest").release()
+    return lake, table, worker
+
+
+def test_where_a_worker_is_alive_an_append_leaves_the_commit_to_it(in_memory, clock, monkeypatch):
+    lake, table, worker = in_memory
+    sleep = clock.sleep_ms
+
+    def sleep_while_the_worker_works(duration_ms):
+        sleep(duration_ms)
+        if list_staged(table.place).batches:
+            flush_table(worker.renewed(), lake.engine.writer)
+
+    monkeypatch.setattr(clock, "sleep_ms", sleep_while_the_worker_works)
+    done = table.append([{"n": 1}])
+    assert done.committed_key is not None
+    assert look_at_fence(table.place).owner == "ingest@other:1"
+
+
+def test_an_append_commits_itself_where_the_worker_does_not(in_memory, clock):
+    lake, table, _ = in_memory
+    begun_ms = clock.monotonic_ms()
+    assert table.append([{"n": 1}]).row_count == 1
+    waited_ms = clock.monotonic_ms() - begun_ms
+    assert 1000 < waited_ms <= 10_000
+    assert table.append([{"n": 2}]).row_count == 1
+    assert clock.monotonic_ms() - begun_ms == waited_ms, "not waited for again"
+    assert look_at_fence(table.place).owner == lake.owner
+
+
+def test_a_full_log_is_waited_for_and_then_says_what_to_do(in_memory, monkeypatch):
+    _, table, _ = in_memory
+    table.append([{"n": 1}])
+    monkeypatch.setattr("icedb.lake_table.MAX_LOG_FILES", 1)
+    with pytest.raises(Overloaded, match=r"1 files.*appender\(\).*log_grace") as refused:
+        table.append([{"n": 2}])
+    assert "is accepted" in str(refused.value)
+    monkeypatch.undo()
+    assert table.append([{"n": 3}]).committed_key
+    assert not list_staged(table.place).batches
+
+
+def test_who_waits_behind_others_for_a_full_log_waits_no_longer_than_they_do(in_memory, clock, monkeypatch):
+    _, table, _ = in_memory
+    table.append([{"n": 1}])
+    monkeypatch.setattr("icedb.lake_table.MAX_LOG_FILES", 1)
+    batches = dict([table.stage(encode_rows([{"n": 2}]), None)])
+    waited_ms = []
+
+    class Behind:
+        """The turn of a thread comes when the one before it has given up."""
+
+        def acquire(self, blocking=True):
+            if blocking:
+                clock.sleep_ms(ROOM_WAIT_MS)
+                waited_ms.append(clock.monotonic_ms())
+            return blocking
+
+        def release(self):
+            waited_ms.append(clock.monotonic_ms())
+
+    monkeypatch.setattr(table, "flushing", Behind())
+    with pytest.raises(Overloaded):
+        table.commit(batches)
+    turn_ms, end_ms = waited_ms
+    assert end_ms - turn_ms < 1000
+
+
+@pytest.mark.parametrize(
+    ("operation", "task", "arguments", "lock"),
+    [
+        ("import_files", INGEST_IMPORT, {"sources": ["file:///nowhere/*.parquet"]}, "flushing"),
+        ("retain_table", MERGE_RETAIN, {}, "merging"),
+        ("remove_partitions", MERGE_DROP_PARTITIONS, {"globs": ["d=*"], "may_match_all": True}, "merging"),
+        ("advance_erasure", MERGE_ERASE, {}, "merging"),
+    ],
+)
+def test_no_two_threads_of_a_process_take_a_fence_from_each_other(lake, monkeypatch, operation, task, arguments, lock):
+    """They have one owner, and the same owner does not wait for itself (F6)."""
+    table = lake.create_table("events", partition=["d=day(ts)"], retention="90d")
+    seen = []
+
+    class Done(Exception):
+        pass
+
+    def look(*_, **__):
+        seen.append(getattr(table, lock).locked())
+        raise Done
+
+    monkeypatch.setattr(f"icedb.work.{operation}", look)
+    monkeypatch.setattr("icedb.work.list_open_ids", lambda _: ["one"])
+    monkeypatch.setattr("icedb.work.list_sources", lambda *_, **__: [])
+    with pytest.raises(Done):
+        Worker(lake).run(task, "events", arguments)
+    assert seen == [True]
+    assert not getattr(table, lock).locked()
+
+
+def test_tasks_of_workers_are_done_here_with_the_same_results(run_icedb, folder):
+    run_icedb("table", "create", "events", "--partition", "d=day(ts)", "--sort", "event")
+    lake = connect(warehouse=folder)
+    for _ in range(8):
+        lake.table("events").append(ROWS)
+    merged = orjson.loads(run_icedb("merge", "events", "--here", "--json"))
+    assert (merged["outcome"], merged["files_in"], merged["files_out"]) == ("done", 16, 2)
+    assert orjson.loads(run_icedb("merge", "events", "--here", "--json"))["outcome"] == "idle"
+    assert "log files" in run_icedb("vacuum", "events", "--here") or "nothing" in run_icedb(
+        "vacuum", "events", "--here"
+    )
+    deleted = orjson.loads(run_icedb("delete", "events", "--where", "n = 1", "--yes", "--here", "--json"))
+    assert (deleted["rows_removed"], deleted["files_rewritten"]) == (8, 1)
+    dropped = orjson.loads(
+        run_icedb("partitions", "drop", "events", "d=2026-01-03", "--all", "--yes", "--here", "--json")
+    )
+    assert dropped["rows"] == 8
+    assert "here" in run_icedb("merge", "events", code=4)
+
+
+def test_a_file_is_ingested_and_committed_in_one_command(run_icedb, folder, tmp_path):
+    run_icedb("table", "create", "events")
+    (tmp_path / "e.ndjson").write_text('{"n": 1}\n{"n": 2}\n')
+    said = orjson.loads(run_icedb("ingest", "events", str(tmp_path / "e.ndjson"), "--commit", "--json"))
+    assert (said["committed"], said["rows"], said["waiting"]) == (1, 2, [])
+    assert "give one of them" in run_icedb("ingest", "events", str(tmp_path / "e.ndjson"), "--commit", "--wait", code=2)
+
+
+def test_icedb_work_does_what_is_due_and_says_it(run_icedb, folder):
+    run_icedb("table", "create", "events")
+    lake = connect(warehouse=folder)
+    lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
+    assert "ingest.flush: 1 commits, 1 batches, 2 rows, 1 files" in run_icedb("work", "--once")
+    assert orjson.loads(run_icedb("work", "--once", "--json")) == {"done": [], "problems": 0}
+
+
+def test_a_first_look_at_a_table(lake):
+    events = lake.create_table("looks", partition=["d=day(ts)"], sort=["ts"])
+    events.append([{"ts": f"2026-01-02T00:00:0{second}Z", "n": second % 2} for second in range(5)])
+    assert [row[0].second for row in events.head(2).fetchall()] == [4, 3]
+    found = {column.name: column for column in events.describe(files=0).columns}
+    assert (found["ts"].min.second, found["ts"].max.second, found["ts"].range_known) == (0, 4, "exact")
+    assert found["n"].range_known == "unknown"
+    assert {column.name: column.max for column in events.describe().columns}["n"] == 1
+
+
+def test_what_tidying_meets_is_no_matter_of_the_append(lake, events, monkeypatch):
+    monkeypatch.setattr("icedb.lake_table.TIDY_EVERY", 1)
+
+    def refuse(*_, **__):
+        raise CorruptLog("a data file is damaged")
+
+    monkeypatch.setattr("icedb.lake_table.merge_table", refuse)
+    assert events.append(ROWS).row_count == 2
+    assert rows_of(lake, "select count(*) from events") == [(2,)]
+
+
+def test_an_appender_goes_on_after_what_passes_and_says_what_does_not(lake, events, monkeypatch):
+    commit, outcomes = events.commit, [CommitOutcomeUnknown("no answer"), None, OSError("disk")]
+    turn = threading.Semaphore(0)
+
+    def stumble(batches):
+        try:
+            if outcomes and (outcome := outcomes.pop(0)):
+                raise outcome
+            return commit(batches)
+        finally:
+            turn.release()
+
+    monkeypatch.setattr(events, "commit", stumble)
+    with pytest.raises(OSError, match="disk"), events.appender(commit_every_ms=1) as out:
+        out.append(ROWS)
+        assert turn.acquire(timeout=30)
+        assert turn.acquire(timeout=30)  # the second try commits
+        assert rows_of(lake, "select count(*) from events") == [(2,)]
+        out.append(ROWS)
+        assert turn.acquire(timeout=30)
+        out._thread.join()
+        out.append(ROWS)
+    assert len(list_staged(events.place).batches) == 1  # it was accepted, and the next flush of the table takes it
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_an_appender_accepts_nothing_outside_of_its_block(events, is_ended):
+    out = events.appender()
+    if is_ended:
+        with out:
+            out.append(ROWS)
+    with pytest.raises(InvalidRequest, match="inside of its `with` block"):
+        out.append(ROWS)
+    assert not list_staged(events.place).batches
+
+
+def test_a_table_that_cannot_be_worked_on_holds_up_no_other(lake, events, monkeypatch):
+    lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
+    lake.create_table("another", partition=["d=day(ts)"], retention="90d")
+
+    def refuse(table, **_):
+        raise InvalidRequest(f"table {table.name}: retention needs a person")
+
+    monkeypatch.setattr("icedb.work.retain_table", refuse)
+    told = []
+    lake.work(until_idle=True, tell=told.append)
+    assert {each.table for each in told if each.problem} == {"another"}
+    assert rows_of(lake, "select count(*) from events") == [(2,)]
+
+
+def test_a_long_merge_holds_up_no_commit_of_others(lake, events, monkeypatch):
+    lake.create_table("another", partition=["d=day(ts)"])
+    began, may_end, stop, told = threading.Event(), threading.Event(), threading.Event(), queue.Queue()
+
+    def merge(*_, **__):
+        began.set()
+        assert may_end.wait(30)
+        return MergeResult()
+
+    monkeypatch.setattr("icedb.lake_table.merge_table", merge)
+    worker = threading.Thread(target=Worker(lake, stops=stop.is_set).work, args=(told.put,))
+    worker.start()
+    try:
+        assert began.wait(30)
+        lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
+        assert told.get(timeout=30).task == INGEST_FLUSH
+        assert rows_of(lake, "select count(*) from events") == [(2,)]
+    finally:
+        stop.set()
+        may_end.set()
+        worker.join()
+
+
+@pytest.mark.parametrize("task", [INGEST_FLUSH, MERGE_MERGE])
+def test_what_ends_one_thread_of_a_worker_ends_it_whole(lake, events, task):
+    def fail(_table):
+        raise RuntimeError("a fault of ours")
+
+    worker = Worker(lake)
+    worker._tasks = {**worker._tasks, task: fail}
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        worker.work(lambda _: None)
+    assert not [each.name for each in threading.enumerate() if each.name == "icedb-work-commits"]
+
+
+def test_a_lake_is_not_taken_over_a_fork(lake, events, monkeypatch):
+    monkeypatch.setattr("os.getpid", lambda: lake._process_id + 1)
+    with pytest.raises(InvalidRequest, match=r"call connect\(\) in the child"):
+        events.append(ROWS)

@@ -1,0 +1,357 @@
+"""A first look at a table: what is in its columns, and some of its newest rows.
+
+Figures come from what is written down already: the log has bounds and nulls of the columns that a table is partitioned
+or sorted by, the footers of data files have those of all others. The number of distinct values is in neither: the
+rows of a small table are read for it, those of others by a scan alone. Each figure says how well it is known
+(:data:`Known`), and is never less certain than it says. How many files are opened is bounded.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from icedb_log.errors import InvalidRequest
+from icedb_log.table.column_bounds import MAX_BOUND_CHARS
+from icedb_log.texts import quote_name, quote_text
+from icedb_log.units import MIB
+
+from icedb_client.duck import checked_types, explained, interruptible, lock, open_duckdb, prepare, run, select_from
+from icedb_client.file_list import PickedFiles
+from icedb_client.snapshots import Snapshot
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from icedb_client.duck import Rows
+
+Known = Literal["exact", "bound", "estimate", "unknown"]
+"""How well a figure is known. ``bound``: no value lies outside, or there are at least so many. ``estimate``: it is that
+of a part of the files, or comes from a sketch."""
+
+MAX_FILES: Final = 10_000
+"""Most data files that one description opens."""
+SMALL_ROWS: Final = 100_000
+SMALL_BYTES: Final = 16 * MIB
+"""A table of so many rows and bytes at most is small: its rows are read without being asked for."""
+HEAD_FILES: Final = 8
+MAX_HEAD_ROWS: Final = 100_000
+_BOOLEAN_VALUES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDescription:
+    """What is known of one column.
+
+    Attributes:
+        name: Its name.
+        type: Its SQL type.
+        null_share: Part of the rows in which it is null, 0 to 1; ``None`` if unknown.
+        nulls_known: How well that is known.
+        distinct_count: Number of its values, null aside; ``None`` if unknown.
+        distinct_known: How well that is known.
+        min: Its least value, NaN aside; ``None`` if unknown, or if all are null.
+        max: Its greatest value, as ``min``.
+        range_known: How well both are known.
+    """
+
+    name: str
+    type: str
+    null_share: float | None = None
+    nulls_known: Known = "unknown"
+    distinct_count: int | None = None
+    distinct_known: Known = "unknown"
+    min: Any = None
+    max: Any = None
+    range_known: Known = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpan:
+    """The values of one partition field: how many, the least and the greatest; ``None``: there is only null."""
+
+    name: str
+    count: int
+    min: str | None
+    max: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """What is known of a table.
+
+    Attributes:
+        table: Its name.
+        snapshot_id: The snapshot that is described.
+        row_count: Its rows; ``None`` when some file does not say.
+        size_bytes: Bytes of its data files.
+        file_count: Number of its data files.
+        last_commit_ms: Time of the newest commit; ``None`` before the first one.
+        partitions: The values of each partition field.
+        columns: Its columns, in the order of the schema.
+        source: What was read: the ``log`` alone, ``footers``, too, or ``rows``.
+        opened_count: How many data files were opened for it.
+    """
+
+    table: str
+    snapshot_id: str
+    row_count: int | None
+    size_bytes: int
+    file_count: int
+    last_commit_ms: int | None
+    partitions: tuple[PartitionSpan, ...]
+    columns: tuple[ColumnDescription, ...]
+    source: Literal["log", "footers", "rows"]
+    opened_count: int
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What one source says of one column: of how many rows, and whether these are all rows of the table."""
+
+    rows: int
+    nulls: int | None
+    low: Any = None
+    high: Any = None
+    is_ranged: bool = False
+    is_exact: bool = True
+    distinct: int | None = None
+    distinct_known: Known = "unknown"
+    is_whole: bool = True
+
+    def describe(self, name: str, sql_type: str) -> ColumnDescription:
+        """Return it as readers get it."""
+        known: Known = "exact" if self.is_whole else "estimate"
+        share = None if self.nulls is None else self.nulls / self.rows if self.rows else 0.0
+        has_range = self.is_ranged and (self.low is not None or self.nulls == self.rows)
+        count, count_known = self._count(sql_type)
+        return ColumnDescription(
+            name,
+            sql_type,
+            share,
+            "unknown" if share is None else known,
+            count,
+            "bound" if count_known == "exact" and not self.is_whole else count_known,
+            self.low if has_range else None,
+            self.high if has_range else None,
+            "unknown" if not has_range else known if self.is_exact or not self.is_whole else "bound",
+        )
+
+    def _count(self, sql_type: str) -> tuple[int | None, Known]:
+        """Return the number of values, from bounds where these tell it."""
+        if self.distinct_known == "exact":
+            return self.distinct, "exact"
+        if self.nulls == self.rows:
+            return 0, "exact"
+        if self.is_ranged and self.is_exact and sql_type not in ("DOUBLE", "FLOAT"):  # NaN is not among the bounds
+            if self.low == self.high:
+                return 1, "exact"
+            if sql_type == "BOOLEAN":
+                return _BOOLEAN_VALUES, "exact"
+        return self.distinct, self.distinct_known
+
+
+def describe_snapshot(snapshot: Snapshot, *, files: int, scan: bool | None) -> TableDescription:
+    """See :meth:`Snapshot.describe`."""
+    if snapshot.where is not None:
+        raise InvalidRequest("statistics know no condition: describe a snapshot without where")
+    if not 0 <= files <= MAX_FILES:
+        raise InvalidRequest(f"files={files}: give 0 to {MAX_FILES}, how many data files may be opened")
+    total = len(snapshot.files)
+    opened = min(files, total)
+    picked = replace(snapshot, files=PickedFiles(snapshot.files[at * total // opened] for at in range(opened)))
+    facts: dict[str, _Facts] = {}
+    source: Literal["log", "footers", "rows"] = "log"
+    with open_duckdb() as con:
+        con.register("listed", snapshot.files.to_arrow())
+        prepare(con, snapshot)
+        lock(con, picked.files.uris)
+        spans = tuple(_span(con, name) for name in snapshot.partition_names) if total else ()
+        if not scan and total:
+            facts = _read_log(con, snapshot)
+        missing = [name for name in snapshot.schema if name not in facts or not facts[name].is_ranged]
+        if opened and missing:
+            source = "rows" if scan else "footers"
+            with explained(snapshot), interruptible(con):
+                found = _read_rows(con, picked) if scan else _read_footers(con, picked, missing)
+            for name, each in found.items():
+                each.is_whole = opened == total
+                if name not in facts or each.is_whole:
+                    facts[name] = each  # else the log knows the nulls of all rows, and no bounds: not if there is NaN
+        else:
+            opened = 0
+        is_small = (snapshot.row_count or 0) <= SMALL_ROWS and snapshot.size_bytes <= SMALL_BYTES
+        if scan is None and 0 < total <= files and is_small and snapshot.row_count:
+            source, opened = "rows", total
+            with explained(snapshot), interruptible(con):
+                _count_distinct(con, picked, facts)
+    for name, span in _find_identities(snapshot, spans):
+        if name in facts:
+            facts[name].distinct, facts[name].distinct_known = span.count, "exact"
+    columns = (
+        facts[name].describe(name, sql_type) if name in facts else ColumnDescription(name, sql_type)
+        for name, sql_type in snapshot.schema.items()
+    )
+    return TableDescription(
+        table=snapshot.table,
+        snapshot_id=snapshot.snapshot_id,
+        row_count=snapshot.row_count,
+        size_bytes=snapshot.size_bytes,
+        file_count=total,
+        last_commit_ms=snapshot.last_commit_ms,
+        partitions=spans,
+        columns=tuple(columns),
+        source=source,
+        opened_count=opened,
+    )
+
+
+def _span(con: "DuckDBPyConnection", name: str) -> PartitionSpan:
+    values = con.execute(f"SELECT DISTINCT {quote_name(f'partition.{name}')} FROM listed").fetchall()  # noqa: S608
+    known = [value for (value,) in values if value is not None]
+    order = int if all(value.isdecimal() for value in known) else str
+    return PartitionSpan(name, len(known), min(known, key=order, default=None), max(known, key=order, default=None))
+
+
+def _find_identities(snapshot: Snapshot, spans: Collection[PartitionSpan]) -> Iterator[tuple[str, PartitionSpan]]:
+    """Yield the columns of which each partition has one value."""
+    fields = snapshot.answerer.table(snapshot.table).partition_fields if spans and snapshot.answerer else ()
+    columns = {field.name: field.column for field in fields if field.transform == "identity"}
+    return ((columns[span.name], span) for span in spans if span.name in columns)
+
+
+def _read_log(con: "DuckDBPyConnection", snapshot: Snapshot) -> dict[str, _Facts]:
+    """Return what the log says of columns: of those alone whose nulls it knows in each file."""
+    present = {name for (name, *_) in con.execute("DESCRIBE listed").fetchall()}
+    names = [name for name in snapshot.schema if f"null_count.{name}" in present]
+    if not names:
+        return {}
+    each = " UNION ALL ".join(
+        f"SELECT {quote_text(name)} AS name, row_count AS rows, {quote_name(f'null_count.{name}')} AS nulls, "  # noqa: S608
+        f"{quote_name(f'min.{name}')} AS low, {quote_name(f'max.{name}')} AS high, "
+        f"greatest(length(low), length(high)) < {MAX_BOUND_CHARS} AS is_exact, NULL AS distinct_count FROM listed"
+        for name in names
+    )
+    con.execute(f"CREATE TEMP TABLE log_facts AS {each}")
+    found = _sum_facts(con, snapshot, "log_facts")
+    return {name: each for name, each in found.items() if each.nulls is not None}
+
+
+def _read_footers(con: "DuckDBPyConnection", picked: Snapshot, names: Collection[str]) -> dict[str, _Facts]:
+    """Return what the footers of files say of columns."""
+    uris = ", ".join(map(quote_text, picked.files.uris))
+    con.execute(
+        f"CREATE TEMP TABLE footers AS SELECT *, row_group_num_rows AS rows FROM parquet_metadata([{uris}])"  # noqa: S608
+    )
+    con.execute(
+        "CREATE TEMP TABLE footer_facts AS SELECT path_in_schema AS name, rows, stats_null_count AS nulls, "
+        "stats_min_value AS low, stats_max_value AS high, "
+        "type <> 'BYTE_ARRAY' OR coalesce(min_is_exact AND max_is_exact, false) AS is_exact, "
+        "stats_distinct_count AS distinct_count FROM footers"
+    )
+    # A file without a column has nulls there; a column of columns has other names in there, and no statistics.
+    count = "SELECT sum(rows) FROM (SELECT DISTINCT file_name, row_group_id, rows FROM footers)"
+    (rows,) = con.execute(count).fetchone() or (0,)
+    nested = {name for (name,) in con.execute("SELECT DISTINCT split_part(name, ', ', 1) FROM footer_facts").fetchall()}
+    found = _sum_facts(con, picked, "footer_facts")
+    for name in names:
+        if name not in found and name not in nested:
+            found[name] = _Facts(0, 0, is_ranged=True)
+        if name in found:
+            facts = found[name]
+            facts.nulls = None if facts.nulls is None else facts.nulls + rows - facts.rows
+            facts.rows = rows
+    return {name: found[name] for name in names if name in found}
+
+
+def _sum_facts(con: "DuckDBPyConnection", snapshot: Snapshot, table: str) -> dict[str, _Facts]:
+    """Return the facts of each column from those of files or row groups; texts become values of its type."""
+    types = checked_types(snapshot)
+    found: dict[str, _Facts] = {}
+    for sql_type in dict.fromkeys(types.values()):
+        names = ", ".join(quote_text(name) for name, each in types.items() if each == sql_type)
+        low, high = f"TRY_CAST(low AS {sql_type})", f"TRY_CAST(high AS {sql_type})"
+        is_exact = "is_exact" if sql_type == "VARCHAR" else "true"
+        rows = con.execute(
+            "SELECT name, sum(rows), CASE WHEN count(rows) = count(*) AND count(nulls) = count(*) THEN sum(nulls) END, "  # noqa: S608
+            f"min({low}), max({high}), coalesce(bool_and(nulls = rows OR ({low} IS NOT NULL AND {high} IS NOT NULL)), "
+            f"false), coalesce(bool_and({is_exact}) FILTER (low IS NOT NULL), true), max(distinct_count), count(*) "
+            f"FROM {table} WHERE name IN ({names}) GROUP BY name"
+        ).fetchall()
+        for name, count, nulls, least, greatest, is_ranged, exact, distinct, parts in rows:
+            known: Known = "unknown" if distinct is None else "exact" if parts == 1 else "bound"
+            found[name] = _Facts(count or 0, nulls, least, greatest, is_ranged, exact, distinct, known)
+    return found
+
+
+def _read_rows(con: "DuckDBPyConnection", picked: Snapshot) -> dict[str, _Facts]:
+    """Return what the rows of files say of all columns."""
+    columns = [quote_name(name) for name in checked_types(picked)]
+    asked = ", ".join(f"count({name}), min({name}), max({name}), approx_count_distinct({name})" for name in columns)
+    (rows, *values) = con.execute(f"SELECT count(*), {asked} FROM ({select_from(picked)})").fetchone() or (0,)  # noqa: S608
+    return {
+        name: _Facts(rows, rows - values[at], values[at + 1], values[at + 2], True, True, values[at + 3], "estimate")
+        for name, at in zip(picked.schema, range(0, len(values), 4), strict=True)
+    }
+
+
+def _count_distinct(con: "DuckDBPyConnection", picked: Snapshot, facts: Mapping[str, _Facts]) -> None:
+    """Add the number of values of each column, counted in the rows of all files."""
+    names = [name for name in checked_types(picked) if name in facts]
+    if names:
+        asked = ", ".join(f"count(DISTINCT {quote_name(name)})" for name in names)
+        counts = con.execute(f"SELECT {asked} FROM ({select_from(picked)})").fetchone() or ()  # noqa: S608
+        for name, count in zip(names, counts, strict=True):
+            facts[name].distinct, facts[name].distinct_known = count, "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Which rows a first look gives.
+
+    Attributes:
+        snapshot: The files that are read, and no others.
+        limit: How many rows.
+        order_by: The column by which they are the newest, which come first; ``None``: some rows.
+        is_certain: Whether no file that is not read can have a newer row.
+    """
+
+    snapshot: Snapshot
+    limit: int
+    order_by: str | None
+    is_certain: bool
+
+    def read(self) -> "Rows":
+        """Return the rows."""
+        order = "" if self.order_by is None else f" ORDER BY {quote_name(self.order_by)} DESC NULLS LAST"
+        table = self.snapshot.table
+        return run(f"FROM {quote_name(table)}{order} LIMIT {self.limit}", {table: self.snapshot})
+
+
+def plan_head(snapshot: Snapshot, rows: int) -> Head:
+    """Return which files :meth:`Snapshot.head` reads: those with the latest times, as the log has them."""
+    if not 1 <= rows <= MAX_HEAD_ROWS:
+        raise InvalidRequest(f"rows={rows}: give 1 to {MAX_HEAD_ROWS:,}")
+    listed = snapshot.files.to_arrow()
+    has_bounds = set(listed.column_names)
+    times = (name for name, sql_type in snapshot.schema.items() if sql_type in ("TIMESTAMP", "DATE"))
+    order_by = next((name for name in times if f"max.{name}" in has_bounds), None)
+    created = listed["created_ms"].to_pylist()
+    lows, highs = (
+        [None] * len(created) if order_by is None else listed[f"{bound}.{order_by}"].to_pylist()
+        for bound in ("min", "max")
+    )
+    latest = nlargest(HEAD_FILES + 1, range(len(created)), key=lambda at: (highs[at] or "", created[at]))
+    picked: list[int] = []
+    is_certain = len(latest) <= HEAD_FILES
+    for at in latest:
+        newer = sum(
+            listed["row_count"][each].as_py() or 0 for each in picked if (lows[each] or "") >= (highs[at] or "~")
+        )
+        if (newer >= rows and snapshot.where is None) or len(picked) == HEAD_FILES:
+            is_certain = newer >= rows and snapshot.where is None
+            break
+        picked.append(at)
+    files = PickedFiles(snapshot.files[at] for at in sorted(picked))
+    order_by = order_by if any(highs) else None
+    return Head(replace(snapshot, files=files), rows, order_by, is_certain and all(highs))

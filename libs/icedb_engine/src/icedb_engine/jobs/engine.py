@@ -1,0 +1,46 @@
+"""The engine of a process: everything that runs jobs, through one runner."""
+
+from icedb_log.clock import Clock, SystemClock
+
+from icedb_engine.jobs.feed_driver import FeedDriver
+from icedb_engine.jobs.flush_driver import FlushDriver
+from icedb_engine.jobs.import_driver import ImportDriver
+from icedb_engine.jobs.merge_driver import MergeDriver
+from icedb_engine.jobs.runner import UnitRunner
+from icedb_engine.limits import JobLimits
+from icedb_engine.sql.checks import check_insert_query, check_merge_query, check_view_query
+
+
+class JobEngine:
+    """Drivers of all kinds of jobs; who works takes of it what it needs.
+
+    Args:
+        runner: Runs their units.
+        clock: For durations in the log.
+        limits: Bounds of jobs and their units.
+
+    Attributes:
+        writer: Runs flush jobs.
+        merger: Runs merge jobs, with or without a change of rows, and tells what a change would do.
+        changer: The merger, by its other name.
+        importer: Runs the jobs of imports.
+        feeder: Runs the jobs that feed views.
+    """
+
+    check_merge_query = staticmethod(check_merge_query)
+    check_insert_query = staticmethod(check_insert_query)
+    check_view_query = staticmethod(check_view_query)
+
+    def __init__(self, runner: UnitRunner, *, clock: Clock | None = None, limits: JobLimits | None = None) -> None:
+        clock = clock or SystemClock()
+        self.writer = FlushDriver(runner, clock=clock, limits=limits)
+        self.merger = self.changer = MergeDriver(runner, clock=clock, limits=limits)
+        self.importer = ImportDriver(runner, clock=clock, limits=limits)
+        self.feeder = FeedDriver(runner, clock=clock, limits=limits)
+
+    def is_alive(self) -> bool:
+        """Whether units can be run."""
+        return True
+
+    def close(self) -> None:
+        """Give back what the engine holds: nothing, unless a subclass holds something."""

@@ -1,0 +1,128 @@
+"""Merge jobs, and those that change rows: a deletion's condition, and queries that make them anew (M3).
+
+Each group is a unit of its own. SQL of users runs in the units, in DuckDB. The driver never sees a row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+from icedb_log.errors import InvalidRequest, SchemaConflict
+from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, MergeJob, RowChange
+from icedb_log.keys import TablePaths
+from icedb_log.model import FileMarker
+from icedb_log.table.file_pruning import FilePruner
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
+
+from icedb_engine.jobs.runner import Driver
+from icedb_engine.sql.checks import check_row_change, require_dialect, require_known_types
+from icedb_engine.units.work import DataFile, MergeUnit, ReadUnit, pack
+
+COUNT_TASK_BYTES: Final = 64 * MIB
+"""Bytes of data files in which rows are counted that are worth a task of their own."""
+COUNT_TASK_FILES: Final = 256
+SCRATCH_FACTOR: Final = 4
+"""So many times the size of its data files a group needs of scratch, about: decoded, as a relation, and sorted."""
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class MergeDriver(Driver):
+    """Runs merge jobs: a :class:`icedb_log.jobs.GroupMerger`, and a :class:`icedb_log.jobs.RowChanger`."""
+
+    def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
+        """Merge every group of a job, the largest first, and change its rows if the job says so.
+
+        Not idempotent: each call makes new files; after an error they are orphans (J5).
+
+        Raises:
+            InvalidRequest: A deletion or rewrite cannot be made of these rows, and why.
+            SchemaConflict: An input has a column of another type than the table, or the table's ``merge_query`` cannot
+                be run on its rows: a person has to correct it.
+            NotFound: An input is gone although it is live.
+            HaltError: An input is damaged.
+            Unavailable: The store or the engine did not answer.
+        """
+        started_ms = self._clock.monotonic_ms()
+        groups = sorted(job.groups, key=lambda group: -group.size_bytes)
+        units = [MergeUnit.of(job, self._limits.engine, group=group, change=job.change) for group in groups]
+        runner = self._runner.checking(job.check_alive)
+        about = {}
+        if job.change is None:
+            merged = runner.run("merge", units)
+        else:
+            about = {"kind": job.change.kind}
+            with _change_errors(job.config, job.change):
+                self._require_possible(job, job.change, groups[0])
+                merged = runner.run("change", units, is_users=job.change.kind != "merge_query")
+        _log.info(
+            "rows changed" if about else "groups merged",
+            table=job.paths.name,
+            **about,
+            groups=len(groups),
+            inputs=sum(len(group.inputs) for group in groups),
+            outputs=sum(len(group.outputs) for group in merged),
+            rows=sum(group.rows_read for group in merged),
+            rows_decoded=sum(group.rows_decoded for group in merged),
+            bytes_copied=sum(group.copied_bytes for group in merged),
+            duration_ms=self._clock.monotonic_ms() - started_ms,
+        )
+        return tuple(merged)
+
+    def _require_possible(self, job: MergeJob, change: RowChange, largest: MergeGroup) -> None:
+        require_known_types(job.config, job.schema)
+        scratch_bytes, needed_bytes = self._limits.engine.scratch_bytes, SCRATCH_FACTOR * largest.size_bytes
+        if change.kind == "rewrite" and needed_bytes > scratch_bytes:
+            raise InvalidRequest(
+                f"table {job.paths.name}: rewriting {largest.partition or 'the table'} takes about {needed_bytes} "
+                f"bytes of scratch, and a task has {scratch_bytes}: give tasks more. Nothing was changed"
+            )
+
+    def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
+        """Check a change against a table; nothing is read or written. As :func:`check_row_change`."""
+        check_row_change(config, schema, change)
+
+    def select_files(
+        self, paths: TablePaths, config: TableConfig, change: RowChange, files: Sequence[FileMarker]
+    ) -> tuple[FileMarker, ...]:
+        """Return the files that can hold rows that a deletion removes, by partition values and statistics."""
+        selected = FilePruner(change.sql, config).select(files)
+        _log.debug("files selected", table=paths.name, files=len(files), selected=len(selected))
+        return selected
+
+    def count_rows(self, job: CountJob) -> tuple[int, ...]:
+        """Count the rows that a deletion would remove, for each file of a job in its order.
+
+        Raises:
+            NotFound: A file is gone.
+            InvalidRequest: The condition cannot be evaluated on these rows, and why.
+            HaltError: A file is damaged, or of another schema than the table.
+            Unavailable: The store or the engine did not answer.
+        """
+        require_known_types(job.config, job.schema)
+        files = [DataFile.of(marker) for marker in job.files]
+        parts = pack(files, lambda file: file.size_bytes, max_bytes=COUNT_TASK_BYTES, max_count=COUNT_TASK_FILES)
+        units = [
+            ReadUnit(paths=job.paths, columns=job.schema, files=part, engine=self._limits.engine, where=job.change.sql)
+            for part in parts
+        ]
+        results = self._runner.checking(job.check_alive).run("count", units, is_users=True)
+        return tuple(count for counts in results for count in counts)
+
+
+@contextmanager
+def _change_errors(config: TableConfig, change: RowChange) -> Iterator[None]:
+    """Say who can correct SQL that does not fit: the caller, or for a ``merge_query`` the table's owner."""
+    if change.kind != "merge_query":
+        yield
+        return
+    require_dialect(config, "merge_query")
+    try:
+        yield
+    except InvalidRequest as error:
+        raise SchemaConflict(
+            f"{error}; correct it with `icedb table alter {config.name} --merge-query …`: until then nothing of the "
+            "table is merged"
+        ) from error

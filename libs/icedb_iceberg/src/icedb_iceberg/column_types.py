@@ -1,0 +1,149 @@
+"""Which type of Iceberg a column has, given its SQL type as the log says it. Pure.
+
+The log of this project's own tables knows six types; tables of other writers of the log format may have any that DuckDB
+has. A type counts by what Parquet files of it hold, since these files are what engines read:
+
+==============================================  ===============  =====================================================
+SQL type                                        Iceberg          notes
+==============================================  ===============  =====================================================
+``BOOLEAN``                                     ``boolean``
+``TINYINT`` … ``INTEGER``, ``U(TINY|SMALL)INT`` ``int``
+``BIGINT``, ``UINTEGER``                        ``long``
+``FLOAT``, ``DOUBLE``                           ``float``, ``double``
+``HUGEINT``, ``UHUGEINT``                       ``double``       DuckDB writes them so
+``DECIMAL(p, s)``                               ``decimal(p,s)`` up to 38 digits
+``DATE``, ``TIME``                              ``date``, ``time``
+``TIMESTAMP``, ``TIMESTAMP_S``, ``TIMESTAMP_MS`` ``timestamp``   files say isAdjustedToUTC false (decision 0036)
+``TIMESTAMP WITH TIME ZONE``                    ``timestamptz``  files say isAdjustedToUTC true
+``VARCHAR``, ``JSON``, ``ENUM(…)``              ``string``
+``BLOB``                                        ``binary``
+``UUID``                                        ``uuid``
+``STRUCT(…)``, ``T[]``, ``T[n]``, ``MAP(…)``    ``struct``, ``list``, ``map``
+==============================================  ===============  =====================================================
+
+Format version 2 has nothing for the others (``UBIGINT``, ``TIMESTAMP_NS``, ``INTERVAL``, ``BIT``, ``UNION``, …): such a
+column is left out whole, and the publication says so. It has a field id all the same: engines want one for each column
+that they find in a file.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+MAX_DECIMAL_DIGITS: Final = 38
+UNKNOWN: Final = "unknown"
+"""Stands for a type that Iceberg cannot say."""
+
+_PRIMITIVES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("BOOLEAN", "BOOL", "LOGICAL"), "boolean"),
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "INT", "UTINYINT", "USMALLINT"), "int"),
+    **dict.fromkeys(("BIGINT", "LONG", "INT8", "UINTEGER"), "long"),
+    **dict.fromkeys(("FLOAT", "REAL", "FLOAT4"), "float"),
+    **dict.fromkeys(("DOUBLE", "FLOAT8", "HUGEINT", "UHUGEINT"), "double"),
+    "DATE": "date",
+    "TIME": "time",
+    **dict.fromkeys(("TIMESTAMP", "DATETIME", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_US"), "timestamp"),
+    **dict.fromkeys(("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ"), "timestamptz"),
+    **dict.fromkeys(("VARCHAR", "TEXT", "STRING", "CHAR", "BPCHAR", "JSON"), "string"),
+    **dict.fromkeys(("BLOB", "BYTEA", "BINARY", "VARBINARY"), "binary"),
+    "UUID": "uuid",
+    "DECIMAL": "decimal(18,3)",
+}
+_DECIMAL: Final = re.compile(r"(?:DECIMAL|NUMERIC)\(\s*([0-9]+)\s*(?:,\s*([0-9]+)\s*)?\)", re.IGNORECASE)
+_ARRAY: Final = re.compile(r"(.*)\[[0-9]*\]", re.DOTALL)
+_CALL: Final = re.compile(r"(STRUCT|MAP|ENUM)\s*\((.*)\)", re.DOTALL | re.IGNORECASE)
+_QUOTED: Final = re.compile(r'"((?:[^"]|"")+)"\s+(.*)', re.DOTALL)
+_PLAIN: Final = re.compile(r"(\S+)\s+(.*)", re.DOTALL)
+_OPEN: Final = "(["
+_CLOSE: Final = ")]"
+_PAIR: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NestedType:
+    """A type that has others in it.
+
+    Attributes:
+        kind: Which one: ``struct``, ``list`` or ``map``.
+        parts: What is in it, by name; of a list ``element``, of a map ``key`` and ``value``.
+    """
+
+    kind: str
+    parts: tuple[tuple[str, "IcebergType"], ...]
+
+
+IcebergType = str | NestedType
+"""A primitive type by its name in Iceberg, or a nested one."""
+
+
+def find_type(sql_type: str) -> IcebergType | None:
+    """Return the type of Iceberg that files of an SQL type have; ``None``: format version 2 cannot say it.
+
+    Args:
+        sql_type: As a schema line has it: DuckDB's spelling.
+    """
+    found = parse_type(sql_type)
+    return found if _is_known(found) else None
+
+
+@lru_cache(maxsize=4096)
+def parse_type(sql_type: str) -> IcebergType:
+    """Return the same, with :data:`UNKNOWN` for each part that Iceberg cannot say."""
+    text = sql_type.strip()
+    found = _PRIMITIVES.get(" ".join(text.upper().split()))
+    if found is not None:
+        return found
+    if decimal := _DECIMAL.fullmatch(text):
+        digits, scale = int(decimal[1]), int(decimal[2] or 0)
+        return f"decimal({digits},{scale})" if scale <= digits <= MAX_DECIMAL_DIGITS and digits else UNKNOWN
+    if array := _ARRAY.fullmatch(text):
+        return NestedType("list", (("element", parse_type(array[1])),))
+    call = _CALL.fullmatch(text)
+    if call is None:
+        return UNKNOWN
+    kind = call[1].lower()
+    return "string" if kind == "enum" else _parse_nested(kind, _split(call[2]))
+
+
+def _is_known(kind: IcebergType) -> bool:
+    if isinstance(kind, str):
+        return kind != UNKNOWN
+    return all(_is_known(part) for _, part in kind.parts)
+
+
+def _parse_nested(kind: str, texts: list[str]) -> IcebergType:
+    """Return a struct or a map of what stands in its brackets."""
+    if kind == "map":
+        named = list(zip(("key", "value"), texts, strict=False)) if len(texts) == _PAIR else []
+    else:
+        named = [pair for text in texts if (pair := _split_name(text)) is not None]
+    is_whole = bool(named) and len(named) == len(texts)
+    return NestedType(kind, tuple((name, parse_type(text)) for name, text in named)) if is_whole else UNKNOWN
+
+
+def _split_name(text: str) -> tuple[str, str] | None:
+    """Return name and type of a field of a struct."""
+    if quoted := _QUOTED.fullmatch(text):
+        return quoted[1].replace('""', '"'), quoted[2]
+    plain = _PLAIN.fullmatch(text)
+    return None if plain is None else (plain[1], plain[2])
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that stand in no brackets and no quotes."""
+    parts, depth, begin, quote = [], 0, 0, ""
+    for at, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+        elif char == "," and not depth:
+            parts.append(text[begin:at].strip())
+            begin = at + 1
+    return [*parts, text[begin:].strip()]

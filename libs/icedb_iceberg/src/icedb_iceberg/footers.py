@@ -1,0 +1,54 @@
+"""Footers of live data files, for what the log does not say of them."""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
+from icedb_log.model import FileMarker
+from icedb_log.parquet.footer import TAIL_BYTES, Footer, parse_footer
+from icedb_log.parquet.schema import DamagedFile
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
+
+READ_THREADS: Final = 16
+_GUESS_BYTES: Final = 64 * 1024
+_LENGTH_BYTES: Final = 4
+
+
+def read_footers(store: ObjectStore, markers: Iterable[FileMarker]) -> list[Footer]:
+    """Return the footers of some files, in their order. One or two requests for each.
+
+    Raises:
+        InvalidRequest: A file is no Parquet file, or a damaged one.
+        CorruptLog: A file is gone.
+        Unavailable: The store did not answer.
+    """
+    wanted: Sequence[FileMarker] = tuple(markers)
+    if not wanted:
+        return []
+    with ThreadPoolExecutor(limit_reads(store, READ_THREADS), "icedb-footers") as pool:
+        return list(pool.map(lambda marker: _read(store, marker), wanted))
+
+
+def _read(store: ObjectStore, marker: FileMarker) -> Footer:
+    size = marker.size_bytes
+    try:
+        tail = _read_tail(store, marker, min(size, _GUESS_BYTES))
+        length = int.from_bytes(tail[-TAIL_BYTES:-_LENGTH_BYTES], "little") + TAIL_BYTES
+        if length > size:
+            raise DamagedFile("its footer claims more bytes than the file has")
+        if length > len(tail):
+            tail = _read_tail(store, marker, length)
+        footer = tail[-length:-TAIL_BYTES]
+        return parse_footer(footer, ObjectInfo(marker.path, "", size, marker.created_ms))
+    except DamagedFile as error:
+        raise InvalidRequest(
+            f"data file {marker.path}: {error}; what it holds has to be known to publish the table: "
+            "`icedb fsck --deep` finds all such files"
+        ) from error
+    except NotFound as error:
+        raise CorruptLog(f"data file {marker.path} is gone, but the log says that it is live: `icedb fsck`") from error
+
+
+def _read_tail(store: ObjectStore, marker: FileMarker, length: int) -> bytes:
+    return store.get_range(marker.path, start=marker.size_bytes - length, length=length).body

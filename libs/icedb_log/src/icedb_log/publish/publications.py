@@ -1,0 +1,256 @@
+"""How a publication is made: the next state of a table's chain, for engines that do not read the log (P1 to P4).
+
+Order: the head; a listing of the log, which says whether there is anything new; the record; the log; the objects; the
+head, by compare-and-set. From the record on, what dies later than its time is held (P3); the log that is read after it
+proves the rest, as for a pin (J7). One that loses is never read by anybody: whoever made it begins again.
+
+Nothing that was published changes. A publisher that sleeps anywhere, for however long, has lost when it wakes up and
+the head has moved on.
+"""
+
+import contextlib
+import hashlib
+from dataclasses import replace
+from typing import Final
+
+from icedb_log.clean.guards import STORE_RESOLUTION_MS, find_data_deaths
+from icedb_log.clean.pins import Pin, list_pins
+from icedb_log.erasure.erasures import list_open_ids
+from icedb_log.errors import CommitConflict, IceDBError, NotFound, PreconditionFailed, Unavailable
+from icedb_log.keys import PublicationName, log_name
+from icedb_log.log.fold import fold
+from icedb_log.log.state import LogState
+from icedb_log.publish.head import Head, encode_head, encode_record, read_head
+from icedb_log.publish.model import Draft, Publication, PublicationWriter
+from icedb_log.publish.steps import find_history
+from icedb_log.store.object_store import list_all
+from icedb_log.store.records import create_claim, create_record, replace_claim
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.table.stored_config import renew_table_config, require_same_table
+from icedb_log.table.table import Table
+from icedb_log.table.table_config import TableConfig
+
+MAX_TRIES: Final = 5
+"""How often a publisher begins again because others were faster."""
+
+
+def publish(table: Table, writer: PublicationWriter, *, state: LogState | None = None) -> Publication:
+    """Return a publication of everything that had landed when this was called; make one if there is none yet.
+
+    Idempotent: asking again while nothing has changed writes nothing, and costs four requests; after half a grace
+    period of data files it is written anew.
+
+    Args:
+        table: The table. This host's clock decides nothing.
+        writer: Writes what engines read.
+        state: What is known of the log from an earlier time, as in :func:`~icedb_log.log.fold.fold`.
+
+    Raises:
+        NotFound: No such table, or it is dropped.
+        Fenced: It is another one of that name meanwhile.
+        HaltError: The log, or the head, cannot be understood.
+        CommitOutcomeUnknown: No answer whether it became the current one; call again.
+        Unavailable: The store did not answer, or others were faster each time.
+        IceDBError: What the writer raised.
+    """
+    config = renew_table_config(table)
+    for _ in range(MAX_TRIES):
+        head = _find_head(table)
+        listing = list_all(table.store, table.paths.log_prefix)
+        pins_digest = _digest_pins(table)
+        base = head.current
+        if base is not None and not _fits(writer, table, base):
+            base = None
+        if base is not None:
+            names = {log_name(info.key) for info in listing.objects}
+            # What is gone from the log since was dead: the janitor took it (J2).
+            is_same = base.log_names >= names and base.pins_digest == pins_digest
+            if is_same and listing.store_now_ms < _renewed_ms(base, config):
+                return base
+        maker = _Maker(table, config, head, base, store_now_ms=listing.store_now_ms, pins_digest=pins_digest)
+        made = maker.make(writer, state)
+        if made is not None:
+            return made
+    raise Unavailable(
+        f"table {table.name}: others changed {table.paths.publication_head_key} {MAX_TRIES} times while a publication "
+        "was made; try again"
+    )
+
+
+def _fits(writer: PublicationWriter, table: Table, base: Publication) -> bool:
+    """Whether a publication is still what is wanted, and can be read."""
+    try:
+        return writer.fits(table, base)
+    except NotFound:
+        return False
+
+
+def _renewed_ms(base: Publication, config: TableConfig) -> int:
+    """Return from when on a publication is not shown any longer, whatever the log says, by the store's clock.
+
+    It lasts half a grace period: then it lets go what died before, and a janitor does not take it for one that nobody
+    asks for (P3). A pin that has ended by itself is no tag any more.
+    """
+    renewed_ms = base.modified_ms + config.data_grace_ms // 2
+    return renewed_ms if base.pins_end_ms is None else min(renewed_ms, base.pins_end_ms)
+
+
+def _find_head(table: Table) -> Head:
+    """Return the head; create one, of a chain of its own, where there is none. Raises CorruptLog, Unavailable."""
+    head = read_head(table)
+    if head is not None:
+        return head
+    fresh = Head(table.clock.new_id(), 0)
+    # P1: whoever is refused reads the other one's.
+    with contextlib.suppress(PreconditionFailed):
+        table.store.put_if_absent(table.paths.publication_head_key, encode_head(table.paths, fresh))
+    head = read_head(table)
+    if head is None:
+        raise Unavailable(f"{table.paths.publication_head_key}: was written, and is not there; try again")
+    return head
+
+
+def _digest_pins(table: Table) -> str:
+    """Return what tells the pins from those of another time, whatever they say: one listing. Raises Unavailable."""
+    listing = list_all(table.store, table.paths.pins_prefix)
+    said = "\n".join(f"{info.key} {info.etag}" for info in listing.objects)
+    return hashlib.blake2b(said.encode(), digest_size=16).hexdigest() if said else ""
+
+
+def _list_active_pins(table: Table) -> tuple[Pin, ...]:
+    listed = list_pins(table)
+    return tuple(pin for pin in listed.pins if pin.status(listed.store_now_ms) == "active")
+
+
+def _find_certain_ms(written_ms: int, config: TableConfig) -> int:
+    """Return the time from which on nothing that died is going, given when the record was written (P3).
+
+    As for a pin (J7): a janitor that did not see the record had read the log before it.
+    """
+    return written_ms + MAX_STORE_GAP_MS + STORE_RESOLUTION_MS - config.data_grace_ms
+
+
+class _Maker:
+    """Makes one publication on one state of the head."""
+
+    def __init__(
+        self,
+        table: Table,
+        config: TableConfig,
+        head: Head,
+        base: Publication | None,
+        *,
+        store_now_ms: int,
+        pins_digest: str,
+    ) -> None:
+        self._table = table
+        self._config = config
+        self._head = head
+        self._base = base
+        self._pins_digest = pins_digest
+        # What is live in a log that is read from now on died later than that, if ever: at any server of the store.
+        since_ms = max(0, store_now_ms - max(MAX_STORE_GAP_MS, config.log_grace_ms))
+        self._name = PublicationName(head.chain, head.sequence + 1, since_ms, table.clock.new_id())
+        self._record_key = table.paths.publication_key(self._name)
+
+    def make(self, writer: PublicationWriter, state: LogState | None) -> Publication | None:
+        """Make it the current one; ``None``: somebody else was faster. Raises as :func:`publish`."""
+        written_ms = self._put_record()
+        try:
+            made = self._write(writer, state, written_ms=written_ms)
+        except Exception:
+            # It was not tried to make it the current one: nobody refers to anything of it. Its objects go with a sweep.
+            with contextlib.suppress(IceDBError):
+                self._leave()
+            raise
+        head = replace(self._head, sequence=self._name.sequence, current=made)
+        body = encode_head(self._table.paths, head)
+        key = self._table.paths.publication_head_key
+        # P1: bodies never repeat, each names its publication. None: another state is there, maybe built on this one.
+        info = replace_claim(self._table.store, key, body, etag=self._head.etag)
+        return None if info is None else replace(made, modified_ms=info.modified_ms)
+
+    def _leave(self) -> None:
+        """Take the record away. One of some time stays: it says that the current publication is asked for (P5)."""
+        table, base = self._table, self._base
+        prefix = table.paths.publications_of(self._name.chain, sequence=self._name.sequence)
+        listing = list_all(table.store, prefix)
+        young_ms = listing.store_now_ms - self._config.data_grace_ms // 4
+        others = (info for info in listing.objects if info.key != self._record_key)
+        if base is None or any(info.modified_ms > young_ms for info in others):
+            table.store.delete([self._record_key])
+
+    def _put_record(self) -> int:
+        """Write the record, and return when it was written, by the store's clock (P2)."""
+        table = self._table
+        objects = self._base.objects if self._base is not None else ()
+        body = encode_record(table.paths, owner=table.owner, objects=objects)
+        ended = "somebody took the record of a publication away while it was made; try again"
+        found = create_claim(table.store, self._record_key, body, ended=ended)
+        if found.body != body:
+            raise CommitConflict(f"{self._record_key}: holds something else than what was written; try again")
+        return found.info.modified_ms
+
+    def _write(self, writer: PublicationWriter, state: LogState | None, *, written_ms: int) -> Publication:
+        table, base, name = self._table, self._base, self._name
+        try:
+            before = None if base is None else writer.live_paths(table, base)
+        except NotFound:  # a part of it is lost: nobody can go on from it
+            base = before = None
+        # WARN: P3: after the record is there. Before it: the log is read, a file dies and gets old, a janitor reads the
+        # records, the record is written, and the publication names a file that is about to go.
+        view = table.read_log()
+        require_same_table(table, self._config)  # T4: its grace periods are what makes it certain
+        snapshot = fold(view, state=state)
+        since_ms = max(name.since_ms, _find_certain_ms(written_ms, self._config))
+        if base is None and list_open_ids(table):
+            # WARN: E5: older states name the erased files, and manifests hold their bounds.
+            since_ms = view.store_now_ms
+        history = find_history(
+            view,
+            snapshot.live,
+            find_data_deaths(view),
+            before=before,
+            before_digest=None if base is None else writer.live_digest(table, base),
+            known=frozenset() if base is None else base.log_names,
+            since_ms=since_ms,
+        )
+        pins = _list_active_pins(table) if self._pins_digest else ()
+        draft = Draft(
+            table=table,
+            chain=name.chain,
+            publication_id=name.publication_id,
+            sequence=name.sequence,
+            base=base,
+            base_since_ms=0 if base is None else history.before_since_ms,
+            steps=history.steps,
+            live=snapshot.live,
+            schema=snapshot.schema,
+            logged_schema=snapshot.logged_schema,
+            since_ms=since_ms,
+            as_of_ms=view.store_now_ms,
+            pins=pins,
+            put=self._put,
+        )
+        written = writer.write(draft)
+        return Publication(
+            publication_id=name.publication_id,
+            chain=name.chain,
+            sequence=name.sequence,
+            metadata_key=written.metadata_key,
+            since_ms=name.since_ms,
+            as_of_ms=view.store_now_ms,
+            objects=tuple(sorted(set(written.objects))),
+            log_names=frozenset(log_name(file.key) for file in view.files),
+            pins_digest=self._pins_digest,
+            pins_end_ms=min((pin.ends_ms for pin in pins if pin.ends_ms is not None), default=None),
+        )
+
+    def _put(self, name: str, body: bytes) -> str:
+        """Write an object of this publication: under a key that nobody has used, or will use again (P5)."""
+        self._table.check_alive()
+        key = self._table.paths.published_key(
+            name, sequence=self._name.sequence, publication_id=self._name.publication_id
+        )
+        create_record(self._table.store, key, body, otherwise="the publication was not made; call again")
+        return key

@@ -1,0 +1,102 @@
+"""Whether a loop comes round: told by one process, seen by its children, and never a matter of the store."""
+
+import asyncio
+import os
+import threading
+
+import pytest
+from icedb_log.errors import Unavailable
+from icedb_log.warehouse import Warehouse
+from icedb_service import http_server
+from icedb_service.http_server import LoopHealth
+from icedb_service.progress import LOOP_LIMIT_MS, START_LIMIT_MS, LoopProgress
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+
+
+def test_a_loop_that_stands_still_is_told_and_one_that_ends_is_not():
+    clock = FakeClock()
+    loop = LoopProgress("the loop", clock=clock)
+    clock.advance(START_LIMIT_MS)
+    loop.check()
+    loop.tell()
+    clock.advance(LOOP_LIMIT_MS)
+    loop.check()
+    clock.advance(1)
+    with pytest.raises(Unavailable, match=f"the loop has not come round for {LOOP_LIMIT_MS + 1} ms"):
+        loop.check()
+    loop.tell()
+    loop.check()
+    clock.advance(LOOP_LIMIT_MS + 1)
+    loop.end()
+    loop.check()
+
+
+def test_a_loop_that_never_began_is_told():
+    clock = FakeClock()
+    loop = LoopProgress("the loop", clock=clock)
+    clock.advance(START_LIMIT_MS + 1)
+    with pytest.raises(Unavailable):
+        loop.check()
+
+
+def test_a_child_sees_what_its_parent_tells():
+    clock = FakeClock()
+    loop = LoopProgress("the loop", clock=clock)
+    to_child, to_parent = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(to_child[0], 1)  # the parent has told by now
+        clock.advance(START_LIMIT_MS + LOOP_LIMIT_MS)
+        try:
+            loop.check()
+            os.write(to_parent[1], b"y")
+        finally:
+            os._exit(0)
+    clock.advance(START_LIMIT_MS + LOOP_LIMIT_MS)
+    loop.tell()
+    os.write(to_child[1], b"x")
+    assert os.read(to_parent[0], 1) == b"y"
+    os.waitpid(child, 0)
+
+
+def test_a_store_that_hangs_changes_readiness_and_not_liveness(monkeypatch):
+    """The look is waited for as long as it takes; meanwhile the loop comes round, and says that it is not ready."""
+    monkeypatch.setattr(http_server, "LOOK_LIMIT_S", 0.01)
+    monkeypatch.setattr(http_server, "LOOK_EVERY_S", 0.01)
+    hangs, told = threading.Event(), []
+    clock = FakeClock()
+    warehouse = Warehouse(MemoryObjectStore(clock.now_ms), "wh")
+
+    def look(_warehouse):
+        if seen == [True]:
+            hangs.wait(60)
+
+    seen: list[bool] = []
+    monkeypatch.setattr(http_server, "ask_store", look)
+
+    async def watch():
+        away, back = asyncio.Event(), asyncio.Event()
+
+        async def on_change(is_ready):
+            seen.append(is_ready)
+            if seen == [True, False]:
+                away.set()
+            if seen == [True, False, True]:
+                back.set()
+
+        health = LoopHealth(warehouse, clock=clock, on_change=on_change)
+        running = asyncio.create_task(health.run())
+        await away.wait()
+        clock.advance(http_server.LONGEST_PAUSE_MS)
+        await asyncio.sleep(0)
+        told.append(health.checks().run(with_ready=True))
+        hangs.set()
+        await back.wait()
+        told.append(health.checks().run(with_ready=True))
+        running.cancel()
+
+    asyncio.run(watch())
+    assert told[0]["loop"] == "ok"
+    assert "has not answered" in told[0]["store"]
+    assert set(told[1].values()) == {"ok"}

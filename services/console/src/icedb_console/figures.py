@@ -1,0 +1,190 @@
+"""The figures of all tables, read again and again while somebody looks: a page of a thousand tables waits for none.
+
+Owns one thread that begins rounds, and a pool that reads. A table that cannot be read does not keep the others from
+being shown, and shows why. Nobody looks: nothing is read. Must never write.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import IceDBError, NotFound, Unavailable
+from icedb_log.serving.statuses import StatusReader
+from icedb_log.serving.table_cache import TableState
+from icedb_log.table.health import Health, find_health
+from icedb_log.table.status import TableStatus
+from icedb_log.units import MINUTE_MS, SECOND_MS
+from icedb_log.warehouse import Warehouse
+from icedb_service.logs import get_logger
+
+WATCHED_MS: Final = MINUTE_MS
+"""Figures are read for so long after somebody has looked at them."""
+NOT_YET: Final = Unavailable("its log is being read")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFigures:
+    """What is known of a table.
+
+    Attributes:
+        name: Its name.
+        status: Its figures, as they were read last; ``None``: they never were.
+        error: Why they could not be read just now; ``None``: they were.
+        read_ms: When they were read, by this host's clock.
+    """
+
+    name: str
+    status: TableStatus | None = None
+    error: IceDBError | None = NOT_YET
+    read_ms: int = 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody has tried to read it yet."""
+        return self.error is NOT_YET
+
+    @property
+    def health(self) -> Health:
+        """How it is, in a word."""
+        if self.is_new:
+            return Health("ok", "reading")
+        found = self.error or self.status
+        assert found is not None  # noqa: S101 - it was read, or there is an error
+        return find_health(found)
+
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """What differs when a page has something new to show: ages grow by themselves, and are no news."""
+        status = self.status
+        if status is None or self.error is not None:
+            return (str(self.error),)
+        counts = (status.staged_batches, status.quarantined_batches, status.log_files, status.merge_lag_files)
+        busy = tuple((worker.owner, worker.role) for worker in status.workers)
+        return (status.snapshot_id, *counts, len(status.leases), status.published_ms, self.health.word, busy)
+
+
+class Figures:
+    """The figures of all tables. Thread-safe.
+
+    Args:
+        warehouse: Where the tables lie.
+        statuses: Reads them.
+        clock: For ages.
+        interval_ms: How often a round begins while somebody looks.
+        threads: How many tables are read at once.
+        on_round: Told of the duration of each round, milliseconds.
+    """
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        statuses: StatusReader,
+        *,
+        clock: Clock,
+        interval_ms: int,
+        threads: int,
+        on_round: Callable[[int], None],
+    ) -> None:
+        self._warehouse = warehouse
+        self._statuses = statuses
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._threads = threads
+        self._on_round = on_round
+        self._known: dict[str, TableFigures] = {}
+        self._looked_ms = clock.monotonic_ms() - WATCHED_MS
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="icedb-console-figures", daemon=True)
+        self.problem = ""
+        """Why the tables could not be listed in the last round; empty: they were."""
+        self.has_listed = False
+        """Whether they ever were."""
+
+    def start(self) -> None:
+        """Begin, in a thread of its own: nothing is read before somebody looks."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin no more rounds."""
+        self._stopped.set()
+        self._wanted.set()
+
+    def look(self) -> Mapping[str, TableFigures]:
+        """Return what is known of all tables, by name, and have it read on for a while. Never waits."""
+        self._looked_ms = self._clock.monotonic_ms()
+        self._wanted.set()
+        with self._lock:
+            return dict(self._known)
+
+    def read_round(self) -> None:
+        """Read all tables once. Never raises for a table; says so if they cannot be listed."""
+        started_ms = self._clock.monotonic_ms()
+        try:
+            names = self._warehouse.list_tables()
+        except IceDBError as error:
+            self.problem = str(error)
+            return
+        with self._lock:
+            gone = self._known.keys() - set(names)
+            self._known = {name: self._known.get(name) or TableFigures(name) for name in names}
+        self.problem, self.has_listed = "", True
+        for name in gone:
+            self._statuses.drop(name)
+        with ThreadPoolExecutor(self._threads, "icedb-console-figures") as pool:
+            list(pool.map(self._read_in_round, names))
+        self._on_round(self._clock.monotonic_ms() - started_ms)
+
+    def read_table(self, name: str, *, log: TableState | None = None) -> TableStatus:
+        """Read one table now, and keep what it is.
+
+        Raises:
+            NotFound: No such table.
+            HaltError: Its log cannot be read.
+            Unavailable: The store did not answer.
+        """
+        try:
+            status = self._statuses.read(name, log=log)
+        except NotFound:
+            with self._lock:
+                self._known.pop(name, None)
+            raise
+        except IceDBError as error:
+            self._keep(name, None, error)
+            raise
+        self._keep(name, status, None)
+        return status
+
+    def _keep(self, name: str, status: TableStatus | None, error: IceDBError | None) -> None:
+        with self._lock:
+            before = self._known.get(name)
+            kept = before.status if status is None and before is not None else status
+            self._known[name] = TableFigures(name, kept, error, self._clock.now_ms())
+
+    def _read_in_round(self, name: str) -> None:
+        if self._stopped.is_set():
+            return
+        try:
+            self.read_table(name)
+        except IceDBError as error:
+            get_logger().debug("table_not_read", table=name, error=type(error).__name__)
+        except Exception:  # noqa: BLE001 - one table that nobody thought of keeps no other from being shown
+            get_logger().exception("table_read_failed", table=name)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._wanted.wait()
+            started_ms = self._clock.monotonic_ms()
+            if started_ms - self._looked_ms >= WATCHED_MS:
+                self._wanted.clear()
+                continue
+            try:
+                self.read_round()
+            except Exception:  # noqa: BLE001 - people see through it: it outlives what nobody thought of
+                get_logger().exception("round_failed")
+            elapsed_ms = self._clock.monotonic_ms() - started_ms
+            self._stopped.wait(max(0, self._interval_ms - elapsed_ms) / SECOND_MS)

@@ -1,0 +1,85 @@
+"""What the console counts."""
+
+from typing import Final, Literal, get_args
+
+from icedb_log.units import SECOND_MS
+from icedb_service.metrics import ProcessMetrics
+from prometheus_client import CollectorRegistry
+
+Page = Literal["overview", "table", "columns", "quarantine", "workers", "query", "action", "live", "sign_in", "other"]
+PAGES: Final[tuple[Page, ...]] = get_args(Page)
+OUTCOMES: Final = ("ok", "not_modified", "denied", "not_found", "bad_request", "slow_down", "unavailable", "failed")
+QUERY_OUTCOMES: Final = ("ok", "refused", "failed", "too_slow", "too_large", "cancelled", "busy", "denied")
+ACTIONS: Final = ("flush", "merge", "vacuum", "retry", "drop", "unpin", "release")
+ACTION_OUTCOMES: Final = ("done", "failed")
+TIME_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_BY_STATUS: Final = {304: "not_modified", 401: "denied", 403: "denied", 404: "not_found", 429: "slow_down"}
+_FIRST_ERROR: Final = 400
+_FIRST_FAILURE: Final = 500
+_UNAVAILABLE: Final = 503
+
+
+class ConsoleMetrics(ProcessMetrics):
+    """Counters of pages, queries and actions.
+
+    Args:
+        registry: Where they live; one of its own by default.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        super().__init__("console", package="icedb-console", registry=registry)
+        make = self.make
+        self._requests = make.counter(
+            "icedb_console_requests_total", "Requests by page, and what became of them", page=PAGES, outcome=OUTCOMES
+        )
+        self._request_time = make.histogram(
+            "icedb_console_request_seconds",
+            "Time from a request to the first byte of its answer",
+            buckets=TIME_BUCKETS_S,
+            page=PAGES,
+        )
+        self._queries = make.counter(
+            "icedb_console_queries_total",
+            "Queries by what became of them; refused: not one statement that only reads; busy: too many at once; "
+            "cancelled: its page was closed",
+            outcome=QUERY_OUTCOMES,
+        )
+        self._query_time = make.histogram(
+            "icedb_console_query_seconds", "Time that the process of a query took", buckets=TIME_BUCKETS_S
+        )
+        self._actions = make.counter(
+            "icedb_console_actions_total",
+            "What people had done by the console, by what became of it",
+            action=ACTIONS,
+            outcome=ACTION_OUTCOMES,
+        )
+        self.streams = make.gauge("icedb_console_open_streams", "Pages that are kept up to date now")
+        self.round_time = make.histogram(
+            "icedb_console_round_seconds", "Time to read the figures of all tables", buckets=TIME_BUCKETS_S
+        )
+        self.store_up = make.gauge("icedb_console_store_up", "1 if the store answered the last check")
+
+    def count_request(self, page: Page, status: int, *, duration_ms: int) -> None:
+        """Count an answered request."""
+        self._requests.labels(page, outcome_of(status)).inc()
+        self._request_time.labels(page).observe(duration_ms / SECOND_MS)
+
+    def count_query(self, outcome: str, *, duration_ms: int | None = None) -> None:
+        """Count a query; ``duration_ms``: of its process, if it had one."""
+        self._queries.labels(outcome).inc()
+        if duration_ms is not None:
+            self._query_time.observe(duration_ms / SECOND_MS)
+
+    def count_action(self, action: str, *, is_done: bool) -> None:
+        """Count what somebody had done."""
+        self._actions.labels(action, "done" if is_done else "failed").inc()
+
+
+def outcome_of(status: int) -> str:
+    """Return what an answer's status makes of its request."""
+    known = _BY_STATUS.get(status)
+    if known is not None:
+        return known
+    if status >= _FIRST_FAILURE:
+        return "unavailable" if status == _UNAVAILABLE else "failed"
+    return "bad_request" if status >= _FIRST_ERROR else "ok"

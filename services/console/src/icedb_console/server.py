@@ -1,0 +1,312 @@
+"""A whole console: its pages on an event loop of their own thread, and the figures behind them. Start it, stop it.
+
+Stops in this order: not ready any more, streams end, queries are killed, running requests end.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import (
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
+from icedb_log.serving.statuses import StatusReader
+from icedb_log.serving.table_cache import TableCache
+from icedb_log.units import SECOND_MS
+from icedb_log.warehouse import Warehouse
+from icedb_service.access.guard import AccessGuard, open_guard
+from icedb_service.http_server import EndpointService, HealthChecks, HttpServer, HttpServerOptions, LoopHealth
+from icedb_service.logs import get_logger
+from icedb_service.main import watch_clock
+from icedb_service.readers import BlockingWork, TableNames
+from icedb_service.tls import ssl_context
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from icedb_console.actions import Actions
+from icedb_console.facts_keeper import FactsKeeper
+from icedb_console.figures import Figures
+from icedb_console.metrics import ConsoleMetrics
+from icedb_console.pages import NOTES, SEE_OTHER, PageParts, Pages, title_of
+from icedb_console.queries import Queries
+from icedb_console.rendering import HEADERS, Renderer, answer_static
+from icedb_console.sessions import Sessions
+from icedb_console.settings import ConsoleSettings
+from icedb_console.table_facts import FactsReader
+
+PROBES: Final = ("/healthz", "/readyz")
+NAMES_AGE_MS: Final = 5 * SECOND_MS
+_FIRST_FAILURE: Final = 500
+_FIRST_ERROR: Final = 400
+_STATUS: Final[tuple[tuple[type[IceDBError], int], ...]] = (
+    (NotFound, 404),
+    (PermissionDenied, 403),
+    (Unauthenticated, 401),
+    (Overloaded, 429),
+    (InvalidRequest, 400),
+    (Unavailable, 503),
+)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class ConsoleApp:
+    """Answers requests: the pages, with headers, metrics, log lines, and health beside them."""
+
+    def __init__(self, parts: PageParts, health: HealthChecks) -> None:
+        self._parts = parts
+        self._health = health
+        self._app: ASGIApp = _make_app(Pages(parts), parts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        if scope["path"] in PROBES:
+            status, found = self._health.report(scope["path"], in_words=False)
+            await JSONResponse(found, status)(scope, receive, send)
+            return
+        clock = self._parts.clock
+        started_ms, answered_ms, status = clock.monotonic_ms(), 0, 0
+
+        async def watch(message: Message) -> None:
+            nonlocal answered_ms, status
+            if message["type"] == "http.response.start":
+                answered_ms, status = clock.monotonic_ms(), message["status"]
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            self._end(scope, status, duration_ms=(answered_ms or clock.monotonic_ms()) - started_ms)
+
+    def _end(self, scope: Scope, status: int, *, duration_ms: int) -> None:
+        notes: dict[str, Any] = scope.get(NOTES, {"page": "other"})
+        self._parts.metrics.count_request(notes["page"], status or _FIRST_FAILURE, duration_ms=duration_ms)
+        which = self._parts.settings.console_access_log
+        if which == "none" or (which == "errors" and 0 < status < _FIRST_ERROR):
+            return
+        log = get_logger().info if 0 < status < _FIRST_FAILURE else get_logger().warning
+        client = scope.get("client")
+        log(
+            "console_request",
+            method=scope["method"],
+            path=scope["path"][:1024],
+            status=status,
+            duration_ms=duration_ms,
+            client=client[0] if client else None,
+            **notes,
+        )
+
+
+def _make_app(pages: Pages, parts: PageParts) -> Starlette:
+    def route(path: str, handler: Handler, *methods: str) -> Route:
+        async def answer(request: Request) -> Response:
+            parts.sessions.check_host(request)
+            return await handler(request)
+
+        return Route(path, answer, methods=list(methods or ("GET",)))
+
+    async def static(request: Request) -> Response:
+        return answer_static(request, str(request.path_params["name"]))
+
+    async def icon(request: Request) -> Response:
+        return answer_static(request, "icon.svg")
+
+    async def show_error(request: Request, error: Exception) -> Response:
+        if isinstance(error, Unauthenticated) and request.method == "GET" and request.url.path != "/live":
+            return RedirectResponse("/sign-in", SEE_OTHER)
+        if isinstance(error, HTTPException):
+            error = NotFound("there is no such page") if error.status_code != 405 else InvalidRequest(error.detail)  # noqa: PLR2004
+        if not isinstance(error, IceDBError):
+            get_logger().exception("request_failed", path=request.url.path[:1024], exc_info=error)
+            error = IceDBError("something went wrong here; the log says what")
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+        return parts.renderer.answer(
+            request,
+            "error.html",
+            code=status,
+            identity=None,
+            is_enforced=parts.sessions.guard.is_enforced,
+            title=title_of(error),
+            message=str(error),
+        )
+
+    table = "/tables/{table:str}"
+    routes = [
+        route("/", pages.overview),
+        route("/workers", pages.workers),
+        route("/query", pages.query, "GET", "POST"),
+        route("/live", pages.live),
+        route("/sign-in", pages.sign_in, "GET", "POST"),
+        route("/sign-out", pages.sign_out, "POST"),
+        route(table, pages.table),
+        route(f"{table}/columns", pages.columns),
+        route(f"{table}/quarantine/{{batch:str}}", pages.quarantined),
+        route(f"{table}/do/{{action:str}}", pages.action, "GET", "POST"),
+        route("/static/{name:str}", static),
+        route("/favicon.ico", icon),
+    ]
+    handlers: dict[Any, Any] = {IceDBError: show_error, HTTPException: show_error}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.add_middleware(_LastStop, show_error=show_error)
+    return app
+
+
+class _LastStop:
+    """Turns what nobody thought of into a page, with its traceback in the log alone."""
+
+    def __init__(self, app: ASGIApp, *, show_error: Callable[[Request, Exception], Awaitable[Response]]) -> None:
+        self._app = app
+        self._show_error = show_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def watch(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except Exception as error:
+            if has_begun:
+                raise
+            await (await self._show_error(Request(scope, receive), error))(scope, receive, send)
+
+
+class Console(EndpointService):
+    """A console in this process. Start it, stop it.
+
+    Args:
+        warehouse: Where the tables lie.
+        settings: Address and bounds.
+        clock: Times and ids.
+        guard: Who may do what; as the settings say by default.
+        metrics: What it counts.
+
+    Attributes:
+        port: Where pages are served, once it is started.
+
+    Raises:
+        InvalidRequest: The access file or the certificate is wrong, or there is no access file and others reach the
+            address.
+    """
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        *,
+        settings: ConsoleSettings,
+        clock: Clock,
+        guard: AccessGuard | None = None,
+        metrics: ConsoleMetrics | None = None,
+    ) -> None:
+        self.port = 0
+        self.metrics = metrics or ConsoleMetrics()
+        super().__init__(
+            warehouse,
+            settings=settings,
+            clock=clock,
+            name="console",
+            what="the console",
+            shutdown_ms=settings.console_shutdown_ms,
+        )
+        self._settings = settings
+        self._guard = guard or open_guard(
+            settings, clock=clock, metrics=self.metrics.access, endpoint="http", hosts=(settings.console_host,)
+        )
+        self._tls = ssl_context(settings, clock=clock)
+        watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether people have to show who they are."""
+        return self._guard.is_enforced
+
+    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+        self.metrics.store_up.set(1 if is_ready else 0)
+
+    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
+        settings = self._settings
+        parts = open_parts(
+            self._warehouse, settings=settings, clock=self._clock, guard=self._guard, metrics=self.metrics, stack=stack
+        )
+        parts.figures.start()
+        options = HttpServerOptions(
+            host=settings.console_host,
+            port=settings.console_port,
+            address_settings="ICEDB_CONSOLE_HOST and ICEDB_CONSOLE_PORT",
+            max_connections=settings.console_max_connections,
+            header_timeout_ms=settings.console_header_timeout_ms,
+            keep_alive_ms=settings.console_keep_alive_ms,
+            shutdown_ms=settings.console_shutdown_ms,
+            tls=self._tls,
+        )
+        server = await HttpServer.start(ConsoleApp(parts, health.checks()), options)
+        stack.push_async_callback(server.stop)
+        stack.callback(parts.closing.set)
+        self.port = server.port
+        return self.metrics.registry
+
+
+def open_parts(
+    warehouse: Warehouse,
+    *,
+    settings: ConsoleSettings,
+    clock: Clock,
+    guard: AccessGuard,
+    metrics: ConsoleMetrics,
+    stack: AsyncExitStack,
+) -> PageParts:
+    """Return what pages share, on the running event loop; the stack ends it. Nothing is started yet."""
+    wait_ms, setting = settings.console_read_timeout_ms, "ICEDB_CONSOLE_READ_TIMEOUT_MS"
+    threads = settings.console_store_threads
+    work = BlockingWork(max_jobs=threads, max_jobs_per_table=max(2, threads // 4))
+    stack.callback(work.close)
+    most = settings.console_max_tables
+    tables = TableCache(warehouse, clock=clock, max_tables=most, wait_ms=wait_ms, on_refresh=lambda _ms: None)
+    statuses = StatusReader(warehouse, tables, clock=clock)
+    figures = Figures(
+        warehouse,
+        statuses,
+        clock=clock,
+        interval_ms=settings.console_refresh_ms,
+        threads=max(1, threads // 2),
+        on_round=lambda took_ms: metrics.round_time.observe(took_ms / SECOND_MS),
+    )
+    stack.callback(figures.stop)
+    queries = Queries(settings, metrics=metrics, clock=clock)
+    stack.callback(queries.close)
+    reader = FactsReader(statuses, figures, clock=clock, max_tables=most)
+    return PageParts(
+        warehouse,
+        settings,
+        clock,
+        metrics,
+        Sessions(guard, settings),
+        Renderer(clock),
+        figures,
+        FactsKeeper(reader, work=work, clock=clock, max_tables=most),
+        TableNames(warehouse, work=work, clock=clock, max_age_ms=NAMES_AGE_MS, wait_ms=wait_ms, wait_setting=setting),
+        work,
+        queries,
+        Actions(warehouse, settings=settings, clock=clock, on_redis_failure=metrics.dependencies.counter_of("queue")),
+        asyncio.Event(),
+    )

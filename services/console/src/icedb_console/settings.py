@@ -1,0 +1,87 @@
+"""Settings of the console, besides those that all services share."""
+
+from typing import Annotated, Final, Literal, Self
+
+from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
+from icedb_service.settings import MAX_PORT, ServiceSettings
+from pydantic import Field, model_validator
+
+MAX_ROWS: Final = 10_000
+
+
+class ConsoleSettings(ServiceSettings):
+    """What the console needs to know."""
+
+    console_host: str = "127.0.0.1"
+    """Address that the console listens on; `0.0.0.0` in containers. Another one than loopback needs
+    `ICEDB_ACCESS_FILE`, or `ICEDB_OPEN_ACCESS`."""
+
+    console_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 8090
+    """Port of the console; 0 takes a free one (logged)."""
+
+    console_refresh_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 5 * SECOND_MS
+    """How often the figures of all tables are read while somebody looks, milliseconds. Nobody looks: nothing is read.
+    A round costs some ten small requests to the store for each table."""
+
+    console_read_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
+    """How long a page waits for the store, milliseconds, before it says that it does."""
+
+    console_store_threads: Annotated[int, Field(ge=2, le=1000)] = 16
+    """Reads that may wait for the store at once, each in a thread; half of them for the figures of all tables."""
+
+    console_max_tables: Annotated[int, Field(ge=1)] = 2000
+    """Tables whose logs are kept in memory; the least recently used are read again when asked for."""
+
+    console_max_queries: Annotated[int, Field(ge=0, le=1000)] = 4
+    """Queries that run at once, each in a process of its own; more are refused. 0 turns the query box off."""
+
+    console_queries_per_identity: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Most of them for one identity, so that others have their turn."""
+
+    console_query_limit_ms: Annotated[int, Field(ge=100, le=HOUR_MS)] = 30 * SECOND_MS
+    """How long a query may take, milliseconds; then its process is killed."""
+
+    console_query_memory_mb: Annotated[int, Field(ge=128)] = 1024
+    """Memory of a query, MiB, the log of its tables aside; above it the query fails. With `ICEDB_CONSOLE_MAX_QUERIES`
+    it bounds what all of them take."""
+
+    console_query_threads: Annotated[int, Field(ge=1, le=256)] = 2
+    """Processor threads of a query."""
+
+    console_query_rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 1000
+    """Rows of a result that are shown."""
+
+    console_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Connections at once; requests above it are answered 503. An open page holds one."""
+
+    console_max_streams: Annotated[int, Field(ge=0, le=100_000)] = 300
+    """Pages that are kept up to date at once; more show what was when they were loaded."""
+
+    console_header_timeout_ms: Annotated[int, Field(ge=100)] = 10 * SECOND_MS
+    """How long a connection may take to send a request's headers, milliseconds."""
+
+    console_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
+    """How long an idle connection is kept, milliseconds; longer than the load balancer's own limit."""
+
+    console_shutdown_ms: Annotated[int, Field(ge=0)] = 10 * SECOND_MS
+    """How long SIGTERM waits for requests that are being answered, milliseconds."""
+
+    console_session_ms: Annotated[int, Field(ge=MINUTE_MS)] = 12 * HOUR_MS
+    """How long a browser keeps the token that somebody signed in with, milliseconds."""
+
+    console_access_log: Literal["all", "errors", "none"] = "all"
+    """Which requests are logged: all, those that were refused or failed, or none. Never with a token or a query."""
+
+    @model_validator(mode="after")
+    def _check_console(self) -> Self:
+        if self.console_queries_per_identity > max(self.console_max_queries, 1):
+            raise ValueError(
+                "ICEDB_CONSOLE_QUERIES_PER_IDENTITY <= ICEDB_CONSOLE_MAX_QUERIES must hold, but "
+                f"{self.console_queries_per_identity} > {self.console_max_queries}"
+            )
+        return self
+
+    @property
+    def query_memory_bytes(self) -> int:
+        """Memory of a query."""
+        return self.console_query_memory_mb * MIB

@@ -1,0 +1,214 @@
+"""Everything that the page of one table shows, read at once and kept for a moment.
+
+Nothing is worked out here that the ``icedb`` command works out, too: figures, explanations, guards, history and lags
+come from :mod:`icedb_log`. What would cost too much for a page is left out, and the page says so. Must never write.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from cachetools import LRUCache
+from icedb_log.clean.audit import AuditPart, read_audit
+from icedb_log.clean.guards import Kept, group_waiting
+from icedb_log.clean.pins import Pin, PinStatus, list_pins
+from icedb_log.clean.vacuum import vacuum_table
+from icedb_log.clock import Clock
+from icedb_log.errors import IceDBError
+from icedb_log.feed.feed_state import ViewLag, list_view_lags
+from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
+from icedb_log.log.history import CommitHistory, CommitInfo
+from icedb_log.merge.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
+from icedb_log.merge.merge_plan import MergeIndex
+from icedb_log.serving.partition_sizes import PartitionSize, measure_partitions
+from icedb_log.serving.statuses import StatusReader
+from icedb_log.serving.table_cache import TableState
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.table.status import TableStatus
+from icedb_log.table.table import Table
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import HOUR_MS
+
+from icedb_console.figures import Figures
+
+MOST_COMMITS: Final = 60
+MOST_REMEMBERED: Final = 400
+"""Commits of a table that are remembered after their log files are gone, for as long as the console runs."""
+MOST_QUARANTINED: Final = 50
+MOST_DELETIONS: Final = 30
+MOST_AUDIT_PARTS: Final = 500
+AUDIT_MS: Final = 6 * HOUR_MS
+MOST_EXPLAINED_FILES: Final = 100_000
+"""Of a table with more live files merges are not explained on the page: the plan would take seconds."""
+MOST_DEAD_FILES: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Amplification:
+    """How often bytes were written by some commits: by appends, and by what rewrote them."""
+
+    appended_bytes: int
+    rewritten_bytes: int
+
+    @property
+    def factor(self) -> float | None:
+        """Bytes written for each byte that came in; ``None`` where nothing came in."""
+        return (self.appended_bytes + self.rewritten_bytes) / self.appended_bytes if self.appended_bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What is known of a table.
+
+    Attributes:
+        config: Its configuration.
+        status: Its figures.
+        schema: Columns and types.
+        partitions: What each holds, ascending by path.
+        explained: What is merged, or why not, by partition; ``None``: too many files to say.
+        merge: The same of the whole table.
+        kept: What dead objects wait for; ``None``: too many to say.
+        due: Dead objects that the next vacuum deletes.
+        commits: The newest first, remembered ones, too.
+        deletions: What the janitor deleted lately, the newest first.
+        quarantined: The oldest entries.
+        pins: All pins with how each stands.
+        views: Views over it, with their lags.
+        problems: What could not be read, by what it is.
+        read_ms: When it was read, by this host's clock.
+    """
+
+    config: TableConfig
+    status: TableStatus
+    schema: Mapping[str, str]
+    partitions: tuple[PartitionSize, ...]
+    explained: Mapping[str, ExplainedPartition] | None
+    merge: MergeExplanation | None
+    kept: tuple[Kept, ...] | None
+    due: int
+    commits: tuple[CommitInfo, ...]
+    deletions: tuple[AuditPart, ...]
+    quarantined: tuple[QuarantinedBatch, ...]
+    pins: tuple[tuple[Pin, PinStatus], ...]
+    views: tuple[ViewLag, ...]
+    problems: Mapping[str, str]
+    read_ms: int
+
+    @property
+    def amplification(self) -> Amplification:
+        """How often bytes were written by the commits that are shown."""
+        appended = rewritten = 0
+        for each in self.commits:
+            size_bytes = 0 if each.added is None else each.added.size_bytes
+            if each.what in ("append", "feed"):
+                appended += size_bytes
+            elif each.removed.file_count:
+                rewritten += size_bytes
+        return Amplification(appended, rewritten)
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """What is kept of one table from one reading to the next."""
+
+    history: CommitHistory = field(default_factory=CommitHistory)
+    commits: dict[str, CommitInfo] = field(default_factory=dict)
+    partitions: tuple[str, tuple[PartitionSize, ...]] = ("", ())
+
+    def take_commits(self, state: TableState) -> tuple[CommitInfo, ...]:
+        """Return the newest commits: what was known of one before its log file was cut short stays as it was."""
+        for each in reversed(self.history.read(state.view, limit=MOST_COMMITS)):
+            self.commits.setdefault(each.key, each)
+        newest = sorted(self.commits.values(), key=lambda each: (each.time_ms, each.key), reverse=True)
+        self.commits = {each.key: each for each in newest[:MOST_REMEMBERED]}
+        return tuple(self.commits.values())
+
+    def take_partitions(self, state: TableState, table: Table) -> tuple[PartitionSize, ...]:
+        """Return the partitions, measured when the state is another one."""
+        mark = f"{state.snapshot.snapshot_id} {table.config.target_file_bytes}"
+        if self.partitions[0] != mark:
+            found = measure_partitions(state.snapshot.live, paths=table.paths, config=table.config)
+            self.partitions = (mark, found)
+        return self.partitions[1]
+
+
+class FactsReader:
+    """Reads what pages show. One call for each table at a time; several tables side by side.
+
+    Args:
+        statuses: Reads figures, and keeps logs.
+        figures: Where figures are kept for the other pages.
+        clock: For ages.
+        max_tables: How many tables something is remembered of.
+    """
+
+    def __init__(self, statuses: StatusReader, figures: Figures, *, clock: Clock, max_tables: int) -> None:
+        self._statuses = statuses
+        self._figures = figures
+        self._clock = clock
+        self._remembered: LRUCache[str, _Remembered] = LRUCache(max_tables)
+
+    def read(self, name: str) -> TableFacts:
+        """Read everything about a table.
+
+        Raises:
+            NotFound: No such table.
+            HaltError: Its log cannot be read.
+            Unavailable: The store did not answer.
+        """
+        state = self._statuses.read_log(name)
+        status = self._figures.read_table(name, log=state)
+        table = self._statuses.open(name)
+        kept = self._remembered.setdefault(name, _Remembered())
+        problems: dict[str, str] = {}
+        merge = self._explain(state, table)
+        waiting, due = self._find_waiting(status, table, problems)
+        pins = list_pins(table)
+        return TableFacts(
+            config=table.config,
+            status=status,
+            schema={**table.config.declared, **state.snapshot.schema},
+            partitions=kept.take_partitions(state, table),
+            explained=None if merge is None else {each.partition: each for each in merge.partitions},
+            merge=merge,
+            kept=waiting,
+            due=due,
+            commits=kept.take_commits(state),
+            deletions=_read_deletions(table, status, problems),
+            quarantined=list_quarantined(table, limit=MOST_QUARANTINED) if status.quarantined_batches else (),
+            pins=tuple((pin, pin.status(pins.store_now_ms)) for pin in pins.pins),
+            views=list_view_lags(table, on_halt=lambda view, error: problems.update({f"view {view}": str(error)})),
+            problems=problems,
+            read_ms=self._clock.now_ms(),
+        )
+
+    @staticmethod
+    def _explain(state: TableState, table: Table) -> MergeExplanation | None:
+        if len(state.snapshot.live) > MOST_EXPLAINED_FILES:
+            return None
+        return explain_merge(MergeIndex(table.paths, table.config, log=state.log.copy()), state.view)
+
+    @staticmethod
+    def _find_waiting(
+        status: TableStatus, table: Table, problems: dict[str, str]
+    ) -> tuple[tuple[Kept, ...] | None, int]:
+        if status.tombstoned_files > MOST_DEAD_FILES:
+            return None, 0
+        try:
+            planned = vacuum_table(table, dry_run=True)
+        except IceDBError as error:
+            problems["what the janitor waits for"] = str(error)
+            return None, 0
+        return group_waiting(planned.waiting), len(planned.deleted_logs) + len(planned.deleted_data)
+
+
+def _read_deletions(table: Table, status: TableStatus, problems: dict[str, str]) -> tuple[AuditPart, ...]:
+    since_ms = max(0, status.store_now_ms - AUDIT_MS - MAX_STORE_GAP_MS)
+    try:
+        found = list(islice(read_audit(table, since_ms=since_ms), MOST_AUDIT_PARTS))
+    except IceDBError as error:
+        problems["the janitor's audit"] = str(error)
+        return ()
+    parts = [part for part in found if isinstance(part, AuditPart)]
+    return tuple(sorted(parts, key=lambda part: part.written_ms, reverse=True)[:MOST_DELETIONS])

@@ -1,0 +1,379 @@
+"""What pages show, to whom, and what they never hold: names of others, scripts in values, anything from elsewhere."""
+
+import asyncio
+import re
+from html.parser import HTMLParser
+
+import pytest
+from icedb_log.clean.leases import acquire_lease
+from icedb_log.clean.pins import create_pin
+from icedb_log.log.fence import acquire_fence
+from icedb_log.store.table_store import TableStore
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.warehouse import Warehouse
+from icedb_sim.rigs.console_rig import KEEPER, READER, STRANGER, open_console
+from icedb_sim.tables.small_table import SmallTable
+
+
+@pytest.fixture
+def table():
+    return SmallTable()
+
+
+EVIL = "<script>alert(1)</script>"
+
+
+def other_table(table, name="other", **config):
+    place = TableStore(table.store, Warehouse(table.store, "wh").table(name).paths)
+    create_table(place, TableConfig.create(name=name, **config))
+
+
+async def read_all(rig):
+    await asyncio.to_thread(rig.parts.figures.read_round)
+
+
+async def until(is_so):
+    while not is_so():  # noqa: ASYNC110 - another thread's doing
+        await asyncio.sleep(0.001)
+
+
+def run(work):
+    return asyncio.run(work())
+
+
+def test_the_overview_has_the_figures_of_each_table(table):
+    async def work():
+        async with open_console(table) as rig:
+            first = await rig.browser().get("/")
+            assert (first.status, "being read" in first.text) == (200, True)
+            table.append(1, 2)
+            table.append(3, p="b")
+            await read_all(rig)
+            page = await rig.browser().get("/")
+            assert 'href="/tables/t"' in page.text
+            assert re.search(r'title="3">3<', page.text)
+            assert "being read" not in page.text
+            assert "t" not in re.findall(r'href="/tables/(\w+)"', (await rig.browser().get("/?q=zzz")).text)
+
+    run(work)
+
+
+def test_a_table_that_cannot_be_read_says_why_beside_the_others(table):
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1)
+            other_table(table)
+            await read_all(rig)
+            table.store.put(table.view().files[0].key.replace(".jsonl", "x.jsonl"), b"nonsense")
+            await read_all(rig)
+            page = (await rig.browser().get("/")).text
+            assert "halted" in page
+            assert 'href="/tables/other"' in page
+            own = await rig.browser().get("/tables/t")
+            assert (own.status, "halted" in own.text) == (200, True)
+
+    run(work)
+
+
+def test_a_thousand_tables_come_in_parts_sorted_and_found(table):
+    async def work():
+        async with open_console(table) as rig:
+            for number in range(300):
+                other_table(table, f"a{number:04}")
+            await read_all(rig)
+            page = (await rig.browser().get("/?sort=name")).text
+            assert len(re.findall(r'<th scope="row"><a href="/tables/', page)) == 100
+            assert "page 1 of 4" in page
+            last = (await rig.browser().get("/?sort=name&page=4")).text
+            assert 'href="/tables/t"' in last
+            assert "page 4 of 4" in (await rig.browser().get("/?sort=name&page=99999")).text
+            assert (await rig.browser().get("/?page=x&sort=nonsense")).status == 200
+
+    run(work)
+
+
+def test_a_tables_page_tells_what_it_did_what_waits_and_why(table):
+    async def work():
+        async with open_console(table) as rig:
+            for number in range(4):
+                table.append(number, p="a")
+            lease = acquire_lease(table.opened(), ttl_ms=600_000, holder="analyst")
+            create_pin(table.opened(), "q3", note="third quarter")
+            table.merge(full=True)
+            table.clock.advance(120_000)
+            table.append(9, p="b")
+            table.stage_bytes(b'{"id": 10, "p": "c"}\n')
+            page = (await rig.browser().get("/tables/t")).text
+            assert "p=a" in page
+            assert "nothing to merge: one file only" in page
+            assert "kept by lease" in page
+            assert lease.lease_id in page
+            assert "analyst" in page
+            assert "third quarter" in page
+            assert "merge" in page
+            assert "(write amplification)" in page
+            assert "1 staged batch" in re.sub(r"<[^>]*>", "", page)
+            assert page.count('<svg class="columns"') == 2
+
+    run(work)
+
+
+def test_what_a_commit_did_is_remembered_after_its_log_file_is_gone(table):
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1, p="a")
+            table.append(2, p="a")
+            await rig.browser().get("/tables/t")
+            table.merge(full=True)
+            table.clock.advance(400_000)
+            for _ in range(3):
+                table.vacuum()
+            table.clock.advance(2_000)
+            page = (await rig.browser().get("/tables/t")).text
+            assert len(re.findall(r"</i> append</th>", page)) == 2
+
+    run(work)
+
+
+def test_who_may_not_read_a_table_learns_nothing_of_it(table, tmp_path):
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            table.append(1)
+            other_table(table)
+            await read_all(rig)
+            stranger = rig.browser(STRANGER)
+            overview = (await stranger.get("/")).text
+            assert re.findall(r'href="/tables/(\w+)"', overview) == ["other"]
+            assert 'title="1">1<' in overview  # one table, and not two
+            for path in ("/tables/{}", "/tables/{}/columns", "/tables/{}/do/merge", "/live?table={}"):
+                theirs, none = [await stranger.get(path.format(name)) for name in ("t", "nothing")]
+                assert theirs.status == none.status == 404
+                assert theirs.text.replace("&#39;t&#39;", "&#39;nothing&#39;") == none.text
+            assert "/tables/t" not in (await stranger.get("/workers")).text
+            assert "table=t" not in (await stranger.get("/query")).text
+
+    run(work)
+
+
+def test_the_host_of_a_worker_is_for_those_who_maintain_its_table(table, tmp_path):
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            table.append(1)
+            acquire_fence(table.opened(owner="merger@host-of-ours"), "merge")
+            await read_all(rig)
+            for path in ("/workers", "/tables/t"):
+                theirs = {token: (await rig.browser(token).get(path)).text for token in (READER, KEEPER)}
+                assert "merger" in theirs[READER]
+                assert [token for token, text in theirs.items() if "host-of-ours" in text] == [KEEPER]
+
+    run(work)
+
+
+def test_names_of_views_and_holders_are_for_those_who_may_know_them(table, tmp_path):
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            table.append(1)
+            lease = acquire_lease(table.opened(), ttl_ms=600_000, holder="analyst-of-another-team")
+            table.append(2)
+            table.merge(full=True)
+            table.clock.advance(120_000)
+            reader = (await rig.browser(READER).get("/tables/t")).text
+            assert lease.lease_id in reader
+            assert "analyst-of" not in reader
+            assert "/do/" not in reader
+            table.clock.advance(2_000)
+            keeper = (await rig.browser(KEEPER).get("/tables/t")).text
+            assert "analyst-of-another-team" in keeper
+            assert "/tables/t/do/merge" in keeper
+
+    run(work)
+
+
+class _Page(HTMLParser):
+    """Finds what a strict policy forbids, and whatever leads elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+        self.open_script = False
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag == "script" and not (given.get("src") or "").startswith("/static/"):
+            self.found.append((tag, attrs))
+        if tag in ("style", "iframe", "object", "embed", "base"):
+            self.found.append((tag, attrs))
+        for name, value in attrs:
+            if name == "style" or name.startswith("on"):
+                self.found.append((name, value))
+            if name in ("href", "src", "action", "data-live") and not re.match(r"(/(?!/)|#)", value or ""):
+                self.found.append((name, value))
+        self.open_script = tag == "script"
+
+    def handle_data(self, data):
+        if self.open_script and data.strip():
+            self.found.append(("script", data))
+
+    def handle_endtag(self, tag):
+        self.open_script = False
+
+
+def check_page(text):
+    page = _Page()
+    page.feed(text)
+    assert page.found == []
+    assert EVIL not in text
+
+
+def hostile_table():
+    """Every name and value that people can choose, as bad as it may be."""
+    return SmallTable(partition=(PartitionField(name="p", column="p"),), sort=("id",))
+
+
+def test_no_name_or_value_is_ever_more_than_text():
+    async def work():
+        table = hostile_table()
+        async with open_console(table) as rig:
+            table.append(1, p=f"{EVIL}\"'><img src=x onerror=alert(1)>")
+            table.append(2, p="javascript:alert(1)")
+            table.stage_bytes(f'{{"{EVIL}": "\\"><img src=//evil.test>"}}'.encode())
+            table.flush()
+            create_pin(table.opened(), "q3", note=f'"><b onclick="x">{EVIL}')
+            acquire_lease(table.opened(), ttl_ms=600_000, holder=f"{EVIL}")
+            await read_all(rig)
+            browser = rig.browser()
+            page = await browser.get("/tables/t")
+            assert page.status == 200
+            assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
+            for path in (
+                "/", "/tables/t", "/workers", "/query?table=%3Cscript%3E", f"/?q={EVIL}&sort={EVIL}",
+                f"/query?sql={EVIL}", f"/tables/{EVIL}", f"/tables/t/do/{EVIL}", f"/tables/t/do/unpin?what={EVIL}",
+                f"/tables/t/quarantine/{EVIL}", f"/{EVIL}", "/sign-in",
+            ):  # fmt: skip
+                check_page((await browser.get(path)).text)
+            check_page((await browser.post("/query", {"sql": f"select '{EVIL}' from {EVIL}"})).text)
+
+    run(work)
+
+
+def test_every_answer_says_what_a_browser_may_do(table, tmp_path):
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            reader = rig.browser(READER)
+            for path in ("/", "/nope", "/static/console.js", "/static/nope", "/tables/t", "/sign-in", "/query"):
+                headers = (await reader.get(path)).headers
+                policy = headers["content-security-policy"]
+                assert policy.startswith("default-src 'none'")
+                assert "unsafe" not in policy
+                assert "frame-ancestors 'none'" in policy
+                assert headers["x-content-type-options"] == "nosniff"
+
+    run(work)
+
+
+def test_a_page_that_the_browser_has_is_not_sent_again(table):
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1)
+            await read_all(rig)
+            first = await rig.browser().get("/")
+            again = await rig.browser().get("/", if_none_match=first.headers["etag"])
+            assert (again.status, again.text) == (304, "")
+            table.append(2)
+            await read_all(rig)
+            assert (await rig.browser().get("/", if_none_match=first.headers["etag"])).status == 200
+
+    run(work)
+
+
+def test_files_are_kept_for_ever_by_their_digest(table):
+    async def work():
+        async with open_console(table) as rig:
+            page = (await rig.browser().get("/")).text
+            (path,) = set(re.findall(r'href="(/static/console\.css\?\w+)"', page))
+            answer = await rig.browser().get(path)
+            assert (answer.status, "immutable" in answer.headers["cache-control"]) == (200, True)
+            assert "immutable" not in (await rig.browser().get("/static/console.css?old")).headers["cache-control"]
+            assert (await rig.browser().get("/static/..%2fserver.py")).status == 404
+
+    run(work)
+
+
+def test_a_stream_tells_of_a_commit_and_ends_with_the_right_to_look(table, tmp_path, monkeypatch):
+    monkeypatch.setattr("icedb_console.pages.LOOK_S", 0.01)
+
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            table.append(1)
+            await read_all(rig)
+            told = []
+
+            def on_body(answer):
+                told.append(answer.text)
+                if "event: news" in answer.text and rig.document["grants"]:
+                    rig.document["grants"] = []
+                    rig.write()
+                elif len(told) == 1:
+                    table.append(2)
+                table.clock.advance(2_000)
+
+            answer = await asyncio.wait_for(
+                rig.browser(READER).ask("GET", "/live?table=t", on_body=on_body), timeout=20
+            )
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert "event: news" in answer.text
+            assert answer.text.rstrip().endswith("data: not allowed")
+
+    run(work)
+
+
+def test_streams_end_when_the_console_stops_and_are_bounded(table, monkeypatch):
+    monkeypatch.setattr("icedb_console.pages.LOOK_S", 0.01)
+
+    async def work():
+        async with open_console(table, console_max_streams=1) as rig:
+            first = asyncio.create_task(rig.browser().get("/live"))
+            await until(lambda: rig.parts.metrics.streams._value.get() == 1)
+            assert (await rig.browser().get("/live")).status == 429
+            rig.parts.closing.set()
+            assert (await asyncio.wait_for(first, 10)).status == 200
+            assert rig.parts.metrics.streams._value.get() == 0
+
+    run(work)
+
+
+def test_nothing_is_read_while_nobody_looks(table):
+    async def work():
+        async with open_console(table) as rig:
+            table.store.calls.clear()
+            rig.parts.figures.start()
+            await asyncio.sleep(0)
+            assert table.store.calls == []
+            await rig.browser().get("/")
+            await until(lambda: rig.parts.figures.has_listed)
+
+    run(work)
+
+
+def test_a_console_without_access_file_answers_only_by_names_of_this_machine(table):
+    async def work():
+        async with open_console(table) as rig:
+            assert (await rig.browser().get("/", host="evil.test")).status == 403
+            assert (await rig.browser().get("/", host="localhost:8090")).status == 200
+            assert (await rig.browser().get("/", host="[::1]:8090")).status == 200
+
+    run(work)
+
+
+@pytest.mark.parametrize("kind", ["GET", "POST"])
+def test_what_nobody_thought_of_is_a_page_without_its_traceback(table, kind, monkeypatch):
+    async def work():
+        async with open_console(table) as rig:
+            monkeypatch.setattr(rig.parts.names, "read", lambda: 1 / 0)
+            ask = rig.browser().get if kind == "GET" else rig.browser().post
+            answer = await ask("/query")
+            assert answer.status == 500
+            assert "division" not in answer.text
+
+    run(work)

@@ -1,0 +1,214 @@
+"""Queries: in a process of their own, over one's own tables and nothing else, bounded, and gone when nobody waits."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from icedb import connect
+from icedb_console.queries import Queries, QueryTooLarge
+from icedb_console.settings import ConsoleSettings
+from icedb_log.errors import InvalidRequest, NotFound, Overloaded
+from icedb_log.store.stores import StoreSettings
+from icedb_sim.rigs.console_rig import READER, open_console
+from icedb_sim.tables.small_table import SmallTable
+
+FOREVER = "select sum(a.range * b.range) from range(10000000) a, range(10000000) b"
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """A warehouse in a folder: the processes of queries open it by themselves."""
+    folder = tmp_path_factory.mktemp("lake")
+    lake = connect(folder)
+    table = lake.create_table("t", partition=["d=day(ts)"], sort=["ts"])
+    rows = [{"ts": f"2026-01-0{1 + number % 3}T00:00:00Z", "n": number, "text": EVIL} for number in range(30)]
+    table.append(rows)
+    lake.create_table("other", partition=["d=day(ts)"], sort=["ts"]).append(rows[:1])
+    return folder
+
+
+def open_on(lake, **settings):
+    warehouse = StoreSettings(f"file://{lake}", None).open()
+    return open_console(SmallTable(), warehouse=warehouse, store=f"file://{lake}", **settings)
+
+
+def run(work):
+    return asyncio.run(work())
+
+
+def test_a_result_is_a_table_and_a_picture(lake):
+    async def work():
+        async with open_on(lake, console_query_rows=2) as rig:
+            sql = "select d, sum(n) as total, any_value(text) as text, null as nothing from t group by d order by d"
+            page = await rig.browser().post("/query", {"sql": sql})
+            assert page.status == 200
+            assert page.text.count("<tr>") == 3  # head, and two of three rows
+            assert "only the first are shown" in page.text
+            assert ">135<" in page.text
+            assert '<svg class="columns"' in page.text
+            assert "total" in page.text
+            assert "NULL" in page.text
+            assert EVIL not in page.text
+            assert "&lt;script&gt;" in page.text
+
+    run(work)
+
+
+async def ask(rig, sql, tables=("t",)):
+    return await rig.parts.queries.run("somebody", sql, tables=tables)
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("select * from other", "does not exist"),
+        ("select * from read_csv('/etc/passwd')", "nothing else"),
+        ("copy t to '/tmp/icedb-console-test.csv'", "not allowed"),
+        ("", "write a query"),
+        ("select '\ud800'", "half a character"),
+    ],
+)
+def test_a_query_reads_the_tables_it_may_and_nothing_else(lake, sql, reason):
+    async def work():
+        async with open_on(lake) as rig:
+            with pytest.raises((InvalidRequest, NotFound), match=reason):
+                await ask(rig, sql)
+
+    run(work)
+    assert not Path("/tmp/icedb-console-test.csv").exists()
+
+
+def test_a_table_of_others_is_refused_as_one_that_is_not_there(lake, tmp_path):
+    async def work():
+        async with open_on(lake, folder=tmp_path) as rig:
+            browser = rig.browser(READER)
+            theirs, none = [(await browser.post("/query", {"sql": f"from {name}"})).text for name in ("other", "nope_")]
+            assert "does not exist" in theirs
+            assert theirs.replace("other", "nope_") == none
+
+    run(work)
+
+
+def test_a_query_that_takes_too_long_is_killed(lake):
+    async def work():
+        async with open_on(lake, console_query_limit_ms=3000) as rig:
+            with pytest.raises(QueryTooLarge, match="takes longer than 3 s"):
+                await ask(rig, FOREVER)
+            assert not rig.parts.queries._processes
+            assert rig.parts.queries._running.total() == 0
+
+    run(work)
+
+
+def test_a_query_that_needs_too_much_memory_fails_alone(lake):
+    async def work():
+        async with open_on(lake, console_query_memory_mb=128) as rig:
+            with pytest.raises(QueryTooLarge, match="more than 128 MiB"):
+                await ask(rig, "select list(range) from range(100000000)")
+            assert (await ask(rig, "select count(*) as n from t")).rows == [[30]]
+
+    run(work)
+
+
+def test_a_page_that_is_closed_ends_its_query(lake):
+    async def work():
+        async with open_on(lake) as rig:
+            left = asyncio.Event()
+            browser = rig.browser()
+            browser.cookies["icedb_form"] = "k" * 43
+            body = f"form_key={'k' * 43}&sql={FOREVER.replace(' ', '+')}"
+            asking = asyncio.create_task(browser.ask("POST", "/query", body=body, left=left))
+            while not rig.parts.queries._processes:  # noqa: ASYNC110 - a process starts when it does
+                await asyncio.sleep(0.01)
+            (process,) = rig.parts.queries._processes
+            left.set()
+            await asyncio.wait_for(asking, 20)
+            assert process.returncode == -9
+            assert rig.parts.metrics._queries.labels("cancelled")._value.get() == 1
+
+    run(work)
+
+
+class Standing(Queries):
+    """Its processes answer when they are let go."""
+
+    def __init__(self, **settings):
+        super().__init__(ConsoleSettings(store="file:///x", **settings), metrics=Counting(), clock=SmallTable().clock)
+        self.let_go = asyncio.Event()
+
+    async def _run_process(self, request):
+        await self.let_go.wait()
+        return b'{"columns": [["a", "INTEGER"]], "rows": [[1]], "is_cut": false, "tables": {}}'
+
+
+class Counting:
+    def __init__(self):
+        self.outcomes = []
+
+    def count_query(self, outcome, *, duration_ms=None):
+        self.outcomes.append(outcome)
+
+
+def test_so_many_run_at_once_and_so_many_of_one():
+    async def work():
+        queries = Standing(console_max_queries=3, console_queries_per_identity=2)
+        running = [asyncio.create_task(queries.run("one", "select 1", tables=())) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="2 of yours"):
+            await queries.run("one", "select 1", tables=())
+        running.append(asyncio.create_task(queries.run("two", "select 1", tables=())))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="3 queries"):
+            await queries.run("three", "select 1", tables=())
+        running[0].cancel()
+        await asyncio.wait(running[:1])
+        running.append(asyncio.create_task(queries.run("three", "select 1", tables=())))
+        await asyncio.sleep(0)
+        queries.let_go.set()
+        await asyncio.gather(*running[1:])
+        assert queries._metrics.outcomes == ["busy", "busy", "cancelled", "ok", "ok", "ok"]
+        assert not queries._running
+
+    run(work)
+
+
+def test_a_query_gets_what_the_store_needs_and_no_other_secret(monkeypatch):
+    monkeypatch.setenv("ICEDB_REDIS_URL", "redis://:hush@127.0.0.1/0")
+    monkeypatch.setenv("ICEDB_ACCESS_FILE", "/etc/icedb/access.toml")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    monkeypatch.setenv("ICEDB_S3_ENDPOINT", "http://s3:9000")
+
+    async def work():
+        queries = Queries(ConsoleSettings(store="s3://b/p"), metrics=Counting(), clock=SmallTable().clock)
+        environment = queries._environment()
+        assert environment["ICEDB_STORE"] == "s3://b/p"
+        assert environment["ICEDB_S3_ENDPOINT"] == "http://s3:9000"
+        assert environment["AWS_PROFILE"] == "mine"
+        assert not {"ICEDB_REDIS_URL", "ICEDB_ACCESS_FILE"} & environment.keys()
+
+    run(work)
+
+
+def test_columns_and_the_rows_of_a_batch_are_looked_into_by_a_process(lake):
+    async def work():
+        async with open_on(lake) as rig:
+            page = (await rig.browser().get("/tables/t/columns")).text
+            assert "2026-01-03" in page
+            assert "exact" not in page
+            assert EVIL not in page
+            place = rig.parts.warehouse.table("t")
+            key = place.paths.quarantine_key("x.batch.ndjson")
+            place.store.put(key, b'{"n": 1}\n{"n": 2}\n')
+            assert list(await rig.parts.queries.preview("me", key, lines=1)) == ['{"n": 1}']
+
+    run(work)
+
+
+def test_queries_can_be_turned_off(lake):
+    async def work():
+        async with open_on(lake, console_max_queries=0, console_queries_per_identity=1) as rig:
+            assert "turned off" in (await rig.browser().get("/query")).text
+            assert "turned off" in (await rig.browser().post("/query", {"sql": "select 1"})).text
+
+    run(work)

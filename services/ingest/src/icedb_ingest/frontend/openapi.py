@@ -1,0 +1,270 @@
+"""What the HTTP endpoint takes and answers, as an OpenAPI document: served at ``/openapi.json``.
+
+Paths and methods come from the routes, kinds of errors from :mod:`icedb_ingest.frontend.errors`, formats from
+:mod:`icedb_log.formats`; only what nothing else knows stands here. A route that is not described ends the start.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from icedb_log.formats import FORMATS
+from starlette.routing import Route
+
+from icedb_ingest.frontend.errors import MEANINGS
+from icedb_ingest.frontend.formats import ENCODINGS
+from icedb_ingest.frontend.webhooks import BATCH, CALLS, MAX_BATCH_EVENTS
+
+TITLE: Final = "IceDB: sending events"
+VERSION: Final = "1"
+"""Of the paths: they begin with it."""
+OWN_STATUSES: Final = frozenset(
+    {400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503}
+)  # 499 has nobody to read it
+_RETRY: Final = ("Retry-After", "Seconds to wait.")
+
+_STAGED: Final = {"batch_id": "01a1fe76-3c1e-7a4a-b39f-cbe7cb116932", "table": "events", "status": "staged"}
+_BATCH_STATUS: Final = {
+    "type": "object",
+    "required": ["batch_id", "table", "status"],
+    "additionalProperties": False,
+    "properties": {
+        "batch_id": {"type": "string", "format": "uuid"},
+        "table": {"type": "string"},
+        "status": {"enum": ["staged", "committed", "quarantined"]},
+        "reason": {"type": "string", "description": "Why it, or some of its rows, were refused."},
+        "quarantined_rows": {"type": "integer", "description": "Rows in quarantine while the others are live."},
+        "retried_as": {"type": "string", "description": "The batch that a retry from quarantine made of it."},
+        "conflicts": {"type": "integer", "description": "Other contents under its id, which wait in quarantine."},
+    },
+}
+_SCHEMAS: Final[dict[str, Any]] = {
+    "Accepted": {
+        "type": "object",
+        "required": ["batch_id", "table", "status", "status_url"],
+        "additionalProperties": False,
+        "properties": {
+            "batch_id": {"type": "string", "format": "uuid"},
+            "table": {"type": "string"},
+            "status": {"const": "staged"},
+            "status_url": {"type": "string", "format": "uri-reference"},
+        },
+        "examples": [_STAGED | {"status_url": f"/v1/tables/events/batches/{_STAGED['batch_id']}"}],
+    },
+    "BatchStatus": _BATCH_STATUS,
+    "EventsAccepted": {
+        "type": "object",
+        "required": ["success", "batch_id"],
+        "additionalProperties": False,
+        "properties": {"success": {"const": True}, "batch_id": {"type": "string", "format": "uuid"}},
+    },
+    "Event": {
+        "type": "object",
+        "description": "Has `userId`, `anonymousId` or `previousId`, and `type` unless the path says it.",
+        "properties": {
+            "type": {"enum": sorted(set(CALLS.values()))},
+            "event": {"type": "string"},
+            **{name: {"type": ["string", "null"]} for name in ("userId", "anonymousId", "previousId", "messageId")},
+            "timestamp": {"type": ["string", "null"], "description": "When it happened; without it, when it came."},
+            **{name: {"type": "object"} for name in ("properties", "traits", "context")},
+        },
+    },
+    "Events": {
+        "oneOf": [
+            {"$ref": "#/components/schemas/Event"},
+            {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MAX_BATCH_EVENTS,
+                "items": {"$ref": "#/components/schemas/Event"},
+            },
+        ]
+    },
+    "EventBatch": {
+        "type": "object",
+        "required": [BATCH],
+        "properties": {
+            BATCH: {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MAX_BATCH_EVENTS,
+                "items": {"$ref": "#/components/schemas/Event"},
+            },
+            "sentAt": {"type": "string"},
+            "context": {"type": "object"},
+            "writeKey": {"type": "string"},
+        },
+    },
+    "Health": {
+        "type": "object",
+        "required": ["status", "checks"],
+        "properties": {
+            "status": {"enum": ["ok", "failing"]},
+            "checks": {"type": "object", "additionalProperties": {"enum": ["ok", "failing"]}},
+        },
+    },
+    "Problem": {
+        "type": "object",
+        "description": "RFC 9457.",
+        "required": ["type", "title", "status", "detail"],
+        "properties": {
+            "type": {"type": "string", "description": "`urn:icedb:problem:` and the kind of error."},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string"},
+            "batch_id": {"type": "string", "description": "Send the batch again under this id."},
+            "retry_after_ms": {"type": "integer", "description": "When to try again."},
+        },
+    },
+}
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _json(name: str, description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": _ref(name)}}}
+
+
+def _parameter(name: str, description: str, *, where: str = "path", **schema: Any) -> dict[str, Any]:
+    schema.setdefault("type", "string")
+    return {"name": name, "in": where, "required": where == "path", "description": description, "schema": schema}
+
+
+_TABLE: Final = _parameter("table", "Name of the table, without the warehouse's prefix.")
+_ENCODING: Final = _parameter(
+    "Content-Encoding",
+    "How the body is compressed as a whole.",
+    where="header",
+    enum=[name for name in ENCODINGS if name],
+)
+_BEARER: Final[list[dict[str, list[str]]]] = [{}, {"bearer": []}]
+_WEBHOOK: Final = [*_BEARER, {"writeKey": []}, {"signature": []}]
+_APPEND_PROBLEMS: Final = OWN_STATUSES - {422}
+_EVENTS_ANSWER: Final = {"200": _json("EventsAccepted", "The events are durable.")}
+_EVENTS_WORDS: Final = (
+    "Segment's tracking API and webhooks: the events join those of other requests in one batch. At least once: "
+    "count each `messageId` once."
+)
+
+
+def _events(name: str, summary: str, schema: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "operationId": name,
+        "summary": summary,
+        "description": _EVENTS_WORDS,
+        "tags": ["webhooks"],
+        "parameters": [_TABLE, *more, _ENCODING],
+        "security": _WEBHOOK,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": _EVENTS_ANSWER,
+        "problems": _APPEND_PROBLEMS,
+    }
+
+
+def _health(name: str, summary: str) -> dict[str, Any]:
+    answers = {"200": _json("Health", "It is."), "503": _json("Health", "It is not; `checks` says which fail.")}
+    return {"operationId": name, "summary": summary, "tags": ["health"], "security": [], "responses": answers}
+
+
+_EITHER_EVENTS: Final = {"oneOf": [_ref("Event"), _ref("EventBatch"), _ref("Events")]}
+OPERATIONS: Final[dict[str, dict[str, Any]]] = {
+    "/v1/tables/{table}/batches": {
+        "operationId": "sendBatch",
+        "summary": "Send the body as one batch.",
+        "description": "The answer means: the batch is durable, and its rows will be in the table exactly once. "
+        "Safe to repeat with the same `Idempotency-Key`.",
+        "tags": ["batches"],
+        "parameters": [
+            _TABLE,
+            _parameter(
+                "Idempotency-Key",
+                "The batch's id, if a UUIDv7; else any key of yours. Without it the server chooses an id.",
+                where="header", minLength=1, maxLength=257,
+            ),
+            _ENCODING,
+        ],
+        "security": _BEARER,
+        "requestBody": {
+            "required": True,
+            "content": {name: {"schema": {}} for record in FORMATS.values() for name in record.media_types},
+        },
+        "responses": {
+            "202": _json("Accepted", "The batch is durable.")
+            | {"headers": {"Location": {"description": "Where its status is.", "schema": {"type": "string"}}}},
+        },
+        "problems": OWN_STATUSES,
+    },
+    "/v1/tables/{table}/batches/{batch_id}": {
+        "operationId": "getBatch",
+        "summary": "Ask what became of a batch.",
+        "description": "Reads the table's log: ask when in doubt, not after each batch.",
+        "tags": ["batches"],
+        "parameters": [_TABLE, _parameter("batch_id", "As the answer to the batch said it.", format="uuid")],
+        "security": _BEARER,
+        "responses": {"200": _json("BatchStatus", "What became of it.")},
+        "problems": {400, 401, 403, 404, 409, 429, 500, 503},
+    },
+    "/v1/tables/{table}/segment": _events("sendEvents", "Send events as a webhook destination does.", _EITHER_EVENTS),
+    "/v1/tables/{table}/segment/v1/{call}": _events(
+        "trackEvents", "Send events as an SDK does.", _EITHER_EVENTS,
+        _parameter("call", "Of the tracking API.", enum=[BATCH, *CALLS]),
+    ),
+    "/healthz": _health("isAlive", "Say whether this process is worth keeping."),
+    "/readyz": _health("isReady", "Say whether this process can work."),
+    "/openapi.json": {
+        "operationId": "getContract",
+        "summary": "Return this document.",
+        "tags": ["health"],
+        "security": [],
+        "responses": {"200": {"description": "It.", "content": {"application/json": {"schema": {"type": "object"}}}}},
+    },
+}  # fmt: skip
+
+
+def describe(routes: Iterable[Route]) -> dict[str, Any]:
+    """Return the document of an application's routes.
+
+    Raises:
+        KeyError: A route is not described.
+    """
+    paths: dict[str, Any] = {}
+    for route in routes:
+        operation = dict(OPERATIONS[route.path])
+        problems = {str(status): _problem(status) for status in sorted(operation.pop("problems", ()))}
+        operation["responses"] = operation["responses"] | problems
+        paths[route.path] = {method.lower(): operation for method in sorted(route.methods or ()) if method != "HEAD"}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": VERSION, "description": "Errors are problem details (RFC 9457)."},
+        "paths": paths,
+        "components": {
+            "schemas": _SCHEMAS,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "description": "Wanted where there is an access file."},
+                "writeKey": {
+                    "type": "http",
+                    "scheme": "basic",
+                    "description": "The write key as user; or `writeKey` in the body.",
+                },
+                "signature": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "X-Signature",
+                    "description": "HMAC-SHA1 of the body in hex.",
+                },
+            },
+        },
+    }
+
+
+def _problem(status: int) -> dict[str, Any]:
+    kinds = {meaning.code: meaning.title for meaning in MEANINGS if meaning.status == status}
+    answer: dict[str, Any] = {
+        "description": "; ".join(f"`{code}`: {title}" for code, title in kinds.items()) + ".",
+        "content": {"application/problem+json": {"schema": _ref("Problem")}},
+    }
+    header = {401: ("WWW-Authenticate", "What is wanted."), 429: _RETRY, 503: _RETRY}.get(status)
+    if header:
+        answer["headers"] = {header[0]: {"description": header[1], "schema": {"type": "string"}}}
+    return answer

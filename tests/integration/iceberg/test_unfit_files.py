@@ -1,0 +1,202 @@
+"""Data files that engines would read wrongly are in no state that is published; what is published is read rightly."""
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from iceberg_engines import Engines
+from icedb import connect
+from icedb_iceberg import UnfitFiles, find_held_back
+from icedb_log.clean.pins import create_pin
+from icedb_log.ingest.import_sources import list_sources, parse_pattern
+from icedb_log.ingest.imports import import_files
+from icedb_log.log.codec import encode_log_file
+from icedb_log.log.fold import fold
+from icedb_log.model import FileMarker, LogFile
+from icedb_log.publish.held_back import read_held_back
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.status import read_status
+from pyiceberg.table import StaticTable
+
+REWRITE = "select * from _rows"
+
+
+@pytest.fixture
+def lake(tmp_path):
+    with connect(tmp_path / "lake") as lake:
+        yield lake
+
+
+@pytest.fixture(scope="module")
+def engines():
+    return Engines()
+
+
+def require_rows(engines, uri, *rows):
+    wanted = sorted(map(sorted, (row.items() for row in rows)))
+    for name, found in engines.newest(uri):
+        assert sorted(map(sorted, found.elements())) == wanted, name
+    table = StaticTable.from_metadata(uri)
+    for snapshot in table.snapshots():
+        for _ in engines.of_snapshot(uri, table, snapshot):
+            pass  # each state that is left can be read
+
+
+def make_live(table, body):
+    """Make a file live as a release before N6, or another writer, has done it."""
+    key = table.paths.data_key(partition="", file_id="old")
+    table.store.put(key, body)
+    now_ms = table.clock.now_ms()
+    log = LogFile(now_ms, dict(table.config.declared), commit_id="ab", markers=(FileMarker(key, len(body), now_ms),))
+    table.store.put(table.paths.log_key(time_ms=now_ms, commit_id="ab", is_merged=False), encode_log_file(log))
+
+
+def numbered(**ids):
+    """Return a file whose columns have these field ids."""
+    kinds = {"a": pa.int64(), "b": pa.int64(), "c": pa.string()}
+    schema = pa.schema([pa.field(name, kinds[name], metadata={"PARQUET:field_id": str(n)}) for name, n in ids.items()])
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": [1], "b": [20], "c": ["x"]}, schema=schema), sink)
+    return sink.getvalue()
+
+
+def test_an_imported_file_with_permuted_ids_is_read_rightly(lake, engines, tmp_path):
+    events = lake.create_table("events", declared={"a": "BIGINT", "b": "BIGINT", "c": "VARCHAR"})
+    (tmp_path / "x.parquet").write_bytes(numbered(a=2, b=1, c=3))
+    sources = list_sources(
+        [parse_pattern(f"file://{tmp_path}/x.parquet")],
+        open_store=lambda url: StoreSettings(url).open().store,
+        allowed=["file:///"],
+    )
+    assert import_files(events.open(), lake.engine.importer, sources).file_count == 1
+    require_rows(engines, events.publish(), {"a": 1, "b": 20, "c": "x"})
+
+
+def test_a_file_with_ids_that_is_live_already_keeps_the_table_from_being_published(lake, engines):
+    events = lake.create_table("events", declared={"a": "BIGINT", "b": "BIGINT", "c": "VARCHAR"})
+    make_live(events.open(), numbered(a=2, b=1, c=3))
+    with pytest.raises(
+        UnfitFiles, match=r"1 live data files .*old\.parquet: its columns have field ids.*icedb rewrite events --all"
+    ):
+        events.publish()
+    events.rewrite(REWRITE)
+    require_rows(engines, events.publish(), {"a": 1, "b": 20, "c": "x"})
+
+
+def test_a_file_with_a_column_in_other_case_keeps_the_table_from_being_published(lake):
+    """Our readers and DuckDB find the column, Polars read nulls."""
+    events = lake.create_table("events", declared={"Foo": "BIGINT"})
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"foo": [1]}), sink)
+    make_live(events.open(), sink.getvalue())
+    with pytest.raises(UnfitFiles, match="column 'Foo' is 'foo' in it, and only its writer"):
+        events.publish()
+
+
+@pytest.mark.parametrize("was_published", [False, True])
+def test_narrow_files_of_a_widened_column_hold_publications_back(lake, engines, was_published):
+    events = lake.create_table("events")
+    events.append([{"n": 1}])
+    before = events.publish() if was_published else ""
+    events.append([{"n": 2.5}])
+    if was_published:
+        assert events.publish() == before
+        assert "column 'n' is BIGINT in it and DOUBLE in the table" in find_held_back(events.open())
+        require_rows(engines, before, {"n": 1})
+    else:
+        with pytest.raises(UnfitFiles, match="column 'n' is BIGINT in it and DOUBLE in the table"):
+            events.publish()
+    events.rewrite(REWRITE)
+    events.append([{"n": 4}])
+    require_rows(engines, events.publish(), {"n": 1.0}, {"n": 2.5}, {"n": 4.0})
+    assert not find_held_back(events.open())
+
+
+def test_a_merge_that_takes_the_narrow_files_mends_the_table_as_well(lake, engines):
+    events = lake.create_table("events")
+    for n in (1, 2, 2.5):
+        events.append([{"n": n}])
+    events.merge(full=True)
+    assert len(fold(events.open().read_log()).live) == 1
+    require_rows(engines, events.publish(), {"n": 1.0}, {"n": 2.0}, {"n": 2.5})
+
+
+@pytest.mark.parametrize("was_published", [False, True])
+def test_merges_write_narrow_files_anew_first_alone_and_whatever_their_size(lake, engines, was_published):
+    events = lake.create_table("events", partition=["p"], target_file_bytes=1024, merge_fan_in=100)
+    rows = [{"p": p, "n": n, "x": "x" * 2000} for n, p in enumerate("aab")]
+    events.append(rows[:1])
+    events.append(rows[1:])
+    if was_published:
+        events.publish()
+    events.append([{"p": "c", "n": 2.5, "x": ""}])
+    assert not events.merge().commit_count  # nobody asks for it as an Iceberg table
+    if was_published:
+        events.publish()
+    else:
+        with pytest.raises(UnfitFiles, match="Merges write them anew by and by"):
+            events.publish()
+    assert "column 'n' is BIGINT in it" in read_status(events.open()).held_back
+    done = events.merge()
+    assert (done.input_count, done.row_count) == (3, 3)
+    assert not read_status(events.open()).held_back
+    assert not events.merge().commit_count
+    uri = events.publish()
+    require_rows(engines, uri, *({**row, "n": float(row["n"])} for row in rows), {"p": "c", "n": 2.5, "x": ""})
+    assert not read_status(events.open()).held_back
+
+
+def test_what_was_held_back_is_over_once_a_later_state_is_shown(lake):
+    events = lake.create_table("events")
+    events.append([{"n": 1}])
+    events.append([{"n": 2.5}])
+    with pytest.raises(UnfitFiles):
+        events.publish()
+    table = events.open()
+    held = read_held_back(table)
+    live = fold(table.read_log()).live
+    assert not held.is_over(live, published_ms=held.as_of_ms - 1)
+    assert held.is_over(live, published_ms=held.as_of_ms)
+    events.rewrite(REWRITE)
+    assert held.is_over(fold(events.open().read_log()).live, published_ms=0)
+
+
+def test_a_pin_of_a_state_with_narrow_files_is_no_tag(lake, engines):
+    events = lake.create_table("events")
+    events.append([{"n": 1}])
+    create_pin(events.open(), "narrow")
+    events.append([{"n": 2.5}])
+    create_pin(events.open(), "mixed")
+    events.rewrite(REWRITE)
+    uri = events.publish()
+    table = StaticTable.from_metadata(uri)
+    assert set(table.refs()) == {"main", "narrow"}
+    number = table.snapshot_by_name("narrow").snapshot_id
+    assert table.scan(snapshot_id=number).to_arrow().to_pylist() == [{"n": 1}]
+    require_rows(engines, uri, {"n": 1.0}, {"n": 2.5})
+
+
+def test_a_footer_is_read_once_and_none_of_appends(lake, monkeypatch):
+    events = lake.create_table("events")
+    asked = []
+    store = lake.warehouse.store
+    get_range = type(store).get_range
+
+    def look(self, key, **at):
+        asked.extend([key] if "/_data/" in key else [])
+        return get_range(self, key, **at)
+
+    monkeypatch.setattr(type(store), "get_range", look)
+    monkeypatch.setattr("icedb_log.publish.steps.MAX_STEPS", 2)  # so that the first ones are told as one
+    for n in range(4):
+        events.append([{"n": n}])
+    events.publish()
+    assert asked == []
+    events.merge(full=True)
+    events.publish()
+    (merged,) = fold(events.open().read_log()).live.paths()
+    assert asked == [merged]
+    events.append([{"n": 9}])
+    events.publish()
+    assert asked == [merged]

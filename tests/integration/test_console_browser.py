@@ -1,0 +1,104 @@
+"""The console's pages in a real browser: no error, nothing that its policy forbids, live, readable on a phone."""
+
+import urllib.request
+
+import pytest
+from chromium_rig import MISSING, find_chromium, open_chromium
+from console_lake import fill_lake, running_console
+
+pytestmark = [
+    pytest.mark.skipif(find_chromium() is None, reason=MISSING),
+    pytest.mark.timeout(180),
+]
+
+PAGES = (
+    "/", "/tables/events", "/tables/events/columns", "/workers", "/query?table=events", "/tables/events/do/merge",
+    "/sign-in",
+)  # fmt: skip
+CHECK = """
+const problems = [];
+const all = (selector) => [...document.querySelectorAll(selector)];
+if (all("h1").length !== 1) problems.push("not one h1");
+if (all("main").length !== 1 || !all("header nav[aria-label]").length) problems.push("no landmarks");
+all("input:not([type=hidden]), select, textarea").forEach((each) => {
+  if (!each.labels.length) problems.push("no label: " + each.outerHTML);
+});
+all("table").forEach((each) => { if (!each.caption) problems.push("no caption: " + each.outerHTML.slice(0, 99)); });
+all("th").forEach((each) => { if (!each.scope) problems.push("no scope: " + each.outerHTML); });
+all("svg:not([aria-hidden])").forEach((each) => {
+  if (!each.getAttribute("aria-label")) problems.push("a picture without words");
+});
+const ids = all("[id]").map((each) => each.id);
+if (new Set(ids).size !== ids.length) problems.push("an id twice: " + ids);
+const wide = document.documentElement.scrollWidth - innerWidth;
+if (wide > 0) problems.push("wider than the screen by " + wide);
+return problems;
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture(scope="module")
+def lake(folder):
+    return fill_lake(folder, days=6, commits=6)
+
+
+@pytest.fixture(scope="module")
+def address(folder, lake):
+    with running_console(folder) as (_, address):
+        urllib.request.urlopen(address).read()
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with open_chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture(autouse=True)
+def _without_a_complaint(browser):
+    browser.complaints()
+    yield
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, True)])
+def test_pages_are_in_order(browser, address, width, is_dark):
+    browser.shape(width, 844, is_dark=is_dark)
+    for path in PAGES:
+        browser.open(address + path)
+        assert browser.run(CHECK) == [], path
+
+
+def test_a_page_shows_a_commit_without_a_reload(browser, address, lake):
+    browser.shape(1280, 900)
+    browser.open(f"{address}/tables/sessions")
+    browser.run("window.stayed = true")
+    browser.wait("document.getElementById('state').textContent === 'live'")
+    row = {"ts": "2026-03-03T00:00:00Z", "event": "view", "user_id": "u1", "amount": 1.0}
+    lake.create_table("sessions", exist_ok=True, partition=["d=day(ts)"], sort=["ts"]).append([row])
+    browser.wait("document.getElementById('partitions').textContent.includes('d=2026-03-03')")
+    assert browser.run("return window.stayed") is True
+
+
+def test_a_query_is_answered_by_a_table_and_a_picture(browser, address):
+    browser.open(f"{address}/query")
+    browser.type("#sql", "select event, count(*) as many from events group by event order by event")
+    browser.click("button.main")
+    browser.wait("document.querySelector('table.rows')")
+    assert browser.run("return document.querySelectorAll('table.rows tbody tr').length") >= 2
+    assert browser.run("return document.querySelectorAll('svg.columns .solid').length") >= 2
+    assert browser.run(CHECK) == []
+
+
+def test_a_policy_that_forbids_is_seen_by_this_test(browser, address):
+    browser.open(f"{address}/sign-in")
+    browser.run(
+        "const s = document.createElement('script'); s.textContent = 'window.bad = 1'; document.body.append(s);"
+    )
+    assert browser.run("return window.bad || null") is None
+    assert any("Content Security Policy" in message for message in browser.complaints())

@@ -1,0 +1,131 @@
+"""The OpenAPI document of the HTTP endpoint is valid, is what it serves, and says every answer there is and no other."""
+
+import http.client
+import json
+from pathlib import Path
+
+import pytest
+from http_contract import DECLARED, DOCUMENT, METHODS, check, checked
+from icedb_log.clock import new_batch_id
+from icedb_log.errors import Unavailable
+from icedb_log.store.table_store import TableStore
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
+from icedb_service.http_server import HealthChecks
+from icedb_sim.rigs.access_rig import token_entry, write_access
+from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON, Answer, start_rig
+from openapi_spec_validator import validate
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "openapi.json"
+GOOD, BLIND, SLOW = (f"{name}-token-0123456789abcdef0123456789" for name in ("good", "blind", "slow"))
+EVENT = {"type": "track", "userId": "u"}
+ROW = b'{"a":1}\n'
+BATCHES, BATCH, SEGMENT, CALL = [path for path in METHODS if path.startswith("/v1")]
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("openapi")
+    verbs = ["read", "append"]
+    access = {
+        "identities": {
+            "good": {"tokens": [token_entry(GOOD)]},
+            "blind": {"tokens": [token_entry(BLIND)]},
+            "slow": {"tokens": [token_entry(SLOW)], "rate": {"calls_per_s": 0.001, "burst": 1}},
+        },
+        "grants": [
+            {"identities": ["good", "slow"], "tables": ["*"], "verbs": verbs},
+            {"identities": ["blind"], "tables": ["*"], "verbs": ["read"]},
+        ],
+    }
+    rig = start_rig(
+        folder / "store",
+        access_file=str(write_access(folder / "access.json", access)),
+        frontend_max_batch_mb=1,
+        frontend_body_timeout_ms=300,
+        frontend_linger_ms=0,
+    )
+    yield rig
+    rig.frontend.stop()
+
+
+def broken_table(rig):
+    """Make a table whose configuration and log are no JSON."""
+    table = TableStore(rig.store, rig.warehouse.table("broken").paths)
+    create_table(table, TableConfig.create(name="broken"))
+    for key in [info.key for info in rig.store.list_page(f"{table.paths.prefix}/", limit=100).objects]:
+        rig.store.delete([key])
+        rig.store.put_if_absent(key, b"no JSON")
+    rig.store.put_if_absent(f"{table.paths.log_prefix}{CLOCK.now_ms()}_1.jsonl", b"no JSON\n")
+
+
+def dawdle(rig, path, headers):
+    """Send a body that never ends."""
+    connection = http.client.HTTPConnection("127.0.0.1", rig.frontend.http_port, timeout=LIMIT_S)
+    connection.putrequest("POST", path)
+    for name, value in {**headers, "Content-Length": "100"}.items():
+        connection.putheader(name, value)
+    connection.endheaders(b"{")
+    answer = connection.getresponse()
+    found = check("POST", path, Answer(answer.status, answer.headers, answer.read()))
+    connection.close()
+    return found
+
+
+def test_the_document_is_valid_and_is_what_is_served_and_written_down(rig):
+    validate(DOCUMENT)
+    assert rig.call("GET", "/openapi.json").json == DOCUMENT == json.loads(SCHEMA.read_text())
+
+
+def test_every_answer_that_the_document_says_is_given(rig, monkeypatch):
+    seen = set()
+    broken_table(rig)
+    batch_id = new_batch_id(CLOCK)
+    bodies = {
+        BATCHES: (ROW, NDJSON),
+        SEGMENT: (json.dumps(EVENT).encode(), "application/json"),
+        CALL: (json.dumps(EVENT).encode(), "application/json"),
+        BATCH: (None, ""),
+    }
+
+    def send(path, *, token=GOOD, table="events", call="track", batch=batch_id, body=None, **headers):
+        own_body, content_type = bodies[path]
+        fields = {"Content_Type": content_type, **({"Authorization": f"Bearer {token}"} if token else {})}
+        where = path.format(table=table, call=call, batch_id=batch)
+        return rig.call(METHODS[path], where, own_body if body is None else body, **fields | headers)
+
+    def fail(error):
+        def raise_it(*args, **conditions):
+            raise error
+
+        return raise_it
+
+    with checked(seen):
+        assert send(BATCHES, Idempotency_Key=batch_id).status == 202
+        assert send(BATCHES, Idempotency_Key=batch_id, body=b'{"a":2}\n').status == 422
+        for path in bodies:
+            send(path)
+            send(path, token="")
+            send(path, token=BLIND)
+            send(path, token=SLOW)
+            send(path, token=SLOW)
+            send(path, table="No-Table")
+            send(path, table="nope")
+            send(path, table="broken")
+            for error in (ZeroDivisionError(), Unavailable("down")):
+                with monkeypatch.context() as broken:
+                    for name in ("put_if_absent", "list_page"):
+                        broken.setattr(rig.store, name, fail(error))
+                    send(path, body=b'{"a":3}\n' if path == BATCHES else None)
+            if METHODS[path] == "POST":
+                send(path, body=b"{" * (2**20 + 1))
+                send(path, Content_Encoding="br")
+                headers = {"Content-Type": bodies[path][1], "Authorization": f"Bearer {GOOD}"}
+                seen.add(dawdle(rig, path.format(table="events", call="track"), headers))
+        send(CALL, call="charge")
+        for path in ("/healthz", "/readyz", "/openapi.json"):
+            rig.call("GET", path)
+        monkeypatch.setattr(HealthChecks, "run", lambda self, with_ready: {"store": "down"})
+        for path in ("/healthz", "/readyz"):
+            rig.call("GET", path)
+    assert DECLARED - seen == set()

@@ -1,0 +1,119 @@
+"""A real Prometheus with the production configuration, and the queries of the dashboard's panels."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from icedb_local.ports import find_free_ports
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+WORKERS = ("ingest", "merger", "janitor")
+FRONTENDS = ("frontend", "enqueue")
+JOBS = (*WORKERS, "ingest-large", *FRONTENDS, "snapshot", "gateway", "console")
+TABLE = "events"
+DEADLINE_S = 120
+POLL_S = 0.1
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, ask: Callable[[], T | None]) -> T:
+    """Ask until there is an answer that is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S} s"
+        time.sleep(POLL_S)
+    return answer
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A Prometheus that is running."""
+
+    url: str
+
+    def get(self, path: str, **parameters: str) -> Any:
+        query = urllib.parse.urlencode({name.rstrip("_"): value for name, value in parameters.items()})
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expr: str) -> dict[tuple[tuple[str, str], ...], float]:
+        """Values by labels, without the name."""
+        return {
+            tuple(sorted((key, value) for key, value in sample["metric"].items() if key != "__name__")): float(
+                sample["value"][1]
+            )
+            for sample in self.get("query", query=expr)["result"]
+        }
+
+    def value(self, expr: str) -> float:
+        """The only value of an expression; 0 when it has none."""
+        return next(iter(self.query(expr).values()), 0.0)
+
+
+@contextmanager
+def running_prometheus(folder: Path, targets: dict[str, int]) -> Iterator[Prometheus]:
+    """Prometheus with the production configuration, its discovery replaced by ports of this machine."""
+    fetch = subprocess.run(
+        [sys.executable, str(DEPLOY / "prometheus" / "fetch.py")], capture_output=True, text=True, check=False
+    )
+    assert fetch.returncode == 0, fetch.stderr
+    (port,) = find_free_ports(1)
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    config["global"] |= {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(DEPLOY / "prometheus" / "rules" / "*.yml")]
+    assert {job["job_name"] for job in config["scrape_configs"]} == {*JOBS, "s3", "prometheus"}
+    config["scrape_configs"] = [
+        {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for name, port in targets.items()
+    ]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    command = [
+        json.loads(fetch.stdout)["prometheus"],
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+    try:
+        url = f"http://127.0.0.1:{port}"
+
+        def is_ready() -> bool:
+            assert process.poll() is None, (folder / "log").read_text()
+            try:
+                with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+                    return True
+            except OSError:
+                return False
+
+        wait_for("Prometheus is ready", is_ready)
+        yield Prometheus(url)
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def read_panels() -> dict[str, list[str]]:
+    """The queries of each panel, as Grafana would send them for this table."""
+    board = json.loads((DEPLOY / "grafana" / "dashboards" / "merge-lag.json").read_text())
+    return {
+        panel["title"]: [
+            target["expr"].replace("$table", TABLE).replace("$__rate_interval", "20s") for target in panel["targets"]
+        ]
+        for panel in board["panels"]
+        if panel["type"] == "timeseries"
+    }
