@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -35,8 +36,10 @@ from icedb_log.errors import (
 from icedb_log.feed.feed_state import read_feed_state
 from icedb_log.feed.views import find_unfed, read_registration, source_of
 from icedb_log.jobs import StagedBatch
-from icedb_log.keys import TABLE_NAME, log_name
+from icedb_log.keys import ROLES, TABLE_NAME, log_name
+from icedb_log.log.fence import read_landed
 from icedb_log.log.fold import fold
+from icedb_log.log.lost_commits import MAX_LANDED, drop_known, find_lost
 from icedb_log.model import LogHeads
 from icedb_log.repair.fsck import fsck_table
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads, list_all
@@ -166,14 +169,36 @@ class _Copying:
                 progress(self.table.name, done, len(wanted))
         return done, copied_bytes
 
+    def require_grown(self, state: SourceState) -> None:
+        """Refuse a source that lacks what its copy has: commits are not taken back, and fences remember them (F5).
+
+        Where the newest objects were lost, fences among them, nothing in the source tells, and its log grows again.
+
+        Raises:
+            CorruptLog: The copy is left as it is.
+        """
+        name = self.table.name
+        if self.copy.record.log and not state.log:
+            raise CorruptLog(
+                f"table {name}: its log is empty, though it had commits: its copy is left as it is. See "
+                f"`icedb fsck {name}`; docs/backup.md says how the table is brought back"
+            )
+        copied = {role: read_landed(self.copy.table, role) for role in ROLES}
+        missing = {*find_lost(chain(*copied.values()), state.view)}
+        for role, landed in copied.items():
+            known = read_landed(self.table, role)
+            if len(known) < MAX_LANDED:  # then it has forgotten nothing, whatever merges and the janitor did since
+                missing |= drop_known({*landed} - {*known}, state.view)
+        if missing:
+            raise CorruptLog(
+                f"table {name}: it knows nothing of {len(missing)} commits in its copy, the first is {min(missing)}: "
+                "its newest objects were lost, or it was set back to an earlier time. Its copy is left as it is; bring "
+                "the table back from there, or back up to an empty place (docs/backup.md)"
+            )
+
     def prepare(self, state: SourceState) -> int:
         """Write down the state that the copy is to switch to; return how many batches wait in it."""
         copy, paths = self.copy, self.table.paths
-        if copy.record.log and not state.log:
-            raise CorruptLog(
-                f"table {self.table.name}: its log is empty, though it had commits: its copy is left as "
-                f"it is. See `icedb fsck {self.table.name}`; docs/backup.md says how the table is brought back"
-            )
         now_ms, target_ms = self.table.read_store_clock(), copy.table.read_store_clock()
         staged = {batch.key: copy.record.staged.get(batch.key, "") for batch in state.waiting}
         beside = (key for prefix in (paths.quarantine_prefix, paths.idempotency_prefix) for key in copy.list(prefix))
@@ -271,6 +296,8 @@ def _backup_group(
             for table, copy in zip(opened, copies, strict=True)
         ]
         states, copied = _copy_group(held, progress)
+        for each, state in zip(held, states, strict=True):
+            each.require_grown(state)
         waiting = [each.prepare(state) for each, state in zip(held, states, strict=True)]
         for each in held:
             each.copy.finish_switch()

@@ -470,14 +470,14 @@ def settle_fence(table: TableStore, role: Role) -> None:
         _settle(table, current.commit)
 
 
-def read_landed(table: TableStore) -> tuple[str, ...]:
-    """Return the log files of commits that certainly landed, as the fences say now (F5).
+def read_landed(table: TableStore, *roles: Role) -> tuple[str, ...]:
+    """Return the log files of commits that certainly landed, as the fences of some roles say now, or of all (F5).
 
     Raises:
         CorruptLog: A fence cannot be understood.
         Unavailable: The store did not answer.
     """
-    states = (read_fence(table.store, table.paths.fence_key(role))[0] for role in ROLES)
+    states = (read_fence(table.store, table.paths.fence_key(role))[0] for role in roles or ROLES)
     return tuple(name for state in states if state is not None for name in state.landed)
 
 
