@@ -9,41 +9,34 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import kubernetes_validate
 import pytest
 import yaml
-from icedb_console.settings import ConsoleSettings
-from icedb_gateway.settings import GatewaySettings
-from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.settings import IngestSettings
-from icedb_janitor.settings import JanitorSettings
 from icedb_log.names import QUEUES
-from icedb_merger.settings import MergerSettings
 from icedb_service.http_server import STOP_MARGIN_S
 from icedb_service.settings import ServiceSettings, load_settings
-from icedb_snapshot.settings import SnapshotSettings
 from pydantic import BaseModel, ConfigDict
 
 HERE = Path(__file__).resolve().parents[1] / "kubernetes"
 OVERLAYS = ("small", "cloud")
 OLDEST, NEWEST = "1.30", "1.35"
-SETTINGS = {
-    "frontend": FrontendSettings,
-    "ingest": IngestSettings,
-    "ingest-large": IngestSettings,
-    "merger": MergerSettings,
-    "janitor": JanitorSettings,
-    "beat": ServiceSettings,
-    "snapshot": SnapshotSettings,
-    "gateway": GatewaySettings,
-    "console": ConsoleSettings,
-}
 SPARK = {"ingest", "ingest-large", "merger"}
 QUEUE_OF = {"ingest": "ingest", "ingest-large": "ingest-large", "merger": "merge"}
-FILLED = {"POD_NAME": "icedb-merger-0", "POD_NAMESPACE": "icedb", "POD_IP": "10.0.0.7", "POD_ACCOUNT": "icedb-merger"}
-"""What Kubernetes fills in for `fieldRef`."""
+
+
+def load_script(name: str) -> ModuleType:
+    """Load a script that lies beside the manifests."""
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+check_settings = load_script("check_settings")
+SETTINGS = check_settings.SETTINGS
 
 
 class Strict(BaseModel):
@@ -165,15 +158,7 @@ def container_of(deployment: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment_of(overlay: str, container: dict[str, Any]) -> dict[str, str]:
-    """The variables as the process sees them; a reference counts only if the variable stands before it."""
-    given: dict[str, str] = {}
-    for source in container["envFrom"]:
-        if "configMapRef" in source:
-            given |= of_kind(overlay, "ConfigMap")[source["configMapRef"]["name"]]["data"]
-    for each in container.get("env", []):
-        text = each["value"] if "value" in each else FILLED[each["name"]]
-        given[each["name"]] = re.sub(r"\$\((\w+)\)", lambda match: given[match[1]], text)
-    return given
+    return check_settings.environment_of(render(overlay), container)
 
 
 def load(overlay: str, component: str, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
@@ -232,6 +217,7 @@ def test_every_service_is_there(overlay):
 def test_every_variable_is_a_setting_and_valid(place, monkeypatch):
     overlay, component = place
     given = environment_of(overlay, container_of(our_deployments(overlay)[component]))
+    assert not [value for value in given.values() if "$(" in value], "a variable that stands later, or nowhere"
     ours = {key.removeprefix("ICEDB_").lower() for key in given if key.startswith("ICEDB_")}
     known = {name for kind in SETTINGS.values() for name in kind.model_fields}
     assert ours <= (known if component == "beat" else set(SETTINGS[component].model_fields))
@@ -239,6 +225,35 @@ def test_every_variable_is_a_setting_and_valid(place, monkeypatch):
     assert settings.metrics_host == "0.0.0.0"
     assert settings.access_file == "/etc/icedb/access.toml"
     assert len(settings.lock_master_urls) == (3 if overlay == "small" else 1)
+
+
+def test_an_overlay_as_it_comes_lacks_a_bucket_and_nothing_else():
+    for overlay in OVERLAYS:
+        problems = check_settings.find_problems(render(overlay))
+        assert len(problems) == len(SETTINGS)
+        assert all("'CHANGE-ME' is not the name of a bucket" in problem for problem in problems)
+
+
+def test_wrong_settings_are_told_before_they_are_applied():
+    """By the command of docs/kubernetes.md."""
+    text = yaml.safe_dump_all(render("small")).replace("s3://CHANGE-ME/warehouse", "s3://lake/warehouse")
+
+    def check(manifests: str) -> tuple[int, list[str]]:
+        done = subprocess.run(
+            [sys.executable, HERE / "check_settings.py"], input=manifests, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout.splitlines()
+
+    assert check(text) == (0, [])
+    code, said = check(
+        text.replace("ICEDB_LOG_LEVEL: info", "ICEDB_LOGLEVEL: info").replace("value: '50052'", "value: '70000'")
+    )
+    assert code == 1
+    assert sum("ICEDB_LOGLEVEL is no setting; did you mean ICEDB_LOG_LEVEL" in line for line in said) == len(SETTINGS)
+    (wrong,) = [line for line in said if "70000" in line]
+    assert wrong.startswith("icedb-frontend: ")
+    assert "ICEDB_FRONTEND_GRPC_PORT='70000': Input should be less than or equal to 65535" in wrong
+    assert check("")[0] == 1
 
 
 def test_the_command_is_a_module_of_the_image(place, repository):
@@ -382,6 +397,49 @@ def test_selectors_find_the_pods_that_they_are_meant_for(overlay):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
+def test_callers_are_let_in_to_every_port_that_a_service_offers_and_monitoring_to_the_metrics(overlay):
+    for component, deployment in our_deployments(overlay).items():
+        labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+        rules = [
+            rule
+            for policy in of_kind(overlay, "NetworkPolicy").values()
+            if policy["spec"]["podSelector"].get("matchLabels", {}).items() <= labels
+            and "matchExpressions" not in policy["spec"]["podSelector"]
+            for rule in policy["spec"].get("ingress", ())
+        ]
+        opened = {port["port"]: rule["from"] for rule in rules for port in rule["ports"]}
+        service = of_kind(overlay, "Service")[f"icedb-{component}"]
+        assert set(opened) == {port["targetPort"] for port in service["spec"]["ports"]}, component
+        (monitoring,) = opened["metrics"]
+        assert monitoring["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+
+
+def test_the_page_says_of_each_deployment_what_the_manifests_do(repository):
+    page = (repository / "docs" / "kubernetes.md").read_text()
+    rows = re.findall(r"^\| `icedb-([\w-]+)` \| ([\w ]+) \| ([^|]*) \| (\d+) (s|min) \|", page, re.MULTILINE)
+    told = {
+        name: (replicas, scales.strip(), int(time) * (60 if unit == "min" else 1))
+        for name, replicas, scales, time, unit in rows
+    }
+    assert set(told) == set(SETTINGS)
+    scalers = {
+        each["spec"]["scaleTargetRef"]["name"]: each["spec"]
+        for kind in ("HorizontalPodAutoscaler", "ScaledObject")
+        for each in of_kind("cloud", kind).values()
+    }
+    for component, deployment in our_deployments("cloud").items():
+        replicas, scales, seconds = told[component]
+        assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == seconds, component
+        scaler = scalers.get(f"icedb-{component}")
+        assert bool(scales) == (scaler is not None), component
+        if scaler is None:
+            assert replicas == str(deployment["spec"]["replicas"])
+        else:
+            least, most = (scaler.get(f"{one}ReplicaCount") or scaler[f"{one}Replicas"] for one in ("min", "max"))
+            assert replicas == f"{least} to {most}"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_everything_that_is_referred_to_is_there_or_said_to_be_made_by_hand(overlay, repository):
     page = (repository / "docs" / "kubernetes.md").read_text()
     maps = of_kind(overlay, "ConfigMap")
@@ -441,9 +499,7 @@ def test_jobs_of_prometheus_are_those_of_the_alerts(scrape_jobs):
 
 
 def test_alerts_are_those_of_the_rules(alerts, repository):
-    spec = importlib.util.spec_from_file_location("prometheus_rules", HERE / "prometheus_rules.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("prometheus_rules")
     assert module.OUTPUT.read_text() == module.render(), "run `make kubernetes`"
     (rule,) = of_kind("cloud", "PrometheusRule").values()
     assert [each for group in rule["spec"]["groups"] for each in group["rules"]] == list(alerts.values())
