@@ -102,7 +102,7 @@ class StoreFields(BaseModel):
         Settings of others are left alone: they differ by a whole word.
         """
         known = [f"ICEDB_{name.upper()}" for name in cls.model_fields]
-        others = sorted({name for name in variables if name.upper().startswith("ICEDB_")} - set(known))
+        others = sorted({name for name in variables if name.upper().startswith("ICEDB")} - set(known))
         near = {
             name: did_you_mean(name, [each for each in known if _may_mean(name.upper(), each)], cutoff=0.8)
             for name in others
@@ -206,10 +206,10 @@ def _open_bucket(url: str, bucket: str, path: str, options: S3Options, clock: Cl
 
 
 def _may_mean(name: str, known: str) -> bool:
-    """Whether a name is that of a setting, misspelt: word by word, or with a word added."""
+    """Whether a name is that of a setting, misspelt: word by word, words run together or cut, or with a word added."""
     words, own = name.split("_"), known.split("_")
     is_spelt_so = len(words) == len(own) and all(map(_is_near, words, own))
-    return is_spelt_so or name.startswith(f"{known}_")
+    return is_spelt_so or "".join(words) == "".join(own) or name.startswith(f"{known}_")
 
 
 def _is_near(word: str, known: str) -> bool:
