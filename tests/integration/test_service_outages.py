@@ -13,6 +13,7 @@ import urllib.request
 from contextlib import ExitStack
 from functools import partial
 
+import psutil
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.store.stores import S3Options, StoreSettings
@@ -214,3 +215,80 @@ def test_a_parent_whose_loop_hangs_is_told_by_its_child(redis, tmp_path):
         finally:
             os.kill(process.pid, signal.SIGCONT)
         wait_until(lambda: fetch(port)[0] == 200, "it is alive again")
+
+
+def test_a_worker_whose_parent_hangs_ends_by_itself_where_nobody_looks_at_it(redis, tmp_path):
+    """As under Docker or systemd: whoever started it sees that it has gone, and starts another one."""
+    port = free_port()
+    before = f"""
+    import os; os.environ['ICEDB_METRICS_PORT'] = '{port}'
+    {STUCK.strip()}
+    from icedb_service import http_server
+    http_server.StuckWatch.__init__.__kwdefaults__["every_s"] = 0.5
+    """
+    before = "\n".join(line.strip() for line in before.splitlines())
+    with running_worker(redis.url, tmp_path, task="pass", before=before) as process:
+        wait_until(lambda: fetch(port, "/readyz")[0] == 200, "it is ready")
+        (child,) = psutil.Process(process.pid).children()
+        process.send_signal(signal.SIGSTOP)
+        assert process.wait(60) == -signal.SIGKILL
+        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its child has gone, too")
+        assert '"process_stuck"' in (tmp_path / "log").read_text()
+
+
+HANGING = """
+import asyncio, runpy, signal, sys, threading, types
+from icedb_service import http_server, progress
+
+progress.START_LIMIT_MS = 15_000
+http_server.LONGEST_PAUSE_MS = progress.LoopProgress.__init__.__kwdefaults__["limit_ms"] = 2000
+http_server.StuckWatch.__init__.__kwdefaults__["every_s"] = 0.5
+hang = threading.Event()
+
+async def sleep(seconds):
+    if hang.is_set():
+        threading.Event().wait()  # the event loop stands still
+    await asyncio.sleep(seconds)
+
+def stand_still(*_):
+    hang.set()
+    if sys.argv[1] == "main":
+        threading.Event().wait()
+
+progress.asyncio = types.SimpleNamespace(sleep=sleep)
+signal.signal(signal.SIGUSR1, stand_still)
+runpy.run_module(sys.argv[2], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "thread"),
+    [
+        ("icedb_gateway", "loop"),
+        ("icedb_service.beat", "main"),
+        pytest.param("icedb_snapshot", "loop", marks=pytest.mark.soak),
+        pytest.param("icedb_ingest.frontend", "loop", marks=pytest.mark.soak),
+        pytest.param("icedb_console", "loop", marks=pytest.mark.soak),
+        pytest.param("icedb_janitor", "main", marks=pytest.mark.soak),
+        pytest.param("icedb_ingest.frontend.celery_worker", "main", marks=pytest.mark.soak),
+    ],
+)
+def test_a_process_whose_loop_stands_still_is_told_and_ends(redis, tmp_path, module, thread):
+    port = free_port()
+    doors = ("FRONTEND_HTTP", "FRONTEND_GRPC", "GATEWAY", "GATEWAY_ICEBERG", "CONSOLE")
+    env = service_env(
+        ICEDB_STORE=f"file://{tmp_path / 'warehouse'}",
+        ICEDB_REDIS_URL=redis.url,
+        ICEDB_METRICS_PORT=str(port),
+        ICEDB_SNAPSHOT_ADDRESS=f"127.0.0.1:{free_port()}",
+        **{f"ICEDB_{door}_PORT": str(free_port()) for door in doors},
+    )
+    with running(["-c", HANGING, thread, module], env, tmp_path) as process:
+        wait_until(lambda: fetch(port, "/readyz")[0] == 200, "it is ready")
+        wait_until(lambda: fetch(port)[0] == 200, "it is alive")
+        if module == "icedb_service.beat":
+            wait_until(lambda: count(port, "icedb_beat_wakes_total", outcome="sent"), "its loop turns")
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: "has not come round" in fetch(port)[1], "it is told")
+        assert process.wait(60) == 1
+        assert '"process_stuck"' in (tmp_path / "log").read_text()

@@ -3,7 +3,9 @@
 import pytest
 from celery import Celery
 from icedb_log.errors import Unavailable
+from icedb_log.names import MERGE_SWEEP
 from icedb_service.metrics import WorkerMetrics
+from icedb_service.runs import Work
 from icedb_service.settings import ServiceSettings
 from icedb_service.worker import WorkerContext
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -24,7 +26,7 @@ class FakeEngine:
 def make(tmp_path):
     def make(open_engine, **options):
         settings = ServiceSettings(store=tmp_path.as_uri())
-        metrics = WorkerMetrics("merge", package="icedb-service", tasks=())
+        metrics = WorkerMetrics("merge", package="icedb-service", tasks=(MERGE_SWEEP,))
         return WorkerContext(
             settings, app=Celery("t"), metrics=metrics, open_engine=open_engine, clock=FakeClock(), **options
         )
@@ -52,12 +54,31 @@ def test_a_worker_whose_engine_cannot_be_opened_is_not_ready_and_stays(make):
     def fail():
         raise OSError("no memory")
 
-    context = make(fail)
-    with pytest.raises(Unavailable, match="no memory"):
+    for opens_late in (False, True):
+        context = make(fail, opens_late=opens_late)
+        assert (ask(context, with_ready=True) == "ok") is opens_late, "until a task has tried"
+        with pytest.raises(Unavailable, match="no memory"):
+            _ = context.engine
+        assert context.metrics.registry.get_sample_value("icedb_merge_engine_failures_total") == 1
+        assert "does not open, and is tried again with each task: no memory" in ask(context, with_ready=True)
+        assert ask(context, with_ready=False) == "ok"
+
+
+def test_a_worker_whose_engine_opened_in_the_end_is_ready(make):
+    tries = []
+
+    def open_engine():
+        tries.append(len(tries))
+        if tries == [0]:
+            raise Unavailable("Java is not there")
+        return FakeEngine()
+
+    context = make(open_engine, opens_late=True)
+    with pytest.raises(Unavailable):
         _ = context.engine
-    assert context.metrics.registry.get_sample_value("icedb_merge_engine_failures_total") == 1
-    assert "engine_not_opened" in ask(context, with_ready=True)
-    assert ask(context, with_ready=False) == "ok"
+    assert "Java is not there" in ask(context, with_ready=True)
+    _ = context.engine
+    assert ask(context, with_ready=True) == "ok"
 
 
 def test_a_worker_whose_engine_opens_late_is_ready_without_it(make, monkeypatch):
@@ -71,3 +92,22 @@ def test_a_worker_whose_engine_opens_late_is_ready_without_it(make, monkeypatch)
     assert context.engine is opened[1]
     opened[1].lives = False
     assert "dead" in ask(context, with_ready=True)
+
+
+def test_a_worker_is_not_worth_keeping_while_a_run_hangs_or_its_loop_stands_still(make):
+    context = make(FakeEngine)
+    settings = context.settings
+
+    def hang():
+        context.clock.advance(settings.task_time_limit_ms + settings.shutdown_grace_ms)
+        assert context.health().run(with_ready=False)["runs"] == "ok"
+        context.clock.advance(1)
+        assert "it hangs" in context.health().run(with_ready=False)["runs"]
+        return Work(is_idle=True)
+
+    context.runner.run(hang, task=MERGE_SWEEP, task_id="1", table=None)
+    told = context.health().run(with_ready=False)
+    assert told["runs"] == "ok"
+    assert "has not come round" in told["loop"]
+    context.loop.tell()
+    assert set(context.health().run(with_ready=False).values()) == {"ok"}

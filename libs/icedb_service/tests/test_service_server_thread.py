@@ -1,12 +1,13 @@
 """The thread of a server's event loop: what its owner sees of start, stop and crash."""
 
 import asyncio
+import signal
 import threading
 
 import pytest
 from icedb_log.errors import Unavailable
 from icedb_service import http_server
-from icedb_service.http_server import ServerThread
+from icedb_service.http_server import HealthChecks, ServerThread
 from structlog.testing import capture_logs
 
 
@@ -96,3 +97,34 @@ def test_who_stops_before_the_start_stops_it():
     server.thread.stop()
     server.thread.start()
     assert (server.seen, server.thread.is_alive()) == ([], False)
+
+
+class Ended(BaseException):
+    """Stands for the end of this process."""
+
+
+@pytest.mark.parametrize(("what", "loop_pid"), [("loop", None), ("loop", 4711), ("engine", 4711)])
+def test_a_process_that_stands_still_ends_after_some_looks_in_a_row(monkeypatch, what, loop_pid):
+    looks, ended, killed = [], threading.Event(), []
+    answers = [False, False, False, True, False, False, False, False]  # one that recovers is kept
+
+    def check():
+        looks.append(answers.pop(0))
+        if not looks[-1]:
+            raise Unavailable("it stands still")
+
+    def end(code):
+        killed.append(code)
+        ended.set()
+        raise Ended
+
+    monkeypatch.setattr(http_server.os, "_exit", end)
+    monkeypatch.setattr(http_server.os, "kill", lambda pid, number: killed.append((pid, number)))
+    monkeypatch.setattr(http_server.threading, "excepthook", lambda _: None)
+    health = HealthChecks(alive={what: check}, ready={"store": ended.set}, loop_pid=loop_pid)
+    with capture_logs() as logs:
+        http_server.StuckWatch(health, every_s=0.001)
+        assert ended.wait(60)
+    assert looks == [False, False, False, True, False, False, False, False]
+    assert killed == [*([(4711, signal.SIGKILL)] if (what, loop_pid) == ("loop", 4711) else []), 1]
+    assert [each["problems"] for each in logs if each["event"] == "process_stuck"] == [{what: "it stands still"}]

@@ -14,6 +14,7 @@ import asyncio
 import json
 import math
 import os
+import signal
 import socket
 import ssl
 import threading
@@ -62,6 +63,10 @@ LOOK_LIMIT_S: Final = 10.0
 LONGEST_PAUSE_MS: Final = 30_000
 """A loop that has not come round for so long is stuck, and the process is not worth keeping."""
 
+STUCK_LOOK_EVERY_S: Final = 15.0
+STUCK_LOOKS: Final = 4
+"""After so many looks in a row that found something wrong a process ends; probes of deploy/kubernetes wait as long."""
+
 BIND_ATTEMPTS: Final = 20
 BIND_RETRY_MS: Final = 250
 METRICS_TIMEOUT_MS: Final = 10_000
@@ -76,10 +81,17 @@ Check = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class HealthChecks:
-    """What is looked at, by name: checks of this process itself, and of what it needs."""
+    """What is looked at, by name: checks of this process itself, and of what it needs.
+
+    Attributes:
+        alive: Whether this process is worth keeping.
+        ready: Whether it can work now, besides.
+        loop_pid: Of another process, whose loop it is that ``alive`` looks at under the name ``loop``.
+    """
 
     alive: Mapping[str, Check] = field(default_factory=dict)
     ready: Mapping[str, Check] = field(default_factory=dict)
+    loop_pid: int | None = None
 
     def run(self, *, with_ready: bool) -> dict[str, str]:
         """Return, for each check, ``ok`` or what is wrong."""
@@ -97,6 +109,37 @@ class HealthChecks:
         is_well = all(text == "ok" for text in found.values())
         shown = {name: text if in_words or text == "ok" else "failing" for name, text in found.items()}
         return (200 if is_well else 503), {"status": "ok" if is_well else "failing", "checks": shown}
+
+
+class StuckWatch:
+    """Ends this process when it is not worth keeping, for Docker and systemd look whether a process is there, no more.
+
+    Kubernetes would end it as late, by the same answers; whoever started it starts another one.
+    """
+
+    def __init__(self, health: HealthChecks, *, every_s: float = STUCK_LOOK_EVERY_S) -> None:
+        self._health = health
+        self._every_s = every_s
+        self._stopping = threading.Event()
+        threading.Thread(target=self._look, name="watch for a standstill", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more. Idempotent."""
+        self._stopping.set()
+
+    def _look(self) -> None:
+        bad_looks = 0
+        while not self._stopping.wait(self._every_s):
+            found = self._health.run(with_ready=False)
+            problems = {name: words for name, words in found.items() if words != "ok"}
+            bad_looks = bad_looks + 1 if problems else 0
+            if bad_looks >= STUCK_LOOKS:
+                mitigation = "it ends; whoever started it starts another one, which does its work again"
+                get_logger().error("process_stuck", problems=problems, mitigation=mitigation)
+                if "loop" in problems and self._health.loop_pid is not None:
+                    with suppress(ProcessLookupError):
+                        os.kill(self._health.loop_pid, signal.SIGKILL)
+                os._exit(EXIT_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +428,9 @@ class LoopHealth:
             group.create_task(self._look_always())
 
     async def drain(self) -> None:
-        """Be ready no more."""
+        """Be ready no more; nor has the loop to come round: a stop has a limit of its own."""
         self._is_draining = True
+        self._progress.end()
         await self._tell()
 
     async def _look_always(self) -> None:
@@ -429,7 +473,9 @@ def _require_none(problem: str) -> None:
 class MetricsServer(ServerThread):
     """Serves metrics and health until it is stopped, or the process ends. Made by :func:`start_metrics_server`."""
 
-    def __init__(self, app: ASGIApp, options: HttpServerOptions, listener: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, options: HttpServerOptions, listener: socket.socket, health: HealthChecks) -> None:
+        self._health = health
+        self._watch: StuckWatch | None = None
         self.port = int(listener.getsockname()[1])
 
         async def serve() -> None:
@@ -442,6 +488,18 @@ class MetricsServer(ServerThread):
             serve, name="metrics", what="the server of metrics", stop_limit_s=START_LIMIT_S, is_daemon=True
         )
 
+    def start(self) -> None:
+        """Serve, and watch this process. Raises as the base class does."""
+        super().start()
+        if self._health.alive:
+            self._watch = StuckWatch(self._health)
+
+    def stop(self) -> None:
+        """Stop, and watch this process no more."""
+        if self._watch is not None:
+            self._watch.stop()
+        super().stop()
+
 
 def start_metrics_server(
     registry: CollectorRegistry | None,
@@ -453,7 +511,8 @@ def start_metrics_server(
 ) -> MetricsServer | None:
     """Serve metrics, if there are any yet, and health in a daemon thread; port 0 serves nothing and returns ``None``.
 
-    Waits a few seconds for a port that a predecessor is about to leave.
+    Ends this process when it is no longer worth keeping (:class:`StuckWatch`). Waits a few seconds for a port that a
+    predecessor is about to leave.
 
     Raises:
         Unavailable: The address cannot be listened on.
@@ -478,7 +537,8 @@ def start_metrics_server(
         keep_alive_ms=METRICS_TIMEOUT_MS,
         shutdown_ms=SECOND_MS,
     )
-    server = MetricsServer(_metrics_app(registry, health or HealthChecks()), options, listener)
+    health = health or HealthChecks()
+    server = MetricsServer(_metrics_app(registry, health), options, listener, health)
     server.start()
     get_logger().info("metrics_served", host=host, port=port)
     return server

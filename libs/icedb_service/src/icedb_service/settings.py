@@ -89,7 +89,7 @@ class ServiceSettings(StoreFields, BaseSettings):
 
     task_time_limit_ms: Annotated[int, Field(ge=10 * SECOND_MS)] = HOUR_MS
     """A task that runs longer is killed with its process and left to the next sweep, milliseconds. The janitor has
-    threads: there a run stops before its next deletes, and one that hangs makes `/healthz` fail."""
+    threads: there a run stops before its next deletes, and one that hangs ends the process (first `/healthz` fails)."""
 
     shutdown_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
     """How long SIGTERM waits for the running task, milliseconds; then the process ends anyway (nothing is lost,
@@ -182,7 +182,8 @@ class SparkServiceSettings(ServiceSettings):
 
     spark_starts_late: bool = False
     """Whether Spark starts with the first task that needs it, not with the worker: a worker that has little to do then
-    takes a fifth of the memory, and its first task some seconds more. `/readyz` does not wait for Spark then."""
+    takes a fifth of the memory, and its first task some seconds more. `/readyz` does not wait for Spark then, and says
+    so when a task has tried to start it in vain."""
 
     spark_options: Annotated[Mapping[str, str], NoDecode, Field(repr=False)] = {}
     """Further options of Spark, a JSON object, e.g. `{"spark.cores.max": "4", "spark.driver.host": "merger"}`. For

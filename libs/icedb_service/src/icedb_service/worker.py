@@ -145,6 +145,10 @@ class WorkerContext(Generic[E]):
         self._app = app
         self._open_engine = open_engine
         self._opens_late = opens_late
+        self._engine_problem = ""
+        """Why the engine could not be opened when that was tried last."""
+        self._loop_pid: int | None = None
+        """In a child: of the process whose loop takes messages."""
 
     @cached_property
     def engine(self) -> E:
@@ -154,9 +158,11 @@ class WorkerContext(Generic[E]):
             engine = self._open_engine()
         except Exception as error:
             self.metrics.engine_failures.inc()
+            self._engine_problem = str(error)
             if isinstance(error, IceDBError):
                 raise
             raise Unavailable(f"the engine cannot be started ({type(error).__name__}: {error})") from error
+        self._engine_problem = ""
         self.metrics.engine_up.set(1)
         get_logger().info("engine_opened", duration_ms=self.clock.monotonic_ms() - started_ms)
         return engine
@@ -182,8 +188,9 @@ class WorkerContext(Generic[E]):
         count = self.metrics.dependencies.counter_of(use)
         return open_redis(url, timeout_ms=self.settings.redis_timeout_ms, on_failure=count)
 
-    def open_here(self) -> None:
+    def open_here(self, *, loop_pid: int | None = None) -> None:
         """Open what tasks need, in the process that runs them, before they run: they may do so side by side."""
+        self._loop_pid = loop_pid
         self._serve_metrics()
         self.metrics.dependencies.watch_store()
         try:
@@ -249,10 +256,11 @@ class WorkerContext(Generic[E]):
         return HealthChecks(
             alive={"engine": self._check_engine, "loop": self.loop.check, "runs": self._check_runs},
             ready={
-                "engine": self._check_engine if self._opens_late else self._check_engine_open,
+                "engine": self._check_engine_open,
                 "store": lambda: ask_store(self.warehouse),
                 "redis": lambda: ask_redis(self.settings),
             },
+            loop_pid=self._loop_pid,
         )
 
     def close(self) -> None:
@@ -267,8 +275,10 @@ class WorkerContext(Generic[E]):
             raise Unavailable("the engine of this process is dead; the next task replaces the process")
 
     def _check_engine_open(self) -> None:
-        if "engine" not in vars(self):
-            raise Unavailable("the engine is not open yet: it starts, or the log says why not (engine_not_opened)")
+        if self._engine_problem:
+            raise Unavailable(f"the engine does not open, and is tried again with each task: {self._engine_problem}")
+        if "engine" not in vars(self) and not self._opens_late:
+            raise Unavailable("the engine is not open yet: it starts")
         self._check_engine()
 
     def _check_runs(self) -> None:
@@ -444,7 +454,7 @@ def _connect_signals(context: WorkerContext[Any]) -> None:
     def open_child(**_ignored: object) -> None:
         os.setpgid(0, 0)
         context.owner = name_owner(context.metrics.component)
-        context.open_here()
+        context.open_here(loop_pid=os.getppid())
 
     def tell_expired(request: Any = None, *, expired: bool = False, **_ignored: object) -> None:
         if expired:

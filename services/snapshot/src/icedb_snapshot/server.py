@@ -295,6 +295,7 @@ class SnapshotService:
         self._exporter.stop(timeout_ms=EXPORTER_STOP_MS)
         self.parts.reads.work.close()
         self.loop.stop()
+        self._progress.end()
 
     def end_calls(self, *, grace_ms: int) -> None:
         """Refuse new calls, and let running ones end for at most ``grace_ms``."""
