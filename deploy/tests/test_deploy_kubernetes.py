@@ -416,7 +416,7 @@ def test_callers_are_let_in_to_every_port_that_a_service_offers_and_monitoring_t
 
 def test_the_page_says_of_each_deployment_what_the_manifests_do(repository):
     page = (repository / "docs" / "kubernetes.md").read_text()
-    rows = re.findall(r"^\| `icedb-([\w-]+)` \| ([\w ]+) \| ([^|]*) \| (\d+) (s|min) \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| `icedb-([\w-]+)` \| ([\w ]+) \|([^|]*)\| (\d+) (s|min) \|", page, re.MULTILINE)
     told = {
         name: (replicas, scales.strip(), int(time) * (60 if unit == "min" else 1))
         for name, replicas, scales, time, unit in rows
