@@ -138,16 +138,16 @@ proto: install ## generate the gRPC stubs
 dashboards: install ## generate the Grafana dashboards
 	$(BIN)/python deploy/grafana/dashboards.py
 
-kubernetes: install ## write the alerts of deploy/kubernetes from deploy/prometheus/rules
+kubernetes: install ## write the rules of deploy/kubernetes from deploy/prometheus/rules
 	$(BIN)/python deploy/kubernetes/prometheus_rules.py
 
-docs: install ## generate docs/metrics.md, docs/settings.md, docs/schemas, the list of decisions, the rules table of docs/protocol.md and the figures of docs/internals/testing.md
+docs: install ## generate docs/metrics.md, docs/settings.md, docs/dashboards.md, docs/schemas, the list of decisions, the rules table of docs/protocol.md and the figures of docs/internals/testing.md
 	$(BIN)/python docs/reference.py
 
 docs-site: install ## build the documentation as a site into site/; to read it with search: python3 -m http.server -d site
 	@$(BIN)/python docs/build_site.py
 
-pictures: install ## draw docs/pictures from the running thing: the first use, the dashboard (five minutes)
+pictures: install ## draw docs/pictures from the running thing: the first use, the dashboards (five minutes)
 	@$(BIN)/python docs/pictures.py
 
 constraints: install peers ## write the tested versions down, names and versions only

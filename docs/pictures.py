@@ -1,12 +1,14 @@
 """Draws the pictures of README and docs from the running thing: ``make pictures``, about five minutes.
 
 ``first-use.svg`` is what README's first code prints, run in an empty folder, and the command on its table. ``top.svg`` is ``icedb top`` on
-some tables. ``trace.svg`` is the trace of one batch. ``console-*.png`` are the console's pages, in Debian's Chromium. ``merge-lag.svg`` has panels of the Grafana dashboard: a table is filled, is not merged for a while, then is;
-a real snapshot service says what waits, a real Prometheus scrapes it, and each panel's own query is asked.
+some tables. ``trace.svg`` is the trace of one batch. ``console-*.png`` are the console's pages, in Debian's Chromium. ``dashboard-*.svg`` are the Grafana dashboards, ``merge-lag.svg`` some panels of them: a local stack is
+used, its merger is down for a while, a real Prometheus scrapes all services, and each panel's own query is asked.
 """  # noqa: INP001 - a script
 
+import contextlib
 import io
 import itertools
+import math
 import os
 import re
 import shlex
@@ -15,23 +17,32 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-from icedb import LakeTable, connect
+import orjson
+from icedb import connect
 from icedb.cli.top_reads import open_source
 from icedb.cli.top_screen import Screen, Size, draw_all
-from icedb_client import Client
+from icedb_client import Client, ClientSettings
 from icedb_ingest.frontend.staging_gate import Offer, StagingGate
+from icedb_local.chaos.chaos_layout import ChaosLayout, Pace
+from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.ports import find_free_ports
+from icedb_local.stack import LocalStack
+from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
 from icedb_log.clock import SystemClock
+from icedb_log.feed.views import create_view
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import Acceptance
 from icedb_log.log.fence import acquire_fence
 from icedb_log.names import INGEST_FLUSH
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.runs import TaskRunner, Work
 from icedb_service.tracing import Tracing, current_run, derive, traced_by
@@ -56,8 +67,8 @@ CONSOLE_PAGES: Final = (
     ("columns", "/tables/events/columns", 1280, 480),
     ("phone", "/tables/events", 390, 1000),
 )
-LAZY_S, BUSY_S = 100, 80
-"""How long the table is not merged, and is then."""
+CALM_S, LAZY_S, BUSY_S = 60, 80, 60
+"""How long all is well, the merger is down, and is back."""
 
 
 def draw_first_use() -> None:
@@ -210,87 +221,145 @@ def _run(command: str, folder: Path) -> str:
     return done.stdout
 
 
-def draw_merge_lag() -> None:
-    """Fill a table, merge it late, and draw what Prometheus says of it."""
+def draw_dashboards() -> None:
+    """Work a local stack, take its merger away for a while, and draw what Prometheus says to each panel's query."""
     sys.path.append(str(ROOT / "tests" / "rigs"))
-    from prometheus_rig import read_panels, running_prometheus  # noqa: PLC0415
+    from prometheus_rig import JOBS, fill_query, read_boards, running_prometheus  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory() as folder:
-        lake = connect(Path(folder) / "lake")
-        events = lake.create_table("events", partition=["d=day(ts)"], sort=["event", "ts"])
-        port, metrics_port = find_free_ports(2)
-        own = {
-            "ICEDB_STORE": f"file://{folder}/lake",
-            "ICEDB_SNAPSHOT_ADDRESS": f"127.0.0.1:{port}",
-            "ICEDB_METRICS_PORT": str(metrics_port),
-            "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "1000",
-        }
+    os.environ.update({"AWS_ACCESS_KEY_ID": S3_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": S3_SECRET_KEY})
+    boards = read_boards()
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as exits:
+        made = ChaosLayout.make(Path(folder) / "stack", pace=Pace(), engine="light")
+        layout = replace(made, has_console=True)
+        exits.enter_context(FaultProxy(layout.ports.s3, layout.proxy_ports, clock=SystemClock()))
+        stack = exits.enter_context(LocalStack(layout))
         (Path(folder) / "prometheus").mkdir()
-        service = subprocess.Popen([sys.executable, "-m", "icedb_snapshot"], env=os.environ | own)
+        targets = {job: layout.ports.metrics_of(job) for job in JOBS if job != "ingest-large"}
+        prometheus = exits.enter_context(running_prometheus(Path(folder) / "prometheus", targets))
         ended = threading.Event()
-        sender = threading.Thread(target=_send, args=(events, ended))
+        worker = threading.Thread(target=_use, args=(layout, ended))
+        worker.start()
+        began_s = time.time()  # noqa: TID251 - Prometheus goes by it
         try:
-            with running_prometheus(Path(folder) / "prometheus", {"snapshot": metrics_port}) as prometheus:
-                began_s = time.time()  # noqa: TID251 - Prometheus goes by it
-                sender.start()
-                ended.wait(LAZY_S)
-                while time.time() < began_s + LAZY_S + BUSY_S:  # noqa: TID251
-                    events.merge()
-                    ended.wait(1)
-                span = {"start": began_s, "end": began_s + LAZY_S + BUSY_S, "step": "2s"}
-                queries = {title: read_panels()[title][0] for title in PANELS}
-                found = {
-                    title: prometheus.get("query_range", query=query, **span)["result"]
-                    for title, query in queries.items()
-                }
+            ended.wait(CALM_S)
+            stack.kill_and_hold_down("merger")
+            ended.wait(LAZY_S)
+            stack.start_again("merger")
+            ended.wait(BUSY_S)
         finally:
             ended.set()
-            service.terminate()
-            service.wait()
-            sender.join()
-    _plot(found, began_s)
+            worker.join()
+        span = {"start": began_s, "end": began_s + CALM_S + LAZY_S + BUSY_S, "step": "4s"}
+        found: dict[str, list[tuple[str, list[tuple[float, float]]]]] = {}
+        panels = {panel["title"]: panel for board in boards.values() for panel in board["panels"] if "targets" in panel}
+        for title, panel in panels.items():
+            found[title] = lines = []
+            for target in panel["targets"]:
+                for each in prometheus.get(
+                    "query_range", query=fill_query(target["expr"], "events|visits|daily"), **span
+                )["result"]:
+                    name = re.sub(
+                        r"\{\{(\w+)\}\}", lambda label, of=each["metric"]: of.get(label[1], ""), target["legendFormat"]
+                    )
+                    lines.append((name, [(float(at) - began_s, float(value)) for at, value in each["values"]]))
+    for name, board in boards.items():
+        drawn = [panel for panel in board["panels"] if "targets" in panel and panel["type"] != "table"]
+        _plot(drawn, found, OUT / f"dashboard-{name}.svg")
+    _plot([panels[title] for title in PANELS], found, OUT / "merge-lag.svg")
 
 
-def _send(events: LakeTable, ended: threading.Event) -> None:
-    """Stage and flush a batch four times a second, as an ingest worker does."""
-    for number in itertools.count():
-        if ended.wait(0.25):
-            return
-        at = f"2026-01-02T03:{number // 60:02}:{number % 60:02}Z"
-        rows = [{"ts": at, "event": ("view", "click", "buy")[row % 3], "user_id": f"u{row}"} for row in range(500)]
-        events.lake.client.enqueue(events.name, rows)
-        flush_table(events.open(), events.lake.engine.writer)
+def _use(layout: ChaosLayout, ended: threading.Event) -> None:
+    """Send batches to two tables, some of them bad, read a view, snapshots and files, hold a lease, until it ends."""
+    settings = ClientSettings(
+        store=layout.server_settings.url,
+        s3_endpoint=f"http://127.0.0.1:{layout.ports.s3}",
+        snapshot_address=layout.snapshot_address,
+        redis_url=layout.redis_url,
+    )
+    with Client(settings=settings) as client:
+        times = {"log_grace_ms": 60_000, "data_grace_ms": 60_000, "orphan_age_ms": 120_000, "merge_fan_in": 4}
+        partition = (PartitionField.parse("d=day(ts)"),)
+        for name in ("events", "visits"):
+            config = TableConfig.create(
+                name=name, partition=partition, sort=("event", "ts"), log_files_slow=100, **times
+            )
+            create_table(client.warehouse.table(name), config)
+        daily = TableConfig.create(name="daily", view_of="events", view_query="select ts, event from _rows", **times)
+        create_view(client.warehouse.table("daily"), daily, clock=SystemClock())
+        for number in itertools.count():
+            if ended.wait(0.4):
+                return
+            at = f"2026-01-02T03:{number // 60 % 60:02}:{number % 60:02}Z"
+            rows = [{"ts": at, "event": ("view", "click", "buy")[row % 3], "user_id": f"u{row}"} for row in range(500)]
+            body = b"no json" if number % 40 == 39 else b"\n".join(orjson.dumps(row) for row in rows)  # noqa: PLR2004
+            table = ("events", "events", "visits")[number % 3]
+            _ask(f"{layout.http_url}/v1/tables/{table}/batches", body)
+            client.snapshot(table)
+            listed = _ask(f"{layout.s3_url}/icedb?list-type=2&prefix={table}/&max-keys=3")
+            for key in re.findall(r"<Key>(.*?)</Key>", listed):
+                _ask(f"{layout.s3_url}/icedb/{key}")
+            _ask(f"{layout.console_url}/")
+            if number == 100:  # noqa: PLR2004
+                client.answerer.acquire_lease("events", ttl_ms=60_000, at_ms=None)
 
 
-def _plot(found: dict[str, Any], began_s: float) -> None:
-    colors = {"axes.edgecolor": "#8a8f98", "text.color": "#7a808a", "axes.labelcolor": "#7a808a"}
-    ticks = {
-        "xtick.color": "#7a808a",
-        "ytick.color": "#7a808a",
-        "font.size": 9,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "icedb",
-    }
-    with mpl.rc_context({**colors, **ticks, "font.family": "sans-serif"}):
-        figure, axes = plt.subplots(1, len(PANELS), figsize=(12, 2.8), layout="constrained")
-        for axis, (title, series) in zip(axes.flat, found.items(), strict=True):
-            for each in series:
-                times, values = zip(*[(float(at) - began_s, float(value)) for at, value in each["values"]], strict=True)
-                axis.plot(times, values, color="#3f7fe8", linewidth=1.6)
-                axis.fill_between(times, values, color="#3f7fe8", alpha=0.12)
-            axis.axvline(LAZY_S, color="#e8833f", linewidth=1, linestyle="--")
-            axis.set_title(title + (" (s)" if "lag" in title else ""), loc="left", fontsize=10)
+def _ask(url: str, body: bytes | None = None) -> str:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/x-ndjson"})  # noqa: S310 - our own stack
+    with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        return str(answer.read().decode(errors="replace"))
+    return ""
+
+
+UNITS: Final = {"s": (1, " s"), "percentunit": (100, " %"), "bytes": (1 / 1024, " KiB"), "Bps": (1 / 1024, " KiB/s")}
+"""Of Grafana: the factor and the words with which their values are shown."""
+COLUMNS_OF_PANELS: Final = 3
+MOST_LINES: Final = 6
+
+
+def _plot(panels: list[Any], found: dict[str, Any], path: Path) -> None:
+    """Draw panels as a grid: lines over time, or the last value, large."""
+    grey = "#7a808a"
+    look = {"axes.edgecolor": "#8a8f98", "text.color": grey, "xtick.color": grey, "ytick.color": grey, "font.size": 8}
+    with mpl.rc_context({**look, "svg.fonttype": "none", "svg.hashsalt": "icedb", "font.family": "sans-serif"}):
+        columns = min(len(panels), 4) if path.stem == "merge-lag" else COLUMNS_OF_PANELS
+        count = -(-len(panels) // columns)
+        figure, axes = plt.subplots(count, columns, figsize=(12, 2.5 * count), layout="constrained", squeeze=False)
+        for axis in axes.flat[len(panels) :]:
+            axis.axis("off")
+        for axis, panel in zip(axes.flat, panels, strict=False):
+            factor, unit = UNITS.get(panel["fieldConfig"]["defaults"]["unit"], (1, ""))
+            axis.set_title(panel["title"] + (f" ({unit.strip()})" if unit else ""), loc="left", fontsize=9)
+            lines = sorted(
+                found[panel["title"]], key=lambda line: -max((v for _, v in line[1] if not math.isnan(v)), default=0)
+            )
+            if panel["type"] == "stat":
+                value = lines[0][1][-1][1] * factor if lines else 0
+                axis.text(0.5, 0.5, f"{value:,.0f}{unit}", ha="center", va="center", fontsize=26, color="#3f7fe8")
+                axis.axis("off")
+                continue
+            for number, (name, points) in enumerate(lines[:MOST_LINES]):
+                times, values = zip(*points, strict=True)
+                style = "--" if name.endswith(" bound") else "-"
+                axis.plot(
+                    times, [value * factor for value in values], style, linewidth=1.2, label=name, color=f"C{number}"
+                )
             axis.set_ylim(bottom=0)
-            axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ())[1:]:
+                if step["value"] * factor <= axis.get_ylim()[1]:
+                    axis.axhline(step["value"] * factor, color=step["color"], linewidth=1, linestyle=":")
+            axis.axvspan(CALM_S, CALM_S + LAZY_S, color="#e8833f", alpha=0.08, linewidth=0)
+            axis.yaxis.set_major_locator(MaxNLocator(4))
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
             axis.spines[["top", "right"]].set_visible(False)
             axis.grid(axis="y", alpha=0.25)
-            axis.set_xlabel("seconds; merges begin at the line")
-        figure.savefig(OUT / "merge-lag.svg", transparent=True, metadata={"Date": None})
+            if lines:
+                axis.legend(fontsize=6.5, frameon=False, loc="upper left", labelcolor=grey)
+        figure.savefig(path, transparent=True, metadata={"Date": None})
+        plt.close(figure)
 
 
 if __name__ == "__main__":
     OUT.mkdir(exist_ok=True)
-    for draw in (draw_first_use, draw_top, draw_trace, draw_console, draw_merge_lag):
+    for draw in (draw_first_use, draw_top, draw_trace, draw_console, draw_dashboards):
         if len(sys.argv) == 1 or sys.argv[1] in draw.__name__:
             draw()

@@ -64,6 +64,24 @@ Why IceDB is built this way. Each says the question, the decision, what it beats
 """
 
 
+DASHBOARDS = """# Dashboards and objectives
+
+Grafana's dashboards, as [compose.yaml](../deploy/README.md#watching) provisions them, begin with the questions that an operator asks. They lead to each other, from each table to *One table* and to its page
+in the [console](console.md), and from each panel with an alert to its entry in the [runbook](runbook.md). Dashed lines are where alerts fire, or bounds of a table's own policy.
+Pictures are drawn from the panels' own queries over a local stack of a few minutes, one table without a merger for a while (`make pictures`).
+
+## Objectives
+
+| what | objective | its alerts |
+| --- | --- | --- |
+| freshness, of each table | 99 % of the time no accepted batch has waited longer than a fifth of the table's log grace period, two minutes by default; of a view: no commit that it has to take | [fast](runbook.md#icedbfreshnessburnsfast), [slowly](runbook.md#icedbfreshnessburnsslowly) |
+| latency of snapshots | 99 % of the calls of GetSnapshot are answered, within a second | [fast](runbook.md#icedbsnapshotlatencyburnsfast), [slowly](runbook.md#icedbsnapshotlatencyburnsslowly) |
+| loss | none; there is no budget | [a commit](runbook.md#icedbcommitlost), [a file](runbook.md#icedbgatewayfilemissing) |
+
+A budget is for 30 days. *Fast*: at the rate of the last hour (and of the last five minutes) 2 % of it goes in an hour, or 5 % in six hours. *Slowly*: 10 % in a day, or all of it by the end. `deploy/prometheus/rules/slo.yml` has the rules.
+"""
+
+
 def render_metrics_page() -> str:
     """Return docs/metrics.md."""
     tables = CollectorRegistry()
@@ -126,6 +144,20 @@ def render_protocol_page() -> str:
     return str(import_module("rules").render_page())
 
 
+def render_dashboards_page() -> str:
+    """Return docs/dashboards.md: what each dashboard is asked, and its picture."""
+    sys.path.append(str(HERE.parent / "deploy" / "grafana"))
+    boards, lead = import_module("boards").BOARDS, import_module("graphs").lead
+    anchors = {board.name: f"#{board.title.lower().replace(' ', '-')}" for board in boards}
+    parts = [NOTE, DASHBOARDS]
+    for board in boards:
+        parts.append(f"## {board.title}\n\n{board.description}\n\n| question | answer |\n| --- | --- |")
+        parts += [f"| {question} | {answer} |" for question, answer in board.questions.items()]
+        shown = "; ".join(f"{heading}: {', '.join(each.title for each in row)}" for heading, row in board.rows.items())
+        parts.append(f"\n![{board.title}. {shown}](pictures/dashboard-{board.name}.svg)\n")
+    return str(lead("\n".join(parts), board=anchors.__getitem__, runbook="runbook.md"))
+
+
 def render_enqueue_schema() -> str:
     """Return docs/schemas/icedb.ingest.enqueue.schema.json."""
     return json.dumps(message_schema(), indent=2) + "\n"
@@ -183,6 +215,7 @@ def main() -> None:
     (HERE / "schemas" / "openapi.json").write_text(render_http_contract(), encoding="utf-8")
     (HERE / "metrics.md").write_text(render_metrics_page(), encoding="utf-8")
     (HERE / "settings.md").write_text(render_settings_page(), encoding="utf-8")
+    (HERE / "dashboards.md").write_text(render_dashboards_page(), encoding="utf-8")
     (HERE / "protocol.md").write_text(render_protocol_page(), encoding="utf-8")
     (HERE / "internals" / "testing.md").write_text(render_testing_page(), encoding="utf-8")
 

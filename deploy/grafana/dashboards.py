@@ -1,10 +1,11 @@
-"""The Grafana dashboard of merge lag, as code.
+"""The Grafana dashboards, as code: the builder.
 
-Owns `dashboards/merge-lag.json`, which is generated, committed and provisioned by compose.yaml. The thresholds drawn
-here are those of the alerts: they are read from `../prometheus/rules`, so a graph and an alert never disagree.
+Owns `dashboards/*.json`, which are generated, committed and provisioned by compose.yaml. What stands on them is data:
+`boards.py` and the modules that it imports. Thresholds are those of the alerts, read from `../prometheus/rules`, so
+that a graph and an alert never disagree; bounds of a table's own policy are lines.
 
-    python deploy/grafana/dashboards.py            writes the file
-    python deploy/grafana/dashboards.py --check    exits 1 when the file is not current
+    python deploy/grafana/dashboards.py            writes the files
+    python deploy/grafana/dashboards.py --check    exits 1 when one is not current
 """
 
 import re
@@ -12,23 +13,27 @@ import sys
 from pathlib import Path
 
 import yaml
+from boards import BOARDS
 from grafana_foundation_sdk.builders import common as common_builder
 from grafana_foundation_sdk.builders import dashboard as builder
-from grafana_foundation_sdk.builders import prometheus, text, timeseries
+from grafana_foundation_sdk.builders import prometheus, stat, table, text, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from grafana_foundation_sdk.models.text import TextMode
-from graphs import Graph
-from panels import ROWS
+from graphs import BOUND, Board, Graph, lead
 
 HERE = Path(__file__).resolve().parent
-OUTPUT = HERE / "dashboards" / "merge-lag.json"
+OUTPUT = HERE / "dashboards"
 RULES = HERE.parent / "prometheus" / "rules"
 
 DATASOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
-WIDTH = 8
-"""Grid units of a graph; a row has 24."""
-HEIGHT = 8
+SIZES = {"lines": (8, 8), "stat": (4, 4), "list": (24, 6)}
+"""Grid units of a panel's width, of 24, and of its height."""
+EVEN = {2: 12, 4: 6}
+"""Width of the lines of a row that has so many panels."""
+
+Panel = timeseries.Panel | stat.Panel | table.Panel
 
 
 def thresholds_of(alerts: tuple[str, ...]) -> list[tuple[str, float]]:
@@ -62,81 +67,119 @@ def thresholds_of(alerts: tuple[str, ...]) -> list[tuple[str, float]]:
     return found
 
 
-def draw_graph(graph: Graph) -> timeseries.Panel:
-    """Build one panel."""
-    panel = (
-        timeseries.Panel()
-        .title(graph.title)
-        .description(graph.description)
-        .datasource(DATASOURCE)
-        .unit(graph.unit)
-        .min(0)
-        .span(WIDTH)
-        .height(HEIGHT)
-        .line_width(1)
-        .fill_opacity(10)
-        .show_points(common.VisibilityMode.NEVER)
-        .tooltip(common_builder.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
-        .legend(
-            common_builder.VizLegendOptions()
-            .display_mode(common.LegendDisplayMode.TABLE)
-            .placement(common.LegendPlacement.BOTTOM)
-            .show_legend(show_legend=True)
-            .calcs(["lastNotNull", "max"])
-        )
-    )
+def draw(graph: Graph, row_panels: int) -> Panel:
+    """Build one panel, of a row with so many."""
+    kinds = {"lines": timeseries.Panel, "stat": stat.Panel, "list": table.Panel}
+    width, height = SIZES[graph.kind]
+    panel = kinds[graph.kind]().title(graph.title).description(graph.description).datasource(DATASOURCE)
+    if graph.kind == "lines":
+        draw_lines(panel, graph)
+        width = EVEN.get(row_panels, width)
+    elif graph.kind == "stat":
+        panel.reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]))
+        panel.color_mode(common.BigValueColorMode.BACKGROUND).graph_mode(common.BigValueGraphMode.NONE)
+    else:
+        panel.show_header(show_header=True)
+    panel.unit(graph.unit).span(width).height(height)
     for ref, query in zip("ABCDEF", graph.queries, strict=False):
-        panel.with_target(
-            prometheus.Dataquery().ref_id(ref).datasource(DATASOURCE).expr(query.expr).legend_format(query.legend)
-        )
-    if graph.alerts:
-        steps = [dashboard.Threshold(value=None, color="green")]
-        steps += [dashboard.Threshold(value=at, color=color) for color, at in thresholds_of(graph.alerts)]
+        target = prometheus.Dataquery().ref_id(ref).datasource(DATASOURCE).expr(query.expr)
+        if graph.kind != "lines":
+            target.instant()
+        if graph.kind == "list":
+            target.format(PromQueryFormat.TABLE)
+        panel.with_target(target.legend_format(query.legend))
+    limits = thresholds_of(graph.alerts) or ([("red", graph.red_from)] if graph.red_from is not None else [])
+    if limits or graph.kind == "stat":
+        steps = [dashboard.Threshold(value=at, color=color) for color, at in (("green", None), *limits)]
         panel.thresholds(builder.ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(steps))
-        panel.thresholds_style(common_builder.GraphThresholdsStyleConfig().mode(common.GraphTresholdsStyleMode.DASHED))
-        panel.links(
+    entries = (*graph.alerts, *graph.runbook)
+    panel.links([link(f"Runbook: {name}", f"${{runbook}}#{name.lower()}") for name in entries])
+    if "{{table}}" in (query.legend for query in graph.queries):
+        name = "${__field.labels.table}"
+        panel.data_links(
             [
-                builder.DashboardLink(f"Runbook: {name}")
-                .url(f"${{runbook}}#{name.lower()}")
-                .target_blank(target_blank=True)
-                for name in graph.alerts
+                link(f"All of {name}", f"/d/icedb-table?var-table={name}&${{__url_time_range}}", is_elsewhere=False),
+                link(f"{name} in the console", f"${{console}}/tables/{name}"),
             ]
         )
     return panel
 
 
-def describe_variables() -> list[builder.DatasourceVariable | builder.QueryVariable | builder.TextBoxVariable]:
-    """Build what a reader can choose: the Prometheus, the tables, and where the runbook is published."""
-    everything = dashboard.VariableOption(text="All", value="$__all", selected=True)
-    return [
-        builder.DatasourceVariable("datasource").label("Prometheus").type("prometheus"),
+def draw_lines(panel: timeseries.Panel, graph: Graph) -> None:
+    """Say how lines over time look: bounds are dashed, and so is where alerts fire."""
+    panel.min(0).line_width(1).fill_opacity(10).show_points(common.VisibilityMode.NEVER)
+    panel.tooltip(common_builder.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
+    panel.legend(
+        common_builder.VizLegendOptions()
+        .display_mode(common.LegendDisplayMode.TABLE)
+        .placement(common.LegendPlacement.BOTTOM)
+        .show_legend(show_legend=True)
+        .calcs(["lastNotNull", "max"])
+    )
+    if graph.alerts or graph.red_from is not None:
+        panel.thresholds_style(common_builder.GraphThresholdsStyleConfig().mode(common.GraphTresholdsStyleMode.DASHED))
+    if any(query.legend.endswith(BOUND) for query in graph.queries):
+        dashes = {"custom.lineStyle": {"fill": "dash", "dash": [8, 8]}, "custom.fillOpacity": 0}
+        values = [dashboard.DynamicConfigValue(id_val=name, value=value) for name, value in dashes.items()]
+        panel.override_by_regexp(f"/{BOUND}$/", values)
+
+
+def link(title: str, url: str, *, is_elsewhere: bool = True) -> builder.DashboardLink:
+    """Build a link; one that leads out of Grafana opens beside it."""
+    return builder.DashboardLink(title).url(url).target_blank(target_blank=is_elsewhere)
+
+
+def describe_variables(
+    board: Board,
+) -> list[builder.DatasourceVariable | builder.QueryVariable | builder.TextBoxVariable]:
+    """Build what a reader can choose: the Prometheus, the tables, and where runbook and console are."""
+    tables = (
         builder.QueryVariable("table")
         .label("Table")
         .datasource(DATASOURCE)
         .query("label_values(icedb_table_data_files, table)")
         .refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(dashboard.VariableSort.ALPHABETICAL_ASC)
-        .multi(multi=True)
-        .include_all(include_all=True)
-        .all_value(".*")
-        .current(everything),
+    )
+    if not board.is_for_one_table:
+        everything = dashboard.VariableOption(text="All", value="$__all", selected=True)
+        tables.multi(multi=True).include_all(include_all=True).all_value(".*").current(everything)
+    return [
+        builder.DatasourceVariable("datasource").label("Prometheus").type("prometheus"),
+        tables,
         builder.TextBoxVariable("runbook")
         .label("Runbook")
         .description("Address under which docs/runbook.md is published; the panels' links go there.")
         .default_value("docs/runbook.md"),
+        builder.TextBoxVariable("console")
+        .label("Console")
+        .description("Address of the console; the tables' links go there.")
+        .default_value("http://127.0.0.1:8090"),
     ]
 
 
-def build_dashboard() -> dashboard.Dashboard:
-    """Build the whole dashboard.
+def ask(board: Board) -> text.Panel:
+    """Build the panel of questions at the top."""
+    asked = "\n".join(f"- **{question}** {answer}" for question, answer in board.questions.items())
+    asked = lead(
+        asked, board=lambda name: f"/d/icedb-{name}?${{table:queryparam}}&${{__url_time_range}}", runbook="${runbook}"
+    )
+    panel = text.Panel().title("").transparent(transparent=True).span(24).height(2 + len(board.questions))
+    return panel.mode(TextMode.MARKDOWN).content(
+        f"{asked}\n\nDashed lines are where alerts fire, or bounds of a table."
+    )
+
+
+def build(board: Board) -> dashboard.Dashboard:
+    """Build a whole dashboard.
 
     Returns:
         The model that `encode` turns into the committed file.
     """
-    board = (
-        builder.Dashboard("IceDB: merge lag")
-        .uid("icedb-merge-lag")
-        .description("Is the warehouse keeping up: merges, log, vacuum, ingest and snapshots, for each table.")
+    built = (
+        builder.Dashboard(f"IceDB: {board.title}")
+        .uid(f"icedb-{board.name}")
+        .description(board.description)
         .tags(["icedb"])
         .editable()
         .refresh("30s")
@@ -144,25 +187,18 @@ def build_dashboard() -> dashboard.Dashboard:
         .timezone("browser")
         .tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
     )
-    for variable in describe_variables():
-        board.with_variable(variable)
-    board.with_panel(
-        text.Panel()
-        .title("")
-        .transparent(transparent=True)
-        .span(24)
-        .height(2)
-        .mode(TextMode.MARKDOWN)
-        .content(
-            "Dashed lines are where alerts fire. Every alert and every panel with one links to its entry in the "
-            "[runbook](${runbook}) (`docs/runbook.md`)."
-        )
-    )
-    for title, graphs in ROWS.items():
-        board.with_row(builder.Row(title))
+    others = builder.DashboardLink("IceDB").type(dashboard.DashboardLinkType.DASHBOARDS).tags(["icedb"])
+    built.link(others.include_vars(include_vars=True).keep_time(keep_time=True))
+    for title, url in (("Runbook", "${runbook}"), ("Console", "${console}")):
+        built.link(link(title, url).type(dashboard.DashboardLinkType.LINK))
+    for variable in describe_variables(board):
+        built.with_variable(variable)
+    built.with_panel(ask(board))
+    for title, graphs in board.rows.items():
+        built.with_row(builder.Row(title))
         for graph in graphs:
-            board.with_panel(draw_graph(graph))
-    return board.build()
+            built.with_panel(draw(graph, len(graphs)))
+    return built.build()
 
 
 def encode(board: dashboard.Dashboard) -> str:
@@ -171,18 +207,20 @@ def encode(board: dashboard.Dashboard) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the file, or with `--check` say whether it is current."""
-    wanted = encode(build_dashboard())
+    """Write the files, or with `--check` say whether they are current."""
+    wanted = {f"{board.name}.json": encode(build(board)) for board in BOARDS}
     if arguments == ["--check"]:
-        if OUTPUT.exists() and OUTPUT.read_text() == wanted:
-            return 0
-        sys.stderr.write(f"{OUTPUT} is not what this code builds: run python {Path(__file__).name}\n")
-        return 1
+        found = {path.name: path.read_text() for path in OUTPUT.glob("*.json")}
+        stale = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+        if stale:
+            sys.stderr.write(f"{', '.join(stale)}: not what this code builds: run python {Path(__file__).name}\n")
+        return 1 if stale else 0
     if arguments:
         sys.stderr.write("usage: dashboards.py [--check]\n")
         return 2
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(wanted)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    for name, content in wanted.items():
+        (OUTPUT / name).write_text(content)
     return 0
 
 

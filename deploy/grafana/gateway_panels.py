@@ -1,8 +1,6 @@
-"""What the dashboard shows of the S3 gateway: requests, how long they take, what is sent, who is refused."""
+"""What dashboards show of the S3 gateway: requests, how long they take, what is sent, who is refused."""
 
-from graphs import Graph, Query, quantiles, rate
-
-FAILING = 'outcome=~"slow_down|unavailable|failed"'
+from graphs import Graph, Query, by_table, quantiles, rate
 
 GATEWAY: tuple[Graph, ...] = (
     Graph(
@@ -10,21 +8,16 @@ GATEWAY: tuple[Graph, ...] = (
         "reqps",
         (Query(rate("icedb_gateway_requests_total", by="operation, outcome"), "{{operation}} {{outcome}}"),),
         "Requests per second, by what they asked for and what became of them.",
-        ("IceDBGatewayDown",),
+        runbook=("IceDBGatewayDown",),
     ),
     Graph(
         "S3 requests that fail",
         "percentunit",
-        (
-            Query(
-                f"{rate('icedb_gateway_requests_total', by='outcome', select=FAILING)} / on () group_left () "
-                f"{rate('icedb_gateway_requests_total')}",
-                "{{outcome}}",
-            ),
-        ),
+        (Query("max by (outcome) (icedb:gateway_failing:ratio_rate5m)", "{{outcome}}"),),
         "Share of requests with which nothing was wrong: too many at once (slow_down), the store (unavailable), a "
         "halted table or a bug (failed).",
-        ("IceDBGatewayFailing", "IceDBGatewayFileMissing"),
+        ("IceDBGatewayFailing",),
+        ("IceDBGatewayFileMissing",),
     ),
     Graph(
         "S3 time to the first byte",
@@ -49,5 +42,35 @@ GATEWAY: tuple[Graph, ...] = (
         "reqps",
         (Query(rate("icedb_gateway_refused_signatures_total", by="code"), "{{code}}"),),
         "Requests per second whose sender was not recognised, by S3's code.",
+    ),
+)
+
+HELD_BACK = Graph(
+    "Held back from Iceberg",
+    "short",
+    (Query(by_table("max", "icedb_table_iceberg_held_back")),),
+    "1: engines that speak Iceberg are shown an older state than the newest, or none. `icedb status` says why.",
+)
+
+ICEBERG: tuple[Graph, ...] = (
+    HELD_BACK,
+    Graph(
+        "Publications for Iceberg",
+        "ops",
+        (Query(rate("icedb_gateway_publications_total", by="outcome"), "{{outcome}}"),),
+        "Looks per second whether a table has a newer state to publish, by what came of them. held_back: an older "
+        "state is shown; refused: the table cannot be shown as it is.",
+    ),
+    Graph(
+        "Time of a publication",
+        "s",
+        quantiles("icedb_gateway_publication_seconds"),
+        "Of one such look.",
+    ),
+    Graph(
+        "Log reads of the gateway",
+        "s",
+        quantiles("icedb_gateway_refresh_seconds"),
+        "Time to read a table's log, when what is kept in memory is too old.",
     ),
 )

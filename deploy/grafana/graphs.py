@@ -1,9 +1,16 @@
-"""What graphs of a dashboard are made of: queries, and the PromQL that many of them share."""
+"""What dashboards are made of: boards, panels and queries, and the PromQL that many of them share."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 SELECT = 'table=~"$table"'
 """The label matcher of every series that has a table."""
+
+
+BOUND = " bound"
+"""How the names of lines end that are not measured but set: by the policy of a table."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,9 @@ class Graph:
         queries: Its lines.
         description: What a reader may conclude from it.
         alerts: Alerts whose thresholds are drawn, lowest first; the panel links to their runbook entries.
+        runbook: Further entries of the runbook that it links to.
+        red_from: Where it is red, if no alert says so.
+        kind: Lines over time; or the newest value, large; or a list of the newest samples with their labels.
     """
 
     title: str
@@ -31,11 +41,59 @@ class Graph:
     queries: tuple[Query, ...]
     description: str
     alerts: tuple[str, ...] = field(default=())
+    runbook: tuple[str, ...] = ()
+    red_from: float | None = None
+    kind: Literal["lines", "stat", "list"] = "lines"
 
 
-def by_table(function: str, metric: str) -> str:
-    """Return an aggregation by table of one gauge, for the tables that are chosen."""
-    return f"{function} by (table) ({metric}{{{SELECT}}})"
+@dataclass(frozen=True)
+class Board:
+    """One dashboard.
+
+    Attributes:
+        name: Of its file; its address is `icedb-<name>`.
+        title: What it is about.
+        description: In a sentence.
+        questions: What an operator asks, and where the answer is. In this Markdown `[words](board:name)` leads to
+            another dashboard, `[words](runbook:name)` to an entry of the runbook.
+        rows: Panels by heading.
+        is_for_one_table: Whether one table is chosen, not all of them or some.
+    """
+
+    name: str
+    title: str
+    description: str
+    questions: dict[str, str]
+    rows: dict[str, tuple[Graph, ...]]
+    is_for_one_table: bool = False
+
+
+def lead(text: str, *, board: Callable[[str], str], runbook: str) -> str:
+    """Return questions or answers with their links.
+
+    Args:
+        text: As `Board.questions` has them.
+        board: The address of another dashboard, by its name.
+        runbook: The address of the runbook.
+    """
+    text = re.sub(r"\(board:([\w-]+)\)", lambda found: f"({board(found[1])})", text)
+    text = text.replace("(runbook:)", f"({runbook})")
+    return re.sub(r"\(runbook:([\w-]+)\)", lambda found: f"({runbook}#{found[1].lower()})", text)
+
+
+def by_table(function: str, metric: str, *, by: str = "table") -> str:
+    """Return an aggregation by table, or by more, of one gauge, for the tables that are chosen."""
+    return f"{function} by ({by}) ({metric}{{{SELECT}}})"
+
+
+def bound(metric: str, name: str) -> Query:
+    """Return the line of a bound that the policy of a table sets."""
+    return Query(by_table("max", metric), f"{{{{table}}}} {name}{BOUND}")
+
+
+def share(part: str, whole: str) -> Query:
+    """Return one gauge of each table as a share of another."""
+    return Query(f"{by_table('max', part)} / {by_table('max', whole)}")
 
 
 def rate(metric: str, *, by: str = "", select: str = "") -> str:
@@ -47,9 +105,7 @@ def rate(metric: str, *, by: str = "", select: str = "") -> str:
 def quantiles(metric: str, *, select: str = "") -> tuple[Query, ...]:
     """Return the median and the 99th percentile of a histogram."""
     buckets = f"sum by (le) (rate({metric}_bucket{{{select}}}[$__rate_interval]))"
-    return tuple(
-        Query(f"histogram_quantile({share}, {buckets})", name) for share, name in ((0.5, "p50"), (0.99, "p99"))
-    )
+    return tuple(Query(f"histogram_quantile({rank}, {buckets})", name) for rank, name in ((0.5, "p50"), (0.99, "p99")))
 
 
 def troubled_runs(component: str) -> Query:

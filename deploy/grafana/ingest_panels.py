@@ -1,12 +1,6 @@
-"""What the dashboard shows of ingest: front ends, flushes, and batches that wait in quarantine."""
+"""What dashboards show of ingest: front ends, flushes, and batches that wait in quarantine."""
 
 from graphs import Graph, Query, by_table, quantiles, rate
-
-REFUSED = (
-    'sum by (outcome) (rate(icedb_frontend_batches_total{outcome=~"overloaded|busy|unavailable|failed"}'
-    "[$__rate_interval]))"
-)
-OFFERED = "sum(rate(icedb_frontend_batches_total[$__rate_interval]))"
 
 FRONT_ENDS: tuple[Graph, ...] = (
     Graph(
@@ -24,7 +18,7 @@ FRONT_ENDS: tuple[Graph, ...] = (
     Graph(
         "Refused batches",
         "percentunit",
-        (Query(f"{REFUSED} / on () group_left () {OFFERED}", "{{outcome}}"),),
+        (Query("max by (outcome) (icedb:frontend_refused:ratio_rate5m)", "{{outcome}}"),),
         "Share of all batches that front ends could not take although nothing was wrong with them: back-pressure "
         "(overloaded), a full process (busy), the store (unavailable), a bug (failed).",
         ("IceDBFrontendRefusing",),
@@ -80,6 +74,7 @@ INGEST: tuple[Graph, ...] = (
         "s",
         (Query(by_table("max", "icedb_table_staged_lag_seconds")),),
         "How far queries lag behind what producers sent.",
+        runbook=("IceDBIngestStalled",),
     ),
     Graph(
         "Batches in a commit",
@@ -100,6 +95,13 @@ INGEST: tuple[Graph, ...] = (
         "Batches per second that were parsed and then left to the next commit, because one commit takes only so "
         "many partitions.",
     ),
+    Graph(
+        "Large batches",
+        "ops",
+        (Query(rate("icedb_ingest_large_batches_total", by="outcome"), "{{outcome}}"),),
+        "Per second; flushed_here: nobody serves their own queue, and all tables wait meanwhile.",
+        runbook=("IceDBLargeBatchesUnserved",),
+    ),
 )
 
 QUARANTINE: tuple[Graph, ...] = (
@@ -111,6 +113,7 @@ QUARANTINE: tuple[Graph, ...] = (
             Query(by_table("max", "icedb_table_bad_row_batches"), "{{table}}, bad rows only"),
         ),
         "Batches, or bad rows of committed batches, set aside with a reason, until somebody mends or removes them.",
+        runbook=("IceDBQuarantineGrowing",),
     ),
     Graph(
         "Rejected batches",

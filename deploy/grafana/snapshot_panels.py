@@ -1,9 +1,7 @@
-"""What the dashboard shows of the snapshot service: calls, answers, watchers and leases."""
+"""What dashboards show of the snapshot service: calls, answers, watchers and leases."""
 
 from graphs import Graph, Query, by_table, quantiles, rate
 
-FAILED = 'code=~"UNAVAILABLE|INTERNAL|DEADLINE_EXCEEDED",method!~"Check|WatchSnapshots"'
-EXHAUSTED = 'code="RESOURCE_EXHAUSTED"'
 LOST = 'method="RenewLease",code="NOT_FOUND"'
 
 SNAPSHOTS: tuple[Graph, ...] = (
@@ -16,13 +14,7 @@ SNAPSHOTS: tuple[Graph, ...] = (
     Graph(
         "Calls that fail",
         "percentunit",
-        (
-            Query(
-                f"{rate('icedb_snapshot_requests_total', by='method', select=FAILED)} / "
-                + rate("icedb_snapshot_requests_total", by="method"),
-                "{{method}}",
-            ),
-        ),
+        (Query("max by (method) (icedb:snapshot_failing:ratio_rate5m)", "{{method}}"),),
         "Share of calls that end with UNAVAILABLE, INTERNAL or DEADLINE_EXCEEDED.",
         ("IceDBSnapshotsFailing",),
     ),
@@ -42,13 +34,7 @@ SNAPSHOTS: tuple[Graph, ...] = (
     Graph(
         "Calls that are refused",
         "percentunit",
-        (
-            Query(
-                f"{rate('icedb_snapshot_requests_total', by='method', select=EXHAUSTED)} / "
-                + rate("icedb_snapshot_requests_total", by="method"),
-                "{{method}}",
-            ),
-        ),
+        (Query("max by (method) (icedb:snapshot_refused:ratio_rate10m)", "{{method}}"),),
         "Share of calls that end with RESOURCE_EXHAUSTED: a limit is reached.",
         ("IceDBSnapshotsRefused",),
     ),
@@ -62,11 +48,26 @@ SNAPSHOTS: tuple[Graph, ...] = (
         "Streams of WatchSnapshots of all replicas, and the tables whose logs are listed for them.",
     ),
     Graph(
-        "Held back from Iceberg",
-        "short",
-        (Query(by_table("max", "icedb_table_iceberg_held_back")),),
-        "1: engines that speak Iceberg are shown an older state than the newest, or none. `icedb status` says why.",
+        "Log reads",
+        "s",
+        quantiles("icedb_snapshot_refresh_duration_seconds"),
+        "Time to read and fold a table's log, when what is in memory is too old for the caller.",
     ),
+    Graph(
+        "Answered bytes",
+        "Bps",
+        (Query(rate("icedb_snapshot_answer_bytes_total"), "answers"),),
+        "Bytes of all answers per second.",
+    ),
+    Graph(
+        "Messages to watchers",
+        "ops",
+        (Query(rate("icedb_snapshot_events_total"), "messages"),),
+        "Sent per second, all watchers together.",
+    ),
+)
+
+LEASES: tuple[Graph, ...] = (
     Graph(
         "Leases",
         "short",
@@ -86,5 +87,27 @@ SNAPSHOTS: tuple[Graph, ...] = (
         (Query(f"sum(increase(icedb_snapshot_requests_total{{{LOST}}}[30m]))", "renewed too late"),),
         "Renewals within 30 minutes that came after the end: what these readers read may be gone.",
         ("IceDBLeasesLost",),
+    ),
+)
+
+EXPORTER: tuple[Graph, ...] = (
+    Graph(
+        "Tables that are watched",
+        "short",
+        (Query("max(icedb_snapshot_exporter_tables)", "tables"),),
+        "Tables whose figures the exporter read in its last round.",
+    ),
+    Graph(
+        "Round of the exporter",
+        "s",
+        quantiles("icedb_snapshot_exporter_round_duration_seconds"),
+        "Time to read the figures of all tables.",
+    ),
+    Graph(
+        "Failures of the exporter",
+        "ops",
+        (Query(rate("icedb_snapshot_exporter_failures_total", by="what"), "{{what}}"),),
+        "Per second, by what could not be read; halted: a table that a person has to look at.",
+        runbook=("IceDBLagExporterStale",),
     ),
 )

@@ -1,4 +1,4 @@
-"""The alerts of ../prometheus/rules as a resource of the Prometheus operator.
+"""The recordings and alerts of ../prometheus/rules as a resource of the Prometheus operator.
 
 Owns `components/monitoring/prometheus-rules.yaml`, which is generated and committed: rules are written in one place.
 

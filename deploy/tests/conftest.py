@@ -36,17 +36,40 @@ def compose() -> dict:
 
 
 @pytest.fixture(scope="session")
-def alerts() -> dict[str, dict]:
-    """Every alert rule by name."""
-    rules = [
+def rules() -> list[dict]:
+    """Every rule, in the order of the files' names."""
+    return [
         rule
         for path in sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
         for group in yaml.safe_load(path.read_text())["groups"]
         for rule in group["rules"]
     ]
-    names = [rule["alert"] for rule in rules]
-    assert len(set(names)) == len(names)
-    return dict(zip(names, rules, strict=True))
+
+
+@pytest.fixture(scope="session")
+def alerts(rules) -> dict[str, dict]:
+    """Every alert by name."""
+    return by_name(rules, "alert")
+
+
+@pytest.fixture(scope="session")
+def recordings(rules) -> dict[str, dict]:
+    """Every recording by the series that it makes."""
+    return by_name(rules, "record")
+
+
+def by_name(rules: list[dict], kind: str) -> dict[str, dict]:
+    found = [rule for rule in rules if kind in rule]
+    named = {rule[kind]: rule for rule in found}
+    assert len(named) == len(found)
+    return named
+
+
+@pytest.fixture(scope="session")
+def boards() -> dict[str, dict]:
+    """Every dashboard by the name of its file."""
+    paths = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in paths}
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +97,16 @@ def find_metric_names():
     def find(text: str) -> set[str]:
         found = re.findall(r"icedb_(?:<component>_)?[a-z0-9_]+(?![a-z0-9_…])", text)
         return {name.replace("<component>", each) for name in found for each in ("ingest", "merge", "janitor")}
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def find_recordings():
+    """Return the names of recorded series in a text."""
+
+    def find(text: str) -> set[str]:
+        return set(re.findall(r"icedb:\w+:\w+", text))
 
     return find
 

@@ -498,11 +498,11 @@ def test_jobs_of_prometheus_are_those_of_the_alerts(scrape_jobs):
     assert scraped | {"enqueue", "s3", "prometheus"} >= set(scrape_jobs)
 
 
-def test_alerts_are_those_of_the_rules(alerts, repository):
+def test_rules_are_those_of_prometheus(rules, repository):
     module = load_script("prometheus_rules")
     assert module.OUTPUT.read_text() == module.render(), "run `make kubernetes`"
     (rule,) = of_kind("cloud", "PrometheusRule").values()
-    assert [each for group in rule["spec"]["groups"] for each in group["rules"]] == list(alerts.values())
+    assert [each for group in rule["spec"]["groups"] for each in group["rules"]] == rules
 
 
 def test_replicas_follow_queues_and_figures_that_exist(metric_names):

@@ -76,16 +76,44 @@ def test_every_alert_says_what_to_do(alerts, repository):
         assert anchor in anchors, f"{name} has no entry in the runbook"
 
 
-def test_rules_name_only_metrics_that_services_have(alerts, metric_names, find_metric_names):
-    for name, rule in alerts.items():
+def test_rules_name_only_series_that_there_are(rules, recordings, metric_names, find_metric_names, find_recordings):
+    for rule in rules:
         unknown = find_metric_names(rule["expr"]) - metric_names
-        assert not unknown, f"{name}: {sorted(unknown)}"
+        unknown |= find_recordings(rule["expr"]) - set(recordings)
+        assert not unknown, f"{rule}: {sorted(unknown)}"
 
 
-def test_rules_name_only_jobs_that_are_scraped(alerts, scrape_jobs):
-    for name, rule in alerts.items():
+def test_every_recording_is_used_and_has_a_test(rules, recordings, boards, find_recordings):
+    used = [rule["expr"] for rule in rules]
+    used += [
+        target["expr"] for board in boards.values() for panel in board["panels"] for target in panel.get("targets", ())
+    ]
+    tests = "".join(path.read_text() for path in RULE_TESTS)
+    assert set().union(*map(find_recordings, used)) == set(recordings)
+    for name, rule in recordings.items():
+        assert set(rule) == {"record", "expr"}
+        assert name in tests or any(name in other["expr"] and other.get("alert", "-") in tests for other in rules), name
+
+
+def test_rules_name_only_jobs_that_are_scraped(rules, scrape_jobs):
+    for rule in rules:
         for matcher in re.findall(r'job=~?"([^"]+)"', rule["expr"]):
-            assert set(matcher.split("|")) <= set(scrape_jobs), name
+            assert set(matcher.split("|")) <= set(scrape_jobs), rule
+
+
+def test_a_service_that_is_gone_is_told(alerts, compose):
+    """Whatever has metrics: by an alert on one replica, and by one on all of them, for there may be no target left."""
+    services = {
+        name for name, each in compose["services"].items() if "ICEDB_METRICS_PORT" in each.get("environment", {})
+    }
+
+    def jobs_of(*names: str) -> set[str]:
+        texts = (alerts[name]["expr"] for name in names)
+        return {job for text in texts for found in re.findall(r'job=~?"([^"]+)"', text) for job in found.split("|")}
+
+    assert jobs_of("IceDBInstanceDown") == services
+    gone = [name for name in alerts if name.endswith("Down") and name != "IceDBInstanceDown"]
+    assert jobs_of(*gone) == services - {"ingest-large"}  # without it IceDBLargeBatchesUnserved fires
 
 
 def test_every_service_with_metrics_is_scraped_where_it_listens(compose, scrape_jobs):

@@ -222,6 +222,14 @@ def test_an_answer_that_refuses_is_no_failure_of_the_store(rig):
     assert rig.failures == []
 
 
+def test_an_answer_from_a_clock_that_is_ahead(rig):
+    rig.store.put(rig.key(), b"x")
+    told_ms = rig.store.list_page("chaos-proxy/").store_now_ms
+    with rig.during(ProxyFault("ahead", delay_ms=60_000)):
+        assert rig.store.list_page("chaos-proxy/").store_now_ms >= told_ms + 60_000
+    assert rig.store.list_page("chaos-proxy/").store_now_ms < told_ms + 60_000
+
+
 def test_a_door_that_is_closed_refuses_and_breaks_what_is_open(rig):
     key = rig.key()
     rig.store.put(key, b"x")

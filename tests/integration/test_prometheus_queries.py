@@ -1,7 +1,7 @@
-"""The dashboard's queries and the alert rules on a real Prometheus that scrapes real services.
+"""The dashboards' queries and the alert rules on a real Prometheus that scrapes real services.
 
 First the snapshot service alone: merge lag is there when every worker is dead. Then the whole local stack: every
-panel of the dashboard shows something, and no rule fails.
+panel of every dashboard shows something, and no rule fails.
 """
 
 import re
@@ -19,6 +19,7 @@ from icedb_local.ports import find_free_ports
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.feed.views import create_view
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.stores import StoreSettings
@@ -41,8 +42,9 @@ from prometheus_rig import (
     wait_for,
 )
 
-VIEW_PANELS = {"View lag", "Commits that views have still to take", "Commits that views refused"}
-"""They have data for views only, and the table of this stack is none."""
+EMPTY_PANELS = {"What fires"}
+"""Nothing to show while all is well."""
+VIEW = f"{TABLE}_by_p"
 
 
 def check_rules(prometheus: Prometheus) -> None:
@@ -126,6 +128,13 @@ def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metric
         assert prometheus.query(level) == {key: 2}
         (stretch,) = panels["Stretch of flush intervals"]
         assert prometheus.query(stretch) == {key: 60}
+        assert [prometheus.query(expr) for expr in panels["Log files and their bounds"]] == [
+            {key: n} for n in (10, 5, 10)
+        ]
+        (share,) = panels["Log files against the slow bound"]
+        assert prometheus.query(share) == {key: 2}
+        lag = panels["Lag and its bound"]
+        wait_for("lag", lambda: [prometheus.query(expr) for expr in lag] == [{key: 0}, {key: 120}])
 
         # The service has heard what time it is at its store, and the rule about that compares what belongs together.
         (skew,) = panels["Clock skew"]
@@ -170,14 +179,15 @@ def test_every_panel_shows_the_running_stack(tmp_path):
         "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "1000",
         "ICEDB_FLUSH_INTERVAL_MS": "500",
     }
-    layout = StackLayout(tmp_path / "stack", "local", StackPorts(), overrides, has_frontend=True)
+    layout = StackLayout(tmp_path / "stack", "local", StackPorts(), overrides, has_frontend=True, has_console=True)
     (tmp_path / "prometheus").mkdir()
     with ExitStack() as exits:
         layout = exits.enter_context(LocalStack(layout, choose_ports=lambda _: StackPorts.find_free())).layout
-        targets = {job: layout.ports.metrics_of(job) for job in JOBS if job != "console"}  # `make up` alone has one
+        targets = {job: layout.ports.metrics_of(job) for job in JOBS}
         prometheus = exits.enter_context(running_prometheus(tmp_path / "prometheus", targets))
         acknowledged = send_until_merged(layout, prometheus)
         panels = read_panels()
+        views = read_panels(f"{TABLE}|{VIEW}")
         key = (("table", TABLE),)
         (rows,) = panels["Live rows"]
         wait_for("all rows are live", lambda: prometheus.query(rows) == {key: acknowledged})
@@ -185,16 +195,16 @@ def test_every_panel_shows_the_running_stack(tmp_path):
         def silent() -> dict[str, list[str]]:
             """Queries without an answer, by panel."""
             found = {
-                title: [expr for expr in queries if not prometheus.query(expr)] for title, queries in panels.items()
+                title: [expr for expr in queries if not prometheus.query(expr)] for title, queries in views.items()
             }
             return {title: queries for title, queries in found.items() if queries}
 
-        wait_for("every panel has data", lambda: silent().keys() == VIEW_PANELS)
+        wait_for("every panel has data", lambda: silent().keys() == EMPTY_PANELS)
         for title in ("Merge lag", "Data files that wait for a merge", "Bytes that wait for a merge"):
             for expr in panels[title]:
                 assert set(prometheus.query(expr)) == {key}, title
-        assert prometheus.get("label/table/values", **{"match[]": "icedb_table_data_files"}) == [TABLE]
-        assert prometheus.query("sum by (job) (up)") == {(("job", job),): 1 for job in JOBS if job != "console"}
+        assert prometheus.get("label/table/values", **{"match[]": "icedb_table_data_files"}) == [TABLE, VIEW]
+        assert prometheus.query("sum by (job) (up)") == {(("job", job),): 1 for job in JOBS}
         check_rules(prometheus)
         assert [alert["labels"] for alert in prometheus.get("alerts")["alerts"] if alert["state"] == "firing"] == []
 
@@ -224,6 +234,8 @@ def send_until_merged(layout: StackLayout, prometheus: Prometheus) -> int:
             log_grace_ms=2000,
         )
         create_table(client.warehouse.table(TABLE), config)
+        view = TableConfig.create(name=VIEW, view_of=TABLE, view_query="select id, p from _rows")
+        create_view(client.warehouse.table(VIEW), view, clock=SystemClock())
         deadline = time.monotonic() + DEADLINE_S
         while not (
             prometheus.value("icedb_merge_commits_total") > 0

@@ -26,6 +26,7 @@ def reference():
         ("settings.md", "render_settings_page"),
         ("internals/testing.md", "render_testing_page"),
         ("protocol.md", "render_protocol_page"),
+        ("dashboards.md", "render_dashboards_page"),
         ("schemas/icedb.ingest.enqueue.schema.json", "render_enqueue_schema"),
         ("schemas/openapi.json", "render_http_contract"),
         ("decisions/README.md", "render_decisions_page"),

@@ -1,6 +1,7 @@
-"""A real Prometheus with the production configuration, and the queries of the dashboard's panels."""
+"""A real Prometheus with the production configuration, and the queries of the dashboards' panels."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import yaml
 from icedb_local.ports import find_free_ports
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+RULES = DEPLOY / "prometheus" / "rules"
 WORKERS = ("ingest", "merger", "janitor")
 FRONTENDS = ("frontend", "enqueue")
 JOBS = (*WORKERS, "ingest-large", *FRONTENDS, "snapshot", "gateway", "console")
@@ -60,9 +62,30 @@ class Prometheus:
         return next(iter(self.query(expr).values()), 0.0)
 
 
+def hasten_rules(folder: Path) -> Path:
+    """Write the rules down with seconds for minutes, hours and days; return where.
+
+    Windows are ten seconds, `for` is one, ages are three; everything else, labels and counts, is as in production.
+    """
+    hasty = folder / "rules"
+    hasty.mkdir()
+    for path in RULES.glob("*.yml"):
+        text = re.sub(r"\[\d+[mhd]\]", "[10s]", path.read_text())
+        text = re.sub(r"for: \d+[smhd]\b", "for: 1s", text)
+        text = re.sub(r"(<=|>|\+) (?:300|900|3600|86400)\b", r"\1 3", text)
+        (hasty / path.name).write_text(text)
+    return hasty
+
+
 @contextmanager
-def running_prometheus(folder: Path, targets: dict[str, int]) -> Iterator[Prometheus]:
-    """Prometheus with the production configuration, its discovery replaced by ports of this machine."""
+def running_prometheus(folder: Path, targets: dict[str, int], *, is_hasty: bool = False) -> Iterator[Prometheus]:
+    """Prometheus with the production configuration, its discovery replaced by ports of this machine.
+
+    Args:
+        folder: For its data and configuration.
+        targets: Metrics port of each job.
+        is_hasty: Whether rules look at seconds where they look at minutes and days: see `hasten`.
+    """
     fetch = subprocess.run(
         [sys.executable, str(DEPLOY / "prometheus" / "fetch.py")], capture_output=True, text=True, check=False
     )
@@ -70,7 +93,7 @@ def running_prometheus(folder: Path, targets: dict[str, int]) -> Iterator[Promet
     (port,) = find_free_ports(1)
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] |= {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(DEPLOY / "prometheus" / "rules" / "*.yml")]
+    config["rule_files"] = [str((hasten_rules(folder) if is_hasty else RULES) / "*.yml")]
     assert {job["job_name"] for job in config["scrape_configs"]} == {*JOBS, "s3", "prometheus"}
     config["scrape_configs"] = [
         {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for name, port in targets.items()
@@ -107,13 +130,28 @@ def running_prometheus(folder: Path, targets: dict[str, int]) -> Iterator[Promet
             process.wait()
 
 
-def read_panels() -> dict[str, list[str]]:
-    """The queries of each panel, as Grafana would send them for this table."""
-    board = json.loads((DEPLOY / "grafana" / "dashboards" / "merge-lag.json").read_text())
+def read_boards() -> dict[str, Any]:
+    """Every dashboard by its name, as it is committed."""
     return {
-        panel["title"]: [
-            target["expr"].replace("$table", TABLE).replace("$__rate_interval", "20s") for target in panel["targets"]
-        ]
+        path.stem: json.loads(path.read_text()) for path in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+    }
+
+
+def fill_query(expr: str, tables: str) -> str:
+    """Return a panel's query as Grafana would send it for these tables.
+
+    A stack of minutes has no month with whole hours in it: its last hour stands in for that.
+    """
+    for name, value in {"$table": tables, "$__rate_interval": "20s", "[30d:1h]": "[1h:5s]"}.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+def read_panels(tables: str = TABLE) -> dict[str, list[str]]:
+    """The queries of each panel of every dashboard, by its title."""
+    return {
+        panel["title"]: [fill_query(target["expr"], tables) for target in panel["targets"]]
+        for board in read_boards().values()
         for panel in board["panels"]
-        if panel["type"] == "timeseries"
+        if panel.get("targets")
     }

@@ -60,6 +60,8 @@ def test_figures_of_a_table(tables, exporter, registry, clock):
     assert value("open_erasures") == value("oldest_erasure_seconds") == 0
     assert (value("data_grace_seconds"), value("orphan_age_seconds")) == (6 * 3600, 24 * 3600)
     assert value("log_grace_seconds") == 600
+    assert (value("slow_log_files"), value("stop_log_files")) == (400, 800)
+    assert (value("slow_backlog_files"), value("stop_backlog_files")) == (5000, 20_000)
     assert value("last_commit_timestamp_seconds") == (first + 3) / 1000
     assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == clock.ms / 1000
 

@@ -202,6 +202,26 @@ FIGURES: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]], ...
         lambda status: status.config.log_grace_ms / SECOND_MS,
     ),
     (
+        "slow_log_files",
+        "From so many log files on flushes come less often.",
+        lambda status: status.config.log_files_slow,
+    ),
+    (
+        "stop_log_files",
+        "From so many log files on front ends refuse batches.",
+        lambda status: status.config.log_files_stop,
+    ),
+    (
+        "slow_backlog_files",
+        "From so many data files that wait for a merge on, flushes come less often.",
+        lambda status: status.config.backlog_files_slow,
+    ),
+    (
+        "stop_backlog_files",
+        "From so many data files that wait for a merge on, front ends refuse batches.",
+        lambda status: status.config.backlog_files_stop,
+    ),
+    (
         "view_lag_seconds",
         "Of a view: how long the oldest commit that it has to take has waited; 0: none waits. Absent for tables.",
         lambda status: None if status.view is None else status.view.lag_ms / SECOND_MS,

@@ -29,12 +29,16 @@ class Authority:
 
     Args:
         name: Its common name.
+        days: How long after 2020 its certificates end.
     """
 
-    def __init__(self, name: str = "test authority") -> None:
+    def __init__(self, name: str = "test authority", *, days: int = 10_000) -> None:
+        self._days = days
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _builder(self._name, self._name, self._key).add_extension(x509.BasicConstraints(True, None), True)
+        builder = _builder(self._name, self._name, self._key, days).add_extension(
+            x509.BasicConstraints(True, None), True
+        )
         self._certificate = builder.sign(self._key, hashes.SHA256())
 
     def write(self, path: Path) -> Path:
@@ -45,7 +49,7 @@ class Authority:
     def issue(self, folder: Path, name: str, *, dns: Sequence[str] = (), uris: Sequence[str] = ()) -> tuple[Path, Path]:
         """Write a certificate with this common name, and its key; return where. Servers: ``dns=("localhost",)``."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), self._name, key)
+        builder = _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), self._name, key, self._days)
         names: list[x509.GeneralName] = [x509.DNSName(each) for each in dns]
         names += [x509.UniformResourceIdentifier(each) for each in uris]
         if "localhost" in dns:
@@ -104,7 +108,9 @@ def token_entry(token: str) -> dict[str, str]:
     return {"sha256": hash_token(token)}
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -112,5 +118,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(_BEGIN)
-        .not_valid_after(_BEGIN + timedelta(days=10_000))
+        .not_valid_after(_BEGIN + timedelta(days=days))
     )

@@ -193,6 +193,8 @@ class FaultProxy:
             await writer.drain()
             writer.write_eof()
             return False
+        if fault.action == "ahead":
+            answer = answer.at_later(fault.delay_ms)
         if fault.action == "truncate":
             self.faults.give_back(hits, door=door)
         writer.write(encode_error(fault.status) if fault.action == "status_after" else _encode(answer))

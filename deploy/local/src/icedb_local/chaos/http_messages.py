@@ -5,8 +5,10 @@ Only what S3 clients and the development server send: lengths or chunks, no upgr
 
 import asyncio
 import http
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
+from typing import Final, Self
 
 HEAD_END: Final = b"\r\n\r\n"
 MAX_HEAD_BYTES: Final = 256 * 1024
@@ -50,6 +52,15 @@ class Message:
         """Return a header's value, lower-cased; empty if it is not there."""
         return next((value.lower() for key, value in self.headers if key.lower() == name), "")
 
+    def at_later(self, delay_ms: int) -> Self:
+        """Return the answer with a ``Date`` that is so much later."""
+        later = timedelta(milliseconds=delay_ms)
+        told = (
+            (k, format_datetime(parsedate_to_datetime(v) + later, usegmt=True)) if k.lower() == "date" else (k, v)
+            for k, v in self.headers
+        )
+        return replace(self, headers=tuple(told))
+
     def encode_head(self, *, length: int | None = None) -> bytes:
         """Return the head's bytes; with a length instead of chunks where there is a body."""
         kept = [(key, value) for key, value in self.headers if key.lower() not in ("transfer-encoding", "expect")]
@@ -84,7 +95,7 @@ async def read_answer(reader: asyncio.StreamReader, *, method: str) -> Message:
 
 def encode_error(status: int) -> bytes:
     """Return an answer with an error as S3 words it."""
-    codes = {500: "InternalError", 503: "SlowDown", 507: "InsufficientStorage"}
+    codes = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown", 507: "InsufficientStorage"}
     code = codes.get(status, "InternalError")
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>chaos</Message></Error>".encode()
     head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -22,6 +22,7 @@ Action = Literal[
     "drop",  # the server does it; the connection ends before its answer
     "truncate",  # half of the answer's body comes
     "late",  # the connection ends at once; the server gets the request later
+    "ahead",  # the answer says that it is later than it is
 ]
 WRITES: Final = frozenset({"PUT", "POST", "DELETE"})
 
@@ -35,7 +36,7 @@ class ProxyFault:
         methods: Which methods; empty: all.
         target: Regular expression that is searched for in path and query.
         status: Of ``status`` and ``status_after``.
-        delay_ms: Of ``hold``, ``slow`` and ``late``.
+        delay_ms: Of ``hold``, ``slow``, ``late`` and ``ahead``.
         limit: Requests that meet it at most; ``None``: all while it is active.
     """
 

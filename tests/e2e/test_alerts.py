@@ -1,0 +1,509 @@
+"""Every alert, provoked once on a real stack: what is wrong is done to the services, the store, Redis or a table.
+
+A real Prometheus scrapes real services and evaluates the rules as they are, but for their times: they look at seconds
+where they look at minutes and days (`hasten_rules`). Workers are without Spark, the store is an S3 server behind the
+fault proxy. An alert that is not among those here fires in rule tests alone, and `RULE_TESTS_ONLY` says why.
+"""
+
+import contextlib
+import dataclasses
+import re
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import pytest
+import yaml
+from icedb_client import Client, ClientSettings
+from icedb_local.chaos.chaos_layout import ChaosLayout, Pace
+from icedb_local.chaos.fault_proxy import FaultProxy
+from icedb_local.chaos.proxy_faults import ProxyFault
+from icedb_local.ports import find_free_ports
+from icedb_local.stack import LocalStack
+from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
+from icedb_log.clean.drop import DropRequest, drop_table
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.erasure.erasures import create_erasure
+from icedb_log.errors import IceDBError
+from icedb_log.feed.views import create_view
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.names import MERGE_RETAIN
+from icedb_log.store.object_store import list_all
+from icedb_log.store.table_store import TableStore
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
+from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.units import DAY_MS
+from icedb_log.warehouse import Warehouse
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
+from icedb_sim.tables.row_files import RowFileWriter, encode_rows
+from processes import service_env
+from prometheus_rig import JOBS, RULES, Prometheus, running_prometheus
+
+CLOCK = SystemClock()
+DEADLINE_S = 120
+POLL_S = 0.3
+FIRST_DAY = 18_262
+"""2020-01-01, from which on certificates of tests are valid, in days since 1970."""
+ANYBODY = ssl._create_unverified_context()
+LARGE_ROWS = 50
+DENIED = 403
+AWAY = 503
+
+Told = tuple[str, str]
+"""An alert, and the value of one of its labels."""
+Tick = Callable[[], object]
+"""What goes on while one waits for alerts."""
+
+RULE_TESTS_ONLY = {
+    "IceDBMergeDiffers": "no merge of ours differs, and a false engine would be no real stack",
+    "IceDBJobsInterrupted": "a job's time limit is a minute at least, and it takes Spark",
+    "IceDBClockJumps": "tests do not set the machine's clock",
+}
+STEPS: list[tuple[frozenset[Told], Callable[["Scene"], AbstractContextManager[Tick]]]] = []
+
+
+def provokes(*alerts: Told) -> Callable[[Callable[["Scene"], Iterator[Tick]]], None]:
+    """Make a step of a function that does something wrong, yields what goes on meanwhile, and mends it."""
+
+    def take(step: Callable[["Scene"], Iterator[Tick]]) -> None:
+        STEPS.append((frozenset(alerts), contextmanager(step)))
+
+    return take
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """The stack that things are done to."""
+
+    layout: ChaosLayout
+    stack: LocalStack
+    proxy: FaultProxy
+    prometheus: Prometheus
+    client: Client
+    warehouse: Warehouse
+
+    def create(self, name: str, **config: object) -> None:
+        """Create a table whose times are short."""
+        short = {"log_grace_ms": 5_000, "data_grace_ms": 5_000, "orphan_age_ms": 10_000, "merge_fan_in": 2}
+        known = {"partition": (PartitionField.parse("p"),), "sort": ("id",), **short, **config}
+        create_table(self.warehouse.table(name), TableConfig.create(name=name, **known))
+
+    def view(self, name: str, query: str) -> None:
+        """Create a view of the table whose name it begins with."""
+        config = TableConfig.create(name=name, view_of=name.removesuffix("_view"), view_query=query)
+        create_view(self.warehouse.table(name), config, clock=CLOCK)
+
+    def stage(self, name: str, *, row_count: int = 1) -> str:
+        """Stage a batch past the front ends, and return its id."""
+        batch_id = new_batch_id(CLOCK)
+        body = encode_rows([{"id": number, "p": "a"} for number in range(row_count)])
+        stage_batch(self.warehouse.table(name), body=body, staging_format="ndjson", batch_id=batch_id)
+        return batch_id
+
+    def commit(self, name: str) -> None:
+        """Commit a batch, as an ingest worker elsewhere does."""
+        self.stage(name)
+        flush_table(self.open(name), RowFileWriter(self.warehouse.store, CLOCK))
+
+    def open(self, name: str) -> Table:
+        return Table.open(self.warehouse.table(name), clock=CLOCK, owner="elsewhere")
+
+    def keys(self, prefix: str) -> list[str]:
+        return [info.key for info in list_all(self.warehouse.store, prefix).objects]
+
+    def forget(self, name: str) -> None:
+        """Take a table away that services would stumble over, object by object."""
+        prefix = self.warehouse.table(name).paths.log_prefix.removesuffix("_log/")
+        self.warehouse.store.delete(self.keys(prefix))
+
+    def post(self, name: str, body: bytes | None = None, *, row_count: int = 1) -> None:
+        """Send a batch to the front end, whatever it answers."""
+        body = body or encode_rows([{"id": number, "p": "a"} for number in range(row_count)])
+        headers = {"Content-Type": "application/x-ndjson"}
+        ask(urllib.request.Request(f"{self.layout.http_url}/v1/tables/{name}/batches", data=body, headers=headers))
+
+    def show(self, path: str) -> str:
+        """Ask the gateway, whatever it answers."""
+        return ask(urllib.request.Request(f"{self.layout.s3_url}/icedb{path}"))
+
+    @contextmanager
+    def down(self, *programs: str) -> Iterator[None]:
+        """Hold programs down; they are back afterwards."""
+        for name in programs:
+            self.stack.kill_and_hold_down(name)
+        try:
+            yield
+        finally:
+            for name in programs:
+                self.stack.start_again(name)
+
+    @contextmanager
+    def faulty(self, fault: ProxyFault) -> Iterator[None]:
+        """Let requests to the store meet a fault."""
+        hits = self.proxy.begin(fault)
+        try:
+            yield
+        finally:
+            self.proxy.end(hits)
+
+    def firing(self) -> set[Told]:
+        """Which alerts fire now, by each of their labels."""
+        found = self.prometheus.query('ALERTS{alertstate="firing"}')
+        return {(dict(labels)["alertname"], value) for labels in found for _, value in labels}
+
+
+def ask(request: urllib.request.Request, *, context: ssl.SSLContext | None = None) -> str:
+    """Return an answer's body; nothing for an error."""
+    try:
+        with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+            return answer.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def wait_until(what: str, ask: Callable[[], set[Told]]) -> None:
+    """Wait until nothing is left."""
+    deadline = time.monotonic() + DEADLINE_S
+    while left := ask():
+        assert time.monotonic() < deadline, f"{what}: {sorted(left)}"
+        time.sleep(POLL_S)
+
+
+@provokes(
+    ("IceDBWorkerDown", "merger"),
+    ("IceDBInstanceDown", "merger"),
+    ("IceDBMergeLagHigh", "long"),
+    ("IceDBMergeLagCritical", "long"),
+    ("IceDBLogFilesHigh", "long"),
+    ("IceDBLogFilesCritical", "long"),
+    ("IceDBPressureSlow", "long"),
+    ("IceDBPressureStop", "long"),
+    ("IceDBFrontendRefusing", "overloaded"),
+    ("IceDBErasureLate", "long"),
+)
+def nobody_merges(scene: Scene) -> Iterator[Tick]:
+    """A log of 810 files grows in memory, where it takes no time, and is there at once."""
+    with scene.down("merger"):
+        scene.create("long", log_files_slow=100, log_files_stop=200)
+        table = scene.warehouse.table("long")
+        memory = MemoryObjectStore(CLOCK.now_ms)
+        create_table(TableStore(memory, table.paths), scene.open("long").config)
+        grown = Table.open(TableStore(memory, table.paths), clock=CLOCK, owner="elsewhere")
+        for _ in range(810):
+            stage_batch(grown, body=b'{"id": 1, "p": "a"}', staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+            flush_table(grown, RowFileWriter(memory, CLOCK))
+        with ThreadPoolExecutor(4) as threads:
+            keys = [info.key for info in list_all(memory, table.paths.log_prefix).objects]
+            list(threads.map(lambda key: scene.warehouse.store.put(key, memory.get(key).body), keys))
+        create_erasure(table, condition="id = 1", clock=CLOCK)
+        yield lambda: scene.post("long")
+        scene.forget("long")
+
+
+@provokes(
+    ("IceDBWorkerDown", "ingest"),
+    ("IceDBStagedBacklog", "late"),
+    ("IceDBIngestStalled", "late"),
+    ("IceDBFreshnessBurnsFast", "late"),
+    ("IceDBFreshnessBurnsSlowly", "late"),
+    ("IceDBViewLagHigh", "late_view"),
+    ("IceDBSnapshotsSlow", "warning"),
+    ("IceDBSnapshotsFailing", "GetSnapshot"),
+    ("IceDBSnapshotLatencyBurnsFast", "critical"),
+    ("IceDBSnapshotLatencyBurnsSlowly", "warning"),
+)
+def nobody_commits(scene: Scene) -> Iterator[Tick]:
+    """Batches wait, and so do readers for them."""
+    scene.create("late")
+    scene.view("late_view", "select id, p from _rows")
+    with scene.down("ingest"):
+        scene.commit("late")
+        with ThreadPoolExecutor(4) as threads:
+            staged = list(threads.map(lambda _: scene.stage("late"), range(1_005)))
+
+        def read() -> None:
+            with contextlib.suppress(IceDBError):
+                scene.client.snapshot("late", min_commit=staged[0])
+
+        yield read
+    scene.forget("late_view")
+    scene.forget("late")
+
+
+@provokes(
+    ("IceDBTableHalted", "broken"),
+    ("IceDBGatewayFailing", "failed"),
+    ("IceDBQuarantineGrowing", "bad"),
+    ("IceDBViewRefuses", "good_view"),
+    ("IceDBLargeBatchesUnserved", "ingest"),
+)
+def data_is_bad(scene: Scene) -> Iterator[Tick]:
+    """A log that is damaged, rows that are none, a view that cannot take them, and nobody for large batches."""
+    scene.create("broken")
+    scene.commit("broken")
+    scene.warehouse.store.put(
+        f"{scene.warehouse.table('broken').paths.log_prefix}1700000000000_{'a' * 32}.jsonl", b"no"
+    )
+    scene.create("bad")
+    scene.create("good")
+    scene.view("good_view", "select cast(p as bigint) as number from _rows")
+
+    def send() -> None:
+        scene.post("bad", b"no json %d" % time.monotonic_ns())
+        scene.post("good", row_count=2 * LARGE_ROWS)
+        scene.show("?list-type=2&prefix=broken/")
+
+    yield send
+    for name in ("broken", "good_view"):
+        scene.forget(name)
+
+
+@provokes(("IceDBCommitLost", "lossy"), ("IceDBGatewayFileMissing", "critical"))
+def objects_are_gone(scene: Scene) -> Iterator[Tick]:
+    """Somebody else deletes a log file, and a data file."""
+    for name, part in (("lossy", "log_prefix"), ("holey", "data_prefix")):
+        scene.create(name)
+        scene.commit(name)
+        (key,) = scene.keys(getattr(scene.warehouse.table(name).paths, part))
+        scene.warehouse.store.delete([key])
+    listed = scene.show("?list-type=2&prefix=holey/")
+    (file,) = re.findall(r"<Key>(.*?)</Key>", listed)
+    yield lambda: scene.show(f"/{file}")
+    for name in ("lossy", "holey"):
+        scene.forget(name)
+
+
+@provokes(("IceDBLeaseHeldLong", "leased"), ("IceDBLeasesLost", "warning"), ("IceDBSnapshotsRefused", "WatchSnapshots"))
+def readers_stay(scene: Scene) -> Iterator[Tick]:
+    """One holds a table, one comes too late, and more watch than may."""
+    scene.create("leased")
+    scene.commit("leased")
+    reads = scene.client.answerer
+    lasting = reads.acquire_lease("leased", ttl_ms=600_000, at_ms=None)
+    short = reads.acquire_lease("leased", ttl_ms=1_000, at_ms=None)
+    watched = scene.client.watch(["leased"])
+    next(watched)
+
+    def come() -> None:
+        with contextlib.suppress(IceDBError):
+            reads.renew_lease("leased", short.lease_id, ttl_ms=1_000)
+        with contextlib.suppress(IceDBError):
+            next(scene.client.watch(["leased"]))
+
+    yield come
+    watched.close()
+    reads.release_lease("leased", lasting.lease_id)
+
+
+@provokes(
+    ("IceDBDeletesDenied", "log_file"),
+    ("IceDBFailedDeletes", "log_file"),
+    ("IceDBDeletesKeepFailing", "dying"),
+    ("IceDBPurgeStuck", "purged"),
+)
+def deletes_are_denied(scene: Scene) -> Iterator[Tick]:
+    """The store lets nobody delete."""
+    scene.create("dying")
+    scene.create("purged")
+    scene.commit("purged")
+    with (
+        scene.faulty(ProxyFault("status", frozenset({"DELETE"}), status=DENIED)),
+        scene.faulty(ProxyFault("status", frozenset({"POST"}), target=r"[?&]delete", status=DENIED)),
+    ):
+        drop_table(scene.warehouse.table("purged"), clock=CLOCK, request=DropRequest(is_forced=True))
+        yield lambda: scene.commit("dying")
+
+
+@provokes(("IceDBAuditFailing", "announce"))
+def no_audit_is_written(scene: Scene) -> Iterator[Tick]:
+    """The store takes everything but what the janitor writes down before it deletes."""
+    scene.create("audited")
+    with scene.faulty(ProxyFault("status", frozenset({"PUT"}), target="/_icedb/audit/", status=DENIED)):
+        yield lambda: scene.commit("audited")
+
+
+@provokes(("IceDBUnknownObjects", "strange"), ("IceDBOrphansHeld", "strange"))
+def objects_are_strange(scene: Scene) -> Iterator[Tick]:
+    """A note that somebody left, and more data files without a name in the log than with one."""
+    scene.create("strange")
+    scene.commit("strange")
+    paths = scene.warehouse.table("strange").paths
+    scene.warehouse.store.put(f"{paths.log_prefix.removesuffix('_log/')}notes.txt", b"mine")
+    for _ in range(5):
+        scene.warehouse.store.put(paths.data_key(partition="p=a", file_id=CLOCK.new_id()), b"x" * 10_000)
+    yield lambda: None
+    scene.forget("strange")
+
+
+@provokes(
+    ("IceDBStoreRequestsFailing", "ingest"),
+    ("IceDBLagExporterStale", "critical"),
+    ("IceDBRunsFailing", "unavailable"),
+    ("IceDBFrontendRefusing", "unavailable"),
+    ("IceDBGatewayFailing", "unavailable"),
+)
+def the_store_is_away(scene: Scene) -> Iterator[Tick]:
+    """Every request to it ends with an error."""
+    scene.create("plain")
+    scene.commit("plain")
+
+    def call() -> None:
+        scene.post("plain")
+        scene.show("?list-type=2&prefix=plain/")
+
+    with scene.faulty(ProxyFault("status", status=AWAY)):
+        yield call
+
+
+@provokes(("IceDBRedisRequestsFailing", "locks"), ("IceDBLocksUnavailable", "ingest"))
+def locks_are_away(scene: Scene) -> Iterator[Tick]:
+    """Two of three masters of the locks are down."""
+    scene.create("locked")
+    with scene.down("lock-1", "lock-2"):
+        yield lambda: scene.post("locked")
+
+
+@provokes(("IceDBSweepsMissing", "merger"), ("IceDBSweepsMissing", "janitor"), ("IceDBSweepsMissing", "ingest"))
+def nobody_wakes(scene: Scene) -> Iterator[Tick]:
+    """Beat is down, and nothing else."""
+    with scene.down("beat"):
+        yield lambda: None
+
+
+@provokes(("IceDBClockSkewed", "ingest"), ("IceDBStoreClockJumped", "timed"))
+def the_store_is_ahead(scene: Scene) -> Iterator[Tick]:
+    """All its answers say that it is a minute later."""
+    scene.create("timed")
+    with scene.faulty(ProxyFault("ahead", delay_ms=60_000)):
+        yield lambda: scene.commit("timed")
+
+
+@provokes(("IceDBRetentionStopped", "refused"))
+def retention_would_take_all(scene: Scene) -> Iterator[Tick]:
+    """A table of old rows is told to keep an hour of them."""
+    scene.create("old", partition=(PartitionField.parse("d=day(ts)"),), sort=("ts",), retention_ms=3_600_000)
+    body = b'{"ts": "2020-01-02T03:04:05Z"}'
+    stage_batch(scene.warehouse.table("old"), body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+    flush_table(scene.open("old"), RowFileWriter(scene.warehouse.store, CLOCK))
+    yield lambda: scene.client.workers.send(MERGE_RETAIN, "old", arguments={})
+    scene.forget("old")
+
+
+@provokes(
+    ("IceDBWorkerDown", "janitor"),
+    ("IceDBFrontendDown", "frontend"),
+    ("IceDBFrontendDown", "enqueue"),
+    ("IceDBGatewayDown", "gateway"),
+    ("IceDBConsoleDown", "console"),
+    ("IceDBLagExporterDown", "snapshot"),
+)
+def services_are_down(scene: Scene) -> Iterator[Tick]:
+    """All that were not yet."""
+    with scene.down("janitor", "frontend", "enqueue", "gateway", "console", "snapshot"):
+        yield lambda: None
+
+
+@pytest.mark.soak
+@pytest.mark.e2e
+@pytest.mark.redis
+@pytest.mark.timeout(1800)
+def test_each_alert_fires_when_it_should(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", S3_ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", S3_SECRET_KEY)
+    own = {
+        "ICEDB_FLUSH_LARGE_ROWS": str(LARGE_ROWS),
+        "ICEDB_JANITOR_ORPHAN_SHARE": "0.5",
+        "ICEDB_SNAPSHOT_MAX_WATCHERS": "1",
+        "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "500",
+    }
+    made = ChaosLayout.make(tmp_path / "stack", pace=Pace(), engine="light")
+    layout = dataclasses.replace(made, overrides={**made.overrides, **own}, has_console=True)
+    (tmp_path / "prometheus").mkdir()
+    with ExitStack() as exits:
+        proxy = exits.enter_context(FaultProxy(layout.ports.s3, layout.proxy_ports, clock=CLOCK))
+        stack = exits.enter_context(LocalStack(layout))
+        targets = {job: layout.ports.metrics_of(job) for job in JOBS if job != "ingest-large"}
+        prometheus = exits.enter_context(running_prometheus(tmp_path / "prometheus", targets, is_hasty=True))
+        settings = ClientSettings(
+            store=layout.server_settings.url,
+            snapshot_address=layout.snapshot_address,
+            redis_url=layout.redis_url,
+            s3_endpoint=layout.server_settings.s3.endpoint_url,
+        )
+        client = exits.enter_context(Client(settings=settings))
+        scene = Scene(layout, stack, proxy, prometheus, client, layout.server_settings.open())
+        for wanted, step in STEPS:
+            wait_until("alerts that fire before anything is wrong", lambda wanted=wanted: scene.firing() & wanted)
+            seen: set[Told] = set()
+            with step(scene) as tick:
+
+                def missing(wanted=wanted, seen=seen, tick=tick) -> set[Told]:
+                    tick()
+                    seen |= scene.firing()
+                    return set(wanted - seen)
+
+                wait_until(f"{step.__name__}: alerts that do not fire", missing)
+
+
+ACCESS = {"IceDBAccessFileBroken", "IceDBAccessDenied", "IceDBCertificateExpires"}
+
+
+@pytest.mark.soak
+@pytest.mark.e2e
+def test_each_alert_on_access_fires_when_it_should(tmp_path):
+    """A gateway with an access file and a certificate that ends tomorrow."""
+    tomorrow = CLOCK.now_ms() // DAY_MS - FIRST_DAY + 1
+    Authority(days=tomorrow).issue(tmp_path, "server", dns=["localhost"])
+    identities = {"reader": {"tokens": [token_entry("icedb_reader-token-0123456789")]}}
+    access = write_access(tmp_path / "access.json", {"identities": identities, "grants": []})
+    (tmp_path / "warehouse").mkdir()
+    (tmp_path / "prometheus").mkdir()
+    port, iceberg_port, metrics_port = find_free_ports(3)
+    env = {
+        **service_env(),
+        "ICEDB_STORE": f"file://{tmp_path / 'warehouse'}",
+        "ICEDB_GATEWAY_PORT": str(port),
+        "ICEDB_GATEWAY_ICEBERG_PORT": str(iceberg_port),
+        "ICEDB_METRICS_PORT": str(metrics_port),
+        "ICEDB_ACCESS_FILE": str(access),
+        "ICEDB_TLS_CERT_FILE": str(tmp_path / "server.crt"),
+        "ICEDB_TLS_KEY_FILE": str(tmp_path / "server.key"),
+    }
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "icedb_gateway"], env=env, stdout=log, stderr=log)
+    try:
+        with running_prometheus(tmp_path / "prometheus", {"gateway": metrics_port}, is_hasty=True) as prometheus:
+            is_broken = threading.Event()
+
+            def missing() -> set[Told]:
+                if not is_broken.is_set() and prometheus.query("icedb_access_enforced"):
+                    access.write_text("{")
+                    is_broken.set()
+                ask(urllib.request.Request(f"https://localhost:{port}/icedb"), context=ANYBODY)
+                found = prometheus.query('ALERTS{alertstate="firing"}')
+                return {(name, "gateway") for name in ACCESS} - {
+                    (dict(key)["alertname"], dict(key)["job"]) for key in found
+                }
+
+            wait_until("alerts that do not fire", missing)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_every_alert_is_provoked_or_it_is_said_why_not():
+    groups = [group for path in RULES.glob("*.yml") for group in yaml.safe_load(path.read_text())["groups"]]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
+    provoked = {name for wanted, _ in STEPS for name, _ in wanted} | ACCESS
+    assert provoked | set(RULE_TESTS_ONLY) == alerts
+    assert not provoked & set(RULE_TESTS_ONLY)
