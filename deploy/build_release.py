@@ -82,7 +82,10 @@ def build_wheels(sources: Path, out: Path, *, environment: Mapping[str, str] | N
         # What setuptools gathered for an earlier build it takes along, also modules that are gone from the sources.
         shutil.rmtree(package / "build", ignore_errors=True)
         command = [uv, "build", "--quiet", "--wheel", "--no-create-gitignore", "--out-dir", out.resolve(), package]
-        subprocess.run([str(word) for word in command], check=True, env={**os.environ, **(environment or {})})
+        try:
+            subprocess.run([str(word) for word in command], check=True, env={**os.environ, **(environment or {})})
+        finally:
+            shutil.rmtree(package / "build", ignore_errors=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as builders:
         list(builders.map(build, sorted(each for pattern in PACKAGES for each in sources.glob(pattern))))

@@ -63,7 +63,7 @@ _UNKNOWN_TABLE: Final = re.compile(r"\btable '(?P<table>[a-z][a-z0-9_]{0,62})' d
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The answer of a query.
+    """The answer of a query; printed, its first rows.
 
     Attributes:
         relation: DuckDB's lazy result: ``.fetchall()``, ``.df()``, ``.pl()``, ``.arrow()``, iterate with
@@ -75,6 +75,10 @@ class QueryResult:
     relation: "Rows"
     snapshots: Mapping[str, Snapshot]
     connection: "DuckDBPyConnection"
+
+    def __str__(self) -> str:
+        """Return the first rows as a table."""
+        return str(self.relation)
 
 
 class Client:
