@@ -12,7 +12,8 @@ from icedb_client.settings import ClientSettings
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
-from icedb_log.names import INGEST_FLUSH, MERGE_MERGE, wake_key
+from icedb_log.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE, wake_key
+from icedb_log.phases import following
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
@@ -47,6 +48,35 @@ def check_query(table, config, schema=None):
 
 app.worker_main(["worker", "--pool=solo", "--queues=merge,janitor,ingest", "--loglevel=ERROR",
                  "--without-gossip", "--without-mingle", "--without-heartbeat"])
+"""
+
+# A worker as the services are, whose vacuum waits until somebody has seen how far it is.
+TELLING = """
+import sys
+from icedb_log.names import JANITOR_VACUUM
+from icedb_log.phases import tell_progress
+from icedb_service.celery_app import make_app
+from icedb_service.metrics import WorkerMetrics
+from icedb_service.runs import Work
+from icedb_service.settings import ServiceSettings
+from icedb_service.tasks import define_task
+from icedb_service.wakeup import Wakeups
+from icedb_sim.rigs.task_context import MemoryContext
+from redis import Redis
+
+settings = ServiceSettings(store="file:///nowhere", redis_url=sys.argv[1])
+app = make_app(settings, "janitor")
+redis = Redis.from_url(sys.argv[1])
+context = MemoryContext(WorkerMetrics("janitor", package="icedb-service", tasks=(JANITOR_VACUUM,)))
+context.wakeups = Wakeups(app, redis, settings=settings)
+
+def vacuum(table: str):
+    "Delivery: any number of times."
+    tell_progress("deleting", 3, 8)
+    return Work(is_idle=redis.blpop("seen", 60) is None)
+
+define_task(app, context, JANITOR_VACUUM, vacuum)
+app.worker_main(["worker", "--pool=solo", "--loglevel=ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"])
 """
 
 
@@ -175,6 +205,30 @@ def check_that_an_insert_query_gives_the_columns(icedb, tmp_path):
     assert (
         json.loads(icedb("table", "alter", "t", "--merge-query", "off", "--json").out)["config"]["merge_query"] is None
     )
+
+
+def test_who_waits_is_told_how_far_a_task_is(settings, redis_server, tmp_path):
+    told = []
+    with (
+        (tmp_path / "worker.log").open("wb") as log,
+        subprocess.Popen([sys.executable, "-c", TELLING, redis_server.url], stdout=log, stderr=log) as process,
+        Redis.from_url(redis_server.url) as redis,
+    ):
+
+        def follow(*how_far):
+            told.append(how_far)
+            redis.rpush("seen", "yes")
+
+        sender = WakeupSender(settings, clock=SystemClock())
+        try:
+            with following(follow):
+                done = sender.run(JANITOR_VACUUM, "events", arguments={}, timeout_ms=60_000)
+            assert done["outcome"] == "done", (tmp_path / "worker.log").read_text()
+            assert set(told) == {("deleting", 3, 8)}
+            assert redis.keys("icedb:progress:*") == redis.keys("celery-task-meta-*") == []
+        finally:
+            sender.close()
+            process.terminate()
 
 
 def test_without_a_worker_waiting_ends(icedb, redis_server, settings):

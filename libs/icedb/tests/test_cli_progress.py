@@ -4,7 +4,8 @@ import io
 
 import pytest
 from icedb.cli import output
-from icedb.cli.output import VisibleConsole, progress
+from icedb.cli.output import VisibleConsole, followed, progress
+from icedb_log.phases import current_follower, tell_progress
 
 
 @pytest.fixture
@@ -31,6 +32,15 @@ def test_what_has_no_known_end_is_counted_or_only_waited_for(screen):
     with progress("footers") as show:
         show(12_345)
     assert "12,345" in screen.getvalue()
+
+
+def test_what_work_says_of_itself_is_shown(screen):
+    with followed("vacuum of table events"):
+        tell_progress("deleting", 1200, 3000)
+    assert "vacuum of table events: deleting" in screen.getvalue()
+    assert "1,200 of 3,000" in screen.getvalue()
+    with followed("vacuum of table events", is_quiet=True):
+        assert current_follower() is None
 
 
 def test_a_name_in_it_cannot_steer_the_terminal(screen):

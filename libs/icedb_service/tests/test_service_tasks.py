@@ -1,6 +1,7 @@
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_log.names import INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, QUEUES, TASKS
+from icedb_log.names import INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, PROGRESS_HEADER, QUEUES, TASKS
+from icedb_log.phases import tell_progress
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import Need, TaskAccess
 from icedb_service.celery_app import make_app
@@ -139,3 +140,24 @@ def test_a_message_that_asks_for_several_things_needs_them_all(app, context, gua
     assert outcome(fine, Need(Verb.APPEND, "a_2")) == "done"
     for refused, what in ((Need(Verb.ERASE, "a_1"), "refused"), (Need(Verb.READ, "b_1"), "not_found")):
         assert outcome(refused, fine) == outcome(fine, refused) == what
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_silent", "noted"),
+    [({PROGRESS_HEADER: "1"}, False, [0, 2]), ({PROGRESS_HEADER: "1"}, True, [0]), ({}, False, [])],
+)
+def test_who_waits_and_asks_for_it_is_told_once_a_second_how_far_a_task_is(app, context, headers, is_silent, noted):
+    def work(table: str):
+        """Delivery: any number of times."""
+        for number in range(4):
+            tell_progress("merging groups", number, 4)
+            context.clock.advance(500)
+        return Work(is_idle=False)
+
+    context.wakeups.is_silent = is_silent
+    task = define_task(app, context, MERGE_MERGE, work)
+    task.push_request(id="t-1", headers=headers)
+    assert task("events")["outcome"] == "done"
+    assert context.wakeups.noted == [("t-1", "merging groups", number, 4) for number in noted]
+    tell_progress("merging groups", 4, 4)
+    assert len(context.wakeups.noted) == len(noted)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from icedb_engine.spark.spark_watch import WatchRules, count_stuck
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.jobs import FlushJob, StagedBatch
+from icedb_log.phases import following
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.table_config import TableConfig
 from icedb_service.redis_clients import LockLost
@@ -188,6 +190,25 @@ def test_a_task_that_is_at_work_is_not_stuck(spark):
         spark.sql(ENDLESS).collect()
     assert counts == [0]
     assert count_stuck(spark.sparkContext) == 0
+    require_free(spark)
+
+
+def test_who_follows_a_job_is_told_how_many_of_its_tasks_have_ended(spark):
+    told = []
+
+    def one_ends_at_once(chunks):
+        for chunk in chunks:
+            while chunk.column(0)[0].as_py():
+                time.sleep(0.01)
+            yield chunk
+
+    runner = make_runner(spark, check_alive=lose_when(lambda: ("merging groups", 1, 2) in told))
+    with (
+        following(lambda *how_far: told.append(how_far)),
+        pytest.raises(LockLost),
+        runner.watch("a merge", doing="merging groups"),
+    ):
+        spark.range(0, 2, 1, 2).mapInArrow(one_ends_at_once, schema="id BIGINT").collect()
     require_free(spark)
 
 

@@ -14,7 +14,8 @@ from celery import Celery
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import TASKS, wake_key
+from icedb_log.names import PROGRESS_HEADER, TASKS, progress_key, wake_key
+from icedb_log.phases import current_follower
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_log.units import SECOND_MS
 from kombu.exceptions import KombuError
@@ -104,29 +105,33 @@ class WakeupSender:
         return True
 
     def run(self, task: str, table: str, *, arguments: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
-        """Ask a worker to run a task and wait for its result.
+        """Ask a worker to run a task and wait for its result; who follows this thread's work is told how far it is.
 
         Raises:
             Unavailable: Redis does not answer.
             InvalidRequest: The token would go over the network in plain text.
             TaskTimeout: No worker gave a result in time.
         """
-        task_id = self._send(task, table, arguments=arguments, ignore_result=False)
+        follower = current_follower()
+        task_id = self._send(task, table, arguments=arguments, ignore_result=False, is_followed=follower is not None)
         # Polled, not subscribed to: Celery's consumer of results cannot stand losing Redis.
         key = _RESULT_KEY_PREFIX + task_id
+        keys = [key] if follower is None else [key, progress_key(task_id)]
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         try:
-            while (body := self._redis.get(key)) is None:
+            while (found := self._redis.mget(keys))[0] is None:
+                if follower is not None and found[1] is not None:
+                    follower(*orjson.loads(found[1]))
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise TaskTimeout(
                         f"table {table}: no worker finished {task} within {timeout_ms / SECOND_MS:g} s; "
                         f"is a worker running on the queue {TASKS[task]!r}? If so it may still be done"
                     )
                 self._clock.sleep_ms(RESULT_POLL_MS)
-            self._redis.delete(key)
+            self._redis.delete(*keys)
         except _DOWN as error:
             raise Unavailable(self._describe(error)) from error
-        return _read_result(task, orjson.loads(body))
+        return _read_result(task, orjson.loads(found[0]))
 
     def send(self, task: str, table: str, *, arguments: dict[str, Any]) -> str:
         """Ask a worker to run a task and do not wait. Returns the task's id.
@@ -142,8 +147,10 @@ class WakeupSender:
         with suppress(*_DOWN):
             self._redis.delete(key)
 
-    def _send(self, task: str, table: str, *, arguments: dict[str, Any], ignore_result: bool) -> str:
-        headers = self._headers()
+    def _send(
+        self, task: str, table: str, *, arguments: dict[str, Any], ignore_result: bool, is_followed: bool = False
+    ) -> str:
+        headers = self._headers() | ({PROGRESS_HEADER: "1"} if is_followed else {})
         try:
             self._redis.ping()
             sent = self._app.send_task(

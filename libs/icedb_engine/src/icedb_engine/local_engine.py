@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.jobs import CheckAlive
+from icedb_log.phases import tell_progress
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.units import GIB
 
@@ -20,7 +21,7 @@ from icedb_engine.jobs.engine import JobEngine
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_engine.machine import find_core_count, find_memory_bytes
 from icedb_engine.units.run_unit import run_unit
-from icedb_engine.units.work import UnitKind
+from icedb_engine.units.work import DOING, UnitKind
 
 MAX_MEMORY_BYTES: Final = 1 * GIB
 MAX_THREADS: Final = 4
@@ -81,8 +82,9 @@ class LocalRunner:
     def run(self, kind: UnitKind, units: Sequence[Any], *, is_users: bool = False, is_small: bool = False) -> list[Any]:
         """Run units one after the other. Raises what a unit raises, or why the run should stop."""
         del is_users, is_small
-        results = []
+        results: list[Any] = []
         for unit in units:
+            tell_progress(DOING[kind], len(results), len(units))
             with _asked_beside(self._check_alive):
                 results.append(run_unit(kind, unit, self._store, clock=self._clock, sources=self._sources))
         return results

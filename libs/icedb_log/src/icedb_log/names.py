@@ -60,3 +60,12 @@ WAKE_KEY_PREFIX: Final = "icedb:wake:"
 def wake_key(task: str, table: str | None) -> str:
     """Return the Redis key that stands for a wake-up on its way."""
     return f"{WAKE_KEY_PREFIX}{task}:{table or ''}"
+
+
+PROGRESS_HEADER: Final = "icedb_progress"
+"""Of a message whose sender waits for the result, and wants to be told meanwhile how far the task is."""
+
+
+def progress_key(task_id: str) -> str:
+    """Return the Redis key under which a worker says how far a task is: a JSON list of what, done and total."""
+    return f"icedb:progress:{task_id}"

@@ -1,11 +1,11 @@
-"""What long work is doing: named phases with their times, for whoever records them; next to no cost where none does.
+"""What long work is doing, and how far it is: for whoever records or follows it; next to no cost where nobody does.
 
-Knows nothing of traces: a service that makes spans of phases does so when the work has ended, of what is recorded here.
-Units that run in other processes record their own, and hand them back with their results. Must never change what the
-work does, nor raise.
+Phases are named and have times. Knows nothing of traces: a service that makes spans of phases does so when the work has
+ended, of what is recorded here. Units that run in other processes record their own, and hand them back with their
+results. Must never change what the work does, nor raise.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -60,6 +60,11 @@ class Recorder:
 
 _recorder: ContextVar[Recorder | None] = ContextVar("icedb_phases", default=None)
 
+Follower = Callable[[str, int, int], None]
+"""Is told what is being done, how many parts of it are done, and how many there are. May be called by any thread, must
+not wait for long, must not raise."""
+_follower: ContextVar[Follower | None] = ContextVar("icedb_follower", default=None)
+
 
 def current_recorder() -> Recorder | None:
     """Return what records this thread; ``None``: nobody does."""
@@ -102,3 +107,25 @@ def adopt(phases: Sequence[Phase]) -> None:
     recorder = _recorder.get()
     if recorder is not None:
         recorder.adopt(phases)
+
+
+@contextmanager
+def following(follower: Follower) -> Iterator[None]:
+    """Tell how far the work of a block is, that of this thread and of the units that it waits for."""
+    token = _follower.set(follower)
+    try:
+        yield
+    finally:
+        _follower.reset(token)
+
+
+def current_follower() -> Follower | None:
+    """Return who follows what this thread does, for a thread that works for it; ``None``: nobody does."""
+    return _follower.get()
+
+
+def tell_progress(what: str, done: int, total: int) -> None:
+    """Say how far something is, if somebody follows this thread's work."""
+    follower = _follower.get()
+    if follower is not None:
+        follower(what, done, total)

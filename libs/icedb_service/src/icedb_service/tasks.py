@@ -8,18 +8,22 @@ work, possibly at once. Each task says in its docstring why that is harmless.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, get_type_hints
 
 from celery import Celery, Task
 from icedb_log.errors import InvalidRequest
-from icedb_log.names import TASKS
+from icedb_log.names import PROGRESS_HEADER, TASKS
+from icedb_log.phases import following
+from icedb_log.units import SECOND_MS
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from icedb_service.access.credentials import Needs
 from icedb_service.logs import get_logger
 from icedb_service.runs import Work
-from icedb_service.tracing import traceparent_of
+from icedb_service.tracing import header_of, traceparent_of
 from icedb_service.worker import WorkerContext
 
 EX_RECYCLE: Final = 0x9B
@@ -48,13 +52,29 @@ class IceDBTask(Task):  # type: ignore[misc]  # Celery has no types
         self.context.wakeups.release(self.name, table)
         if self.needs_engine and not self.context.is_engine_alive():
             self._make_room(table)
-        return self.context.runner.run(
-            lambda: self._work(args, kwargs),
-            task=self.name,
-            task_id=str(self.request.id),
-            table=table,
-            traceparent=traceparent_of(self.request),
-        )
+        with self._told_to_who_waits():
+            return self.context.runner.run(
+                lambda: self._work(args, kwargs),
+                task=self.name,
+                task_id=str(self.request.id),
+                table=table,
+                traceparent=traceparent_of(self.request),
+            )
+
+    def _told_to_who_waits(self) -> AbstractContextManager[None]:
+        """Say how far the run is, if the message asked for it: once a second, until Redis does not answer."""
+        if header_of(self.request, PROGRESS_HEADER) is None:
+            return nullcontext()
+        task_id, clock, next_ms = str(self.request.id), self.context.clock, 0
+
+        def tell(what: str, done: int, total: int) -> None:
+            nonlocal next_ms
+            now_ms = clock.monotonic_ms()
+            if now_ms >= next_ms:
+                is_noted = self.context.wakeups.note_progress(task_id, what, done, total)
+                next_ms = now_ms + (SECOND_MS if is_noted else sys.maxsize)
+
+        return following(tell)
 
     def _work(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Work:
         try:

@@ -438,9 +438,14 @@ def traced_by(found: Tracing) -> Iterator[None]:
 
 def traceparent_of(request: Any) -> object:
     """Return the header that a message came with; ``None``: without."""
+    return header_of(request, HEADER)
+
+
+def header_of(request: Any, name: str) -> object:
+    """Return a header of the message of a task; ``None``: it came without."""
     headers = getattr(request, "headers", None)
-    found = headers.get(HEADER) if isinstance(headers, Mapping) else None
-    return found if found is not None else getattr(request, HEADER, None)
+    found = headers.get(name) if isinstance(headers, Mapping) else None
+    return found if found is not None else getattr(request, name, None)
 
 
 def flush_traces() -> None:

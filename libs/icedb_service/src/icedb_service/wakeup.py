@@ -19,10 +19,11 @@ makes good what is lost, and duplicates collapse here. The contract, for any sen
 from collections.abc import Sequence
 from typing import Final
 
+import orjson
 from celery import Celery
 from icedb_log.errors import Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import TASKS, WAKE_KEY_PREFIX, Queue, wake_key
+from icedb_log.names import TASKS, WAKE_KEY_PREFIX, Queue, progress_key, wake_key
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from kombu.exceptions import KombuError
 from redis import Redis
@@ -42,6 +43,8 @@ SERVED_MS: Final = 60_000
 """How long a queue counts as served after its worker has last said so."""
 SERVED_EVERY_S: Final = 10.0
 SCAN_COUNT: Final = 500
+PROGRESS_KEPT_MS: Final = 60_000
+"""How long what a task said of its progress counts, if it says nothing more."""
 
 
 class Wakeups:
@@ -107,6 +110,14 @@ class Wakeups:
             get_logger().warning(
                 "wake_failed", woken_task=task, table=table, error=str(error), mitigation="left to the sweep"
             )
+            return False
+        return True
+
+    def note_progress(self, task_id: str, what: str, done: int, total: int) -> bool:
+        """Say how far a task is, for who waits for it. Returns whether Redis answered."""
+        try:
+            self._redis.set(progress_key(task_id), orjson.dumps([what, done, total]), px=PROGRESS_KEPT_MS)
+        except (RedisError, OSError):
             return False
         return True
 

@@ -36,6 +36,8 @@ class RecordedWakeups:
         waiting: Those that collapse.
         failure: Raised by each wake-up, if set.
         served: Queues that a worker is said to serve.
+        noted: What tasks said of their progress, in order.
+        is_silent: Whether progress cannot be noted.
     """
 
     def __init__(self) -> None:
@@ -44,6 +46,13 @@ class RecordedWakeups:
         self.waiting: set[tuple[str, str | None]] = set()
         self.failure: IceDBError | None = None
         self.served: set[str] = set()
+        self.noted: list[tuple[str, str, int, int]] = []
+        self.is_silent = False
+
+    def note_progress(self, task_id: str, what: str, done: int, total: int) -> bool:
+        """Note how far a task is."""
+        self.noted.append((task_id, what, done, total))
+        return not self.is_silent
 
     def is_served(self, queue: str) -> bool:
         """Whether a test says so."""

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import orjson
+from icedb_log.phases import following
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
@@ -267,6 +268,19 @@ def progress(what: str, *, is_quiet: bool = False, in_bytes: bool = False) -> "I
             )
 
         yield show
+
+
+@contextmanager
+def followed(what: str, *, is_quiet: bool = False) -> Iterator[None]:
+    """Show at a terminal what the work of a block says of how far it is (:mod:`icedb_log.phases`)."""
+    if not is_watched(is_quiet=is_quiet):
+        yield
+        return
+    with (
+        progress(what) as show,
+        following(lambda doing, done, total: show(done, total, f"{what}: {doing}")),
+    ):
+        yield
 
 
 class WarningPrinter(logging.Handler):

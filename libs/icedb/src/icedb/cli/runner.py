@@ -25,7 +25,7 @@ from icedb_log.errors import (
 )
 from rich.markup import escape
 
-from icedb.cli.output import out, print_error, print_json, print_note, print_pairs, progress
+from icedb.cli.output import followed, out, print_error, print_json, print_note, print_pairs
 from icedb.cli.parsing import parse_duration
 
 if TYPE_CHECKING:
@@ -311,13 +311,13 @@ class Task:
     def ask(self, wait_ms: int, *, is_quiet: bool = False) -> dict[str, Any]:
         """Wait for the result and return it, however the task ended. Raises TimedOut, Unavailable."""
         if self.run.here:
-            with progress(f"{self.name} of table {self.table}", is_quiet=is_quiet or self.run.as_json):
+            with followed(f"{self.name} of table {self.table}", is_quiet=is_quiet or self.run.as_json):
                 return self.run.do(self.name, self.table, self.arguments)
         from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
 
         workers = self.run.client.workers
         try:
-            with progress(self.note or f"waiting for {self.name}", is_quiet=is_quiet or self.run.as_json):
+            with followed(self.note or f"waiting for {self.name}", is_quiet=is_quiet or self.run.as_json):
                 return workers.run(self.name, self.table, arguments=dict(self.arguments), timeout_ms=wait_ms)
         except TaskTimeout as error:
             raise TimedOut(f"{error}{self.late}. {NO_WORKER}") from error

@@ -39,7 +39,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icedb_engine.spark.spark_watch import JobWatch, WatchRules
-from icedb_engine.units.work import UnitKind, decode_result, decode_unit, encode
+from icedb_engine.units.work import DOING, UnitKind, decode_result, decode_unit, encode
 
 if TYPE_CHECKING:
     from icedb_engine.spark.spark_blobs import SparkBlobs
@@ -153,7 +153,7 @@ class SparkRunner:
         bodies = encode_shared(units)
         word = "import" if kind in ("inspect", "copy") else kind
         what = f"a {word} job of {len(bodies)} units"
-        with spark_errors(what), self.watch(what, is_users=is_users):
+        with spark_errors(what), self.watch(what, is_users=is_users, doing=DOING[kind]):
             told = TaskUnits.of(bodies)
             frame = self.make_units(told).mapInArrow(make_task(kind, self.store, told), schema=ANSWER_SCHEMA)
             answers = read_answers(frame.collect(), range(len(bodies)))
@@ -165,7 +165,7 @@ class SparkRunner:
         with spark_errors(what), self.watch(what):
             yield
 
-    def watch(self, what: str, *, is_users: bool = False) -> AbstractContextManager[None]:
+    def watch(self, what: str, *, is_users: bool = False, doing: str = "") -> AbstractContextManager[None]:
         """Watch what a block does on the session; see :class:`JobWatch`.
 
         Goes inside of what turns Spark's errors into ours: ``with spark_errors(what), runner.watch(what):``.
@@ -173,8 +173,11 @@ class SparkRunner:
         Args:
             what: The job, in words.
             is_users: A user's query that somebody waits for: at the time limit InvalidRequest, not Unavailable.
+            doing: What who follows the work is told, beside how many tasks are done; empty: nothing.
         """
-        return JobWatch(self.spark, what, rules=self._rules, check_alive=self._check_alive, is_users=is_users)
+        return JobWatch(
+            self.spark, what, rules=self._rules, check_alive=self._check_alive, is_users=is_users, doing=doing
+        )
 
     def make_units(self, units: "TaskUnits") -> Any:
         """Return a DataFrame with one row and one partition for each unit: its number."""

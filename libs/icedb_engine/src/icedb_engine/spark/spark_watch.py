@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 import structlog
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.phases import current_follower
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -79,6 +80,17 @@ def count_stuck(context: Any) -> int:
     return count
 
 
+def count_tasks(context: Any, tag: str) -> tuple[int, int]:
+    """Return how many tasks of the running stage with a tag have ended well, and how many it has; none: (0, 0)."""
+    managers = context._jsc.sc().taskScheduler().taskIdToTaskSetManager().elements()  # noqa: SLF001 - as above
+    while managers.hasMoreElements():
+        manager = managers.nextElement()
+        properties = manager.taskSet().properties()
+        if properties is not None and tag in str(properties.getProperty("spark.job.tags")).split(","):
+            return manager.tasksSuccessful(), manager.numTasks()
+    return 0, 0
+
+
 CHECK_INTERVAL_S: Final = 1.0
 DEFAULT_JOB_LIMIT_MS: Final = 50 * 60 * 1000
 
@@ -121,6 +133,7 @@ class JobWatch:
         check_alive: Raises if the run should stop; called from another thread. Must not wait for long.
         is_users: A query that somebody asked for and waits for: at the limit its caller is to blame, who would
             otherwise see it run again for ever.
+        doing: What who follows the work is told, beside how many tasks are done; empty: nothing.
         clock: Measures the time.
 
     Raises:
@@ -137,6 +150,7 @@ class JobWatch:
         rules: WatchRules,
         check_alive: Callable[[], None] | None = None,
         is_users: bool = False,
+        doing: str = "",
         clock: Clock | None = None,
     ) -> None:
         self._spark = spark
@@ -145,6 +159,8 @@ class JobWatch:
         self._rules = rules
         self._check_alive = check_alive
         self._is_users = is_users
+        self._doing = doing
+        self._follower = current_follower()
         self._clock = clock or SystemClock()
         self._tag = f"icedb-{os.getpid()}-{next(_numbers)}"
         self._ended = threading.Event()
@@ -185,6 +201,17 @@ class JobWatch:
                 self._check_alive()
         except Exception as error:  # noqa: BLE001 - whatever it is, the run cannot vouch for itself any more
             self._fail("stopped", error)
+            return
+        self._tell()
+
+    def _tell(self) -> None:
+        context = getattr(self._spark, "_sc", None)
+        if not self._doing or self._follower is None or context is None:  # a server tells nothing of its tasks
+            return
+        with suppress(PySparkException, Py4JError, OSError):  # of a stage that ends just now
+            done_count, task_count = count_tasks(context, self._tag)
+            if task_count:
+                self._follower(self._doing, done_count, task_count)
 
     def _fail(self, reason: InterruptReason, failure: Exception) -> None:
         self._failure = failure

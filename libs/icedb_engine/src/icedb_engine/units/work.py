@@ -266,6 +266,18 @@ _WIRE: Final[Mapping[UnitKind, tuple[Any, Any]]] = {
     "copy": (CopyUnit, CopyOutput),
 }
 """Unit and result of each kind."""
+DOING: Final[Mapping[UnitKind, str]] = {
+    "flush": "reading batches",
+    "insert": "running the insert_query",
+    "write": "writing files",
+    "feed": "feeding",
+    "merge": "merging groups",
+    "change": "changing groups",
+    "count": "counting rows",
+    "inspect": "reading footers",
+    "copy": "copying files",
+}
+"""What a person reads of each kind, beside how many units are done."""
 
 
 @functools.cache

@@ -38,7 +38,7 @@ from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.markers import markers_of
 from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, LogView
-from icedb_log.phases import phase
+from icedb_log.phases import phase, tell_progress
 from icedb_log.publish.ending import retire_idle
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import SteadyTime, check_store_clock
@@ -261,6 +261,7 @@ class VacuumRun:
         self._contents = {
             i: known for f in view.files if f.key in plan.batch_ids for i, known in f.log.contents.items()
         }
+        self._handled_count = 0
         self._live: set[str] = set()
         self._remaining: dict[str, ListedLogFile] = {}
         self._current: dict[str, ListedLogFile] = {}
@@ -404,6 +405,9 @@ class VacuumRun:
 
     def _note(self, done: Deleted) -> set[str]:
         self._failed.extend(done.failed)
+        self._handled_count += len(done.keys) + len(done.failed)
+        planned_count = len(self._plan.log_keys) + len(self._plan.data_paths)
+        tell_progress("deleting", self._handled_count, max(planned_count, self._handled_count))
         return set(done.keys)
 
     def _doom_log(self, key: str) -> Doomed:
