@@ -110,6 +110,8 @@ $(NODE_EXAMPLE)/node_modules/.installed: $(NODE_EXAMPLE)/package.json
 
 engines: install ## engines that only long tests ask: ClickHouse in a Python package, 180 MB, and Daft
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group engines
+	@# Its wheel asks for an older Arrow than ours, and works with this one.
+	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --no-deps daft
 
 chaos: install ## let a whole stack fail in every way, and check every row; SECONDS=300, FAULTS=0 (any number), SEED= (a fresh one)
 	@$(BIN)/python -m icedb_local.chaos --seconds $(if $(filter file,$(origin SECONDS)),300,$(SECONDS)) --faults $(FAULTS) $(if $(SEED),--seed $(SEED))

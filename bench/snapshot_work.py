@@ -22,6 +22,8 @@ FIRST_COMMIT_MS: Final = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 100
 STEP_MS: Final = 1_000
 REFRESHES: Final = 5
 FILES_OF_A_COMMIT: Final = 10
+NATIVE_METADATA: Final = "metadata/v1.metadata.json"
+"""Of a native Iceberg table, below its folder."""
 
 
 @dataclass(frozen=True, slots=True)

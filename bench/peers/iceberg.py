@@ -1,4 +1,4 @@
-"""PyIceberg and DuckDB as they plan a scan: of a table of ours through its catalog, and of a native one.
+"""PyIceberg and DuckDB as they plan a scan: of a table of ours, and of a native one, each through its REST catalog.
 
 No data file exists: a plan opens none.
 """
@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import duckdb
 from pyiceberg.catalog import load_catalog
-from pyiceberg.table import StaticTable
 
 from bench.figures import Figure
 from bench.peers.snapshot_iceberg import build_iceberg
-from bench.snapshot_work import DAYS, EVENTS, FIRST_DAY, Shape
+from bench.snapshot_work import DAYS, EVENTS, FIRST_DAY, NATIVE_METADATA, Shape
 
 NATIVE_FILES: Final = 1000
 """Files of a manifest of the native table: as many as one of ours has when many come at once."""
@@ -27,22 +26,19 @@ class Place:
     """Where a table is.
 
     Attributes:
-        file_count: How many data files it has.
-        folder: Of a native one, which is made there; in vain for another.
-        catalog: Address of a REST catalog that has ``icedb.events``; empty: the table is native.
+        shape: How many data files it has, from how many commits, each of which is a snapshot in its history.
+        catalog: Address of a REST catalog that has ``icedb.events``.
+        folder: Of a native one, which is made there; ``None``: it is there.
     """
 
-    file_count: int
-    folder: Path
-    catalog: str = ""
+    shape: Shape
+    catalog: str
+    folder: Path | None = None
 
-    def build(self) -> str:
-        """Make a native table if it is not there, and return where its metadata is."""
-        found = self.folder / "metadata" / "v1.metadata.json"
-        if not found.exists():
-            shape = Shape(self.file_count, max(1, self.file_count // NATIVE_FILES))
-            build_iceberg(self.folder, shape, location=f"file://{self.folder}")
-        return f"file://{found}"
+    def build(self) -> None:
+        """Make a native table if it is not there."""
+        if self.folder is not None and not (self.folder / NATIVE_METADATA).exists():
+            build_iceberg(self.folder, self.shape, location=f"file://{self.folder}", manifest_files=NATIVE_FILES)
 
 
 class Plan(ABC):
@@ -56,13 +52,11 @@ class Plan(ABC):
     def __init__(self, place: Place, *, name: str) -> None:
         self.name = name
         self._place = place
-        self._metadata = ""
         self._count = 0
 
     def prepare(self) -> None:
         """Make the table, the first time."""
-        if not self._place.catalog and not self._metadata:
-            self._metadata = self._place.build()
+        self._place.build()
         self._open()
 
     def run(self) -> None:
@@ -95,20 +89,15 @@ class PyIcebergAll(Plan):
     _filter: Any = None
 
     def _open(self) -> None:
-        if self._place.catalog and not hasattr(self, "_catalog"):
+        if not hasattr(self, "_catalog"):
             self._catalog = load_catalog("icedb", type="rest", uri=self._place.catalog)
 
     @property
     def _expected(self) -> int:
-        return self._place.file_count
-
-    def _load(self) -> Any:
-        if self._place.catalog:
-            return self._catalog.load_table("icedb.events")
-        return StaticTable.from_metadata(self._metadata)
+        return self._place.shape.file_count
 
     def _plan(self) -> int:
-        table = self._load()
+        table = self._catalog.load_table("icedb.events")
         scan = table.scan() if self._filter is None else table.scan(row_filter=self._filter)
         return sum(1 for _ in scan.plan_files())
 
@@ -120,7 +109,7 @@ class PyIcebergDay(PyIcebergAll):
 
     @property
     def _expected(self) -> int:
-        numbers = range(0, self._place.file_count, DAYS)
+        numbers = range(0, self._place.shape.file_count, DAYS)
         return sum(number // DAYS % EVENTS == 3 for number in numbers)
 
 
@@ -140,15 +129,12 @@ class DuckDB(Plan):
             (file,) = package.rglob(f"{name}.duckdb_extension")
             self._connection.execute(f"LOAD '{file}'")
         self._connection.execute("SET threads = 2")
-        if self._place.catalog:
-            self._connection.execute(
-                f"ATTACH 'icedb' AS lake (TYPE iceberg, ENDPOINT '{self._place.catalog}', AUTHORIZATION_TYPE 'none')"
-            )
+        self._connection.execute(
+            f"ATTACH 'icedb' AS lake (TYPE iceberg, ENDPOINT '{self._place.catalog}', AUTHORIZATION_TYPE 'none')"
+        )
 
     def _plan(self) -> int:
-        path = self._metadata.removeprefix("file://")
-        source = "lake.icedb.events" if self._place.catalog else f"iceberg_scan('{path}')"
-        query = f"SELECT count(*) FROM {source} WHERE event = 'event-03-and-more'"
+        query = "SELECT count(*) FROM lake.icedb.events WHERE event = 'event-03-and-more'"
         (row,) = self._connection.execute(query).fetchall()
         return int(row[0])
 

@@ -33,7 +33,7 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, NestedField, StringType, TimestampType
 
-from bench.snapshot_work import FIRST_COMMIT_MS, ROWS, STEP_MS, File, Shape
+from bench.snapshot_work import FIRST_COMMIT_MS, NATIVE_METADATA, ROWS, STEP_MS, File, Shape
 
 IDENTIFIER: Final = "bench.events"
 _TYPES: Final = {"ts": TimestampType(), "event": StringType(), "user_id": StringType(), "amount": DoubleType()}
@@ -68,22 +68,29 @@ class IcebergCatalog:
         return catalog.load_table(IDENTIFIER)
 
 
-def build_iceberg(root: Path, shape: Shape, *, location: str) -> str:
-    """Write a table to a directory, that others see at ``location``; return where its metadata is."""
+def build_iceberg(root: Path, shape: Shape, *, location: str, manifest_files: int | None = None) -> str:
+    """Write a table to a directory, that others see at ``location``; return where its metadata is.
+
+    With ``manifest_files`` so many files each are in one manifest, as a writer that joins them leaves them.
+    """
     root.joinpath("metadata").mkdir(parents=True)
     schema = Schema(*(NestedField(i, name, kind, required=False) for i, (name, kind) in enumerate(_TYPES.items(), 1)))
     spec = PartitionSpec(PartitionField(1, 1000, DayTransform(), "d"))
     metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location)
+    joined = shape if manifest_files is None else Shape(shape.file_count, max(1, shape.file_count // manifest_files))
     manifests = [
-        _write_manifest(root, metadata, commit, numbers, location) for commit, numbers in enumerate(shape.commits(), 1)
+        _write_manifest(root, metadata, commit, numbers, location) for commit, numbers in enumerate(joined.commits(), 1)
     ]
-    count = len(manifests)
+    count = shape.commit_count
     name = f"metadata/snap-{count}.avro"
     with write_manifest_list(
         2, PyArrowFileIO().new_output(str(root / name)), count, count - 1, count, "deflate"
     ) as out:
         out.add_manifests(manifests)
-    snapshots = [_snapshot(number, f"{location}/metadata/snap-{number}.avro") for number in range(1, count + 1)]
+    snapshots = [
+        _snapshot(number, f"{location}/metadata/snap-{number}.avro", shape.file_count // count)
+        for number in range(1, count + 1)
+    ]
     whole = metadata.model_copy(
         update={
             "snapshots": snapshots,
@@ -95,7 +102,7 @@ def build_iceberg(root: Path, shape: Shape, *, location: str) -> str:
             ],
         }
     )
-    path = "metadata/v1.metadata.json"
+    path = NATIVE_METADATA
     assert isinstance(whole, TableMetadataV2)
     root.joinpath(path).write_text(whole.model_dump_json())
     return f"{location}/{path}"
@@ -149,10 +156,20 @@ def _micros(moment: datetime) -> int:
     return int((moment - datetime(1970, 1, 1)).total_seconds()) * 1_000_000  # noqa: DTZ001 - as Iceberg's TIMESTAMP
 
 
-def _snapshot(number: int, manifest_list: str) -> Snapshot:
+def _snapshot(number: int, manifest_list: str, added: int) -> Snapshot:
+    counts = {"added-data-files": added, "added-records": added * ROWS, "added-files-size": added * File(0).size_bytes}
+    counts |= {
+        "total-data-files": added * number,
+        "total-records": added * number * ROWS,
+        "total-files-size": added * number * File(0).size_bytes,
+        "total-delete-files": 0,
+        "total-position-deletes": 0,
+        "total-equality-deletes": 0,
+    }
+    summary = Summary(Operation.APPEND, **{name: str(value) for name, value in counts.items()})
     more: dict[str, Any] = {"parent-snapshot-id": number - 1} if number > 1 else {}
     return Snapshot(
         **{"snapshot-id": number, "sequence-number": number, "timestamp-ms": FIRST_COMMIT_MS + number * STEP_MS},
-        **{"manifest-list": manifest_list, "summary": Summary(Operation.APPEND), "schema-id": 0},
+        **{"manifest-list": manifest_list, "summary": summary, "schema-id": 0},
         **more,
     )

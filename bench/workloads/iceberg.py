@@ -1,6 +1,6 @@
 """W=iceberg: planning through our Iceberg catalog beside a native table of the same files; what publishing costs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,8 @@ from bench.processes import SystemInProcess
 from bench.serve import Peer
 from bench.snapshot_service import running_catalog
 from bench.snapshot_tables import build_icedb
-from bench.snapshot_work import Shape
+from bench.snapshot_work import NATIVE_METADATA, Shape
+from bench.static_catalog import running_static_catalog
 
 NATIVE: Final = "native Iceberg"
 PLANS: Final = {
@@ -43,9 +44,17 @@ class IcebergWorkload:
             planned = {f"{how}, {count:,} files": kind for how, kind in PLANS.items() if self._wants(how, count)}
             if planned:
                 build_icedb(root, Shape(count, COMMITS))
-                with running_catalog(StoreSettings(f"file://{root}"), self.folder / f"gateway-{count}") as catalog:
+                native = self.folder / f"native-{count}"
+                with (
+                    running_catalog(StoreSettings(f"file://{root}"), self.folder / f"gateway-{count}") as catalog,
+                    running_static_catalog(native / NATIVE_METADATA, self.folder / f"static-{count}") as static,
+                ):
+                    places = {
+                        OURS: Peer("bench.peers.iceberg:Place", Shape(count, COMMITS), catalog.address),
+                        NATIVE: Peer("bench.peers.iceberg:Place", Shape(count, COMMITS), static, native),
+                    }
                     for name, kind in planned.items():
-                        yield from self._plans(name, kind, count, catalog.address)
+                        yield from self._plans(name, kind, count, places)
             if self._wants("a publication", count):
                 published = self.folder / f"published-{count}"
                 build_icedb(published, Shape(count, COMMITS))
@@ -59,13 +68,8 @@ class IcebergWorkload:
         names = (f"{how}, {count:,} files", f"{how} of 10 files into {count:,}")
         return any(self.options.only in name for name in names)
 
-    def _plans(self, name: str, kind: str, count: int, address: str) -> Iterator[Case]:
-        target = f"bench.peers.iceberg:{kind}"
-        native = self.folder / f"native-{count}"
-        works = [
-            Peer(target, Peer("bench.peers.iceberg:Place", count, native, address), name=OURS),
-            Peer(target, Peer("bench.peers.iceberg:Place", count, native), name=NATIVE),
-        ]
+    def _plans(self, name: str, kind: str, count: int, places: Mapping[str, Peer]) -> Iterator[Case]:
+        works = [Peer(f"bench.peers.iceberg:{kind}", place, name=each) for each, place in places.items()]
         with ExitStack() as stack:
             systems = []
             for work in works:

@@ -71,6 +71,7 @@ class Scene:
             0,
             1,
             (),
+            frozenset(),
             self.put,
         )
         written = IcebergWriter().write(draft)

@@ -130,14 +130,22 @@ def test_ten_files_into_many_write_little():
     assert folder.loaded <= 150 * 3
 
 
-def test_manifests_of_some_size_are_joined_a_thousand_files_at_a_time():
+def test_manifests_of_some_size_are_joined_and_cut_by_partition():
     folder = Folder()
-    for commit in range(12):
-        folder.commit(([f"f{commit:02d}_{at:03d}" for at in range(300)], []))
-        own = [each for each in folder.manifests if each.row["added_snapshot_id"] == folder.snapshot]
-        assert sum(each.live_count for each in own) <= TARGET_FILES + 300
-    assert len(folder.live()) == 12 * 300
-    assert len(folder.manifests) < 12
+    for commit in range(FAN_IN):
+        folder.commit(([f"p={at % 4}/f{commit:02d}_{at:03d}" for at in range(300)], []))
+    assert len(folder.live()) == FAN_IN * 300
+    assert [each.live_count for each in folder.manifests] == [800, 800, 800]
+    named = [decode_manifest(folder.objects[each.key], each.key) for each in folder.manifests]
+    partitions = [{entry["data_file"]["file_path"].split("/")[-2] for entry in entries} for entries in named]
+    assert max(map(len, partitions)) == 2
+
+
+def test_many_commits_in_one_publication_leave_no_more_manifests_than_one_commit():
+    folder = Folder()
+    folder.commit(*(([f"p={at % 30}/f{commit:02d}_{at:03d}" for at in range(111)], []) for commit in range(90)))
+    assert len(folder.live()) == 9990
+    assert len(folder.manifests) == 10
 
 
 def test_a_merge_of_young_files_leaves_large_manifests_alone():

@@ -2,15 +2,26 @@
 
 import orjson
 import pytest
-from icedb_iceberg import IcebergWriter, metadata_uri, publish_table, read_location, read_metadata, set_location
+from icedb_iceberg import (
+    IcebergWriter,
+    UnfitFiles,
+    find_held_back,
+    metadata_uri,
+    publish_table,
+    read_location,
+    read_metadata,
+    set_location,
+)
 from icedb_iceberg.field_ids import FieldId, give_field_ids
 from icedb_iceberg.location import fix_location, location_key
 from icedb_iceberg.metadata import MAX_SNAPSHOTS
 from icedb_iceberg.unfit_files import Fitness
+from icedb_iceberg.writer import LOOK_INTERVAL_MS
 from icedb_log.clean.pins import create_pin, unpin
 from icedb_log.errors import CorruptLog, InvalidRequest
 from icedb_log.keys import publication_id_of
 from icedb_log.publish.head import read_publication
+from icedb_log.publish.held_back import HeldBack, read_held_back
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.tables.small_table import SmallTable
@@ -116,14 +127,91 @@ def test_a_publication_of_which_a_part_is_lost_is_not_gone_on_from(table, writer
     table.append(2)
     (key,) = (each for each in first.objects if lost in each)
     table.store.delete([key])
+    table.clock.advance(LOOK_INTERVAL_MS)
     writer = writer if remembers else IcebergWriter()
     second = publish(table, writer)
-    if remembers:  # it knows all of it; whoever begins anew repairs what is lost
-        return
     assert files_of(table, load(table, second)) == live_paths(table)
     assert key not in second.objects
     table.append(3)
     assert files_of(table, load(table, publish(table, writer))) == live_paths(table)
+
+
+def test_what_is_lost_is_missed_within_a_minute_though_nothing_is_committed(table, writer):
+    table.append(1)
+    first = publish(table, writer)
+    assert publish(table, writer) == first  # it has looked
+    (key,) = (each for each in first.objects if "-m0.avro" in each)
+    table.store.delete([key])
+    assert publish(table, writer) == first
+    table.clock.advance(LOOK_INTERVAL_MS)
+    second = publish(table, writer)
+    assert files_of(table, load(table, second)) == live_paths(table)
+    assert publish(table, writer) == second
+
+
+class Unfit:
+    """Stands for :class:`Fitness`: finds all live files unfit, and counts how often it is asked."""
+
+    def __init__(self, monkeypatch):
+        self.asked = 0
+        monkeypatch.setattr(Fitness, "leave_out_unfit", self.refuse)
+
+    def refuse(self, draft, **_):
+        self.asked += 1
+        raise UnfitFiles(HeldBack(draft.as_of_ms, "unfit", tuple(draft.live.paths())))
+
+
+def changes(table):
+    return len(table.store.keys_of("put", "put_if_absent", "put_if_match", "upload", "delete"))
+
+
+def test_a_state_that_is_held_back_is_tried_once_until_something_changes(table, writer, monkeypatch):
+    table.append(1)
+    first = publish(table, writer)
+    unfit = Unfit(monkeypatch)
+    table.append(2)
+    assert publish(table, writer) == first
+    assert find_held_back(table, writer=writer) == read_held_back(table).reason == "unfit"
+    before = changes(table)
+    for _ in range(5):
+        assert publish(table, writer) == first
+    assert (unfit.asked, changes(table)) == (1, before)
+    table.append(3)
+    publish(table, writer)
+    assert unfit.asked == 2
+    alter_table_config(table, {"target_file_bytes": 1 << 20}, clock=table.clock)
+    publish(table, writer)
+    assert unfit.asked == 3
+    monkeypatch.setattr(Fitness, "leave_out_unfit", lambda self, draft, **_: draft)
+    table.append(4)
+    assert files_of(table, load(table, publish(table, writer))) == live_paths(table)
+    assert find_held_back(table, writer=writer) == ""
+
+
+def test_p3_a_state_that_is_held_back_for_long_is_tried_often_enough_to_be_told_from_one_that_nobody_asks_for(
+    table, writer, monkeypatch
+):
+    table.append(1)
+    first = publish(table, writer)
+    unfit = Unfit(monkeypatch)
+    table.merge(full=True)
+    for _ in range(60):
+        assert publish(table, writer) == first
+        table.clock.advance(GRACES["data_grace_ms"] // 20)
+        table.vacuum()
+    assert read_publication(table) == first
+    assert 10 <= unfit.asked <= 14
+
+
+def test_a_table_that_was_never_published_is_refused_without_a_write(table, writer, monkeypatch):
+    unfit = Unfit(monkeypatch)
+    table.append(1)
+    with pytest.raises(UnfitFiles, match="unfit"):
+        publish(table, writer)
+    before = changes(table)
+    with pytest.raises(UnfitFiles, match="unfit"):
+        publish(table, writer)
+    assert (unfit.asked, changes(table)) == (1, before)
 
 
 def test_every_object_that_is_referred_to_is_said_and_there(table, writer):

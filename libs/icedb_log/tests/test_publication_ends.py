@@ -19,7 +19,7 @@ from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.erasure_steps import advance, append_users, clean, find_traces
 from icedb_sim.tables.json_publications import JsonPublications, read_published
 from icedb_sim.tables.row_files import read_rows
-from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.small_table import SmallTable, at_each_call
 
 GRACE_MS = 60_000
 CHAIN, OTHER = "c" * 32, "d" * 32
@@ -449,10 +449,65 @@ def test_e5_what_later_publications_still_refer_to_is_not_waited_for(users):
     assert count_withdrawn(users) == 0
 
 
-def test_e5_what_was_held_back_is_written_over(users):
-    write_held_back(users, HeldBack(5, "a reason", ("users/_data/u=ann/1.parquet",)))
-    withdraw_publications(users, clock=users.clock)
-    assert read_held_back(users) == HeldBack(0, "", ())
+def make_held():
+    """A table of which an erasure is asked for, and what a publisher found of it just now."""
+    made = SmallTable(data_grace_ms=GRACE_MS, log_grace_ms=20_000)
+    append_users(made, "ann", "victim")
+    made.erasure_id = ask(made)
+    made.held = HeldBack(made.clock.now_ms(), "a reason", tuple(made.snapshot().live.paths()))
+    return made
+
+
+def erase(table):
+    assert advance(table, table.erasure_id).erasure.state == "deleted"
+
+
+def hold_back(table):
+    write_held_back(table.opened("publisher"), table.held)
+
+
+def test_what_is_held_back_is_written_once():
+    table = make_held()
+    hold_back(table)
+    assert read_held_back(table).files == table.held.files
+    calls = len(table.store.calls)
+    hold_back(table)
+    assert len(table.store.calls) - calls == 2  # the configuration, and what stands there
+
+
+def test_e5_what_was_held_back_is_written_over():
+    table = make_held()
+    hold_back(table)
+    erase(table)
+    assert read_held_back(table).files == ()
+
+
+def test_e5_a_publisher_that_slept_through_an_erasure_names_no_erased_file():
+    moments = 0
+    for was_there in (False, True):
+
+        def make(was_there=was_there):
+            table = make_held()
+            if was_there:
+                write_held_back(table.opened("another"), replace(table.held, reason="another reason"))
+            return table
+
+        for table, _, where in at_each_call(make, hold_back, erase, when=("before", "after")):
+            (path,) = table.held.files
+            if path in table.snapshot().live.paths():  # the call failed, and nobody came after it
+                continue
+            moments += 1
+            said = [table.store.get(key).body for key in table.keys(table.paths.iceberg_prefix)]
+            assert not any(path.encode() in body for body in said), where
+    assert moments >= 15
+
+
+def test_e5_an_empty_state_never_comes_back(users):
+    bodies = set()
+    for _ in range(3):
+        withdraw_publications(users, clock=users.clock)
+        bodies.add(users.store.get(users.paths.held_back_key).body)
+    assert len(bodies) == 3
 
 
 def test_e5_withdrawing_twice_changes_the_head_once(users):
@@ -474,7 +529,7 @@ def test_e5_a_chain_without_a_head_is_withdrawn_as_well(users):
 
 def test_e5_a_table_that_was_never_published_has_no_head(users):
     withdraw_publications(users, clock=users.clock)
-    assert users.keys(users.paths.iceberg_prefix) == []
+    assert users.keys(users.paths.iceberg_prefix) == [users.paths.held_back_key]
 
 
 def test_retiring_needs_records(table):

@@ -50,13 +50,12 @@ def publish_table(table: Table, *, writer: IcebergWriter | None = None, state: L
         known = used.take_state(table) if state is None else state
         publication = publish(table, used, state=known)
         used.keep_state(table, known)
-        used.note_held_back(table, "")
+        used.note_fit(table)
     except UnfitFiles as error:
         write_held_back(table, error.held_back)
         found = read_publication(table)
         if found is None or not used.fits(table, found):
             raise
-        used.note_held_back(table, str(error))
         publication = found
     if not used.has_hinted(publication):
         _write_hint(table, publication)

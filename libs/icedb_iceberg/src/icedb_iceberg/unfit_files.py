@@ -43,19 +43,25 @@ class UnfitFiles(InvalidRequest):
     """The newest state of a table has data files that engines of Iceberg would read wrongly.
 
     Attributes:
-        held_back: The same for those who look at the table later.
+        held_back: Which ones, and why.
     """
 
-    def __init__(self, table: str, found: Mapping[str, "_Fault"], *, as_of_ms: int) -> None:
-        path, (reason, _) = next(iter(found.items()))
-        count = f"{MAX_FOUND} or more" if len(found) >= MAX_FOUND else str(len(found))
-        super().__init__(
-            f"table {table}: {count} live data files cannot be read through Iceberg, the first is {path}: {reason}. "
-            f"{_MERGED if all(is_narrow for _, is_narrow in found.values()) else ''}"
-            f"Write them anew, all at once or --partition by --partition: `{_REMEDY.format(table=table)}`"
-        )
-        narrow = tuple(path for path, (_, is_narrow) in found.items() if is_narrow)
-        self.held_back = HeldBack(as_of_ms, str(self), tuple(found), narrow)
+    def __init__(self, held_back: HeldBack) -> None:
+        super().__init__(held_back.reason)
+        self.held_back = held_back
+
+
+def _describe(table: str, found: Mapping[str, _Fault], *, as_of_ms: int) -> HeldBack:
+    """Return what keeps a table from being published, given why files are unfit, by path."""
+    path, (reason, _) = next(iter(found.items()))
+    count = f"{MAX_FOUND} or more" if len(found) >= MAX_FOUND else str(len(found))
+    narrow = tuple(path for path, (_, is_narrow) in found.items() if is_narrow)
+    said = (
+        f"table {table}: {count} live data files cannot be read through Iceberg, the first is {path}: {reason}. "
+        f"{_MERGED if len(narrow) == len(found) else ''}"
+        f"Write them anew, all at once or --partition by --partition: `{_REMEDY.format(table=table)}`"
+    )
+    return HeldBack(as_of_ms, said, tuple(found), narrow)
 
 
 class Fitness:
@@ -87,7 +93,7 @@ class Fitness:
         unfit = self._find(draft, doubtful.values(), draft.schema, wide)
         live = {path: reason for path, reason in unfit.items() if draft.live.find(path) is not None}
         if live:
-            raise UnfitFiles(draft.table.name, live, as_of_ms=draft.as_of_ms)
+            raise UnfitFiles(_describe(draft.table.name, live, as_of_ms=draft.as_of_ms))
         # Of a base whose files are not trusted the first states may have some that are not live any more.
         return replace(draft, steps=_unite(draft.steps)) if unfit or is_doubtful_base else draft
 

@@ -8,6 +8,7 @@ order manifests, lists, metadata, so that nothing ever names what is not there y
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,16 +21,19 @@ from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
 from icedb_log.log.live_files import path_digest, sum_digests
 from icedb_log.log.state import LogState
 from icedb_log.model import Snapshot
+from icedb_log.publish.held_back import HeldBack
 from icedb_log.publish.model import Draft, Publication, Step, Written
-from icedb_log.store.object_store import ObjectStore, limit_reads
+from icedb_log.store.object_store import ObjectStore, limit_reads, list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MINUTE_MS
 
 from icedb_iceberg.avro_files import ManifestCodec, decode_list, decode_manifest, decode_uris, encode_list
 from icedb_iceberg.column_types import parse_type
 from icedb_iceberg.data_files import EntryMaker
 from icedb_iceberg.field_ids import give_field_ids
+from icedb_iceberg.footers import read_row_counts
 from icedb_iceberg.location import fix_location, locate_table, root_of
 from icedb_iceberg.manifests import Entry, Manifest, ManifestSet
 from icedb_iceberg.metadata import (
@@ -45,12 +49,13 @@ from icedb_iceberg.metadata import (
     make_table_uuid,
     summarize,
 )
-from icedb_iceberg.row_counts import read_row_counts
 from icedb_iceberg.table_form import UNPARTITIONED, TableForm, describe_table, make_form
-from icedb_iceberg.unfit_files import Fitness
+from icedb_iceberg.unfit_files import Fitness, UnfitFiles
 
 READ_THREADS: Final = 16
 MAX_HINTED: Final = 10_000
+LOOK_INTERVAL_MS: Final = MINUTE_MS
+"""How long it may take until a publication is missed of which somebody has deleted a part."""
 MAX_KEPT_FILES: Final = 1_000_000
 """Data files of all publications that are kept in memory; about 300 bytes each."""
 
@@ -76,6 +81,20 @@ class Published:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a state of a table was not published, and which one that was."""
+
+    held_back: HeldBack
+    log_names: AbstractSet[str]
+    config: TableConfig
+
+    def holds(self, table: Table, log_names: AbstractSet[str], *, now_ms: int) -> bool:
+        """Whether it would be refused again: data files never change, and what is gone from the log was dead (J2)."""
+        is_same = self.log_names >= log_names and self.config == table.config
+        return is_same and now_ms < self.held_back.as_of_ms + table.config.data_grace_ms // 4
+
+
 class IcebergWriter:
     """Writes publications of any number of tables. Thread-safe; of one table only one call at a time is useful.
 
@@ -89,18 +108,45 @@ class IcebergWriter:
         self._states: LRUCache[str, LogState] = LRUCache(max_kept_files, lambda state: len(state.live) + 1)
         self._hinted: LRUCache[str, bool] = LRUCache(MAX_HINTED)
         self._fitness = Fitness()
-        self._held_back: LRUCache[str, str] = LRUCache(MAX_HINTED)
+        self._refused: LRUCache[str, _Refusal] = LRUCache(MAX_HINTED)
+        self._looked_ms: LRUCache[str, int] = LRUCache(MAX_HINTED)
         self._lock = threading.Lock()
 
-    def fits(self, table: TableStore, base: Publication) -> bool:
-        """Whether a publication names files where they are, and says of bounds what the table is set to say.
+    def fits(self, table: Table, base: Publication) -> bool:
+        """Whether a publication is whole, names files where they are, and says of bounds what the table is set to say.
 
         Raises as :func:`read_metadata` and :func:`~icedb_iceberg.location.read_location`.
         """
+        if not self._is_whole(table, base):
+            return False
         metadata = self._read_metadata(table, base)
-        config = table.config if isinstance(table, Table) else read_table_config(table)
         has_bounds = metadata["properties"].get(BOUNDS) == "true"
-        return bool(metadata["location"] == locate_table(table)) and has_bounds == (config.iceberg_bounds == "on")
+        is_said = has_bounds == (table.config.iceberg_bounds == "on")
+        return is_said and bool(metadata["location"] == locate_table(table))
+
+    def _is_whole(self, table: Table, base: Publication) -> bool:
+        """Look now and then whether somebody has deleted what a publication refers to: memory does not tell."""
+        place = table.store.uri(table.paths.prefix)
+        now_ms = table.clock.monotonic_ms()
+        with self._lock:
+            looked_ms = self._looked_ms.get(place)
+        if looked_ms is not None and now_ms - looked_ms < LOOK_INTERVAL_MS:
+            return True
+        there = {info.key for info in list_all(table.store, table.paths.published_prefix).objects}
+        is_whole = there.issuperset(base.objects)
+        with self._lock:
+            if is_whole:
+                self._looked_ms[place] = now_ms
+            else:
+                self._kept.pop(base.publication_id, None)
+        return is_whole
+
+    def require_fit(self, table: Table, log_names: AbstractSet[str], *, now_ms: int) -> None:
+        """Raise UnfitFiles if these log files were refused a short time ago."""
+        with self._lock:
+            refused = self._refused.get(table.store.uri(table.paths.prefix))
+        if refused is not None and refused.holds(table, log_names, now_ms=now_ms):
+            raise UnfitFiles(refused.held_back)
 
     def live_paths(self, table: TableStore, base: Publication) -> Collection[str]:
         """Return the paths of the data files of a publication's current state."""
@@ -141,7 +187,13 @@ class IcebergWriter:
         ids = give_field_ids(table, {**types, **{name: parse_type(kind) for name, kind in left_out.items()}})
         with_bounds = table.config.iceberg_bounds == "on"
         form = make_form(table.config, draft.schema, draft.logged_schema, ids, with_bounds=with_bounds)
-        draft = self._fitness.leave_out_unfit(draft, trusts_base=base is not None and _keeps_types(base, form))
+        try:
+            draft = self._fitness.leave_out_unfit(draft, trusts_base=base is not None and _keeps_types(base, form))
+        except UnfitFiles as error:
+            with self._lock:
+                place = table.store.uri(table.paths.prefix)
+                self._refused[place] = _Refusal(error.held_back, draft.log_names, table.config)
+            raise
         location = f"{fix_location(table.store, root_of(table))}/{table.name}"
         run = _PublicationRun(draft, form, location, base, self._fitness)
         if not run.can_go_on:
@@ -164,12 +216,15 @@ class IcebergWriter:
         self._hinted[publication.publication_id] = True
 
     def held_back(self, table: TableStore) -> str:
-        """Return what :meth:`note_held_back` was told of a table last."""
-        return self._held_back.get(table.store.uri(table.paths.prefix), "")
+        """Return why the newest state of a table was refused last; empty: it was not, or :meth:`note_fit` was told."""
+        with self._lock:
+            refused = self._refused.get(table.store.uri(table.paths.prefix))
+        return "" if refused is None else refused.held_back.reason
 
-    def note_held_back(self, table: TableStore, reason: str) -> None:
-        """Take note why the newest state of a table was not published; empty: it was."""
-        self._held_back[table.store.uri(table.paths.prefix)] = reason
+    def note_fit(self, table: TableStore) -> None:
+        """Take note that the newest state of a table is published."""
+        with self._lock:
+            self._refused.pop(table.store.uri(table.paths.prefix), None)
 
     def _remember(self, publication_id: str, published: Published) -> None:
         with self._lock:

@@ -148,6 +148,18 @@ PUBLISH_RULES: Final = seen_with(
     ),
     breaks(
         "E5",
+        "what is held back is written over whatever is there",
+        with_store("publish.held_back:_change", careless),
+        by="test_publication_ends.py::test_e5_a_publisher_that_slept_through_an_erasure_names_no_erased_file",
+    ),
+    breaks(
+        "E5",
+        "what is held back was live in a log that was read before the state that it replaces",
+        early("publish.held_back:write_held_back", "log.reader:LogReader.read", lambda table: table.read_log()),
+        by="test_publication_ends.py::test_e5_a_publisher_that_slept_through_an_erasure_names_no_erased_file",
+    ),
+    breaks(
+        "E5",
         "an erasure is complete while what was published is there",
         answers("erasure.erasure_run:count_withdrawn", 0),
         by="test_publication_ends.py::test_e5_an_erasure_takes_back_what_was_published_and_waits_until_it_is_gone",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import orjson
 from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
@@ -49,6 +50,8 @@ class ErasureScenario(Scenario):
         self._refused_ids: set[str] = set()
         self._staged_ms: dict[str, int] = {}
         self._uploaded_ms: dict[str, int] = {}
+        self._held_back: frozenset[str] = frozenset()
+        self._erased: set[str] = set()
 
     def parts(self, count: int) -> tuple[Part, ...]:
         """Return the erasers, and a janitor that notes what it deletes."""
@@ -75,6 +78,10 @@ class ErasureScenario(Scenario):
                 raise Violation(f"{key} deletes rows of an erasure that was refused (E3)")
             for batch_id in decode_log_file(key, body).batch_ids:
                 self._staged_ms.setdefault(batch_id, self._store_now_ms())  # appended: accepted as it lands
+        elif key == PATHS.held_back_key:
+            self._held_back = frozenset(orjson.loads(body)["files"])
+            if not self._held_back.isdisjoint(self._erased):
+                raise Violation(f"{key} names {min(self._held_back & self._erased)}, which was erased (E5)")
         elif key.startswith(PATHS.closed_erasures_prefix):
             self._check(Erasure.model_validate_json(body))
 
@@ -112,6 +119,9 @@ class ErasureScenario(Scenario):
                 raise Violation(f"{what} says that {target.key} is gone, but it is there (E5)")
             if target.key in named:
                 raise Violation(f"{what} is written while a log file names {target.key} (E5)")
+            if target.key in self._held_back:
+                raise Violation(f"{what} is written while {PATHS.held_back_key} names {target.key} (E5)")
+            self._erased.add(target.key)
 
     def _check_files(self, erasure: Erasure, covered: set[int], what: str) -> None:
         live = self._model.live_truth()

@@ -5,6 +5,7 @@ So every object and every data file of every state of a publication is watched f
 current one until a grace period after it has left, whether somebody reads it or not.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,10 @@ import orjson
 from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.table_walk import TableWalk
 from icedb_log.errors import CorruptLog
+from icedb_log.log.fold import fold
 from icedb_log.log.state import LogState
 from icedb_log.publish.head import decode_head, read_publication
+from icedb_log.publish.held_back import HeldBack, write_held_back
 from icedb_log.publish.model import Publication
 from icedb_log.publish.publications import publish
 from icedb_log.store.object_store import ObjectInfo, StoredObject, list_all
@@ -33,6 +36,8 @@ ENGINE: Final = "engine"
 SWEEPER: Final = "publication-sweeper"
 STALL_RATE: Final = 0.01
 LOSS_RATE: Final = 0.01
+HELD_BACK_EACH: Final = 5
+"""Each so manieth time a publisher finds that it may not show the newest state."""
 _STEPS: Final = 1000
 
 
@@ -209,9 +214,14 @@ class PublicationScenario(Scenario):
             live = shown.states[-1] if shown.states else frozenset()
             sim.model.check_shown(mark, live)
 
-        while True:
+        def hold_back() -> None:
+            table = sim.open(clock, reader=reader)
+            live = fold(table.read_log()).live.paths()
+            write_held_back(table, HeldBack(clock.now_ms(), "unfit", tuple(live)))
+
+        for number in itertools.count(1):
             try:
-                run()
+                (run if number % HELD_BACK_EACH else hold_back)()
             except ORDINARY as error:
                 sim.world.note(type(error).__name__, actor.kind)
             pause = sim.world.rng.choice((1, 1, 2, 12))  # now and then nobody asks for long

@@ -90,7 +90,7 @@ def withdraw_publications(table: TableStore, *, clock: Clock) -> None:
         CommitConflict: Others kept changing it; call again.
         Unavailable: The store did not answer.
     """
-    forget_held_back(table)
+    forget_held_back(table, clock=clock)
     for _ in range(MAX_WITHDRAW_TRIES):
         head = read_head(table)
         if head is None:

@@ -5,6 +5,7 @@ What a publication says in an engine's own words (table metadata, manifests) is 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -93,6 +94,7 @@ class Draft:
             before it.
         as_of_ms: As of :class:`Publication`.
         pins: Active pins, by name.
+        log_names: As of :class:`Publication`.
         put: Writes an object, given a name of its own and its bytes, and returns its key.
     """
 
@@ -109,6 +111,7 @@ class Draft:
     since_ms: int
     as_of_ms: int
     pins: tuple[Pin, ...]
+    log_names: frozenset[str]
     put: Callable[[str, bytes], str]
 
 
@@ -123,8 +126,15 @@ class Written:
 class PublicationWriter(Protocol):
     """Says what a publication is in an engine's words. Used for one table by one thread at a time."""
 
-    def fits(self, table: TableStore, base: Publication) -> bool:
+    def fits(self, table: Table, base: Publication) -> bool:
         """Whether a publication is still what this writer would write of the same log, and can be gone on from."""
+        ...
+
+    def require_fit(self, table: Table, log_names: AbstractSet[str], *, now_ms: int) -> None:
+        """Raise what :meth:`write` raised of these very log files, if it would again, so that nothing is tried.
+
+        Not for longer than a quarter of a grace period: what is tried says that the table is asked for (P3).
+        """
         ...
 
     def live_paths(self, table: TableStore, base: Publication) -> Collection[str]:

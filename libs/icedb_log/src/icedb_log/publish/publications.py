@@ -61,12 +61,13 @@ def publish(table: Table, writer: PublicationWriter, *, state: LogState | None =
         base = head.current
         if base is not None and not _fits(writer, table, base):
             base = None
+        names = {log_name(info.key) for info in listing.objects}
         if base is not None:
-            names = {log_name(info.key) for info in listing.objects}
             # What is gone from the log since was dead: the janitor took it (J2).
             is_same = base.log_names >= names and base.pins_digest == pins_digest
             if is_same and listing.store_now_ms < _renewed_ms(base, config):
                 return base
+        writer.require_fit(table, names, now_ms=listing.store_now_ms)
         maker = _Maker(table, config, head, base, store_now_ms=listing.store_now_ms, pins_digest=pins_digest)
         made = maker.make(writer, state)
         if made is not None:
@@ -216,6 +217,7 @@ class _Maker:
             since_ms=since_ms,
         )
         pins = _list_active_pins(table) if self._pins_digest else ()
+        log_names = frozenset(log_name(file.key) for file in view.files)
         draft = Draft(
             table=table,
             chain=name.chain,
@@ -230,6 +232,7 @@ class _Maker:
             since_ms=since_ms,
             as_of_ms=view.store_now_ms,
             pins=pins,
+            log_names=log_names,
             put=self._put,
         )
         written = writer.write(draft)
@@ -241,7 +244,7 @@ class _Maker:
             since_ms=name.since_ms,
             as_of_ms=view.store_now_ms,
             objects=tuple(sorted(set(written.objects))),
-            log_names=frozenset(log_name(file.key) for file in view.files),
+            log_names=log_names,
             pins_digest=self._pins_digest,
             pins_end_ms=min((pin.ends_ms for pin in pins if pin.ends_ms is not None), default=None),
         )
