@@ -221,6 +221,30 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         """Start a program that was held down. Raises Unavailable if supervisord does not, or if it runs already."""
         self._rpc("startProcess", self._process_name(program_name), False)
 
+    def stop_program(self, program_name: str) -> int:
+        """Ask a program to stop, and wait until it has ended, at most for its ``stop_wait_s``.
+
+        Returns:
+            The exit code that it ended with; -1: it did not end in time, and was killed.
+
+        Raises:
+            Unavailable: It does not run at this moment.
+        """
+        name = self._process_name(program_name)
+        self._rpc("stopProcess", name)
+        return int(self._rpc("getProcessInfo", name)["exitstatus"])
+
+    def start_program(self, program_name: str) -> None:
+        """Start a program that was stopped, and wait until it answers.
+
+        Raises:
+            Unavailable: It runs already, or does not answer in time; the message has its last words.
+        """
+        self.start_again(program_name)
+        conditions = [*self._server_conditions(), *self._service_conditions()]
+        deadline_ms = self._clock.monotonic_ms() + self._start_deadline_ms
+        self._wait_for([each for each in conditions if each.program == program_name], deadline_ms)
+
     def _process_name(self, program_name: str) -> str:
         return next(one.process_name for one in self.layout.programs() if one.name == program_name)
 
