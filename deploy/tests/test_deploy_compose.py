@@ -14,7 +14,7 @@ from icedb_ingest.settings import IngestSettings
 from icedb_janitor.settings import JanitorSettings
 from icedb_merger.settings import MergerSettings
 from icedb_service.access.access_file import read_access_file
-from icedb_service.http_server import STOP_MARGIN_S
+from icedb_service.endpoints import STOP_MARGIN_S
 from icedb_service.settings import ServiceSettings, load_settings
 from icedb_snapshot.settings import SnapshotSettings
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints

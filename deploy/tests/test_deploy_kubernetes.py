@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from icedb_log.names import QUEUES
-from icedb_service.http_server import STOP_MARGIN_S
+from icedb_service.endpoints import STOP_MARGIN_S
 from icedb_service.settings import ServiceSettings, load_settings
 from pydantic import BaseModel, ConfigDict
 

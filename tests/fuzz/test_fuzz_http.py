@@ -94,7 +94,7 @@ def doors(tmp_path_factory):
     bearer = f"Bearer {TOKEN}"
     yield {
         "ingest": Door(
-            rig.frontend.http_port,
+            rig.frontend.port,
             ("POST", "/v1/tables/events/batches", {"Content-Type": "application/x-ndjson"}, b'{"a":1}\n'),
             ["/v1/tables/events/batches", "/v1/tables/events/batches/018bcfe5-6800-7a4a-b39f-cbe7cb116932", "/v1/tables/events/segment", "/v1/tables/events/segment/v1/track", "/v1/tables/events/segment/v1/batch", "/v1/tables/nope/batches", "/v1/tables/%2e%2e/batches", "/v1/tables/events%0a/batches", "/healthz", "/readyz"],
             {"Content-Type": ["application/x-ndjson", "application/json", "text/csv", "application/vnd.apache.parquet", "application/vnd.apache.arrow.stream", "application/json; charset=latin-1", "x" * 300, ";;;"], "Content-Encoding": ["gzip", "zstd", "identity", "br", "gzip, gzip", ""], "Idempotency-Key": ["k1", "", "x" * 300, "\xe9", "018bcfe5-6800-7a4a-b39f-cbe7cb116932"], "X-Signature": ["00", "z" * 40], "Origin": ["http://x", "null"], "Access-Control-Request-Method": ["POST"]},

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-UNUSED = {"markdown_it", "pandas", "IPython", "opentelemetry"}
+UNUSED = {"markdown_it", "pandas", "IPython"}
 ENGINES = {"pyspark", "duckdb", "pyarrow", "numpy", "sqlglot"}
-QUEUE = {"celery", "kombu", "redis", "pottery"}
+QUEUE = {"celery", "kombu", "redis", "pottery", "opentelemetry"}  # redis imports the last where it is installed
 TERMINAL = {"rich", "pygments", "attr", "typer"}
 NOT_NEEDED = {
     "icedb_snapshot.__main__": ENGINES | QUEUE | TERMINAL | {"boto3", "botocore"},

@@ -228,7 +228,7 @@ def test_status_follows_a_batch(rig):
 
 def test_a_client_that_leaves_in_the_middle_of_a_body_stages_nothing(rig):
     before = rig.metric("icedb_frontend_batches_total", door="http", outcome="abandoned")
-    with socket.create_connection(("127.0.0.1", rig.frontend.http_port)) as client:
+    with socket.create_connection(("127.0.0.1", rig.frontend.port)) as client:
         client.sendall(
             b"POST /v1/tables/events/batches HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
             b'Content-Length: 100\r\n\r\n{"a":1}\n'
@@ -240,14 +240,14 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_stages_nothing(rig):
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/tables/events/batches HT"])
 def test_headers_that_do_not_come_close_the_connection(impatient, sent):
-    with socket.create_connection(("127.0.0.1", impatient.frontend.http_port)) as client:
+    with socket.create_connection(("127.0.0.1", impatient.frontend.port)) as client:
         client.settimeout(LIMIT_S)
         client.sendall(sent)
         assert client.recv(100) == b""
 
 
 def test_a_body_that_does_not_come_is_refused_in_time(impatient):
-    with socket.create_connection(("127.0.0.1", impatient.frontend.http_port)) as client:
+    with socket.create_connection(("127.0.0.1", impatient.frontend.port)) as client:
         client.settimeout(LIMIT_S)
         client.sendall(
             b"POST /v1/tables/events/batches HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
@@ -316,7 +316,7 @@ def test_pressure_there_and_back(rig):
     assert rig.segment({"type": "track", "userId": "7"}).status == 429
     assert len(rig.staged()) == before
     # A large body is refused before it is read.
-    with socket.create_connection(("127.0.0.1", rig.frontend.http_port)) as client:
+    with socket.create_connection(("127.0.0.1", rig.frontend.port)) as client:
         client.settimeout(LIMIT_S)
         client.sendall(
             b"POST /v1/tables/events/batches HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"

@@ -61,7 +61,7 @@ def broken_table(rig):
 
 def dawdle(rig, path, headers):
     """Send a body that never ends."""
-    connection = http.client.HTTPConnection("127.0.0.1", rig.frontend.http_port, timeout=LIMIT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", rig.frontend.port, timeout=LIMIT_S)
     connection.putrequest("POST", path)
     for name, value in {**headers, "Content-Length": "100"}.items():
         connection.putheader(name, value)

@@ -161,7 +161,7 @@ def test_stopping_answers_what_runs_and_loses_nothing(tmp_path):
         assert rig.store.arrived.acquire(timeout=LIMIT_S)
         assert rig.store.arrived.acquire(timeout=LIMIT_S)
         stopping = pool.submit(rig.frontend.stop)
-        wait_until(lambda: not accepts_connections(rig.frontend.http_port))
+        wait_until(lambda: not accepts_connections(rig.frontend.port))
         rig.store.gate.set()
         stopping.result(LIMIT_S)
         ids = {batch.result(LIMIT_S).json["batch_id"], event.result(LIMIT_S).json["batch_id"]}
@@ -171,7 +171,7 @@ def test_stopping_answers_what_runs_and_loses_nothing(tmp_path):
 
 def test_a_port_that_is_taken_is_named(rig, tmp_path):
     with pytest.raises(Unavailable, match="ICEDB_FRONTEND_HTTP_PORT"):
-        start_rig(tmp_path / "other", frontend_http_port=rig.frontend.http_port)
+        start_rig(tmp_path / "other", frontend_http_port=rig.frontend.port)
     with pytest.raises(Unavailable, match="ICEDB_FRONTEND_GRPC_PORT"):
         start_rig(tmp_path / "third", frontend_grpc_port=rig.frontend.grpc_port)
 

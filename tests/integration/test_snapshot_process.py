@@ -11,8 +11,10 @@ import pytest
 from icedb_log.store.stores import open_warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
+from icedb_service.main import run_main
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
-from icedb_snapshot.__main__ import main
+from icedb_snapshot.__main__ import serve
+from icedb_snapshot.settings import SnapshotSettings
 from processes import fetch, free_port, service_env
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import wait_until
@@ -141,7 +143,7 @@ DIRECTORY = "a directory of the test"
 )
 def test_wrong_settings_end_it_with_one_line(tmp_path, monkeypatch, capfd, environment, words, code):
     """In this process: what comes before the service would come before anything of it runs."""
-    monkeypatch.setattr("icedb_snapshot.__main__.configure_logging", lambda *_arguments, **_names: None)
+    monkeypatch.setattr("icedb_service.main.configure_logging", lambda *_arguments, **_names: None)
     stores = {"ICEDB_STORE": (tmp_path / "store").as_uri()} if environment.get("ICEDB_STORE") == DIRECTORY else {}
     for name in [name for name in os.environ if name.startswith("ICEDB_")]:
         monkeypatch.delenv(name)
@@ -149,12 +151,14 @@ def test_wrong_settings_end_it_with_one_line(tmp_path, monkeypatch, capfd, envir
         monkeypatch.setenv(name, value)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        assert main() == code
+        with pytest.raises(SystemExit) as left:
+            run_main(SnapshotSettings, "snapshot", serve)
+        assert left.value.code == code
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     lines = capfd.readouterr().err.splitlines()
-    assert [words in line for line in lines if line.startswith("icedb-snapshot: ")] == [True]
+    assert [words in line for line in lines if line.startswith("icedb snapshot: ")] == [True]
     assert "Traceback" not in lines
 
 

@@ -79,7 +79,7 @@ def test_a_service_waits_until_somebody_sets_its_clock(clock, settings, monkeypa
     monkeypatch.setattr(type(settings.store_settings), "open", lambda _settings: Warehouse(store))
     clock.sleep_ms = lambda _pause_ms: setattr(store, "off_ms", 0)
     with capture_logs() as logs:
-        main.wait_for_clock(settings, clock=clock)
+        main.wait_for_servers(settings, clock=clock, needs_redis=False, only_reads=True)
     assert [(line["event"], line["server"]) for line in logs] == [("server_unavailable", "clock")]
 
 

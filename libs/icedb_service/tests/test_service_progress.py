@@ -7,8 +7,8 @@ import threading
 import pytest
 from icedb_log.errors import Unavailable
 from icedb_log.warehouse import Warehouse
-from icedb_service import http_server
-from icedb_service.http_server import LoopHealth
+from icedb_service import endpoints
+from icedb_service.endpoints import LoopHealth
 from icedb_service.progress import LOOP_LIMIT_MS, START_LIMIT_MS, LoopProgress
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -62,8 +62,8 @@ def test_a_child_sees_what_its_parent_tells():
 
 def test_a_store_that_hangs_changes_readiness_and_not_liveness(monkeypatch):
     """The look is waited for as long as it takes; meanwhile the loop comes round, and says that it is not ready."""
-    monkeypatch.setattr(http_server, "LOOK_LIMIT_S", 0.01)
-    monkeypatch.setattr(http_server, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(endpoints, "LOOK_LIMIT_S", 0.01)
+    monkeypatch.setattr(endpoints, "LOOK_EVERY_S", 0.01)
     hangs, told = threading.Event(), []
     clock = FakeClock()
     warehouse = Warehouse(MemoryObjectStore(clock.now_ms), "wh")
@@ -73,7 +73,7 @@ def test_a_store_that_hangs_changes_readiness_and_not_liveness(monkeypatch):
             hangs.wait(60)
 
     seen: list[bool] = []
-    monkeypatch.setattr(http_server, "ask_store", look)
+    monkeypatch.setattr(endpoints, "ask_store", look)
 
     async def watch():
         away, back = asyncio.Event(), asyncio.Event()
@@ -88,7 +88,7 @@ def test_a_store_that_hangs_changes_readiness_and_not_liveness(monkeypatch):
         health = LoopHealth(warehouse, clock=clock, on_change=on_change)
         running = asyncio.create_task(health.run())
         await away.wait()
-        clock.advance(http_server.LONGEST_PAUSE_MS)
+        clock.advance(endpoints.LONGEST_PAUSE_MS)
         await asyncio.sleep(0)
         told.append(health.checks().run(with_ready=True))
         hangs.set()

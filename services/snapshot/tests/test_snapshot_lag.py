@@ -23,19 +23,23 @@ from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import SnapshotMetrics
 from icedb_snapshot.requests import ServiceParts
 from icedb_snapshot.settings import SnapshotSettings
-from prometheus_client import CollectorRegistry
 
 
 @pytest.fixture
-def registry():
-    return CollectorRegistry()
+def metrics():
+    return SnapshotMetrics()
 
 
 @pytest.fixture
-def exporter(warehouse, clock, registry):
+def registry(metrics):
+    return metrics.registry
+
+
+@pytest.fixture
+def exporter(warehouse, clock, metrics):
     tables = TableCache(warehouse, clock=clock, max_tables=9, wait_ms=1000, on_refresh=lambda _: None)
     settings, reads = SnapshotSettings(store="file:///unused"), SimpleNamespace(tables=tables)
-    parts = ServiceParts(warehouse, settings, SnapshotMetrics(registry), clock, reads, names=None, access=None)
+    parts = ServiceParts(warehouse, settings, metrics, clock, reads, names=None, access=None)
     return LagExporter(parts, on_reachable=lambda _: None)
 
 

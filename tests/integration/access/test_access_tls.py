@@ -94,7 +94,7 @@ def post(connection, door="batches", body=ROW, **headers):
 
 
 def test_https_asks_for_the_same_certificates(mutual, folder, logs):
-    port = mutual.rig.frontend.http_port
+    port = mutual.rig.frontend.port
     assert post(https(folder, port, "all")) == 202
     assert post(https(folder, port, "reader")) == 403
     assert post(https(folder, port, "nobody")) == 401
@@ -140,9 +140,7 @@ def test_new_certificates_are_taken_up_by_new_connections(store, folder, access_
             with secure(servers, "SnapshotService", credentials(place, None, ca)) as channel:
                 by_grpc = call(servers, method, TABLE, bearer(ALL), channel)[0] is CODE.OK
             try:
-                by_http = (
-                    post(https(place, servers.rig.frontend.http_port, None, ca), Authorization=f"Bearer {ALL}") == 202
-                )
+                by_http = post(https(place, servers.rig.frontend.port, None, ca), Authorization=f"Bearer {ALL}") == 202
             except ssl.SSLError:
                 by_http = False
             return by_grpc, by_http

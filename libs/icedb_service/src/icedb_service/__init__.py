@@ -3,5 +3,3 @@
 Owns no data path: neither rows nor engines (Spark comes in through a factory that a service passes in). Import
 what you need from the module that owns it.
 """
-
-from icedb_service import plain_redis as plain_redis  # before whatever else imports redis

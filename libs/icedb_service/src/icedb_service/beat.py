@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from celery import Celery
 from celery.beat import ScheduleEntry, Scheduler, Service
 from icedb_log.clock import Clock, SystemClock
-from prometheus_client import CollectorRegistry
 
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
@@ -31,8 +30,8 @@ MAX_LOOP_INTERVAL_S = 1.0
 class BeatMetrics:
     """What beat counts."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or make_registry()
+    def __init__(self) -> None:
+        self.registry = make_registry()
         self.wakes = MetricMaker(self.registry).counter(
             "icedb_beat_wakes_total",
             "Sweeps that were due; collapsed: the same one was on its way",

@@ -7,7 +7,7 @@ routes or alerts on the second: restarting a worker does not bring Redis back. O
 start is alive, and not ready (:func:`shown_as_waiting`).
 
 Those that serve callers run an application of their own with :class:`HttpServer` on the loop of a
-:class:`ServerThread`: signals and a program's own work stay out of it. :class:`LoopHealth` says if they can answer.
+:class:`ServerThread`: signals and a program's own work stay out of it (:mod:`icedb_service.endpoints`).
 """
 
 import asyncio
@@ -18,10 +18,9 @@ import signal
 import socket
 import ssl
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError, wait
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -29,7 +28,6 @@ import uvicorn
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.units import SECOND_MS
-from icedb_log.warehouse import Warehouse
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
@@ -42,26 +40,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from icedb_service.access.credentials import CERTIFICATE_NAMES, certificate_names
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, ask_store, find_hanging_threads
-from icedb_service.progress import LoopProgress
+from icedb_service.main import EXIT_FAILURE
 from icedb_service.settings import ServiceSettings
 
 T = TypeVar("T")
 BACKLOG: Final = 2048
 START_POLL_S: Final = 0.005
 START_LIMIT_S: Final = 30
-STOP_MARGIN_S: Final = 15
-WATCH_S: Final = 1.0
 MAX_HEADER_BYTES: Final = 64 * 1024
 """What of a request may come before its headers are complete, and what may follow its body as trailers; besides what
 one read of the connection brings, 256 KiB at most."""
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-
-LOOK_EVERY_S: Final = 5.0
-LOOK_LIMIT_S: Final = 10.0
-"""A store that has not answered for so long is away; that look is waited for all the same before there is another."""
-LONGEST_PAUSE_MS: Final = 30_000
-"""A loop that has not come round for so long is stuck, and the process is not worth keeping."""
 
 STUCK_LOOK_EVERY_S: Final = 15.0
 STUCK_LOOKS: Final = 4
@@ -399,73 +388,8 @@ class ServerThread:
             await self._run_server()
 
 
-class LoopHealth:
-    """Looks, and answers health checks from what it saw: a check never waits for a store."""
-
-    def __init__(self, warehouse: Warehouse, *, clock: Clock, on_change: Callable[[bool], Awaitable[None]]) -> None:
-        self._warehouse = warehouse
-        self._on_change = on_change
-        self._progress = LoopProgress("the event loop", clock=clock, limit_ms=LONGEST_PAUSE_MS)
-        self._problem = "the store was not looked at yet"
-        self._is_draining = False
-        self._was_ready = False
-
-    def checks(self) -> HealthChecks:
-        """What ``/healthz`` and ``/readyz`` look at."""
-        draining = "this process is about to stop"
-        return HealthChecks(
-            alive={"loop": self._progress.check},
-            ready={
-                "store": lambda: _require_none(self._problem),
-                "draining": lambda: _require_none(draining if self._is_draining else ""),
-            },
-        )
-
-    async def run(self) -> None:
-        """Come round, and look, until cancelled: a store that hangs keeps no loop from coming round."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._progress.tell_always())
-            group.create_task(self._look_always())
-
-    async def drain(self) -> None:
-        """Be ready no more; nor has the loop to come round: a stop has a limit of its own."""
-        self._is_draining = True
-        self._progress.end()
-        await self._tell()
-
-    async def _look_always(self) -> None:
-        while True:
-            await self._look()
-            await asyncio.sleep(LOOK_EVERY_S)
-
-    async def _look(self) -> None:
-        asked = asyncio.ensure_future(_run_aside(lambda: ask_store(self._warehouse)))
-        answered, _ = await asyncio.wait((asked,), timeout=LOOK_LIMIT_S)
-        if not answered:
-            await self._show(f"the store has not answered for {LOOK_LIMIT_S:g} s")
-        problem = ""
-        try:
-            await asked
-        except IceDBError as error:
-            problem = str(error)
-        except Exception as error:  # noqa: BLE001 - no more files or threads, say: that is over some time, this loop is not
-            problem = f"the store could not be looked at ({type(error).__name__}: {error})"
-        await self._show(problem)
-
-    async def _show(self, problem: str) -> None:
-        if bool(problem) != bool(self._problem):
-            get_logger().info("store_seen", is_reachable=not problem, problem=problem)
-        self._problem = problem
-        await self._tell()
-
-    async def _tell(self) -> None:
-        is_ready = not self._problem and not self._is_draining
-        if is_ready != self._was_ready:
-            self._was_ready = is_ready
-            await self._on_change(is_ready)
-
-
-def _require_none(problem: str) -> None:
+def require_none(problem: str) -> None:
+    """Raise Unavailable if there is a problem."""
     if problem:
         raise Unavailable(problem)
 
@@ -553,9 +477,7 @@ def shown_as_waiting(settings: ServiceSettings, *, clock: Clock) -> Iterator[Non
     Raises:
         Unavailable: On entry: the port is taken.
     """
-    waiting = HealthChecks(
-        ready={"start": lambda: _require_none("it waits for Redis or the store: its log says which")}
-    )
+    waiting = HealthChecks(ready={"start": lambda: require_none("it waits for Redis or the store: its log says which")})
     server = start_metrics_server(
         None, host=settings.metrics_host, port=settings.metrics_port, health=waiting, clock=clock
     )
@@ -592,10 +514,10 @@ def _metrics_app(registry: CollectorRegistry | None, health: HealthChecks) -> St
         if registry is None:
             return PlainTextResponse("there are no metrics yet: this process waits for its servers\n", 503)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(await _run_aside(lambda: encode(registry)), headers={"content-type": content_type})
+        return Response(await run_aside(lambda: encode(registry)), headers={"content-type": content_type})
 
     async def check(request: Request) -> Response:
-        status, body = await _run_aside(lambda: health.report(request.url.path, in_words=True))
+        status, body = await run_aside(lambda: health.report(request.url.path, in_words=True))
         return Response(json.dumps(body), status, media_type="application/json")
 
     async def missing(_request: Request, _error: Exception) -> Response:
@@ -605,7 +527,7 @@ def _metrics_app(registry: CollectorRegistry | None, health: HealthChecks) -> St
     return Starlette(routes=routes, exception_handlers={404: missing})
 
 
-async def _run_aside(work: Callable[[], T]) -> T:
+async def run_aside(work: Callable[[], T]) -> T:
     """Return what work gives that may block, or hang for ever: in a thread that no end of the process waits for."""
     job: Future[T] = Future()
 
@@ -628,80 +550,3 @@ def _run_check(check: Check) -> str:
     except Exception as error:  # noqa: BLE001 - no more files or threads, say: an answer helps more than none
         return f"{type(error).__name__}: {error}"
     return "ok"
-
-
-class EndpointService(ServerThread, ABC):
-    """A whole service: endpoints on an event loop in a thread of its own, and metrics and health. Start it, stop it."""
-
-    def __init__(
-        self, warehouse: Warehouse, *, settings: ServiceSettings, clock: Clock, name: str, what: str, shutdown_ms: int
-    ) -> None:
-        super().__init__(self._serve, name=name, what=what, stop_limit_s=shutdown_ms / SECOND_MS + STOP_MARGIN_S)
-        self._warehouse = warehouse
-        self._addresses = settings
-        self._clock = clock
-        self._metrics_server: MetricsServer | None = None
-
-    def start(self) -> None:
-        """Serve; returns when every endpoint listens.
-
-        Raises:
-            Unavailable: An address cannot be listened on.
-        """
-        try:
-            check_port_is_free(self._addresses.metrics_host, self._addresses.metrics_port)
-            super().start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Stop in order. May be called again."""
-        super().stop()
-        if self._metrics_server is not None:
-            self._metrics_server.stop()
-            self._metrics_server = None
-
-    @abstractmethod
-    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
-        """Let every endpoint listen, and return the registry of metrics. What the stack is given ends in its order."""
-
-    @abstractmethod
-    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        """Say whether requests can be answered now."""
-
-    async def _serve(self) -> None:
-        health = LoopHealth(self._warehouse, clock=self._clock, on_change=self._show_ready)
-        async with AsyncExitStack() as stack:
-            registry = await self._open(stack, health)
-            self._metrics_server = await asyncio.to_thread(
-                start_metrics_server,
-                registry,
-                host=self._addresses.metrics_host,
-                port=self._addresses.metrics_port,
-                health=health.checks(),
-                clock=self._clock,
-            )
-            beating = asyncio.create_task(health.run())
-            try:
-                self.show_started()
-                await self.wait_for_stop()
-            finally:
-                beating.cancel()
-                await health.drain()
-
-
-def run_until_stopped(service: EndpointService, stopping: threading.Event, *, name: str, mitigation: str) -> int:
-    """Wait for the signal to stop, or the service's end; stop it, and return the exit code."""
-    while not stopping.wait(WATCH_S) and service.is_alive():
-        pass
-    get_logger().info(f"{name}_stopping")
-    service.stop()
-    code = 0 if stopping.is_set() else EXIT_FAILURE
-    hanging = find_hanging_threads()
-    if hanging:
-        # The interpreter would wait for them, and they for a store that does not answer.
-        get_logger().warning("shutdown_forced", threads=hanging, mitigation=mitigation)
-        os._exit(code)
-    get_logger().info(f"{name}_stopped")
-    return code

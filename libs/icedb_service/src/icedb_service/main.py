@@ -101,8 +101,12 @@ def wait_until_available(what: str, check: Callable[[], object], *, clock: Clock
     )(check)
 
 
-def wait_for_servers(settings: ServiceSettings, *, clock: Clock, needs_redis: bool = True) -> None:
+def wait_for_servers(
+    settings: ServiceSettings, *, clock: Clock, needs_redis: bool = True, only_reads: bool = False
+) -> None:
     """Wait until Redis and the store answer, probe the store, and wait until this host's clock is near the store's.
+
+    A store that is only read is not probed.
 
     Raises:
         InvalidRequest: The store's address cannot be right.
@@ -112,16 +116,12 @@ def wait_for_servers(settings: ServiceSettings, *, clock: Clock, needs_redis: bo
         from icedb_service.redis_clients import ask_redis  # noqa: PLC0415 - 0.4 s, and half of the services need none
 
         wait_until_available("redis", lambda: ask_redis(settings), clock=clock)
-    wait_until_available(
-        "store",
-        lambda: settings.store_settings.open().store.probe(),  # noqa: PLW0108 - to open it may fail, too
-        clock=clock,
-    )
-    wait_for_clock(settings, clock=clock)
 
+    def look() -> object:
+        warehouse = settings.store_settings.open()  # which may fail, too
+        return ask_store(warehouse) if only_reads else warehouse.store.probe()
 
-def wait_for_clock(settings: ServiceSettings, *, clock: Clock) -> None:
-    """Wait until this host's clock is near enough to the store's (``ICEDB_CLOCK_SKEW_LIMIT_MS``)."""
+    wait_until_available("store", look, clock=clock)
     warehouse = settings.store_settings.open()
     check = partial(require_near_clock, warehouse, clock=clock, limit_ms=settings.clock_skew_limit_ms)
     wait_until_available("clock", check, clock=clock)

@@ -181,9 +181,9 @@ class ClockMetrics:
 class ProcessMetrics:
     """What every process of a service counts."""
 
-    def __init__(self, component: Component, *, package: str, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, component: Component, *, package: str) -> None:
         self.component = component
-        self.registry = registry or make_registry()
+        self.registry = make_registry()
         self.make = MetricMaker(self.registry)
         self.access = AccessMetrics(self.registry)
         self.clock = ClockMetrics(self.registry)
@@ -192,18 +192,19 @@ class ProcessMetrics:
         info.labels(version(package), platform.python_version()).set(1)
 
 
+class EndpointMetrics(ProcessMetrics):
+    """What every service counts that answers callers over HTTP."""
+
+    def __init__(self, component: Component, *, package: str) -> None:
+        super().__init__(component, package=package)
+        self.store_up = self.make.gauge(f"icedb_{component}_store_up", "1 if the store answered the last check")
+
+
 class WorkerMetrics(ProcessMetrics):
     """What every Celery worker counts."""
 
-    def __init__(
-        self,
-        component: Component,
-        *,
-        package: str,
-        tasks: Sequence[str],
-        registry: CollectorRegistry | None = None,
-    ) -> None:
-        super().__init__(component, package=package, registry=registry)
+    def __init__(self, component: Component, *, package: str, tasks: Sequence[str]) -> None:
+        super().__init__(component, package=package)
         start, make = f"icedb_{component}", self.make
         self.runs = make.counter(f"{start}_runs_total", "Runs of tasks by outcome", task=tasks, outcome=OUTCOMES)
         self.run_duration = make.histogram(
@@ -256,15 +257,8 @@ class WorkerMetrics(ProcessMetrics):
 class SparkWorkerMetrics(WorkerMetrics):
     """What every worker with a Spark session counts besides."""
 
-    def __init__(
-        self,
-        component: Component,
-        *,
-        package: str,
-        tasks: Sequence[str],
-        registry: CollectorRegistry | None = None,
-    ) -> None:
-        super().__init__(component, package=package, tasks=tasks, registry=registry)
+    def __init__(self, component: Component, *, package: str, tasks: Sequence[str]) -> None:
+        super().__init__(component, package=package, tasks=tasks)
         self.interrupted = self.make.counter(
             f"icedb_{component}_interrupted_jobs_total",
             "Spark jobs that were interrupted; time_limit: ran too long; stopped: the run had lost its lock or fence",

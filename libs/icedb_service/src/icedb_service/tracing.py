@@ -33,8 +33,6 @@ from icedb_log.clock import Clock, parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
 from icedb_log.phases import Phase, Recorder, recording
 
-from icedb_service.plain_redis import is_wanted
-
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -48,6 +46,15 @@ MAX_PENDING: Final = 10_000
 _NS_PER_MS: Final = 1_000_000
 _EXPORTERS: Final = ("otlp", "console")
 HEADER: Final = "traceparent"
+ENABLING: Final = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Any of these variables asks for traces."""
+
+
+def is_wanted(variables: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the standard variables ask for traces."""
+    if variables.get("OTEL_SDK_DISABLED", "").lower() == "true" or variables.get("OTEL_TRACES_EXPORTER") == "none":
+        return False
+    return any(variables.get(name) for name in ENABLING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from typing import Final, Literal, get_args
 
 from icedb_log.units import SECOND_MS
-from icedb_service.metrics import ProcessMetrics
-from prometheus_client import CollectorRegistry
+from icedb_service.metrics import EndpointMetrics
 
 Page = Literal["overview", "table", "columns", "quarantine", "workers", "query", "action", "live", "sign_in", "other"]
 PAGES: Final[tuple[Page, ...]] = get_args(Page)
@@ -19,15 +18,11 @@ _FIRST_FAILURE: Final = 500
 _UNAVAILABLE: Final = 503
 
 
-class ConsoleMetrics(ProcessMetrics):
-    """Counters of pages, queries and actions.
+class ConsoleMetrics(EndpointMetrics):
+    """Counters of pages, queries and actions."""
 
-    Args:
-        registry: Where they live; one of its own by default.
-    """
-
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__("console", package="icedb-console", registry=registry)
+    def __init__(self) -> None:
+        super().__init__("console", package="icedb-console")
         make = self.make
         self._requests = make.counter(
             "icedb_console_requests_total", "Requests by page, and what became of them", page=PAGES, outcome=OUTCOMES
@@ -57,7 +52,6 @@ class ConsoleMetrics(ProcessMetrics):
         self.round_time = make.histogram(
             "icedb_console_round_seconds", "Time to read the figures of all tables", buckets=TIME_BUCKETS_S
         )
-        self.store_up = make.gauge("icedb_console_store_up", "1 if the store answered the last check")
 
     def count_request(self, page: Page, status: int, *, duration_ms: int) -> None:
         """Count an answered request."""

@@ -22,18 +22,15 @@ from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
-from icedb_service.access.guard import AccessGuard, open_guard
-from icedb_service.http_server import EndpointService, HealthChecks, HttpServer, HttpServerOptions, LoopHealth
+from icedb_service.access.guard import AccessGuard
+from icedb_service.endpoints import FIRST_FAILURE, EndpointService, LoopHealth, ObservedApp, log_request
+from icedb_service.http_server import HealthChecks
 from icedb_service.logs import get_logger
-from icedb_service.main import watch_clock
 from icedb_service.readers import BlockingWork, TableNames
-from icedb_service.tls import ssl_context
-from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -48,10 +45,7 @@ from icedb_console.sessions import Sessions
 from icedb_console.settings import ConsoleSettings
 from icedb_console.table_facts import FactsReader
 
-PROBES: Final = ("/healthz", "/readyz")
 NAMES_AGE_MS: Final = 5 * SECOND_MS
-_FIRST_FAILURE: Final = 500
-_FIRST_ERROR: Final = 400
 _STATUS: Final[tuple[tuple[type[IceDBError], int], ...]] = (
     (NotFound, 404),
     (PermissionDenied, 403),
@@ -64,54 +58,21 @@ _STATUS: Final[tuple[tuple[type[IceDBError], int], ...]] = (
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class ConsoleApp:
+class ConsoleApp(ObservedApp):
     """Answers requests: the pages, with headers, metrics, log lines, and health beside them."""
 
+    headers = HEADERS
+
     def __init__(self, parts: PageParts, health: HealthChecks) -> None:
+        super().__init__(_make_app(Pages(parts), parts), clock=parts.clock, health=health)
         self._parts = parts
-        self._health = health
-        self._app: ASGIApp = _make_app(Pages(parts), parts)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            return
-        if scope["path"] in PROBES:
-            status, found = self._health.report(scope["path"], in_words=False)
-            await JSONResponse(found, status)(scope, receive, send)
-            return
-        clock = self._parts.clock
-        started_ms, answered_ms, status = clock.monotonic_ms(), 0, 0
-
-        async def watch(message: Message) -> None:
-            nonlocal answered_ms, status
-            if message["type"] == "http.response.start":
-                answered_ms, status = clock.monotonic_ms(), message["status"]
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watch)
-        finally:
-            self._end(scope, status, duration_ms=(answered_ms or clock.monotonic_ms()) - started_ms)
-
-    def _end(self, scope: Scope, status: int, *, duration_ms: int) -> None:
+    def _end(self, scope: Scope, status: int, *, waited_ms: int, duration_ms: int) -> None:
+        del duration_ms  # a page that is kept up to date is a request that goes on
         notes: dict[str, Any] = scope.get(NOTES, {"page": "other"})
-        self._parts.metrics.count_request(notes["page"], status or _FIRST_FAILURE, duration_ms=duration_ms)
+        self._parts.metrics.count_request(notes["page"], status or FIRST_FAILURE, duration_ms=waited_ms)
         which = self._parts.settings.console_access_log
-        if which == "none" or (which == "errors" and 0 < status < _FIRST_ERROR):
-            return
-        log = get_logger().info if 0 < status < _FIRST_FAILURE else get_logger().warning
-        client = scope.get("client")
-        log(
-            "console_request",
-            method=scope["method"],
-            path=scope["path"][:1024],
-            status=status,
-            duration_ms=duration_ms,
-            client=client[0] if client else None,
-            **notes,
-        )
+        log_request("console_request", scope, status, which=which, duration_ms=waited_ms, **notes)
 
 
 def _make_app(pages: Pages, parts: PageParts) -> Starlette:
@@ -191,79 +152,39 @@ class _LastStop:
             await (await self._show_error(Request(scope, receive), error))(scope, receive, send)
 
 
-class Console(EndpointService):
-    """A console in this process. Start it, stop it.
-
-    Args:
-        warehouse: Where the tables lie.
-        settings: Address and bounds.
-        clock: Times and ids.
-        guard: Who may do what; as the settings say by default.
-        metrics: What it counts.
-
-    Attributes:
-        port: Where pages are served, once it is started.
-
-    Raises:
-        InvalidRequest: The access file or the certificate is wrong, or there is no access file and others reach the
-            address.
-    """
+class Console(EndpointService[ConsoleSettings, ConsoleMetrics]):
+    """A console in this process. Start it, stop it."""
 
     def __init__(
-        self,
-        warehouse: Warehouse,
-        *,
-        settings: ConsoleSettings,
-        clock: Clock,
-        guard: AccessGuard | None = None,
-        metrics: ConsoleMetrics | None = None,
+        self, warehouse: Warehouse, *, settings: ConsoleSettings, clock: Clock, metrics: ConsoleMetrics | None = None
     ) -> None:
-        self.port = 0
-        self.metrics = metrics or ConsoleMetrics()
         super().__init__(
             warehouse,
             settings=settings,
             clock=clock,
-            name="console",
+            metrics=metrics or ConsoleMetrics(),
+            endpoint="http",
             what="the console",
-            shutdown_ms=settings.console_shutdown_ms,
         )
-        self._settings = settings
-        self._guard = guard or open_guard(
-            settings, clock=clock, metrics=self.metrics.access, endpoint="http", hosts=(settings.console_host,)
-        )
-        self._tls = ssl_context(settings, clock=clock)
-        watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
 
-    @property
-    def is_enforced(self) -> bool:
-        """Whether people have to show who they are."""
-        return self._guard.is_enforced
+    def addresses(self) -> dict[str, str]:
+        """Return where it is served."""
+        return {"address": self.address_at(self.port)}
 
-    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        self.metrics.store_up.set(1 if is_ready else 0)
-
-    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
-        settings = self._settings
+    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> None:
         parts = open_parts(
-            self._warehouse, settings=settings, clock=self._clock, guard=self._guard, metrics=self.metrics, stack=stack
+            self._warehouse,
+            settings=self._settings,
+            clock=self._clock,
+            guard=self._guard,
+            metrics=self.metrics,
+            stack=stack,
         )
         parts.figures.start()
-        options = HttpServerOptions(
-            host=settings.console_host,
-            port=settings.console_port,
-            address_settings="ICEDB_CONSOLE_HOST and ICEDB_CONSOLE_PORT",
-            max_connections=settings.console_max_connections,
-            header_timeout_ms=settings.console_header_timeout_ms,
-            keep_alive_ms=settings.console_keep_alive_ms,
-            shutdown_ms=settings.console_shutdown_ms,
-            tls=self._tls,
-        )
-        server = await HttpServer.start(ConsoleApp(parts, health.checks()), options)
+        server = await self._listen(ConsoleApp(parts, health.checks()))
         stack.push_async_callback(server.stop)
         stack.callback(parts.closing.set)
         self.port = server.port
-        return self.metrics.registry
 
 
 def open_parts(

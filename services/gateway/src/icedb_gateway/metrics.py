@@ -3,8 +3,7 @@
 from typing import Final, Literal, get_args
 
 from icedb_log.units import SECOND_MS
-from icedb_service.metrics import ProcessMetrics
-from prometheus_client import CollectorRegistry
+from icedb_service.metrics import EndpointMetrics
 
 Operation = Literal[
     "list_buckets", "bucket", "list", "head", "get", "other",
@@ -44,15 +43,11 @@ _FIRST_FAILURE: Final = 500
 _FIRST_ERROR: Final = 400
 
 
-class GatewayMetrics(ProcessMetrics):
-    """Counters of requests and of what became of them.
+class GatewayMetrics(EndpointMetrics):
+    """Counters of requests and of what became of them."""
 
-    Args:
-        registry: Where they live; one of its own by default.
-    """
-
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__("gateway", package="icedb-gateway", registry=registry)
+    def __init__(self) -> None:
+        super().__init__("gateway", package="icedb-gateway")
         make = self.make
         self.requests = make.counter(
             "icedb_gateway_requests_total",
@@ -101,7 +96,6 @@ class GatewayMetrics(ProcessMetrics):
         self.publication_time = make.histogram(
             "icedb_gateway_publication_seconds", "Time of such a look", buckets=TIME_BUCKETS_S
         )
-        self.store_up = make.gauge("icedb_gateway_store_up", "1 if the store answered the last check")
 
     def count_refusal(self, code: str) -> None:
         """Count a request whose sender was not recognised."""

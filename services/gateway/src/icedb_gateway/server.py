@@ -12,18 +12,22 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import orjson
 from icedb_iceberg import publish_table
 from icedb_log.clock import Clock
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
-from icedb_service.access.guard import AccessGuard, open_guard
-from icedb_service.http_server import EndpointService, HealthChecks, HttpServer, HttpServerOptions, LoopHealth
+from icedb_service.endpoints import (
+    FIRST_FAILURE,
+    PROBES,
+    EndpointService,
+    LoopHealth,
+    ObservedApp,
+    answer_probe,
+    log_request,
+)
+from icedb_service.http_server import HealthChecks
 from icedb_service.logs import get_logger
-from icedb_service.main import watch_clock
 from icedb_service.readers import BlockingWork, TableNames, TableReads
-from icedb_service.tls import ssl_context
-from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from icedb_gateway.bodies import Bodies, ClientLeft
@@ -35,11 +39,9 @@ from icedb_gateway.operations import XML, Answer, Operations
 from icedb_gateway.publish_loop import PublishLoop
 from icedb_gateway.published import Publish, PublishedTables
 from icedb_gateway.requests import Authentication, GatewayParts, S3Request, parse_request
-from icedb_gateway.settings import HEALTH_PATHS, GatewaySettings
+from icedb_gateway.settings import GatewaySettings
 from icedb_gateway.vended_keys import VendedKeys
 
-FIRST_ERROR: Final = 400
-FIRST_FAILURE: Final = 500
 _HEADER_ENCODING: Final = "latin-1"
 
 
@@ -78,7 +80,7 @@ class S3App:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        if scope["path"].removeprefix("/") in HEALTH_PATHS:
+        if scope["path"] in PROBES:
             await answer_probe(self._health, scope, send)
             return
         exchange = _Exchange(scope, receive, send, self._clock.new_id(), self._clock.monotonic_ms())
@@ -148,91 +150,43 @@ class S3App:
         answered_ms = now_ms if exchange.answered_ms is None else exchange.answered_ms
         duration_ms = answered_ms - exchange.started_ms
         self._metrics.count_request(exchange.operation, outcome, duration_ms=duration_ms)
-        if not is_logged(self._logged, outcome):
-            return
-        client = exchange.scope.get("client")
         log_request(
             "s3_request",
-            outcome,
+            exchange.scope,
+            exchange.status,
+            which=self._logged,
+            is_whole=outcome != "abandoned",
+            outcome=outcome,
             request=exchange.request_id,
-            method=exchange.scope["method"],
-            path=exchange.scope["path"][:1024],
             operation=exchange.operation,
             identity=exchange.identity,
-            status=exchange.status,
             code=exchange.code,
             duration_ms=now_ms - exchange.started_ms,
-            client=client[0] if client else None,
             **exchange.notes,
         )
 
 
-class IcebergApp:
+class IcebergApp(ObservedApp):
     """Answers requests to the catalog: its application, with metrics, log lines, and health beside it."""
 
     def __init__(self, app: ASGIApp, parts: GatewayParts, health: HealthChecks) -> None:
-        self._app = app
-        self._health = health
+        super().__init__(app, clock=parts.clock, health=health)
         self._logged = parts.settings.gateway_access_log
         self._metrics = parts.metrics
-        self._clock = parts.clock
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            return
-        if scope["path"].removeprefix("/") in HEALTH_PATHS:
-            await answer_probe(self._health, scope, send)
-            return
-        started_ms = self._clock.monotonic_ms()
-        notes: dict[str, Any] = {"operation": "iceberg_other", "identity": "", "code": ""}
-        scope[NOTES] = notes
-        status = 0
-
-        async def watch(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watch)
-        finally:
-            duration_ms = self._clock.monotonic_ms() - started_ms
-            outcome = outcome_of(status) if status else "abandoned"
-            self._metrics.count_request(notes["operation"], outcome, duration_ms=duration_ms)
-            if is_logged(self._logged, outcome):
-                client = scope.get("client")
-                log_request(
-                    "iceberg_request",
-                    outcome,
-                    method=scope["method"],
-                    path=scope["path"][:1024],
-                    status=status,
-                    duration_ms=duration_ms,
-                    client=client[0] if client else None,
-                    **notes,
-                )
-
-
-async def answer_probe(health: HealthChecks, scope: Scope, send: Send) -> None:
-    """Answer ``/healthz`` or ``/readyz``: which checks fail, but not in whose words, which name hosts."""
-    status, found = health.report(scope["path"], in_words=False)
-    body = orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def is_logged(which: str, outcome: str) -> bool:
-    """Whether a request has a line in the log."""
-    return which == "all" or (which == "errors" and outcome not in ("ok", "not_modified"))
-
-
-def log_request(event: str, outcome: str, **fields: Any) -> None:
-    """Write a request's line to the log."""
-    log = get_logger().warning if outcome in ("failed", "unavailable", "slow_down") else get_logger().info
-    log(event, outcome=outcome, **fields)
+    def _end(self, scope: Scope, status: int, *, waited_ms: int, duration_ms: int) -> None:
+        notes = {"operation": "iceberg_other", "identity": "", "code": "", **scope.get(NOTES, {})}
+        outcome = outcome_of(status) if status else "abandoned"
+        self._metrics.count_request(notes["operation"], outcome, duration_ms=waited_ms)
+        log_request(
+            "iceberg_request",
+            scope,
+            status,
+            which=self._logged,
+            outcome=outcome,
+            duration_ms=duration_ms,
+            **notes,
+        )
 
 
 async def _end_task(task: "asyncio.Task[None]") -> None:
@@ -257,24 +211,19 @@ def _operation_of(request: S3Request) -> Operation:
     return "bucket" if is_about_bucket else "list"
 
 
-class Gateway(EndpointService):
+class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
     """A gateway in this process. Start it, stop it.
 
     Args:
         warehouse: Where the tables lie.
         settings: Address and bounds.
         clock: Times and ids.
-        guard: Who may do what; as the settings say by default.
         metrics: What it counts.
         publish: Publishes a table for Iceberg's readers, in a thread.
 
     Attributes:
         port: Where S3 is served, once it is started.
         iceberg_port: Where the Iceberg catalog is.
-
-    Raises:
-        InvalidRequest: The access file or the certificate is wrong, or there is no access file and others reach the
-            address.
     """
 
     def __init__(
@@ -283,38 +232,29 @@ class Gateway(EndpointService):
         *,
         settings: GatewaySettings,
         clock: Clock,
-        guard: AccessGuard | None = None,
         metrics: GatewayMetrics | None = None,
         publish: Publish = publish_table,
     ) -> None:
-        self.port = 0
         self.iceberg_port = 0
         self._publish = publish
-        self.metrics = metrics or GatewayMetrics()
         super().__init__(
             warehouse,
             settings=settings,
             clock=clock,
-            name="gateway",
+            metrics=metrics or GatewayMetrics(),
+            endpoint="s3",
             what="the gateway",
-            shutdown_ms=settings.gateway_shutdown_ms,
         )
-        self._settings = settings
-        self._guard = guard or open_guard(
-            settings, clock=clock, metrics=self.metrics.access, endpoint="s3", hosts=(settings.gateway_host,)
-        )
-        self._tls = ssl_context(settings, clock=clock)
-        watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
 
-    @property
-    def is_enforced(self) -> bool:
-        """Whether callers have to show who they are."""
-        return self._guard.is_enforced
+    def addresses(self) -> dict[str, str]:
+        """Return where it is served."""
+        return {
+            "s3": self.address_at(self.port),
+            "iceberg": self.address_at(self.iceberg_port),
+            "bucket": self._settings.gateway_bucket,
+        }
 
-    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        self.metrics.store_up.set(1 if is_ready else 0)
-
-    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
+    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> None:
         settings, clock, metrics = self._settings, self._clock, self.metrics
         wait_ms, setting = settings.gateway_read_timeout_ms, "ICEDB_GATEWAY_READ_TIMEOUT_MS"
         work = BlockingWork(max_jobs=settings.gateway_store_threads, max_jobs_per_table=settings.gateway_table_threads)
@@ -340,30 +280,15 @@ class Gateway(EndpointService):
         parts = GatewayParts(self._warehouse, settings, metrics, clock, self._guard, reads, names, keys)
         bodies = Bodies(self._warehouse.store, settings=settings, metrics=metrics)
         stack.callback(bodies.close)
-        server = await self._listen(S3App(parts, bodies, health.checks()), settings.gateway_port, "ICEDB_GATEWAY_PORT")
+        server = await self._listen(S3App(parts, bodies, health.checks()))
         stack.push_async_callback(server.stop)
         self.port = server.port
         published = PublishedTables(parts, self._publish)
         catalog = IcebergCatalog(parts, published, parts.keys, s3_port=self.port)
         app = IcebergApp(make_app(catalog), parts, health.checks())
-        server = await self._listen(app, settings.gateway_iceberg_port, "ICEDB_GATEWAY_ICEBERG_PORT")
+        server = await self._listen(app, "iceberg_port")
         stack.push_async_callback(server.stop)
         self.iceberg_port = server.port
         if settings.gateway_iceberg_publish_interval_ms:
             loop = asyncio.ensure_future(PublishLoop(parts, published).run())
             stack.push_async_callback(_end_task, loop)
-        return metrics.registry
-
-    async def _listen(self, app: ASGIApp, port: int, setting: str) -> HttpServer:
-        settings = self._settings
-        options = HttpServerOptions(
-            host=settings.gateway_host,
-            port=port,
-            address_settings=f"ICEDB_GATEWAY_HOST and {setting}",
-            max_connections=settings.gateway_max_connections,
-            header_timeout_ms=settings.gateway_header_timeout_ms,
-            keep_alive_ms=settings.gateway_keep_alive_ms,
-            shutdown_ms=settings.gateway_shutdown_ms,
-            tls=self._tls,
-        )
-        return await HttpServer.start(app, options)

@@ -8,7 +8,6 @@ from icedb_log.ingest.imports import ImportResult
 from icedb_log.names import INGEST_FEED, INGEST_FLUSH, INGEST_IMPORT, INGEST_LARGE_FLUSH, INGEST_SWEEP
 from icedb_log.units import SECOND_MS
 from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics
-from prometheus_client import CollectorRegistry
 
 BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate")
 FEED_OUTCOMES: Final = ("taken", "refused")
@@ -25,17 +24,11 @@ class IngestMetrics(SparkWorkerMetrics):
     """Counters of batches, rows, files and commits.
 
     Args:
-        registry: Where they live; one of its own by default.
         tasks: What the worker serves: the tasks of the queue ``ingest``, or ``LARGE_TASKS``.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None, *, tasks: tuple[str, ...] = INGEST_TASKS) -> None:
-        super().__init__(
-            "ingest",
-            package="icedb-ingest",
-            tasks=tasks,
-            registry=registry,
-        )
+    def __init__(self, *, tasks: tuple[str, ...] = INGEST_TASKS) -> None:
+        super().__init__("ingest", package="icedb-ingest", tasks=tasks)
         make = self.make
         self.batches = make.counter(
             "icedb_ingest_batches_total",

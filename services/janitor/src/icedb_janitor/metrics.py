@@ -16,7 +16,7 @@ from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANIT
 from icedb_log.object_kinds import find_kind
 from icedb_log.store.object_store import DELETE_FAILURES, FailedDelete
 from icedb_service.metrics import OPEN, WorkerMetrics
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Gauge
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 GUARDS: Final[tuple[Guard, ...]] = get_args(Guard)
@@ -27,12 +27,11 @@ REWRITE_OUTCOMES: Final = ("stripped", "contended")
 class JanitorMetrics(WorkerMetrics):
     """Counters of what was deleted, what could not be, and what waits."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__(
             "janitor",
             package="icedb-janitor",
             tasks=(JANITOR_VACUUM, JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP),
-            registry=registry,
         )
         make = self.make
         self.deleted = make.counter(

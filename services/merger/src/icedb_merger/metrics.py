@@ -17,7 +17,6 @@ from icedb_log.table.partition_removal import RemovalResult
 from icedb_log.table.retention import RetentionResult, count_kept
 from icedb_log.table.row_changes import ChangeResult
 from icedb_service.metrics import OPEN, SparkWorkerMetrics
-from prometheus_client import CollectorRegistry
 
 DIRECTIONS: Final = ("in", "out")
 LaneLabel = Literal["hot", "cold", "full"]
@@ -37,8 +36,8 @@ TASKS: Final = (MERGE_MERGE, MERGE_COLD, MERGE_SWEEP, MERGE_CHANGE, MERGE_DROP_P
 class MergeMetrics(SparkWorkerMetrics):
     """Counters of commits, groups, files, bytes and rows."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__("merge", package="icedb-merger", tasks=TASKS, registry=registry)
+    def __init__(self) -> None:
+        super().__init__("merge", package="icedb-merger", tasks=TASKS)
         make = self.make
         self.commits = make.counter("icedb_merge_commits_total", "Log files committed")
         self.groups = make.counter("icedb_merge_groups_total", "Groups of data files that were merged")

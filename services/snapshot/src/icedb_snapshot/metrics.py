@@ -37,14 +37,10 @@ CALL_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 
 
 class SnapshotMetrics(ProcessMetrics):
-    """Counters of the server itself.
+    """Counters of the server itself."""
 
-    Args:
-        registry: Where they are registered; one of its own by default.
-    """
-
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__("snapshot", package="icedb-snapshot", registry=registry)
+    def __init__(self) -> None:
+        super().__init__("snapshot", package="icedb-snapshot")
         make = self.make
         self._calls = make.counter(
             "icedb_snapshot_requests_total",

@@ -79,7 +79,7 @@ class FrontendRig:
 
     def connect(self) -> http.client.HTTPConnection:
         """Return a connection to the HTTP endpoint."""
-        return http.client.HTTPConnection(LOOPBACK, self.frontend.http_port, timeout=LIMIT_S)
+        return http.client.HTTPConnection(LOOPBACK, self.frontend.port, timeout=LIMIT_S)
 
     def call(self, method: str, path: str, body: Body = None, **headers: str) -> Answer:
         """Send one request on a connection of its own; ``_`` in header names stands for ``-``."""

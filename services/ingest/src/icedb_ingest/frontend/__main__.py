@@ -5,9 +5,8 @@ from functools import partial
 from icedb_log.clock import SystemClock
 from icedb_log.names import INGEST_FLUSH
 from icedb_service.celery_app import make_app
-from icedb_service.http_server import run_until_stopped, shown_as_waiting
-from icedb_service.logs import get_logger
-from icedb_service.main import run_main, stop_on_signals, wait_for_servers
+from icedb_service.endpoints import run_endpoints
+from icedb_service.main import run_main
 from icedb_service.redis_clients import open_redis
 from icedb_service.wakeup import Wakeups
 
@@ -18,31 +17,19 @@ from icedb_ingest.frontend.settings import FrontendSettings
 
 def serve(settings: FrontendSettings) -> int:
     """Serve until SIGTERM or SIGINT; Redis need not be there (I4)."""
-    clock = SystemClock()
-    metrics = FrontendMetrics()
-    metrics.dependencies.watch_store()  # before the first request: those of the start count, too
-    with shown_as_waiting(settings, clock=clock):
-        wait_for_servers(settings, clock=clock, needs_redis=False)
-    stopping = stop_on_signals()
+    clock, metrics = SystemClock(), FrontendMetrics()
     count = metrics.dependencies.counter_of("queue")
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
-    frontend = Frontend(
-        settings.store_settings.open(),
-        settings=settings,
-        clock=clock,
-        wake=partial(wakeups.wake, INGEST_FLUSH),
+    wake = partial(wakeups.wake, INGEST_FLUSH)
+    return run_endpoints(
+        partial(Frontend, settings=settings, clock=clock, wake=wake, metrics=metrics),
+        settings,
         metrics=metrics,
+        clock=clock,
+        only_reads=False,
+        mitigation="what was acknowledged is durable",
     )
-    frontend.start()
-    host = settings.frontend_host
-    get_logger().info(
-        "frontend_served",
-        http=f"http://{host}:{frontend.http_port}",
-        grpc=f"{host}:{frontend.grpc_port}",
-        store=settings.store,
-    )
-    return run_until_stopped(frontend, stopping, name="frontend", mitigation="what was acknowledged is durable")
 
 
 if __name__ == "__main__":

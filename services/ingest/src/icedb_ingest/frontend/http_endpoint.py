@@ -30,8 +30,8 @@ from icedb_log.formats import Compression, join_format
 from icedb_log.units import MIB, SECOND_MS
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import HttpAccess
+from icedb_service.endpoints import ObservedApp, log_request
 from icedb_service.http_server import HealthChecks
-from icedb_service.logs import get_logger
 from icedb_service.tracing import HEADER
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -41,7 +41,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from icedb_ingest.frontend.async_gate import AsyncGate, Hold
 from icedb_ingest.frontend.errors import (
@@ -57,54 +57,20 @@ from icedb_ingest.frontend.openapi import describe
 from icedb_ingest.frontend.staging_gate import Accepted, BatchStatuses, Offer
 from icedb_ingest.frontend.webhooks import BATCH, CALLS, Credentials, EventGroups, Events, parse_payload, read_events
 
-FIRST_ERROR: Final = 400
-FIRST_FAILURE: Final = 500
-PROBES: Final = ("/healthz", "/readyz")
-"""Asked every few seconds: no event."""
 _NOTES: Final = "icedb"
 
 
-class AccessLog:
+class AccessLog(ObservedApp):
     """Logs requests when they end."""
 
     def __init__(self, app: ASGIApp, *, which: str, clock: Clock | None = None) -> None:
-        self._app = app
+        super().__init__(app, clock=clock or SystemClock())
         self._which = which
-        self._clock = clock or SystemClock()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http" or self._which == "none" or scope["path"] in PROBES:
-            await self._app(scope, receive, send)
-            return
-        started_ms = self._clock.monotonic_ms()
-        status = 0
-
-        async def watch(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watch)
-        finally:
-            if self._which == "all" or not 0 < status < FIRST_ERROR:
-                self._log(scope, status, self._clock.monotonic_ms() - started_ms)
-
-    @staticmethod
-    def _log(scope: Scope, status: int, duration_ms: int) -> None:
-        client = scope.get("client")
-        fields: dict[str, Any] = {
-            "method": scope["method"],
-            "path": scope["path"],
-            "status": status,
-            "duration_ms": duration_ms,
-            "client": client[0] if client else None,
-            **scope.get(_NOTES, {}),
-        }
-        is_failure = not 0 < status < FIRST_FAILURE
-        (get_logger().warning if is_failure else get_logger().info)("http_request", **fields)
+    def _end(self, scope: Scope, status: int, *, waited_ms: int, duration_ms: int) -> None:
+        del waited_ms
+        notes = scope.get(_NOTES, {})
+        log_request("http_request", scope, status, which=self._which, duration_ms=duration_ms, **notes)
 
 
 def note(request: Request, **fields: Any) -> None:

@@ -6,8 +6,7 @@ from typing import Final, Literal
 
 from icedb_log.clock import Clock
 from icedb_log.units import SECOND_MS
-from icedb_service.metrics import WAKE_OUTCOMES, ProcessMetrics
-from prometheus_client import CollectorRegistry
+from icedb_service.metrics import WAKE_OUTCOMES, EndpointMetrics
 
 from icedb_ingest.frontend.errors import MEANINGS, meaning_of
 
@@ -18,11 +17,11 @@ OUTCOMES: Final = ("accepted", *dict.fromkeys(each.outcome for each in MEANINGS)
 ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class FrontendMetrics(ProcessMetrics):
+class FrontendMetrics(EndpointMetrics):
     """Counters of what was offered and what became of it."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__("frontend", package="icedb-ingest", registry=registry)
+    def __init__(self) -> None:
+        super().__init__("frontend", package="icedb-ingest")
         make = self.make
         self.batches = make.counter(
             "icedb_frontend_batches_total",
@@ -55,7 +54,6 @@ class FrontendMetrics(ProcessMetrics):
             "Wake-ups sent to the ingest worker; collapsed: the same one was on its way",
             outcome=WAKE_OUTCOMES,
         )
-        self.store_up = make.gauge("icedb_frontend_store_up", "1 if the store answered the last check")
 
     @contextmanager
     def offered(self, endpoint: Endpoint) -> Iterator[None]:

@@ -14,12 +14,8 @@ from icedb_log.store.store_clock import AlignedClock
 from icedb_log.units import KIB
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.credentials import GrpcAccess, HttpAccess
-from icedb_service.access.guard import open_guard
+from icedb_service.endpoints import EndpointService, LoopHealth
 from icedb_service.grpc_server import GrpcServer
-from icedb_service.http_server import EndpointService, HttpServer, HttpServerOptions, LoopHealth
-from icedb_service.main import watch_clock
-from icedb_service.tls import ssl_context
-from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from icedb_ingest.frontend.async_gate import AsyncGate, Waker
@@ -42,12 +38,8 @@ def make_gate(
     return StagingGate(acceptance, clock=clock, on_staged=on_staged, bounds=bounds)
 
 
-class Frontend(EndpointService):
-    """A front end in this process. Start it, stop it.
-
-    Raises:
-        InvalidRequest: The access file is wrong; or there is none, and others reach these endpoints.
-    """
+class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
+    """A front end in this process. Start it, stop it; ``wake`` wakes the workers of a table."""
 
     def __init__(
         self,
@@ -58,23 +50,23 @@ class Frontend(EndpointService):
         wake: Callable[[str], object],
         metrics: FrontendMetrics | None = None,
     ) -> None:
-        self.http_port = 0
-        self.grpc_port = 0
-        self.metrics = metrics or FrontendMetrics()
         super().__init__(
             warehouse,
             settings=settings,
-            clock=AlignedClock(clock, warehouse.store, may_ask=False),  # I3: ids have the store's time
-            name="frontend",
+            clock=clock,
+            metrics=metrics or FrontendMetrics(),
+            endpoint="grpc",
             what="the front end",
-            shutdown_ms=settings.frontend_shutdown_ms,
         )
-        self._settings = settings
-        self._guard = open_guard(settings, clock=clock, metrics=self.metrics.access, hosts=(settings.frontend_host,))
-        watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
+        self.grpc_port = 0
+        self._aligned = AlignedClock(clock, warehouse.store, may_ask=False)  # I3: ids have the store's time
         self._waker = Waker(wake)
-        self._gate = make_gate(warehouse, settings=settings, clock=self._clock, on_staged=self._waker.ask)
+        self._gate = make_gate(warehouse, settings=settings, clock=self._aligned, on_staged=self._waker.ask)
         self._grpc_server: GrpcServer | None = None
+
+    def addresses(self) -> dict[str, str]:
+        """Return where it is served."""
+        return {"http": self.address_at(self.port), "grpc": f"{self._settings.frontend_host}:{self.grpc_port}"}
 
     def start(self) -> None:
         """Serve; returns when every endpoint listens. Raises as the base class does."""
@@ -87,12 +79,12 @@ class Frontend(EndpointService):
         self._waker.stop()
 
     async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        self.metrics.store_up.set(1 if is_ready else 0)
+        await super()._show_ready(is_ready)
         if self._grpc_server is not None:
             await self._grpc_server.show_health(is_serving=is_ready)
 
-    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
-        settings, clock = self._settings, self._clock
+    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> None:
+        settings, clock = self._settings, self._aligned
         gate = AsyncGate(self._gate, settings=settings, metrics=self.metrics, clock=clock)
         stack.push_async_callback(gate.close)
         groups = EventGroups(
@@ -126,20 +118,9 @@ class Frontend(EndpointService):
             access=HttpAccess(self._guard.at("http")),
         )
         app = make_app(endpoint, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
-        options = HttpServerOptions(
-            host=settings.frontend_host,
-            port=settings.frontend_http_port,
-            address_settings="ICEDB_FRONTEND_HOST and ICEDB_FRONTEND_HTTP_PORT",
-            max_connections=settings.frontend_max_connections,
-            header_timeout_ms=settings.frontend_header_timeout_ms,
-            keep_alive_ms=settings.frontend_keep_alive_ms,
-            shutdown_ms=settings.frontend_shutdown_ms,
-            tls=ssl_context(settings, clock=clock),
-        )
-        http_server = await HttpServer.start(app, options)
+        http_server = await self._listen(app, "http_port")
         servers.append(http_server.stop())
-        self.grpc_port, self.http_port = self._grpc_server.port, http_server.port
-        return self.metrics.registry
+        self.grpc_port, self.port = self._grpc_server.port, http_server.port
 
 
 def _reveal(secret: SecretStr | None) -> bytes | None:
