@@ -71,12 +71,10 @@ def run_all(names: Sequence[str], options: Options, results: Path) -> tuple[list
     failed: list[str] = []
     for name in names:
         module = importlib.import_module(f"bench.workloads.{name}")
+        kind = getattr(module, f"{name.title().replace('_', '')}Workload")
         try:
-            with (
-                tempfile.TemporaryDirectory(prefix="icedb-bench-") as folder,
-                module.open_workload(Path(folder), options) as workload,
-            ):
-                report = run_workload(workload, options)
+            with tempfile.TemporaryDirectory(prefix="icedb-bench-") as folder:
+                report = run_workload(kind(Path(folder), options), options)
         except Exception:  # noqa: BLE001 - the others are worth their hour
             traceback.print_exc()
             failed.append(name)

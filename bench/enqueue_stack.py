@@ -11,10 +11,9 @@ from icedb_local.ports import find_free_ports
 from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_sim.rigs.redis_server import RedisServer
 
-from bench.servers import running, running_s3, store_environment
+from bench.servers import KEY, running, running_s3, store_environment
 
 BUCKET: Final = "bench"
-KEY: Final = "dev"
 
 
 @dataclass(frozen=True, slots=True)

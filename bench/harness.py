@@ -5,6 +5,7 @@ import os
 import statistics
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -117,15 +118,28 @@ class Case:
     at: float = 0.0
 
 
-class Workload(Protocol):
-    """One question, asked in one or more cases."""
+class Workload(ABC):
+    """One question, asked in one or more cases; called after its module.
 
-    name: str
+    Args:
+        folder: For what it needs; removed at the end.
+        options: Sizes, and which cases.
+    """
+
     description: str
 
+    def __init__(self, folder: Path, options: Options) -> None:
+        self.name = type(self).__module__.rpartition(".")[2]
+        self.folder = folder
+        self.options = options
+
+    @abstractmethod
     def cases(self) -> Iterable[Case]:
         """Make one case after the other ready; what a case needs may be gone when the next is asked for."""
-        ...
+
+    def wants(self, name: str) -> bool:
+        """Whether a case is to be run."""
+        return self.options.only in name
 
 
 @dataclass(frozen=True, slots=True)

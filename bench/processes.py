@@ -6,7 +6,8 @@ Ours run by this Python; peers by that of ``.venv-peers``, an environment of the
 import multiprocessing
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -150,3 +151,14 @@ class SystemInProcess:
             self._remote.ask("close")
         finally:
             self._remote.close()
+
+
+@contextmanager
+def started(*works: ProcessWork | Peer, split: tuple[type, ...] = ()) -> Iterator[list[SystemInProcess]]:
+    """Start a process for each, and end them all; of works of ``split`` the parts of memory are told apart."""
+    with ExitStack() as stack:
+        systems: list[SystemInProcess] = []
+        for work in works:
+            systems.append(system := SystemInProcess(work, is_split=isinstance(work, split)))
+            stack.callback(system.close)
+        yield systems

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from icedb_log.store.stores import StoreSettings
 
 START_LIMIT_S: Final = 90
+KEY: Final = "dev"
+"""Key and secret of the servers of development."""
 POLL_S: Final = 0.005
 
 T = TypeVar("T")
@@ -85,3 +87,30 @@ def store_environment(store: StoreSettings) -> dict[str, str]:
         env |= {"ICEDB_S3_ENDPOINT": store.s3.endpoint_url or "", "AWS_ACCESS_KEY_ID": store.s3.access_key_id or ""}
         env |= {"AWS_SECRET_ACCESS_KEY": store.s3.secret_access_key or ""}
     return env
+
+
+def delta_options(endpoint: str) -> dict[str, str]:
+    """Return how delta-rs is told where S3 is."""
+    options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+    return options | {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
+
+
+def iceberg_options(endpoint: str) -> dict[str, str]:
+    """Return how PyIceberg is told the same."""
+    options = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
+    return options | {"s3.access-key-id": KEY, "s3.secret-access-key": KEY}
+
+
+def boto3_client(endpoint: str) -> Any:
+    """Return a client of boto3, for those who go past our stores."""
+    import boto3  # noqa: PLC0415 - in the process that needs it
+    from botocore.config import Config  # noqa: PLC0415 - as above
+
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=KEY,
+        aws_secret_access_key=KEY,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}),
+    )

@@ -21,12 +21,12 @@ from icedb_proto import snapshot_pb2 as pb
 
 from bench.figures import OURS, Figure
 from bench.sequential_reader import RequestsAlone, fold_lines, read_live_paths
+from bench.servers import boto3_client
 from bench.snapshot_callers import StubCaller
 from bench.snapshot_service import Service, running_service
 from bench.snapshot_tables import TABLE, log_file_of, marker
 from bench.snapshot_work import FIRST_COMMIT_MS, STEP_MS, Cold, Refresh
 
-KEY: Final = "dev"
 WAIT_MS: Final = 60_000
 TIMEOUT_S: Final = 120
 
@@ -77,17 +77,7 @@ class ColdSequential(Cold):
         """Make a client."""
         options = self.store.s3
         if options is not None and self._client is None:
-            import boto3  # noqa: PLC0415 - in the process that needs it
-            from botocore.config import Config  # noqa: PLC0415
-
-            self._client = boto3.client(
-                "s3",
-                endpoint_url=options.endpoint_url,
-                aws_access_key_id=KEY,
-                aws_secret_access_key=KEY,
-                region_name="us-east-1",
-                config=Config(s3={"addressing_style": "path"}),
-            )
+            self._client = boto3_client(options.endpoint_url or "")
             self._client.list_objects_v2(Bucket=self._bucket, MaxKeys=1)
 
     def _find(self) -> Sequence[str]:

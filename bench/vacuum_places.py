@@ -12,8 +12,7 @@ from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.store.stores import S3Options
 
 from bench.counting_s3 import BUCKET, fill, take_counts
-
-KEY = "dev"
+from bench.servers import KEY, delta_options
 
 
 class Place(Protocol):
@@ -95,6 +94,4 @@ class Bucket:
 
     def delta(self, prefix: str) -> tuple[str, Mapping[str, str]]:
         """Return a URL, and where its server is."""
-        options = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
-        options |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
-        return f"s3://{BUCKET}/{prefix}", options
+        return f"s3://{BUCKET}/{prefix}", delta_options(self.endpoint)

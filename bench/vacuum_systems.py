@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import boto3
-from botocore.config import Config
 from icedb_log.clean.audit import AuditLog
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
@@ -29,7 +27,8 @@ from bench.figures import OURS, Figure
 from bench.memory import sampled_memory
 from bench.processes import PEERS_PYTHON, SystemInProcess
 from bench.serve import Peer
-from bench.vacuum_places import KEY, Bucket, Directory, Place
+from bench.servers import boto3_client
+from bench.vacuum_places import Bucket, Directory, Place
 
 FILE_BYTES: Final = 1000
 DELETE_KEYS: Final = 1000
@@ -166,14 +165,7 @@ class Floor(_Vacuum):
 
     def _open(self) -> None:
         if isinstance(self._place, Bucket):
-            self._client: Any = boto3.client(
-                "s3",
-                endpoint_url=self._place.endpoint,
-                aws_access_key_id=KEY,
-                aws_secret_access_key=KEY,
-                region_name="us-east-1",
-                config=Config(s3={"addressing_style": "path"}),
-            )
+            self._client = boto3_client(self._place.endpoint)
 
 
 def delta_log(names: Sequence[str], *, live_count: int = 1) -> Iterator[Iterator[str]]:

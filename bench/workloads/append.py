@@ -5,14 +5,11 @@ and visible when it returns; staged ones are durable, and visible within about a
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 from bench.append_systems import Embedded
 from bench.append_work import MEASURED
-from bench.harness import Case, Options
-from bench.processes import ProcessWork, SystemInProcess
+from bench.harness import Case, Workload
+from bench.processes import ProcessWork, started
 from bench.serve import Peer
 
 COUNTS = {"small": (100,), "middle": (100, 1_000), "full": (100, 1_000, 10_000)}
@@ -20,20 +17,16 @@ PEER_APPENDS = 1_000
 """A peer has no more: each of its appends reads the log of all before it, and nobody compacts."""
 
 
-@dataclass(frozen=True)
-class AppendWorkload:
+class AppendWorkload(Workload):
     """A directory."""
 
-    name: str
-    description: str
-    folder: Path
-    options: Options
+    description = "appends of one row each"
 
     def cases(self) -> Iterator[Case]:
         """Start the systems of a case, and end them after it."""
         for count in COUNTS[self.options.size]:
             name = f"{count:,} appends before"
-            if self.options.only not in name:
+            if not self.wants(name):
                 continue
             works: list[ProcessWork | Peer] = [
                 Embedded(self.folder / f"ours-{count}", count),
@@ -41,16 +34,7 @@ class AppendWorkload:
             ]
             if count <= PEER_APPENDS:
                 works.append(Peer("bench.peers.append:DeltaRs", self.folder / f"delta-{count}", count))
-            with ExitStack() as stack:
-                systems = [SystemInProcess(work) for work in works]
-                for system in systems:
-                    stack.callback(system.close)
+            with started(*works) as systems:
                 yield Case(
                     name=name, row_count=MEASURED, systems=systems, unit="appends", axis="appends before", at=count
                 )
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[AppendWorkload]:
-    """Offer the cases."""
-    yield AppendWorkload(name="append", description="appends of one row each", folder=folder, options=options)

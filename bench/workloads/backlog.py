@@ -6,8 +6,6 @@ the real ``FlushDriver``, flushes until nothing is staged. Its memory is told ap
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,49 +21,35 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 from bench.figures import Figure
-from bench.harness import Case, Options
+from bench.harness import Case, Options, Workload
 from bench.ingest_systems import TABLE, SparkWork
 from bench.ingest_work import SORT
-from bench.processes import SystemInProcess
+from bench.processes import started
 
 BATCH_EVENTS = 10_000
 GB = 1_000_000_000
 
 
-@dataclass(frozen=True)
-class BacklogWorkload:
+class BacklogWorkload(Workload):
     """One case, whose worker is started when all is staged."""
 
-    name: str
-    description: str
-    folder: Path
-    event_count: int
+    def __init__(self, folder: Path, options: Options) -> None:
+        super().__init__(folder / "warehouse", options)
+        if options.repeat_count > 1:
+            raise SystemExit("a backlog is flushed once: say --repeat 1")
+        sample = EventGenerator(BATCH_EVENTS * 100, 100).make_batch(50)
+        self.event_count = int(options.size_gb * GB * sample.row_count / len(sample.body))
+        self.description = (
+            f"{self.event_count:,} events of the demo, staged while no worker ran, flushed with default limits"
+        )
 
     def cases(self) -> Iterator[Case]:
         """Stage the backlog, batch by batch, then start the worker."""
         size_bytes = _stage(self.folder, self.event_count)
-        system = SystemInProcess(Worker(self.folder, self.event_count), is_split=True)
-        try:
+        with started(Worker(self.folder, self.event_count), split=(Worker,)) as systems:
             name = f"{size_bytes / GB:.2f} GB in {-(-self.event_count // BATCH_EVENTS):,} batches"
-            yield Case(name=name, row_count=self.event_count, systems=[system], warm_turn_count=0)
-        finally:
-            system.close()
-            shutil.rmtree(self.folder)
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[BacklogWorkload]:
-    """Offer the one case; a backlog is flushed once, so that there is one turn."""
-    if options.repeat_count > 1:
-        raise SystemExit("a backlog is flushed once: say --repeat 1")
-    sample = EventGenerator(BATCH_EVENTS * 100, 100).make_batch(50)
-    event_count = int(options.size_gb * GB * sample.row_count / len(sample.body))
-    yield BacklogWorkload(
-        name="backlog",
-        description=f"{event_count:,} events of the demo, staged while no worker ran, flushed with default limits",
-        folder=folder / "warehouse",
-        event_count=event_count,
-    )
+            yield Case(name=name, row_count=self.event_count, systems=systems, warm_turn_count=0)
+        shutil.rmtree(self.folder)
 
 
 def _stage(folder: Path, event_count: int) -> int:

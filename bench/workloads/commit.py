@@ -5,9 +5,7 @@ or written but the log. One worker has seen the table before, as merge workers h
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from icedb_log.clock import Clock, SystemClock
@@ -25,7 +23,7 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.units import MIB
 
 from bench.figures import Figure
-from bench.harness import Case, Options
+from bench.harness import Case, Workload
 
 LOG_FILES = 100
 SMALL_FILES = 8
@@ -105,33 +103,18 @@ class Committer:
         self._store.put_if_absent(key, encode_log_file(log))
 
 
-@dataclass(frozen=True, slots=True)
-class CommitWorkload:
+class CommitWorkload(Workload):
     """Tables of three sizes."""
 
-    name: str
-    description: str
-    folder: Path
-    options: Options
+    description = f"merge {SMALL_FILES} small data files in one commit, the data path left out, on a directory"
 
     def cases(self) -> Iterable[Case]:
         """Make one table after the other."""
         for live_count in (1_000, 10_000) if self.options.is_quick else (1_000, 10_000, 100_000):
             name = f"{live_count:,} live data files"
-            if self.options.only in name:
+            if self.wants(name):
                 systems = [
                     Committer(self.folder / f"{live_count}-{is_kept}", live_count, is_kept=is_kept)
                     for is_kept in (True, False)
                 ]
                 yield Case(name=name, row_count=1, systems=systems, unit="commits")
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[CommitWorkload]:
-    """Offer the cases whose name contains ``options.only``."""
-    yield CommitWorkload(
-        name="commit",
-        description=f"merge {SMALL_FILES} small data files in one commit, the data path left out, on a directory",
-        folder=folder,
-        options=options,
-    )

@@ -7,7 +7,7 @@ the requests of their appends, at an append a second, without the compactions th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,12 @@ from bench.counting_s3 import BUCKET, Counts, running_counting_s3, take_all
 from bench.figures import OURS, Figure
 from bench.growth_day import DAY_S, Day, Price, day_figures
 from bench.growth_tables import ROWS_PER_BATCH, GrowingTable, Usage, measuring, open_store, read_snapshot
-from bench.harness import Case, Options, Size, System
+from bench.harness import Case, Options, Size, System, Workload
 from bench.processes import Remote
 from bench.serve import Peer
+from bench.servers import delta_options, iceberg_options
 from bench.vacuum_places import Bucket
 
-KEY: Final = "dev"
 COMMITS_A_TURN: Final = 10
 AXIS_INTERVAL_MS: Final = 5_000
 ROWS_A_SECOND: Final = 1_000
@@ -206,7 +206,6 @@ class DayOf:
 
     name: str
     compute: Callable[[], Day]
-    price: Price
     _day: Day | None = None
 
     def prepare(self) -> None:
@@ -219,27 +218,25 @@ class DayOf:
     def check(self) -> Sequence[Figure]:
         """Return the figures of the day."""
         assert self._day is not None
-        return day_figures(self._day, self.price)
+        return day_figures(self._day, Price())
 
 
-@dataclass(slots=True)
-class GrowthWorkload:
+class GrowthWorkload(Workload):
     """Cases along each axis, then the day."""
 
-    name: str
-    description: str
-    folder: Path
-    options: Options
-    sizes: Sizes
-    price: Price = field(default_factory=Price)
+    description = (
+        "what a commit (ours without the rows, peers with 1,000) and a look at the live files take of processor, "
+        f"store and wire, as a table grows; and what a day of 100 batches of {ROWS_PER_BATCH} rows a second costs"
+    )
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        super().__init__(folder, options)
+        self.sizes = SIZES[options.size]
 
     def cases(self) -> Iterable[Case]:
         """Make one case after the other ready."""
         for cases in (self._files, self._tables, self._commits_and_day):
             yield from cases()
-
-    def _wants(self, name: str) -> bool:
-        return self.options.only in name
 
     def _case(self, name: str, systems: Sequence[System], axis: str, at: int) -> Case:
         return Case(name, 1, systems, warm_turn_count=0, is_timed=False, axis=axis, at=at)
@@ -247,7 +244,7 @@ class GrowthWorkload:
     def _files(self) -> Iterator[Case]:
         for count in self.sizes.files:
             name = f"{count:,} data files"
-            if self._wants(name):
+            if self.wants(name):
                 store, clock = open_store()
                 table = GrowingTable(store, clock, batches_per_commit=1)
                 system = Ours(table, partial(table.fill, count))
@@ -256,7 +253,7 @@ class GrowthWorkload:
     def _tables(self) -> Iterator[Case]:
         for count in self.sizes.tables:
             name = f"{count:,} tables"
-            if self._wants(name):
+            if self.wants(name):
                 store, clock = open_store()
                 tables = [GrowingTable(store, clock, f"t{number:04d}", batches_per_commit=1) for number in range(count)]
 
@@ -270,7 +267,7 @@ class GrowthWorkload:
     def _commits_and_day(self) -> Iterator[Case]:
         with ExitStack() as stack:
             peers: list[PeerTable] = []
-            if self._wants("commits") or self._wants("day"):
+            if self.wants("commits") or self.wants("day"):
                 endpoint = stack.enter_context(running_counting_s3(self.folder / "s3"))
                 peers = [_open_peer(stack, endpoint, self.folder, name) for name in ("Delta", "Iceberg")]
             store, clock = open_store()
@@ -280,23 +277,22 @@ class GrowthWorkload:
                 if count in self.sizes.commits:
                     systems.insert(0, Ours(table, partial(_grow_to, table, count)))
                 name = f"{count:,} commits"
-                if self._wants("commits") or self._wants("day"):
+                if self.wants("commits") or self.wants("day"):
                     yield self._case(name, systems, "commits", count)
             yield from self._day(peers)
 
     def _day(self, peers: Sequence[PeerTable]) -> Iterator[Case]:
-        if not self._wants("a day of 100 batches a second"):
+        if not self.wants("a day of 100 batches a second"):
             return
         first = min(self.sizes.day_s)
         systems: list[System] = [
             DayOf(
                 OURS if interval_ms == first else f"{OURS}, a commit in {interval_ms // 1000} s",
                 partial(_live, interval_ms, seconds),
-                self.price,
             )
             for interval_ms, seconds in self.sizes.day_s.items()
         ]
-        systems += [DayOf(peer.name, peer.day, self.price) for peer in peers]
+        systems += [DayOf(peer.name, peer.day) for peer in peers]
         yield Case("a day of 100 batches a second", 1, systems, warm_turn_count=0, is_timed=False, patience_s=0.001)
 
 
@@ -318,27 +314,8 @@ def _open_peer(stack: ExitStack, endpoint: str, folder: Path, kind: str) -> Peer
     remote = Remote(is_peer=True)
     stack.callback(remote.close)
     if kind == "Delta":
-        options = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
-        options |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
-        arguments: tuple[Any, ...] = (f"s3://{BUCKET}/delta-rs", options)
+        arguments: tuple[Any, ...] = (f"s3://{BUCKET}/delta-rs", delta_options(endpoint))
     else:
-        properties = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
-        properties |= {"s3.access-key-id": KEY, "s3.secret-access-key": KEY}
-        arguments = (folder / "catalog.db", f"s3://{BUCKET}/pyiceberg", properties)
+        arguments = (folder / "catalog.db", f"s3://{BUCKET}/pyiceberg", iceberg_options(endpoint))
     name = remote.take(Peer(f"bench.peers.growth:{kind}", ROWS_A_SECOND, *arguments))
     return PeerTable(name, remote, endpoint)
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[GrowthWorkload]:
-    """Offer the cases whose name contains ``options.only``."""
-    yield GrowthWorkload(
-        name="growth",
-        description=(
-            "what a commit (ours without the rows, peers with 1,000) and a look at the live files take of processor, "
-            f"store and wire, as a table grows; and what a day of 100 batches of {ROWS_PER_BATCH} rows a second costs"
-        ),
-        folder=folder,
-        options=options,
-        sizes=SIZES[options.size],
-    )

@@ -1,17 +1,14 @@
 """W=iceberg: planning through our Iceberg catalog beside a native table of the same files; what publishing costs."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from icedb_log.store.stores import StoreSettings
 
 from bench.figures import OURS
-from bench.harness import Case, Options
+from bench.harness import Case, Workload
 from bench.iceberg_systems import Publishing
-from bench.processes import SystemInProcess
+from bench.processes import started
 from bench.serve import Peer
 from bench.snapshot_service import running_catalog
 from bench.snapshot_tables import build_icedb
@@ -28,14 +25,13 @@ COMMITS: Final = 90
 WARM_TURNS: Final = 2
 
 
-@dataclass(frozen=True)
-class IcebergWorkload:
+class IcebergWorkload(Workload):
     """Tables of several sizes, on a directory."""
 
-    name: str
-    description: str
-    folder: Path
-    options: Options
+    description = (
+        "planning a scan through the Iceberg catalog beside a native table of the same files, in seconds; "
+        "publishing ten files more"
+    )
 
     def cases(self) -> Iterator[Case]:
         """Make a table of each size, and ask for it in each way."""
@@ -58,33 +54,15 @@ class IcebergWorkload:
             if self._wants("a publication", count):
                 published = self.folder / f"published-{count}"
                 build_icedb(published, Shape(count, COMMITS))
-                with ExitStack() as stack:
-                    work = Publishing(published, file_count=count, commit_count=COMMITS)
-                    stack.callback((ours := SystemInProcess(work)).close)
+                with started(Publishing(published, file_count=count, commit_count=COMMITS)) as ours:
                     name = f"a publication of 10 files into {count:,}"
-                    yield Case(name, 10, [ours], unit="files", warm_turn_count=WARM_TURNS)
+                    yield Case(name, 10, ours, unit="files", warm_turn_count=WARM_TURNS)
 
     def _wants(self, how: str, count: int) -> bool:
         names = (f"{how}, {count:,} files", f"{how} of 10 files into {count:,}")
-        return any(self.options.only in name for name in names)
+        return any(self.wants(name) for name in names)
 
     def _plans(self, name: str, kind: str, count: int, places: Mapping[str, Peer]) -> Iterator[Case]:
         works = [Peer(f"bench.peers.iceberg:{kind}", place, name=each) for each, place in places.items()]
-        with ExitStack() as stack:
-            systems = []
-            for work in works:
-                systems.append(system := SystemInProcess(work))
-                stack.callback(system.close)
+        with started(*works) as systems:
             yield Case(name, count, systems, unit="files", warm_turn_count=WARM_TURNS)
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[IcebergWorkload]:
-    """Offer the cases whose name contains ``options.only``."""
-    yield IcebergWorkload(
-        name="iceberg",
-        description="planning a scan through the Iceberg catalog beside a native table of the same files, in seconds; "
-        "publishing ten files more",
-        folder=folder,
-        options=options,
-    )

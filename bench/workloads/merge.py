@@ -7,15 +7,14 @@ a merge.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench.harness import Case, Options, Size
+from bench.harness import Case, Size, Workload
 from bench.merge_events import write_merge_input
 from bench.merge_systems import Cp, IceDB, SparkAlone
-from bench.processes import ProcessWork, SystemInProcess
+from bench.processes import ProcessWork, started
 from bench.serve import Peer
 
 
@@ -52,33 +51,18 @@ KINDS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class MergeWorkload:
+class MergeWorkload(Workload):
     """The systems, case by case."""
 
-    name: str
-    description: str
-    folder: Path
-    options: Options
+    description = "merge small sorted Parquet files of ten columns into one sorted file, zstd level 1, two cores"
 
     def cases(self) -> Iterator[Case]:
         """Make the files of one case after the other, and start the systems."""
         size = self.options.size
         for number, kind in enumerate(each.sized(size) for each in KINDS if size == "full" or not each.is_heavy):
-            if self.options.only in kind.name:
+            if self.wants(kind.name):
                 has_spark = size == "full" and not kind.is_heavy  # far behind, and a session takes seconds to start
                 yield from _open_case(kind, self.folder / str(number), has_spark=has_spark)
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[MergeWorkload]:
-    """Offer the cases whose name contains ``options.only``."""
-    yield MergeWorkload(
-        name="merge",
-        description="merge small sorted Parquet files of ten columns into one sorted file, zstd level 1, two cores",
-        folder=folder,
-        options=options,
-    )
 
 
 def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
@@ -100,8 +84,7 @@ def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
         Peer("bench.peers.merge:DecodeEncode", source, folder / "decode"),
         Cp(source, folder / "cp"),
     ]
-    systems = [SystemInProcess(work) for work in works]
-    try:
+    with started(*works) as systems:
         yield Case(
             name=kind.name,
             row_count=source.row_count,
@@ -109,6 +92,3 @@ def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
             size_bytes=source.size_bytes,
             warm_turn_count=0 if kind.is_heavy else 1,
         )
-    finally:
-        for system in systems:
-            system.close()

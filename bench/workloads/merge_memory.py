@@ -7,8 +7,7 @@ turn, no rivals, no Spark: the unit that a task runs, in a process of its own. S
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,9 +26,9 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
 from bench.figures import OURS, Figure
-from bench.harness import Case, Options
+from bench.harness import Case, Options, Workload
 from bench.merge_events import SCHEMA, TABLE, make_rows, put_file
-from bench.processes import SystemInProcess
+from bench.processes import started
 
 GB: Final = 1_000_000_000
 SORT: Final = ("event", "ts")
@@ -39,41 +38,26 @@ PAYLOAD_BYTES: Final = 64
 """Text that compresses by half, so that gigabytes take millions of rows and not hundreds of millions."""
 
 
-@dataclass(frozen=True)
-class MergeMemoryWorkload:
+class MergeMemoryWorkload(Workload):
     """One case."""
 
-    name: str
-    description: str
-    folder: Path
-    size_gb: float
+    description = "peak memory of one merge task whose files all overlap and do not fit into its memory"
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        super().__init__(folder / "memory", options)
+        if options.repeat_count > 1:
+            raise SystemExit("it takes minutes, and memory hardly differs: say --repeat 1")
 
     def cases(self) -> Iterator[Case]:
         """Make the files, then start the process."""
         config = TableConfig.create(name=TABLE, sort=SORT)
-        markers = _make_files(self.folder / "wh", config, int(self.size_gb * GB))
+        markers = _make_files(self.folder / "wh", config, int(self.options.size_gb * GB))
         row_count = sum(marker.row_count or 0 for marker in markers)
         size_bytes = sum(marker.size_bytes for marker in markers)
-        system = SystemInProcess(Unit(self.folder, config, markers))
-        try:
+        with started(Unit(self.folder, config, markers)) as systems:
             name = f"{size_bytes / GB:.2f} GB in {len(markers)} files, limit {EngineLimits().memory_bytes // MIB} MiB"
-            yield Case(name=name, row_count=row_count, systems=[system], warm_turn_count=0, size_bytes=size_bytes)
-        finally:
-            system.close()
-            shutil.rmtree(self.folder)
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[MergeMemoryWorkload]:
-    """Offer the one case."""
-    if options.repeat_count > 1:
-        raise SystemExit("it takes minutes, and memory hardly differs: say --repeat 1")
-    yield MergeMemoryWorkload(
-        name="merge_memory",
-        description="peak memory of one merge task whose files all overlap and do not fit into its memory",
-        folder=folder / "memory",
-        size_gb=options.size_gb,
-    )
+            yield Case(name=name, row_count=row_count, systems=systems, warm_turn_count=0, size_bytes=size_bytes)
+        shutil.rmtree(self.folder)
 
 
 def _make_files(root: Path, config: TableConfig, size_bytes: int) -> tuple[FileMarker, ...]:

@@ -1,7 +1,6 @@
 """W=snapshot: which data files are live. Warm, after a commit, cold, and in how much memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,14 +10,14 @@ from icedb_log.store.stores import S3Options, StoreSettings
 
 from bench.callers import AnyCaller, CallerPool, CallersSystem, running_callers
 from bench.figures import OURS
-from bench.harness import Case, Options, System
-from bench.processes import ProcessWork, Remote, SystemInProcess
+from bench.harness import Case, Options, System, Workload
+from bench.processes import ProcessWork, Remote, started
 from bench.serve import Peer
+from bench.servers import KEY, delta_options, iceberg_options
 from bench.slow_s3 import running_slow_s3
 from bench.snapshot_callers import ClientCaller, StubCaller, uri_of
 from bench.snapshot_service import running_service
 from bench.snapshot_systems import (
-    KEY,
     ColdBound,
     ColdIceDB,
     ColdSequential,
@@ -71,15 +70,14 @@ FULL: Final = Sizes((100, 10_000, 100_000), 0.8, (Shape(10_000, 2_000), Shape(4_
 QUICK: Final = Sizes((100, 10_000), 0.3, (Shape(1_000, 200),), Shape(100_000, 1_000))
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotWorkload:
+class SnapshotWorkload(Workload):
     """Tables of several sizes, made when their case is asked for."""
 
-    name: str
-    description: str
-    folder: Path
-    only: str
-    sizes: Sizes
+    description = "which data files are live, by the real service and by libraries in the callers, two cores"
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        super().__init__(folder, options)
+        self.sizes = QUICK if options.is_quick else FULL
 
     def cases(self) -> Iterable[Case]:
         """Make one case after the other ready."""
@@ -90,40 +88,34 @@ class SnapshotWorkload:
             yield from self._cold(shape)
         yield from self._memory()
 
-    def _wants(self, name: str) -> bool:
-        return self.only in name
-
     def _warm(self, pool: CallerPool, file_count: int) -> Iterator[Case]:
         names = {count: f"warm, {file_count:,} files, {count} caller{'s' * (count > 1)}" for count in CALLERS}
         pruned = f"warm with filters, {file_count:,} files, 1 caller"
         refresh = f"after a commit, {file_count:,} files, 1 caller"
-        if not any(map(self._wants, (*names.values(), pruned, refresh))):
+        if not any(map(self.wants, (*names.values(), pruned, refresh))):
             return
         tables = Tables(self.folder / f"warm-{file_count}", Shape(file_count, self.sizes.warm_commits))
         with running_service(StoreSettings(uri_of(tables.icedb)), tables.folder) as service:
             for count, name in names.items():
-                if self._wants(name):
+                if self.wants(name):
                     callers = _warm_callers(service.address, tables, is_alone=count == 1)
                     if count > 1 and file_count > self.sizes.iceberg_files:
                         callers = [caller for caller in callers if caller.name != "pyiceberg"]
                     yield self._calls(name, callers, pool, count=count, file_count=file_count)
-            if self._wants(pruned):
+            if self.wants(pruned):
                 yield from self._pruned(pruned, service.address, tables, pool)
-            if self._wants(refresh):
+            if self.wants(refresh):
                 more = {"file_count": file_count, "commit_count": tables.shape.commit_count}
-                delta = SystemInProcess(Peer(f"{PEERS}:DeltaRefresh", tables.delta, **more))
-                systems: list[System] = [
-                    IceDBRefresh(service.address, tables.icedb),
-                    IceDBRefresh(service.address, tables.icedb, is_kept=True),
-                    IceDBRefresh(service.address, tables.icedb, is_kept=True, is_known=True),
-                    delta,
-                ]
-                try:
+                with started(Peer(f"{PEERS}:DeltaRefresh", tables.delta, **more)) as delta:
+                    systems: list[System] = [
+                        IceDBRefresh(service.address, tables.icedb),
+                        IceDBRefresh(service.address, tables.icedb, is_kept=True),
+                        IceDBRefresh(service.address, tables.icedb, is_kept=True, is_known=True),
+                        *delta,
+                    ]
                     yield Case(
                         name=refresh, row_count=1, systems=systems, unit="calls", is_timed=False, patience_s=PATIENCE_S
                     )
-                finally:
-                    delta.close()
 
     def _calls(self, name: str, callers: Sequence[AnyCaller], pool: CallerPool, *, count: int, file_count: int) -> Case:
         systems: list[System] = [
@@ -161,13 +153,13 @@ class SnapshotWorkload:
         latency_ms = self.sizes.latency_ms
         directory = f"cold, {shape.commit_count:,} commits, {shape.file_count:,} files, a directory"
         bucket = f"cold, {shape.commit_count:,} commits, {shape.file_count:,} files, S3 with {latency_ms} ms a request"
-        if not any(map(self._wants, (directory, bucket))):
+        if not any(map(self.wants, (directory, bucket))):
             return
         root = self.folder / f"cold-{shape.commit_count}"
         tables = Tables(root, shape, is_cold=True)
-        if self._wants(directory):
+        if self.wants(directory):
             yield from _opens(directory, root, uri_of(root), None, tables)
-        if self._wants(bucket):
+        if self.wants(bucket):
             with running_slow_s3(root, self.folder / f"s3-{shape.commit_count}", latency_ms=latency_ms) as endpoint:
                 s3 = S3Options(endpoint, access_key_id=KEY, secret_access_key=KEY)
                 yield from _opens(bucket, root, "s3:/", s3, tables)
@@ -175,7 +167,7 @@ class SnapshotWorkload:
     def _memory(self) -> Iterator[Case]:
         shape = self.sizes.memory
         name = f"memory of the service, {shape.file_count:,} files, all of them sent once"
-        if self._wants(name):
+        if self.wants(name):
             root = self.folder / "memory"
             build_icedb(root, shape, merge_every=MERGED_COMMITS)
             system = ServiceMemory(StoreSettings(uri_of(root)), self.folder / "memory-log", file_count=shape.file_count)
@@ -235,7 +227,8 @@ def _iceberg(tables: Tables, **options: object) -> Peer:
 def _opens(name: str, root: Path, base: str, s3: S3Options | None, tables: Tables) -> Iterator[Case]:
     count, store = tables.shape.file_count, StoreSettings(f"{base}/icedb", s3)
     folded = StoreSettings(f"{base}/icedb-folded", s3)
-    delta, iceberg = _reach(s3)
+    endpoint = "" if s3 is None else s3.endpoint_url or ""
+    delta, iceberg = (delta_options(endpoint), iceberg_options(endpoint)) if endpoint else ({}, {})
     catalog = tables.iceberg
     if s3 is not None:
         catalog = Peer(CATALOG, root / "iceberg-s3.db", f"{base}/iceberg-s3/metadata/v1.metadata.json", iceberg)
@@ -249,32 +242,5 @@ def _opens(name: str, root: Path, base: str, s3: S3Options | None, tables: Table
         ColdSequential("sequential reader", count, store, TablePaths(TABLE, TABLE)),
         ColdBound("bound: bytes of the log", tables.shape.commit_count, store, TablePaths(TABLE, TABLE)),
     ]
-    systems = [SystemInProcess(work) for work in works]
-    try:
+    with started(*works) as systems:
         yield Case(name=name, row_count=count, systems=systems, unit="files", warm_turn_count=0, patience_s=PATIENCE_S)
-    finally:
-        for system in systems:
-            system.close()
-
-
-def _reach(s3: S3Options | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return how delta-rs and PyIceberg are told where S3 is."""
-    if s3 is None:
-        return {}, {}
-    endpoint = s3.endpoint_url or ""
-    delta = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
-    delta |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
-    iceberg = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
-    return delta, iceberg | {"s3.access-key-id": KEY, "s3.secret-access-key": KEY}
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[SnapshotWorkload]:
-    """Offer the cases whose name contains ``options.only``."""
-    yield SnapshotWorkload(
-        name="snapshot",
-        description="which data files are live, by the real service and by libraries in the callers, two cores",
-        folder=folder,
-        only=options.only,
-        sizes=QUICK if options.is_quick else FULL,
-    )

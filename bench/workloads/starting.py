@@ -8,8 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ import psutil
 from icedb_log.store.stores import StoreSettings
 
 from bench.figures import OURS, Figure
-from bench.harness import Case, Options, System
+from bench.harness import Case, System, Workload
 from bench.memory import MIB, read_cpu_s
 from bench.processes import PEERS_PYTHON
 from bench.snapshot_callers import uri_of
@@ -138,14 +137,10 @@ def _cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-@dataclass(frozen=True, slots=True)
-class StartingWorkload:
+class StartingWorkload(Workload):
     """Commands, imports, a service, the local stack."""
 
-    name: str
-    description: str
-    folder: Path
-    options: Options
+    description = "a new process each turn, until it has answered, imported, or is ready; all in the page cache"
 
     def cases(self) -> Iterable[Case]:
         """Make one case after the other ready."""
@@ -165,7 +160,7 @@ class StartingWorkload:
         yield from self._case("make up", [StartedStack(self.folder / "stack")])
 
     def _case(self, name: str, systems: Sequence[System]) -> Iterator[Case]:
-        if self.options.only in name:
+        if self.wants(name):
             bound = Started("bound: python -c pass", [sys.executable, "-c", "pass"])
             yield Case(name=name, row_count=1, systems=[*systems, bound], unit="starts")
 
@@ -175,14 +170,3 @@ _PEERS = (("deltalake", "delta-rs"), ("pyiceberg.catalog.sql", "pyiceberg"), ("p
 
 def _importing(python: str, module: str, name: str) -> Started:
     return Started(name, [python, "-c", f"import {module}"])
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[StartingWorkload]:
-    """Offer the cases whose name contains ``options.only``."""
-    yield StartingWorkload(
-        name="starting",
-        description="a new process each turn, until it has answered, imported, or is ready; all in the page cache",
-        folder=folder,
-        options=options,
-    )

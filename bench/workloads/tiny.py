@@ -6,16 +6,14 @@ batch after the other, since their appends conflict with each other; fewer of th
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 from icedb_log.store.stores import S3Options, StoreSettings
 
 from bench.counting_s3 import BUCKET, running_counting_s3
-from bench.harness import Case, Options
-from bench.processes import ProcessWork, SystemInProcess
+from bench.harness import Case, Workload
+from bench.processes import started
 from bench.serve import Peer
+from bench.servers import KEY
 from bench.tiny_systems import IceDB, StoreAlone, TinyLoad
 
 PRODUCERS = 16
@@ -24,49 +22,28 @@ EVENTS_A_BATCH = 100
 APPENDS = {"DeltaRs": 20, "DeltaRsKeptOpen": 20, "PyIceberg": 50}
 """A peer makes one append for so many of our batches."""
 S3_SHARE = 5
-KEY = "dev"
 
 
-@dataclass(frozen=True)
-class TinyWorkload:
+class TinyWorkload(Workload):
     """A directory, and the development S3 server."""
 
-    name: str
-    description: str
-    folder: Path
-    options: Options
+    description = "batches of 10 rows until they are visible in a snapshot"
 
     def cases(self) -> Iterator[Case]:
         """Start the systems of a case, and end them after it."""
+        os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
         count = max(PRODUCERS, self.options.event_count // EVENTS_A_BATCH // PRODUCERS * PRODUCERS)
-        if self.options.only in "a directory":
+        if self.wants("a directory"):
             load = TinyLoad(StoreSettings(f"file://{self.folder / 'warehouse'}"), count, PRODUCERS)
             peers = [Peer(f"bench.peers.tiny:{kind}", self.folder / kind, count // n) for kind, n in APPENDS.items()]
             yield from _case("a directory", load, peers)
-        if self.options.only in "S3 over HTTP":
+        if self.wants("S3 over HTTP"):
             with running_counting_s3(self.folder / "s3") as endpoint:
                 store = StoreSettings(f"s3://{BUCKET}/warehouse", S3Options(endpoint))
                 few = max(PRODUCERS, count // S3_SHARE // PRODUCERS * PRODUCERS)
                 yield from _case("S3 over HTTP", TinyLoad(store, few, PRODUCERS), [])
 
 
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[TinyWorkload]:
-    """Offer the cases."""
-    os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
-    yield TinyWorkload(
-        name="tiny",
-        description="batches of 10 rows until they are visible in a snapshot",
-        folder=folder,
-        options=options,
-    )
-
-
 def _case(name: str, load: TinyLoad, peers: list[Peer]) -> Iterator[Case]:
-    works: list[ProcessWork | Peer] = [IceDB(load), *peers, StoreAlone(load)]
-    with ExitStack() as stack:
-        systems = []
-        for work in works:
-            systems.append(system := SystemInProcess(work))
-            stack.callback(system.close)
+    with started(IceDB(load), *peers, StoreAlone(load)) as systems:
         yield Case(name=name, row_count=load.batch_count, systems=systems, is_timed=False)

@@ -4,25 +4,18 @@ Counts, where the server counts: all requests of a vacuum, its log files and its
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 from bench.counting_s3 import running_counting_s3
-from bench.harness import Case, Options
+from bench.harness import Case, Workload
 from bench.processes import SystemInProcess
 from bench.vacuum_places import Bucket, Directory, Place
 from bench.vacuum_systems import FILE_BYTES, DeltaRs, DeltaRsPlan, Floor, IceDB, IceDBPlan
 
 
-@dataclass(frozen=True, slots=True)
-class VacuumWorkload:
+class VacuumWorkload(Workload):
     """A directory, a bucket, and a plan that deletes nothing."""
 
-    name: str
-    description: str
-    folder: Path
-    options: Options
+    description = f"find dead data files of {FILE_BYTES} bytes by the log, and delete them, two cores"
 
     def cases(self) -> Iterable[Case]:
         """Make one case after the other ready."""
@@ -30,31 +23,20 @@ class VacuumWorkload:
         directory = f"a directory, {count:,} dead files"
         bucket = f"S3 over HTTP, {count:,} dead files"
         plan = f"a plan over {marker_count:,} markers, in a fresh process"
-        if self.options.only in directory:
+        if self.wants(directory):
             yield from _deletes(directory, Directory(self.folder / "directory"), count)
-        if self.options.only in bucket:
+        if self.wants(bucket):
             with running_counting_s3(self.folder / "s3") as endpoint:
                 yield from _deletes(bucket, Bucket(endpoint), count)
-        if self.options.only in plan:
+        if self.wants(plan):
             plans = [each(self.folder / f"plan-{each.name}", count=marker_count) for each in (IceDBPlan, DeltaRsPlan)]
             yield Case(name=plan, row_count=marker_count, systems=plans, warm_turn_count=0, unit="markers")
         dead_count = marker_count // 10
         mostly_live = f"a plan over {marker_count:,} live and {dead_count:,} dead files, in a fresh process"
-        if self.options.only in mostly_live:
+        if self.wants(mostly_live):
             folders = {kind: self.folder / f"plan-live-{kind.name}" for kind in (IceDBPlan, DeltaRsPlan)}
             plans = [kind(at, count=dead_count, live_count=marker_count) for kind, at in folders.items()]
             yield Case(name=mostly_live, row_count=marker_count, systems=plans, warm_turn_count=0, unit="markers")
-
-
-@contextmanager
-def open_workload(folder: Path, options: Options) -> Iterator[VacuumWorkload]:
-    """Offer the cases whose name contains ``options.only``."""
-    yield VacuumWorkload(
-        name="vacuum",
-        description=f"find dead data files of {FILE_BYTES} bytes by the log, and delete them, two cores",
-        folder=folder,
-        options=options,
-    )
 
 
 def _deletes(name: str, place: Place, count: int) -> Iterator[Case]:

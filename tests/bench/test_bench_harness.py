@@ -67,31 +67,15 @@ def test_a_report_says_how_busy_others_were_and_where_on_its_axis_a_case_is(monk
 def test_a_workload_that_fails_is_named_and_the_others_run(monkeypatch, tmp_path):
     monkeypatch.setattr(harness, "look_at_others", lambda: 0.0)
 
-    class Opened:
-        def __init__(self, name, system):
-            self.name, self.description, self.system = name, "what", system
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        def cases(self):
-            return [Case("case", 1, [self.system])]
-
     class Broken(System):
         def check(self):
             raise AssertionError("a row is missing")
 
-    modules = {"good": System("icedb"), "bad": Broken("icedb")}
-    monkeypatch.setattr(
-        command.importlib,
-        "import_module",
-        lambda name: SimpleNamespace(
-            open_workload=lambda *_: Opened(name.rpartition(".")[2], modules[name.rpartition(".")[2]])
-        ),
-    )
+    def make(name, system):
+        return lambda *_: SimpleNamespace(name=name, description="what", cases=lambda: [Case("case", 1, [system])])
+
+    made = {"GoodWorkload": make("good", System("icedb")), "BadWorkload": make("bad", Broken("icedb"))}
+    monkeypatch.setattr(command.importlib, "import_module", lambda _: SimpleNamespace(**made))
     written, failed = command.run_all(["bad", "good"], Options(1, 1, 1), tmp_path)
     assert written == [tmp_path / "good.json"]
     assert failed == ["bad"]
