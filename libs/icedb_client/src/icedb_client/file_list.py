@@ -71,24 +71,24 @@ class FileList(Sequence[DataFile]):
         return (self._describe(entry, known) for entry in self._entries())
 
     @property
-    @abstractmethod
     def paths(self) -> list[str]:
         """The key of each file in the object store."""
+        return [entry.path for entry in self._entries()]
 
     @property
-    @abstractmethod
     def uris(self) -> list[str]:
         """Where an engine opens each file: its presigned URL where there is one."""
+        return [entry.presigned_url or entry.uri for entry in self._entries()]
 
     @property
-    @abstractmethod
     def size_bytes(self) -> int:
         """Bytes of all files."""
+        return sum(entry.size_bytes for entry in self._entries())
 
     @property
-    @abstractmethod
     def row_count(self) -> int | None:
         """Rows of all files; ``None`` when some file does not say."""
+        return sum_rows(entry.row_count for entry in self._entries())
 
     def to_arrow(self) -> "pa.Table":
         """Return the list as an Arrow table, without a look at single files.
@@ -182,19 +182,9 @@ class WireFiles(FileList):
         )
 
     @property
-    def paths(self) -> list[str]:
-        """See :class:`FileList`."""
-        return [file.path for file in self._entries()]
-
-    @property
-    def uris(self) -> list[str]:
-        """See :class:`FileList`."""
-        return [file.presigned_url or file.uri for file in self._entries()]
-
-    @property
     def size_bytes(self) -> int:
         """See :class:`FileList`."""
-        return sum(file.size_bytes for file in self._entries()) if self._size_bytes is None else self._size_bytes
+        return super().size_bytes if self._size_bytes is None else self._size_bytes
 
     @property
     def row_count(self) -> int | None:
@@ -219,26 +209,6 @@ class PickedFiles(FileList):
 
     def _describe(self, entry: DataFile, known: dict[str, Mapping[str, str | None]]) -> DataFile:  # noqa: ARG002
         return entry
-
-    @property
-    def paths(self) -> list[str]:
-        """See :class:`FileList`."""
-        return [file.path for file in self._files]
-
-    @property
-    def uris(self) -> list[str]:
-        """See :class:`FileList`."""
-        return [file.presigned_url or file.uri for file in self._files]
-
-    @property
-    def size_bytes(self) -> int:
-        """See :class:`FileList`."""
-        return sum(file.size_bytes for file in self._files)
-
-    @property
-    def row_count(self) -> int | None:
-        """See :class:`FileList`."""
-        return sum_rows(file.row_count for file in self._files)
 
 
 class MarkerFiles(FileList):

@@ -30,6 +30,18 @@ def _split(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
+def matching(pattern: str, problem: str) -> AfterValidator:
+    """Return what checks that text matches a pattern; ``problem`` says of what does not what is wrong, and a remedy."""
+    wanted = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not wanted.fullmatch(text):
+            raise ValueError(f"{text[:80]!r} {problem}")
+        return text
+
+    return AfterValidator(check)
+
+
 CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 

@@ -1,21 +1,24 @@
 """Settings of the S3 gateway and its Iceberg catalog, besides those that all services share."""
 
-import re
 from typing import Annotated, Final, Literal, Self
 
 from icedb_log.units import HOUR_MS, KIB, MINUTE_MS, SECOND_MS
-from icedb_service.settings import MAX_PORT, ServiceSettings
-from pydantic import Field, SecretStr, field_validator, model_validator
+from icedb_service.settings import MAX_PORT, ServiceSettings, matching
+from pydantic import Field, SecretStr, model_validator
 
 MAX_STALENESS_MS: Final = 10 * MINUTE_MS
 MIN_SECRET_CHARS: Final = 32
-HEALTH_PATHS: Final = ("healthz", "readyz")
 
-_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_DOMAIN: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,251}[a-z0-9]")
-_NAMESPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_URL: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]{1,300}")
-_REGION: Final = re.compile(r"[a-z0-9-]{1,64}")
+_BUCKET: Final = matching(
+    r"(?!(healthz|readyz)$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
+    "is no name of a bucket; use 3 to 63 of a-z, 0-9, '.' and '-'",
+)
+_REGION: Final = matching("[a-z0-9-]{1,64}", "is no region; write us-east-1, or any name of a-z, 0-9 and '-'")
+_DOMAIN: Final = matching("[a-z0-9][a-z0-9.-]{0,251}[a-z0-9]", "is no domain; write s3.example.com, without a port")
+_NAMESPACE: Final = matching("[a-z][a-z0-9_]{0,62}", "is no namespace; use 1 to 63 of a-z, 0-9 and _, a letter first")
+_S3_URL: Final = matching(
+    r"https?://[A-Za-z0-9.\-\[\]:]{1,300}", "is no address of an S3 endpoint; write https://s3.example.com"
+)
 
 
 class GatewaySettings(ServiceSettings):
@@ -28,13 +31,13 @@ class GatewaySettings(ServiceSettings):
     gateway_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 9010
     """Port of the S3 endpoint; 0 takes a free one (logged)."""
 
-    gateway_bucket: str = "icedb"
+    gateway_bucket: Annotated[str, _BUCKET] = "icedb"
     """Name of the one bucket that holds all tables: `s3://icedb/<table>/…`."""
 
-    gateway_region: str = "us-east-1"
+    gateway_region: Annotated[str, _REGION] = "us-east-1"
     """Region that the bucket says it is in. Signatures of any region are taken."""
 
-    gateway_domain: str | None = None
+    gateway_domain: Annotated[str, _DOMAIN] | None = None
     """Domain of virtual-hosted addresses: with `s3.example.com`, `http://icedb.s3.example.com/events/…` works besides
     `http://s3.example.com/icedb/events/…`. Empty: only the second form."""
 
@@ -92,7 +95,7 @@ class GatewaySettings(ServiceSettings):
     gateway_iceberg_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 9011
     """Port of the Iceberg REST catalog, at the address of `ICEDB_GATEWAY_HOST`; 0 takes a free one (logged)."""
 
-    gateway_iceberg_namespace: str = "icedb"
+    gateway_iceberg_namespace: Annotated[str, _NAMESPACE] = "icedb"
     """Name of the one namespace in which the catalog shows all tables: `icedb.events`."""
 
     gateway_iceberg_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = SECOND_MS
@@ -116,47 +119,12 @@ class GatewaySettings(ServiceSettings):
     """How long a vended key lasts at most, milliseconds; half of it at least. Engines ask for new ones by themselves,
     or have to end a query by then."""
 
-    gateway_iceberg_s3_url: str | None = None
+    gateway_iceberg_s3_url: Annotated[str, _S3_URL] | None = None
     """Where engines reach the gateway's S3 endpoint, `https://s3.example.com`. Empty: the host by which they called the
     catalog, and the S3 port. Set it behind a proxy."""
 
     gateway_access_log: Literal["all", "errors", "none"] = "all"
     """Which requests are logged: all, those that were refused or failed, or none. Never with a signature."""
-
-    @field_validator("gateway_bucket")
-    @classmethod
-    def _check_bucket(cls, bucket: str) -> str:
-        if not _BUCKET.fullmatch(bucket) or bucket in HEALTH_PATHS:
-            raise ValueError(f"{bucket[:80]!r} is no name of a bucket; use 3 to 63 of a-z, 0-9, '.' and '-'")
-        return bucket
-
-    @field_validator("gateway_region")
-    @classmethod
-    def _check_region(cls, region: str) -> str:
-        if not _REGION.fullmatch(region):
-            raise ValueError(f"{region[:80]!r} is no region; write us-east-1, or any name of a-z, 0-9 and '-'")
-        return region
-
-    @field_validator("gateway_domain")
-    @classmethod
-    def _check_domain(cls, domain: str | None) -> str | None:
-        if domain is not None and not _DOMAIN.fullmatch(domain):
-            raise ValueError(f"{domain[:80]!r} is no domain; write s3.example.com, without a port")
-        return domain
-
-    @field_validator("gateway_iceberg_namespace")
-    @classmethod
-    def _check_namespace(cls, namespace: str) -> str:
-        if not _NAMESPACE.fullmatch(namespace):
-            raise ValueError(f"{namespace[:80]!r} is no namespace; use 1 to 63 of a-z, 0-9 and _, a letter first")
-        return namespace
-
-    @field_validator("gateway_iceberg_s3_url")
-    @classmethod
-    def _check_s3_url(cls, url: str | None) -> str | None:
-        if url is not None and not _URL.fullmatch(url):
-            raise ValueError(f"{url[:80]!r} is no address of an S3 endpoint; write https://s3.example.com")
-        return url
 
     @model_validator(mode="after")
     def _check_vended_keys(self) -> Self:
@@ -172,11 +140,7 @@ class GatewaySettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _check_gateway(self) -> Self:
-        if self.gateway_table_threads > self.gateway_store_threads:
-            raise ValueError(
-                "ICEDB_GATEWAY_TABLE_THREADS <= ICEDB_GATEWAY_STORE_THREADS must hold, but "
-                f"{self.gateway_table_threads} > {self.gateway_store_threads}"
-            )
+        self._require("gateway_table_threads", "<=", "gateway_store_threads")
         return self
 
     @property
