@@ -128,7 +128,8 @@ def draw_trace() -> None:
         )
         (port,) = find_free_ports(1)
         settings = SnapshotSettings(store=f"file://{folder}/lake", snapshot_address=f"127.0.0.1:{port}", metrics_port=0)
-        service = SnapshotService(lake.client.warehouse, settings=settings, clock=clock).start()
+        service = SnapshotService(lake.client.warehouse, settings=settings, clock=clock)
+        service.start()
         batch_id = gate.accept(Offer("events", "".join(lines).encode(), "ndjson", endpoint="http")).batch_id
         reader = threading.Thread(target=_read_snapshot, args=(port, batch_id))
         reader.start()

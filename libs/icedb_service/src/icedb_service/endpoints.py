@@ -6,6 +6,7 @@ this order: not ready any more, no new connections, running requests end. :class
 """
 
 import asyncio
+import gc
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -46,6 +47,7 @@ from icedb_service.metrics import Endpoint, EndpointMetrics
 from icedb_service.progress import LoopProgress
 from icedb_service.settings import ServiceSettings, env_name
 from icedb_service.tls import ssl_context
+from icedb_service.tracing import flush_traces
 
 STOP_MARGIN_S: Final = 15
 WATCH_S: Final = 1.0
@@ -62,9 +64,17 @@ MAX_PATH_CHARS: Final = 1024
 
 
 class LoopHealth:
-    """Looks, and answers health checks from what it saw: a check never waits for a store."""
+    """Looks, and answers health checks from what it saw: a check never waits for a store.
 
-    def __init__(self, warehouse: Warehouse, *, clock: Clock, on_change: Callable[[bool], Awaitable[None]]) -> None:
+    Args:
+        warehouse: Whose store is looked at; ``None``: somebody else looks, and tells by :meth:`show`.
+        clock: For pauses.
+        on_change: Told whether requests can be answered now.
+    """
+
+    def __init__(
+        self, warehouse: Warehouse | None, *, clock: Clock, on_change: Callable[[bool], Awaitable[None]]
+    ) -> None:
         self._warehouse = warehouse
         self._on_change = on_change
         self._progress = LoopProgress("the event loop", clock=clock, limit_ms=LONGEST_PAUSE_MS)
@@ -87,7 +97,8 @@ class LoopHealth:
         """Come round, and look, until cancelled: a store that hangs keeps no loop from coming round."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._progress.tell_always())
-            group.create_task(self._look_always())
+            if self._warehouse is not None:
+                group.create_task(self._look_always(self._warehouse))
 
     async def drain(self) -> None:
         """Be ready no more; nor has the loop to come round: a stop has a limit of its own."""
@@ -95,16 +106,16 @@ class LoopHealth:
         self._progress.end()
         await self._tell()
 
-    async def _look_always(self) -> None:
+    async def _look_always(self, warehouse: Warehouse) -> None:
         while True:
-            await self._look()
+            await self._look(warehouse)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _look(self) -> None:
-        asked = asyncio.ensure_future(run_aside(lambda: ask_store(self._warehouse)))
+    async def _look(self, warehouse: Warehouse) -> None:
+        asked = asyncio.ensure_future(run_aside(lambda: ask_store(warehouse)))
         answered, _ = await asyncio.wait((asked,), timeout=LOOK_LIMIT_S)
         if not answered:
-            await self._show(f"the store has not answered for {LOOK_LIMIT_S:g} s")
+            await self.show(f"the store has not answered for {LOOK_LIMIT_S:g} s")
         problem = ""
         try:
             await asked
@@ -112,9 +123,10 @@ class LoopHealth:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - no more files or threads, say: that is over some time, this loop is not
             problem = f"the store could not be looked at ({type(error).__name__}: {error})"
-        await self._show(problem)
+        await self.show(problem)
 
-    async def _show(self, problem: str) -> None:
+    async def show(self, problem: str) -> None:
+        """Say what is wrong with the store; empty: nothing."""
         if bool(problem) != bool(self._problem):
             get_logger().info("store_seen", is_reachable=not problem, problem=problem)
         self._problem = problem
@@ -230,11 +242,14 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
     Attributes:
         port: Where it is served (HTTP), once it is started.
         metrics: What it counts.
+        looks: Whether it looks at the store by itself, to say if it is ready.
 
     Raises:
         InvalidRequest: The access file or the certificate is wrong, or there is no access file and others reach the
             address.
     """
+
+    looks: ClassVar[bool] = True
 
     def __init__(
         self, warehouse: Warehouse, *, settings: S, clock: Clock, metrics: M, endpoint: Endpoint, what: str
@@ -245,12 +260,17 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
         self._settings = settings
         self._clock = clock
         self._metrics_server: MetricsServer | None = None
+        self._health = LoopHealth(warehouse if self.looks else None, clock=clock, on_change=self._show_ready)
         stop_limit_s = self._setting("shutdown_ms") / SECOND_MS + STOP_MARGIN_S
         super().__init__(self._serve, name=metrics.component, what=what, stop_limit_s=stop_limit_s)
-        hosts = (self._setting("host"),)
-        self._guard = open_guard(settings, clock=clock, metrics=metrics.access, endpoint=endpoint, hosts=hosts)
+        self._guard = open_guard(settings, clock=clock, metrics=metrics.access, endpoint=endpoint, hosts=(self.host,))
         self._tls = ssl_context(settings, clock=clock)
         watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
+
+    @property
+    def host(self) -> str:
+        """The address that it is served at, without a port."""
+        return str(self._setting("host"))
 
     @property
     def is_enforced(self) -> bool:
@@ -278,7 +298,7 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
             self._metrics_server = None
 
     @abstractmethod
-    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> None:
+    async def _open(self, stack: AsyncExitStack) -> None:
         """Let every endpoint listen. What the stack is given ends in its order."""
 
     @abstractmethod
@@ -287,7 +307,7 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
 
     def address_at(self, port: int) -> str:
         """Return the URL of one of its ports."""
-        return f"{'http' if self._tls is None else 'https'}://{self._setting('host')}:{port}"
+        return f"{'http' if self._tls is None else 'https'}://{self.host}:{port}"
 
     async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
         """Say whether requests can be answered now."""
@@ -297,7 +317,7 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
         """Serve an application at the service's address; ``port``: the name of its setting, without the component."""
         host_setting, port_setting = (env_name(f"{self.metrics.component}_{each}") for each in ("host", port))
         options = HttpServerOptions(
-            host=self._setting("host"),
+            host=self.host,
             port=self._setting(port),
             address_settings=f"{host_setting} and {port_setting}",
             max_connections=self._setting("max_connections"),
@@ -312,9 +332,9 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
         return getattr(self._settings, f"{self.metrics.component}_{name}")
 
     async def _serve(self) -> None:
-        health = LoopHealth(self._warehouse, clock=self._clock, on_change=self._show_ready)
+        health = self._health
         async with AsyncExitStack() as stack:
-            await self._open(stack, health)
+            await self._open(stack)
             self._metrics_server = await asyncio.to_thread(
                 start_metrics_server,
                 self.metrics.registry,
@@ -338,8 +358,9 @@ def run_endpoints(
     *,
     metrics: EndpointMetrics,
     clock: Clock,
-    only_reads: bool,
     mitigation: str,
+    only_reads: bool = True,
+    waits: bool = True,
 ) -> int:
     """Serve until SIGTERM or SIGINT, or the service's end, and return the exit code. Redis need not be there.
 
@@ -348,21 +369,25 @@ def run_endpoints(
         settings: Its settings.
         metrics: What it counts; the requests of the start, too.
         clock: For pauses.
-        only_reads: Whether the store need not take conditional writes.
         mitigation: Why it does no harm if threads hang when the process ends.
+        only_reads: Whether the store need not take conditional writes.
+        waits: Whether it is not begun before the store answers.
     """
     name = metrics.component
     metrics.dependencies.watch_store()
-    with shown_as_waiting(settings, clock=clock):
-        wait_for_servers(settings, clock=clock, needs_redis=False, only_reads=only_reads)
+    if waits:
+        with shown_as_waiting(settings, clock=clock):
+            wait_for_servers(settings, clock=clock, needs_redis=False, only_reads=only_reads)
     stopping = stop_on_signals()
     service = make(settings.store_settings.open())
     service.start()
     get_logger().info(f"{name}_served", **service.addresses(), store=settings.store, is_open=not service.is_enforced)
+    gc.freeze()  # modules stay: a search for cycles that looks through them holds an answer up for 60 ms
     while not stopping.wait(WATCH_S) and service.is_alive():
         pass
     get_logger().info(f"{name}_stopping")
     service.stop()
+    flush_traces()
     code = 0 if stopping.is_set() else EXIT_FAILURE
     hanging = find_hanging_threads()
     if hanging:

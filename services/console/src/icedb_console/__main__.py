@@ -19,7 +19,6 @@ def serve(settings: ConsoleSettings) -> int:
         settings,
         metrics=metrics,
         clock=clock,
-        only_reads=True,
         mitigation="they only read, or have been asked twice",
     )
 

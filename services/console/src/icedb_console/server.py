@@ -23,7 +23,7 @@ from icedb_log.serving.table_cache import TableCache
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.guard import AccessGuard
-from icedb_service.endpoints import FIRST_FAILURE, EndpointService, LoopHealth, ObservedApp, log_request
+from icedb_service.endpoints import FIRST_FAILURE, EndpointService, ObservedApp, log_request
 from icedb_service.http_server import HealthChecks
 from icedb_service.logs import get_logger
 from icedb_service.readers import BlockingWork, TableNames
@@ -171,7 +171,7 @@ class Console(EndpointService[ConsoleSettings, ConsoleMetrics]):
         """Return where it is served."""
         return {"address": self.address_at(self.port)}
 
-    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> None:
+    async def _open(self, stack: AsyncExitStack) -> None:
         parts = open_parts(
             self._warehouse,
             settings=self._settings,
@@ -181,7 +181,7 @@ class Console(EndpointService[ConsoleSettings, ConsoleMetrics]):
             stack=stack,
         )
         parts.figures.start()
-        server = await self._listen(ConsoleApp(parts, health.checks()))
+        server = await self._listen(ConsoleApp(parts, self._health.checks()))
         stack.push_async_callback(server.stop)
         stack.callback(parts.closing.set)
         self.port = server.port

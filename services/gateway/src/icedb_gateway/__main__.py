@@ -19,7 +19,6 @@ def serve(settings: GatewaySettings) -> int:
         settings,
         metrics=metrics,
         clock=clock,
-        only_reads=True,
         mitigation="they only read",
     )
 

@@ -20,7 +20,6 @@ from icedb_service.endpoints import (
     FIRST_FAILURE,
     PROBES,
     EndpointService,
-    LoopHealth,
     ObservedApp,
     answer_probe,
     log_request,
@@ -254,7 +253,7 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
             "bucket": self._settings.gateway_bucket,
         }
 
-    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> None:
+    async def _open(self, stack: AsyncExitStack) -> None:
         settings, clock, metrics = self._settings, self._clock, self.metrics
         wait_ms, setting = settings.gateway_read_timeout_ms, "ICEDB_GATEWAY_READ_TIMEOUT_MS"
         work = BlockingWork(max_jobs=settings.gateway_store_threads, max_jobs_per_table=settings.gateway_table_threads)
@@ -280,12 +279,12 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
         parts = GatewayParts(self._warehouse, settings, metrics, clock, self._guard, reads, names, keys)
         bodies = Bodies(self._warehouse.store, settings=settings, metrics=metrics)
         stack.callback(bodies.close)
-        server = await self._listen(S3App(parts, bodies, health.checks()))
+        server = await self._listen(S3App(parts, bodies, self._health.checks()))
         stack.push_async_callback(server.stop)
         self.port = server.port
         published = PublishedTables(parts, self._publish)
         catalog = IcebergCatalog(parts, published, parts.keys, s3_port=self.port)
-        app = IcebergApp(make_app(catalog), parts, health.checks())
+        app = IcebergApp(make_app(catalog), parts, self._health.checks())
         server = await self._listen(app, "iceberg_port")
         stack.push_async_callback(server.stop)
         self.iceberg_port = server.port

@@ -1,27 +1,27 @@
 """Runs the snapshot service: ``python -m icedb_snapshot``. Wiring only."""
 
-import gc
+from functools import partial
 
 from icedb_log.clock import SystemClock
-from icedb_service.logs import get_logger
-from icedb_service.main import run_main, stop_on_signals
-from icedb_service.tracing import flush_traces
+from icedb_service.endpoints import run_endpoints
+from icedb_service.main import run_main
 
+from icedb_snapshot.metrics import SnapshotMetrics
 from icedb_snapshot.server import SnapshotService
 from icedb_snapshot.settings import SnapshotSettings
 
 
 def serve(settings: SnapshotSettings) -> int:
     """Serve until SIGTERM or SIGINT. A store that does not answer makes it not ready, and nothing else."""
-    stopping = stop_on_signals()
-    service = SnapshotService(settings.store_settings.open(), settings=settings, clock=SystemClock()).start()
-    gc.freeze()  # modules stay: a search for cycles that looks through them holds an answer up for 60 ms
-    stopping.wait()
-    get_logger().info("snapshot_stopping")
-    service.stop()
-    flush_traces()
-    get_logger().info("snapshot_stopped")
-    return 0
+    clock, metrics = SystemClock(), SnapshotMetrics()
+    return run_endpoints(
+        partial(SnapshotService, settings=settings, clock=clock, metrics=metrics),
+        settings,
+        metrics=metrics,
+        clock=clock,
+        mitigation="they only read, or renew leases that end by themselves",
+        waits=False,
+    )
 
 
 if __name__ == "__main__":

@@ -8,22 +8,21 @@ answered as INTERNAL without it.
 
 import asyncio
 import re
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final, Self
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, InvalidRequest, Overloaded, Unavailable
+from icedb_log.errors import IceDBError, InvalidRequest, Overloaded
 from icedb_log.serving.batch_commits import check_batch_id
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.units import MIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2
 from icedb_service.access.credentials import GrpcAccess
-from icedb_service.access.guard import open_guard
+from icedb_service.endpoints import EndpointService
 from icedb_service.grpc_server import (
     KEEPALIVE_MS,
     GrpcServer,
@@ -32,10 +31,7 @@ from icedb_service.grpc_server import (
     require_readable,
     tolerant,
 )
-from icedb_service.http_server import HealthChecks, ServerThread, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import watch_clock
-from icedb_service.progress import LoopProgress
 from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.tls import server_credentials
 from icedb_service.tracing import HEADER, tracing
@@ -53,7 +49,6 @@ SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"]
 MAX_REQUEST_BYTES: Final = 4 * MIB
 CONNECTION_GRACE_MS: Final = 5 * 60 * 1000
 """How long calls of an old connection may go on."""
-STOP_LIMIT_S: Final = 5
 EXPORTER_STOP_MS: Final = 5_000
 
 _TRACED: Final = ("/GetSnapshot", "/StreamSnapshot", "/GetChanges")
@@ -211,30 +206,35 @@ def make_handlers(*calls: object) -> dict[str, Any]:
     return handlers
 
 
-class SnapshotService:
-    """A snapshot service in this process. Its methods are called from any thread but its loop's.
+class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
+    """A snapshot service in this process. Start it, stop it.
 
-    Args:
-        warehouse: Where the tables lie.
-        settings: Address, limits and defaults.
-        clock: For ages.
+    Health says NOT_SERVING until the exporter has found the store.
 
     Attributes:
         parts: What its handlers share.
         calls: Answers GetSnapshot.
-        loop: Its event loop.
         port: The port it listens on, once it is started.
-
-    Raises:
-        InvalidRequest: The access file or the files of TLS are wrong; or there is none, and others reach the port.
     """
 
-    def __init__(self, warehouse: Warehouse, *, settings: SnapshotSettings, clock: Clock) -> None:
-        metrics = SnapshotMetrics()
-        metrics.dependencies.watch_store()
-        self._host = settings.snapshot_address.rpartition(":")[0]
-        guard = open_guard(settings, clock=clock, metrics=metrics.access, hosts=(self._host,))
-        watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
+    looks = False  # the exporter does
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        *,
+        settings: SnapshotSettings,
+        clock: Clock,
+        metrics: SnapshotMetrics | None = None,
+    ) -> None:
+        super().__init__(
+            warehouse,
+            settings=settings,
+            clock=clock,
+            metrics=metrics or SnapshotMetrics(),
+            endpoint="grpc",
+            what="the snapshot service",
+        )
         wait_ms, setting = settings.snapshot_read_timeout_ms, "ICEDB_SNAPSHOT_READ_TIMEOUT_MS"
         work = BlockingWork(max_jobs=settings.snapshot_threads, max_jobs_per_table=settings.snapshot_table_threads)
         tables = TableCache(
@@ -242,7 +242,7 @@ class SnapshotService:
             clock=clock,
             max_tables=settings.snapshot_max_tables,
             wait_ms=wait_ms,
-            on_refresh=metrics.observe_refresh,
+            on_refresh=self.metrics.observe_refresh,
         )
         names = TableNames(
             warehouse,
@@ -253,67 +253,47 @@ class SnapshotService:
             wait_setting=setting,
         )
         reads = TableReads(tables, work=work, clock=clock, wait_ms=wait_ms, wait_setting=setting)
-        self.parts = ServiceParts(warehouse, settings, metrics, clock, reads, names, GrpcAccess(guard))
+        access = GrpcAccess(self._guard)
+        self.parts = ServiceParts(warehouse, settings, self.metrics, clock, reads, names, access)
         self.calls = SnapshotCalls(self.parts)
         self._watches = WatchCalls(self.parts)
-        self._exporter = LagExporter(self.parts, on_reachable=self._show_reachable)
-        self._reachable = threading.Event()
-        self._progress = LoopProgress("the event loop", clock=clock)
+        self._exporter = LagExporter(self.parts, on_reachable=self._tell_reachable)
         self._server: GrpcServer | None = None
-        self.port = 0
-        self.loop = ServerThread(
-            self._serve,
-            name="icedb-snapshot-loop",
-            what="the snapshot service",
-            stop_limit_s=STOP_LIMIT_S,
-            is_daemon=True,
-        )
 
-    def start(self) -> Self:
-        """Serve; health says NOT_SERVING until the exporter has found the store.
+    @property
+    def host(self) -> str:
+        """The address that it is served at, without a port."""
+        return self._settings.snapshot_address.rpartition(":")[0]
 
-        Raises:
-            Unavailable: An address cannot be listened on; the message names it and the setting.
-        """
-        settings = self.parts.settings
-        check_port_is_free(settings.metrics_host, settings.metrics_port)
-        self.loop.start()
+    def addresses(self) -> dict[str, str]:
+        """Return where it is served."""
+        return {"address": f"{self.host}:{self.port}"}
+
+    def start(self) -> None:
+        """Serve, and begin to export. Raises as the base class does."""
+        super().start()
         self._exporter.start()
-        start_metrics_server(
-            self.parts.metrics.registry,
-            host=settings.metrics_host,
-            port=settings.metrics_port,
-            health=HealthChecks(alive={"loop": self._progress.check}, ready={"store": self._check_store}),
-            clock=self.parts.clock,
-        )
-        _log.info("snapshot_served", address=f"{self._host}:{self.port}", store=settings.store)
-        return self
 
     def stop(self) -> None:
-        """Stop in order: no new calls, running calls end, the exporter ends."""
-        self.end_calls(grace_ms=self.parts.settings.snapshot_shutdown_ms)
+        """Stop in order: no new calls, running calls end, the exporter ends. May be called again."""
+        super().stop()
         self._exporter.stop(timeout_ms=EXPORTER_STOP_MS)
-        self.parts.reads.work.close()
-        self.loop.stop()
-        self._progress.end()
 
-    def end_calls(self, *, grace_ms: int) -> None:
-        """Refuse new calls, and let running ones end for at most ``grace_ms``."""
-        self.loop.run(self._end_calls(grace_ms))
+    def _tell_reachable(self, is_reachable: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+        store = self._settings.store
+        problem = "" if is_reachable else f"the store {store} did not answer the last time (ICEDB_STORE)"
+        self.tell(self._health.show(problem))
 
-    def _show_reachable(self, is_reachable: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        (self._reachable.set if is_reachable else self._reachable.clear)()
+    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - as above
+        await super()._show_ready(is_ready)
         if self._server is not None:
-            self.loop.run(self._server.show_health(is_serving=is_reachable))
+            await self._server.show_health(is_serving=is_ready)
 
-    def _check_store(self) -> None:
-        if not self._reachable.is_set():
-            raise Unavailable(f"the store {self.parts.settings.store} did not answer the last time (ICEDB_STORE)")
-
-    async def _serve(self) -> None:
-        parts, settings = self.parts, self.parts.settings
+    async def _open(self, stack: AsyncExitStack) -> None:
+        parts, settings = self.parts, self._settings
+        stack.callback(parts.reads.work.close)
         interceptor = ErrorInterceptor(
-            parts.metrics, clock=parts.clock, write_timeout_ms=settings.snapshot_write_timeout_ms
+            self.metrics, clock=self._clock, write_timeout_ms=settings.snapshot_write_timeout_ms
         )
         self._server = await GrpcServer.start(
             SERVICE.full_name,
@@ -322,7 +302,7 @@ class SnapshotService:
                 address=settings.snapshot_address,
                 remedy="set ICEDB_SNAPSHOT_ADDRESS to a free one, e.g. 127.0.0.1:50052",
                 max_calls=settings.snapshot_max_pending_calls,
-                credentials=server_credentials(settings, clock=parts.clock),
+                credentials=server_credentials(settings, clock=self._clock),
                 more=(
                     # Whoever reads no stream must not keep its place for ever, and load spreads over new replicas.
                     ("grpc.max_connection_age_ms", settings.snapshot_connection_age_ms),
@@ -337,13 +317,9 @@ class SnapshotService:
             interceptors=(interceptor,),
         )
         self.port = self._server.port
-        telling = asyncio.create_task(self._progress.tell_always())
-        self.loop.show_started()
-        await self.loop.wait_for_stop()
-        telling.cancel()
+        stack.push_async_callback(self._end_calls, self._server)
 
-    async def _end_calls(self, grace_ms: int) -> None:
-        if self._server is not None:
-            await self._server.drain()
-            self._watches.end()
-            await self._server.stop(grace_ms=grace_ms)
+    async def _end_calls(self, server: GrpcServer) -> None:
+        await server.drain()
+        self._watches.end()
+        await server.stop(grace_ms=self._settings.snapshot_shutdown_ms)

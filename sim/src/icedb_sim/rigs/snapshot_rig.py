@@ -55,6 +55,7 @@ def start_snapshot(warehouse: Warehouse, *, clock: Clock | None = None, **fields
     """
     values = {"snapshot_address": f"{LOOPBACK}:0", "snapshot_lag_interval_ms": 600_000, "s3_endpoint": None, **fields}
     settings = SnapshotSettings(**{"store": "file:///unused", **values})
-    service = SnapshotService(warehouse, settings=settings, clock=clock or SystemClock()).start()
+    service = SnapshotService(warehouse, settings=settings, clock=clock or SystemClock())
+    service.start()
     channel = grpc.insecure_channel(f"{LOOPBACK}:{service.port}", options=CHANNEL_OPTIONS)
     return SnapshotRig(service, channel, snapshot_pb2_grpc.SnapshotServiceStub(channel))

@@ -14,7 +14,7 @@ from icedb_log.store.store_clock import AlignedClock
 from icedb_log.units import KIB
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.credentials import GrpcAccess, HttpAccess
-from icedb_service.endpoints import EndpointService, LoopHealth
+from icedb_service.endpoints import EndpointService
 from icedb_service.grpc_server import GrpcServer
 from pydantic import SecretStr
 
@@ -83,7 +83,7 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
         if self._grpc_server is not None:
             await self._grpc_server.show_health(is_serving=is_ready)
 
-    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> None:
+    async def _open(self, stack: AsyncExitStack) -> None:
         settings, clock = self._settings, self._aligned
         gate = AsyncGate(self._gate, settings=settings, metrics=self.metrics, clock=clock)
         stack.push_async_callback(gate.close)
@@ -114,7 +114,7 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
                 secret=_reveal(settings.frontend_segment_secret),
                 write_key=_reveal(settings.frontend_segment_write_key),
             ),
-            health=health.checks(),
+            health=self._health.checks(),
             access=HttpAccess(self._guard.at("http")),
         )
         app = make_app(endpoint, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
