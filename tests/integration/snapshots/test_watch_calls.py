@@ -93,7 +93,7 @@ def test_a_server_that_stops_ends_its_watchers_with_unavailable(serve):
     rig = serve()
     events = watch(rig.stub, "events")
     next(events)
-    rig.service.end_calls(grace_ms=DEADLINE_S * 1000)
+    rig.service.stop()
     with refused(grpc.StatusCode.UNAVAILABLE, "another replica"):
         next(events)
 
