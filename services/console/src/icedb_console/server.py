@@ -32,7 +32,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from icedb_console.actions import Actions
 from icedb_console.facts_keeper import FactsKeeper
@@ -78,8 +78,11 @@ class ConsoleApp(ObservedApp):
 def _make_app(pages: Pages, parts: PageParts) -> Starlette:
     def route(path: str, handler: Handler, *methods: str) -> Route:
         async def answer(request: Request) -> Response:
-            parts.sessions.check_host(request)
-            return await handler(request)
+            try:
+                parts.sessions.check_host(request)
+                return await handler(request)
+            except Exception as error:  # noqa: BLE001 - what nobody thought of is a page, too
+                return await show_error(request, error)
 
         return Route(path, answer, methods=list(methods or ("GET",)))
 
@@ -123,33 +126,7 @@ def _make_app(pages: Pages, parts: PageParts) -> Starlette:
         route("/static/{name:str}", static),
         route("/favicon.ico", icon),
     ]
-    handlers: dict[Any, Any] = {IceDBError: show_error, HTTPException: show_error}
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    app.add_middleware(_LastStop, show_error=show_error)
-    return app
-
-
-class _LastStop:
-    """Turns what nobody thought of into a page, with its traceback in the log alone."""
-
-    def __init__(self, app: ASGIApp, *, show_error: Callable[[Request, Exception], Awaitable[Response]]) -> None:
-        self._app = app
-        self._show_error = show_error
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
-
-        async def watch(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watch)
-        except Exception as error:
-            if has_begun:
-                raise
-            await (await self._show_error(Request(scope, receive), error))(scope, receive, send)
+    return Starlette(routes=routes, exception_handlers={HTTPException: show_error})
 
 
 class Console(EndpointService[ConsoleSettings, ConsoleMetrics]):
