@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.spark, pytest.mark.timeout(300)]
 PROGRAM = """
 import json, os, signal, threading, time
 from icedb_engine.spark import spark_engine
-from icedb_engine.spark.spark_hang import HangWatch
+from icedb_engine.spark.spark_watch import HangWatch
 from icedb_engine.spark.spark_session import SparkSettings, is_session_alive, open_spark
 from icedb_log.clock import SystemClock
 from pyspark import SparkContext

@@ -2,7 +2,7 @@
 
 import threading
 
-from icedb_engine.spark.spark_hang import answers_within
+from icedb_engine.spark.spark_watch import answers_within
 
 
 def test_an_answer_counts_if_it_is_yes_and_in_time():

@@ -9,10 +9,9 @@ from icedb_log.units import MIB
 
 from icedb_engine.jobs.engine import JobEngine
 from icedb_engine.limits import EngineLimits, JobLimits
-from icedb_engine.spark.spark_hang import HangWatch, answers_within
 from icedb_engine.spark.spark_runner import SparkRunner, warm_up
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
-from icedb_engine.spark.spark_watch import InterruptReason, WatchRules, ignore_interrupt
+from icedb_engine.spark.spark_watch import HangWatch, InterruptReason, WatchRules, answers_within, ignore_interrupt
 
 
 class SparkWorkerSettings(Protocol):

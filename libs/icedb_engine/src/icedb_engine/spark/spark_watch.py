@@ -7,9 +7,14 @@ session of this process and on one of a Spark Connect server, where a job that n
 Some loops of Spark's engine never look whether they are interrupted, and would hold a core for ever. On a cluster,
 Spark's task reaper ends their executor (the options below). On one machine tasks and driver share the JVM, which Spark
 does not end: so this module does, and the worker's next task finds the engine dead and replaces it.
+
+It also ends a JVM that answers nothing: a call of PySpark waits for an answer without any limit, and a JVM that hangs
+(stopped, out of memory, a disk that is gone) would hold the worker until Celery's own limit, an hour. A job may take
+long, but the JVM answers beside it.
+
+WARN: only a JVM of this process is ended. A Spark Connect server is others', and its client has limits of its own.
 """
 
-import contextlib
 import itertools
 import os
 import threading
@@ -51,7 +56,7 @@ def end_if_stuck(spark: Any, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> b
             clock.sleep_ms(_POLL_MS)
     except (PySparkException, Py4JError, OSError):
         return False  # gone already
-    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - PySpark has no public word for its JVM
+    process = _find_jvm()
     if not stuck_count or process is None:
         return False
     _log.error(
@@ -60,7 +65,7 @@ def end_if_stuck(spark: Any, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> b
         wait_ms=wait_ms,
         mitigation="the JVM is ended, this process is replaced with the next task",
     )
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         process.kill()
     process.wait()
     return True
@@ -258,3 +263,64 @@ def _find_tags(spark: Any) -> _Tags:
     # WARN: not the session's own tags. With a session of this process they are known only to the thread that set
     # them: an interrupt by another one finds nothing, and says so nowhere.
     return _Tags(add, context.removeJobTag, context.cancelJobsWithTag)
+
+
+LOOK_EVERY_S: Final = 15.0
+ANSWER_LIMIT_S: Final = 60.0
+"""How long one round trip may take before the JVM is ended: far more than any pause of its garbage collector."""
+
+
+def answers_within(ask: Callable[[], bool], limit_s: float) -> bool:
+    """Whether ``ask`` says yes in time. One that hangs is left to itself, in a thread that holds up no end."""
+    said: list[bool] = []
+    asking = threading.Thread(target=lambda: said.append(ask()), name="ask the JVM", daemon=True)
+    asking.start()
+    asking.join(limit_s)
+    return said == [True]
+
+
+class HangWatch:
+    """Looks every few seconds whether this process's JVM answers, until it is closed or the JVM is gone.
+
+    Args:
+        ask: Makes one round trip, and says whether it was answered; returns soon if the JVM is dead.
+        every_s: Between two looks.
+        limit_s: How long a round trip may take.
+    """
+
+    def __init__(
+        self, ask: Callable[[], bool], *, every_s: float = LOOK_EVERY_S, limit_s: float = ANSWER_LIMIT_S
+    ) -> None:
+        self._ask = ask
+        self._every_s = every_s
+        self._limit_s = limit_s
+        self._closing = threading.Event()
+        self._process = _find_jvm()
+        if self._process is not None:
+            threading.Thread(target=self._look, name="watch the JVM", daemon=True).start()
+
+    def close(self) -> None:
+        """Look no more. The JVM may be gone by now."""
+        self._closing.set()
+
+    def _look(self) -> None:
+        while not self._closing.wait(self._every_s) and self._process.poll() is None:
+            if answers_within(self._answered, self._limit_s) or self._closing.is_set():
+                continue
+            _log.error(
+                "jvm hangs",
+                limit_s=self._limit_s,
+                mitigation="the JVM is ended; its job fails and is done again, this process is replaced",
+            )
+            with suppress(OSError):
+                self._process.kill()
+            return
+
+    def _answered(self) -> bool:
+        self._ask()
+        return True  # be it that it is dead: that is seen elsewhere, and nothing has to be ended
+
+
+def _find_jvm() -> Any:
+    """Return the process of this one's JVM; ``None``: it has none."""
+    return getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - PySpark has no public word for it
