@@ -7,7 +7,6 @@ a 500, no traceback in the logs, and a good request is answered afterwards.
 import json
 import re
 import socket
-import threading
 import urllib.request
 
 import pytest
@@ -22,6 +21,7 @@ from icedb_sim.rigs.gateway_rig import start_gateway
 from icedb_sim.tables.profiles import fuzz_examples
 from processes import free_port
 from prometheus_client import CollectorRegistry, Counter
+from waiting import wait_until
 
 LIMIT_S = 20
 TOKEN = "icedbt_fuzz"
@@ -43,22 +43,13 @@ class Door:
         self.held_bytes = held_bytes
 
     def check_that_nothing_is_held(self):
-        wait_until(lambda: self.held_bytes() == 0)
+        wait_until(lambda: self.held_bytes() == 0, "bodies of requests that have ended are held in memory no more")
 
     def check_that_it_lives(self):
         method, path, headers, body = self.good
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, headers, method=method)
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             assert 200 <= answer.status < 300
-
-
-def wait_until(holds):
-    tick = threading.Event()
-    for _ in range(LIMIT_S * 50):
-        if holds():
-            return
-        tick.wait(0.02)
-    raise AssertionError("bodies of requests that have ended are still held in memory")
 
 
 @pytest.fixture(scope="module")

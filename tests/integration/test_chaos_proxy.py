@@ -3,8 +3,6 @@
 What the store makes of it is looked at, too: an unknown outcome stays unknown, and what landed is found.
 """
 
-import threading
-
 import pytest
 from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.proxy_faults import WRITES, ProxyFault
@@ -14,6 +12,7 @@ from icedb_log.store.request_failures import listen_to_failures, stop_listening
 from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.store.s3_client import SINGLE_REQUEST_BYTES
 from icedb_log.store.stores import S3Options
+from waiting import wait_until
 
 pytestmark = pytest.mark.s3
 
@@ -77,15 +76,6 @@ def rig(proxy, s3_server):
     stop_listening(note)
     proxy.faults.clear()
     proxy.open_doors()
-
-
-def wait_until(condition):
-    tick = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        tick.wait(0.01)
-    raise AssertionError("it never came")
 
 
 def test_without_a_fault_everything_passes(rig):

@@ -40,6 +40,7 @@ from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups
 from icedb_sim.rigs.redis_server import RedisServer
 from processes import service_env
+from waiting import wait_until
 
 SCRIPT = Path(__file__).with_name("flush_process.py")
 WORKER = Path(__file__).with_name("ingest_worker_process.py")
@@ -184,10 +185,7 @@ def run_without_lock(settings, worker_count, *, batch_count):
         assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * worker_count
         for _ in range(batch_count):
             table.stage()
-        deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
-        while count_staged(table.warehouse):
-            assert CLOCK.monotonic_ms() < deadline_ms
-            CLOCK.sleep_ms(20)
+        wait_until(lambda: count_staged(table.warehouse) == 0)
         for worker in workers:
             happened.update(json.loads(worker.communicate("stop\n", timeout=LIMIT_S)[0]))
     finally:
@@ -261,7 +259,7 @@ def running_workers(folder, settings, how):
     with (folder / "log").open("wb") as log:
         workers = [subprocess.Popen(command, env=env, stdout=log, stderr=log) for _ in range(2)]
     try:
-        wait_until(lambda: (folder / "log").read_text().count('"engine_opened"') == 2, folder / "log")
+        wait_until(lambda: (folder / "log").read_text().count('"engine_opened"') == 2, f"see {folder / 'log'}")
         yield marks
         for worker in workers:
             worker.terminate()
@@ -270,13 +268,6 @@ def running_workers(folder, settings, how):
         for worker in workers:
             worker.kill()
             worker.wait()
-
-
-def wait_until(condition, log):
-    deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
-    while not condition():
-        assert CLOCK.monotonic_ms() < deadline_ms, log.read_text()
-        CLOCK.sleep_ms(20)
 
 
 @pytest.mark.redis
@@ -291,7 +282,7 @@ def test_a_broker_that_redelivers_while_the_flush_runs_is_harmless(tmp_path, how
             for _ in range(5):
                 table.stage()
             wakeups.wake(INGEST_FLUSH, "events")
-            wait_until(lambda: count_staged(table.warehouse) == 0, tmp_path / "log")
+            wait_until(lambda: count_staged(table.warehouse) == 0, f"see {tmp_path / 'log'}")
         app.close()
         client.close()
     happened = [line.split()[0] for line in marks.read_text().splitlines()]

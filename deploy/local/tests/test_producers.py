@@ -7,6 +7,7 @@ from icedb_local.demo_plan import DemoTable
 from icedb_local.generator import EventBatch
 from icedb_local.ledger import Ledger
 from icedb_local.producers import Producers
+from waiting import wait_until
 
 TABLES = (DemoTable("all", (), ()), DemoTable("some", (), (), takes_every=3))
 DEADLINE_S = 20
@@ -14,15 +15,6 @@ DEADLINE_S = 20
 
 def make_batches(count):
     return iter([EventBatch(number, b"%d" % number, 2, {"2025-01-01": 2}) for number in range(count)])
-
-
-def wait_until(condition):
-    tick = threading.Event()
-    for _ in range(DEADLINE_S * 200):
-        if condition():
-            return
-        tick.wait(0.005)
-    raise AssertionError("waited too long")
 
 
 def make_producers(enqueue, *, count=20, pauses=()):
