@@ -1,47 +1,49 @@
 """An HTTP proxy before the S3 server that fails on purpose: slow, cut, lying, late.
 
 Owns the network between the stack and its store. It has several doors (ports), so that what met the services is told
-apart from what met the readers and producers that watch them. It runs in a thread of its own and speaks HTTP/1.1 over
-kept connections; requests and answers are held whole in memory, which S3 traffic of a test allows.
+apart from what met the readers and producers that watch them. A connection has a thread and a connection to the server
+of its own; requests (those with a length) and answers are held whole in memory, which S3 traffic of a test allows.
 
 A request that a client gave up may still be on its way here (``late``): nothing is quiet before
 :attr:`FaultProxy.late_count` is 0.
 """
 
-import asyncio
 import contextlib
+import re
+import socket
+import sys
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import Any, Final, Self
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 
-from icedb_local.chaos.http_messages import (
-    MAX_HEAD_BYTES,
-    BrokenMessage,
-    Message,
-    encode_error,
-    read_answer,
-    read_request,
-)
 from icedb_local.chaos.proxy_faults import ActiveFaults, FaultHits, ProxyFault
 from icedb_local.ports import LOOPBACK
 
-CALL_TIMEOUT_S: Final = 60
 MIN_CUT_BYTES: Final = 2
 """Shorter bodies cannot come by half."""
 WORDLESS_STATUS: Final = (412, 416)
 """Answers whose status says all: nobody looks at their bodies, so half of one is no trouble."""
+STOP_POLL_S: Final = 0.1
+_DATE: Final = re.compile(rb"(?im)^date: ([^\r]*)")
+_LENGTH_HEADERS: Final = ("content-length", "transfer-encoding")
+_ERROR_CODES: Final = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown", 507: "InsufficientStorage"}
 
 
-@dataclass(slots=True)
-class _Upstream:
-    """A connection to the server."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
 
 
 class FaultProxy:
@@ -55,28 +57,20 @@ class FaultProxy:
 
     def __init__(self, upstream_port: int, doors: Mapping[str, int], *, clock: Clock) -> None:
         self._upstream_port = upstream_port
-        self._doors = dict(doors)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
-        self._servers: dict[str, asyncio.Server] = {}
-        self._clients: dict[asyncio.StreamWriter, asyncio.Task[Any] | None] = {}
-        self._late: set[asyncio.Task[None]] = set()
-        self._landing = asyncio.Event()
+        self._doors: dict[str, _Door] = {}
+        self._late: set[threading.Event] = set()
+        self._end = threading.Event()
         self.faults = ActiveFaults(clock)
         self.ports: dict[str, int] = dict(doors)
-        self.request_count = 0
 
     def __enter__(self) -> Self:
-        self._thread.start()
         self.open_doors()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self.land_late()
         self.close_doors()
-        self._call(self._cancel_all())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     @property
     def late_count(self) -> int:
@@ -85,7 +79,8 @@ class FaultProxy:
 
     def land_late(self) -> None:
         """Send on what is late, without waiting for its time."""
-        self._call(self._land_late())
+        for landing in tuple(self._late):
+            landing.set()
 
     def begin(self, fault: ProxyFault) -> FaultHits:
         """Begin a fault; see :class:`ActiveFaults`."""
@@ -97,140 +92,169 @@ class FaultProxy:
 
     def open_doors(self) -> None:
         """Listen. Idempotent. Raises Unavailable if a port is taken."""
-        self._call(self._open())
+        for name, port in self.ports.items():
+            if name not in self._doors:
+                try:
+                    self._doors[name] = _Door(self, name, port)
+                except OSError as error:
+                    raise Unavailable(f"the fault proxy cannot listen on {port}: {error}") from error
+                self.ports[name] = self._doors[name].server_address[1]
 
     def close_doors(self) -> int:
         """Refuse connections and break those that are open; returns how many were. Idempotent."""
-        return int(self._call(self._close()))
+        doors = tuple(self._doors.values())
+        self._doors.clear()
+        return sum(door.close() for door in doors)
 
-    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+    def connect(self) -> HTTPConnection:
+        """Return a connection to the server, which is made with its first request."""
+        return HTTPConnection(LOOPBACK, self._upstream_port)
 
-    async def _open(self) -> None:
-        for door in self._doors:
-            if door not in self._servers:
+    def wait(self, delay_ms: int) -> None:
+        """Let a request wait, at most for as long as there is a proxy."""
+        self._end.wait(delay_ms / 1000)
 
-                async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: str = door) -> None:
-                    await self._serve(reader, writer, door)
+    def send_late(self, request: _Request, delay_ms: int) -> None:
+        """Have the server get a request later."""
+        landing = threading.Event()
+        self._late.add(landing)
 
-                try:
-                    server = await asyncio.start_server(serve, LOOPBACK, self.ports[door], limit=MAX_HEAD_BYTES)
-                except OSError as error:
-                    raise Unavailable(f"the fault proxy cannot listen on {self.ports[door]}: {error}") from error
-                self._servers[door] = server
-                self.ports[door] = server.sockets[0].getsockname()[1]
+        def land() -> None:
+            landing.wait(delay_ms / 1000)
+            with contextlib.suppress(OSError, HTTPException), contextlib.closing(self.connect()) as upstream:
+                if not self._end.is_set():
+                    _forward(request, upstream)
+            self._late.discard(landing)
 
-    async def _close(self) -> int:
-        for server in self._servers.values():
-            server.close()
-        self._servers.clear()
-        broken = len(self._clients)
-        for writer in tuple(self._clients):
-            writer.transport.abort()
-        return broken
+        threading.Thread(target=land, name="late request", daemon=True).start()
 
-    async def _cancel_all(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: str) -> None:
-        # The loop forgets a task whose client has left, although it still waits for the server: its task is kept here.
-        self._clients[writer] = asyncio.current_task()
-        upstream: list[_Upstream] = []
-        try:
-            while (request := await read_request(reader, writer)) is not None:
-                self.request_count += 1
-                hits = self.faults.take(request.method, request.path, door=door)
-                if not await self._treat(request, writer, upstream, hits=hits, door=door):
-                    break
-                await writer.drain()
-        except (BrokenMessage, OSError):
-            pass  # a side has left: the other one is left, too
-        finally:
-            self._clients.pop(writer, None)
-            for one in (*(one.writer for one in upstream), writer):
-                with contextlib.suppress(OSError):
-                    one.transport.abort()
+class _Door(ThreadingTCPServer):
+    """Listens, and knows who is connected."""
 
-    async def _treat(
-        self,
-        request: Message,
-        writer: asyncio.StreamWriter,
-        upstream: list[_Upstream],
-        *,
-        hits: FaultHits | None,
-        door: str,
-    ) -> bool:
-        """Do to a request what is to be done; return whether the connection lives on."""
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 100
+
+    def __init__(self, proxy: FaultProxy, name: str, port: int) -> None:
+        super().__init__((LOOPBACK, port), _Client)
+        self.proxy = proxy
+        self.name = name
+        self.clients: set[socket.socket] = set()
+        threading.Thread(target=self.serve_forever, args=(STOP_POLL_S,), name=f"door {name}", daemon=True).start()
+
+    def close(self) -> int:
+        """Listen no more, and break what is open; return how much that was."""
+        self.shutdown()
+        self.server_close()
+        clients = tuple(self.clients)
+        for client in clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+        return len(clients)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """End a connection: if a side has left, the other one is left, too."""
+        if not isinstance(sys.exception(), OSError | HTTPException):
+            super().handle_error(request, client_address)
+
+
+class _Client(BaseHTTPRequestHandler):
+    """The connection of a client."""
+
+    server: _Door
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self._proxy = self.server.proxy
+        self._upstream = self._proxy.connect()
+        self.server.clients.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.clients.discard(self.connection)
+        self._upstream.close()
+        super().finish()
+
+    def log_message(self, *_: object) -> None:
+        """Keep silent."""
+
+    def _serve(self) -> None:
+        """Do to a request what is to be done."""
+        request = self._read_request()
+        hits = self._proxy.faults.take(self.command, self.path, door=self.server.name)
         if hits is None:
-            writer.write(_encode(await self._forward(request, upstream)))
-            return True
+            self.wfile.write(b"".join(_forward(request, self._upstream)[1:]))
+            return
         fault = hits.fault
         if fault.action in ("hold", "slow"):
-            await asyncio.sleep(fault.delay_ms / 1000)
+            self._proxy.wait(fault.delay_ms)
         if fault.action == "late":
-            task = asyncio.create_task(self._forward_late(request, fault.delay_ms))
-            self._late.add(task)
-            task.add_done_callback(self._late.discard)
+            self._proxy.send_late(request, fault.delay_ms)
         if fault.action in ("hold", "reset", "late"):
-            return False
-        if fault.action == "status":
-            writer.write(encode_error(fault.status))
-            return True
-        answer = await self._forward(request, upstream)
-        return await self._answer(answer, writer, hits=hits, door=door)
+            self.close_connection = True
+        elif fault.action == "status":
+            self.wfile.write(_encode_error(fault.status))
+        else:
+            self._answer(request, hits)
 
-    async def _answer(self, answer: Message, writer: asyncio.StreamWriter, *, hits: FaultHits, door: str) -> bool:
-        """Say of an answer what is to be said; return whether the connection lives on."""
-        fault = hits.fault
-        if fault.action == "drop":
-            return False
-        is_cut = len(answer.body) >= MIN_CUT_BYTES and answer.status not in WORDLESS_STATUS
-        if fault.action == "truncate" and is_cut:
-            writer.write(_encode(answer, cut_at=len(answer.body) // 2))
-            await writer.drain()
-            writer.write_eof()
-            return False
-        if fault.action == "ahead":
-            answer = answer.at_later(fault.delay_ms)
-        if fault.action == "truncate":
-            self.faults.give_back(hits, door=door)
-        writer.write(encode_error(fault.status) if fault.action == "status_after" else _encode(answer))
-        return True
+    do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = _serve  # noqa: N815 - words of the standard library
 
-    async def _forward(self, request: Message, upstream: list[_Upstream]) -> Message:
-        """Send a request to the server over this client's own connection, and return the answer."""
-        is_fresh = not upstream
-        if is_fresh:
-            upstream.append(_Upstream(*await asyncio.open_connection(LOOPBACK, self._upstream_port)))
-        connection = upstream[0]
-        has_body = bool(request.body) or request.header("content-length") != ""
-        connection.writer.write(request.encode_head(length=len(request.body) if has_body else None) + request.body)
-        await connection.writer.drain()
-        answer = await read_answer(connection.reader, method=request.method)
-        if answer.header("connection") == "close":
-            upstream.clear()
-            connection.writer.close()
-        return answer
+    def _answer(self, request: _Request, hits: FaultHits) -> None:
+        """Have the server do it, and say of its answer what is to be said."""
+        status, head, body = _forward(request, self._upstream)
+        action = hits.fault.action
+        is_cut = action == "truncate" and len(body) >= MIN_CUT_BYTES and status not in WORDLESS_STATUS
+        if action == "truncate" and not is_cut:
+            self._proxy.faults.give_back(hits, door=self.server.name)
+        self.close_connection |= is_cut or action == "drop"
+        if action == "status_after":
+            self.wfile.write(_encode_error(hits.fault.status))
+        elif action != "drop":
+            if action == "ahead":
+                head = _say_later(head, hits.fault.delay_ms)
+            self.wfile.write(head + (body[: len(body) // 2] if is_cut else body))
 
-    async def _land_late(self) -> None:
-        self._landing.set()
-        self._landing.clear()
-
-    async def _forward_late(self, request: Message, delay_ms: int) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._landing.wait(), delay_ms / 1000)
-        upstream: list[_Upstream] = []
-        with contextlib.suppress(BrokenMessage, OSError):
-            await self._forward(request, upstream)
-        for one in upstream:
-            one.writer.close()
+    def _read_request(self) -> _Request:
+        length = int(self.headers.get("Content-Length", "0"))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionResetError("the client has left in the middle of its request")
+        kept = tuple((name, value) for name, value in self.headers.items() if name.lower() != "expect")
+        return _Request(self.command, self.path, kept, body)
 
 
-def _encode(answer: Message, *, cut_at: int | None = None) -> bytes:
-    """Return an answer's bytes; with ``cut_at`` its head promises the whole body and so many bytes follow."""
-    is_bodiless = not answer.body and answer.header("transfer-encoding") != "chunked"
-    head = answer.encode_head(length=None if is_bodiless else len(answer.body))
-    return head + (answer.body if cut_at is None else answer.body[:cut_at])
+def _forward(request: _Request, upstream: HTTPConnection) -> tuple[int, bytes, bytes]:
+    """Send a request to the server; return its answer: status, head and body."""
+    upstream.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
+    for name, value in request.headers:
+        upstream.putheader(name, value)
+    upstream.endheaders(request.body)
+    answer = upstream.getresponse()
+    body = answer.read()
+    headers = answer.getheaders()
+    if body or answer.chunked:
+        headers = [(name, value) for name, value in headers if name.lower() not in _LENGTH_HEADERS]
+        headers.append(("Content-Length", str(len(body))))
+    start = f"HTTP/1.1 {answer.status} {answer.reason}"
+    lines = (start, *(f"{name}: {value}" for name, value in headers), "", "")
+    return answer.status, "\r\n".join(lines).encode("latin-1"), body
+
+
+def _say_later(head: bytes, delay_ms: int) -> bytes:
+    """Return the head of an answer with a ``Date`` that is so much later."""
+
+    def say(found: re.Match[bytes]) -> bytes:
+        later = parsedate_to_datetime(found[1].decode()) + timedelta(milliseconds=delay_ms)
+        return b"Date: " + format_datetime(later, usegmt=True).encode()
+
+    return _DATE.sub(say, head)
+
+
+def _encode_error(status: int) -> bytes:
+    """Return an answer with an error as S3 words it."""
+    code = _ERROR_CODES.get(status, "InternalError")
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>chaos</Message></Error>".encode()
+    head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
