@@ -8,7 +8,7 @@ import socket
 
 import pytest
 from icedb_local.ports import HeldPorts, find_free_ports
-from icedb_local.stack import Condition, LocalStack, PortTaken
+from icedb_local.stack import LocalStack, PortTaken
 from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_local.supervisor_config import Program, render_config
 from icedb_log.errors import InvalidRequest
@@ -155,11 +155,10 @@ def test_a_port_is_lost_where_somebody_else_listens(tmp_path, monkeypatch, state
     monkeypatch.setattr(stack, "_listening_ports", lambda _: own)
     monkeypatch.setattr(stack, "_states", lambda: {"enqueue": state})
     monkeypatch.setattr(stack, "is_alive", lambda: True)
-    waiting = [Condition("enqueue", lambda: True)]
     if state == "RUNNING":
-        stack._check_progress(waiting, deadline_ms=2**62)  # once says nothing: its processes may have just changed
+        stack._check_progress(["enqueue"], deadline_ms=2**62)  # once says nothing: its processes may have just changed
     with pytest.raises(PortTaken, match="enqueue lost port 9106") if is_lost else contextlib.nullcontext():
-        stack._check_progress(waiting, deadline_ms=2**62)
+        stack._check_progress(["enqueue"], deadline_ms=2**62)
 
 
 def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_path):

@@ -1,26 +1,11 @@
-"""Real conditions by which a stack knows that its parts answer."""
+"""Real conditions by which a stack knows that its parts answer: asked once, within about two seconds; none raises."""
 
 import http
 import http.client
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from icedb_local.ports import LOOPBACK
 
 ASK_TIMEOUT_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One part of a stack and the question whether it is ready.
-
-    Attributes:
-        program: Name of the program.
-        is_met: Ask once, within about two seconds; never raises.
-    """
-
-    program: str
-    is_met: Callable[[], bool]
 
 
 def answers_ping(redis_url: str) -> bool:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import xmlrpc.client  # of our own supervisor, over a socket of this user  # nosec B411
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -25,7 +25,7 @@ from icedb_log.errors import InvalidRequest, Unavailable
 from supervisor.xmlrpc import SupervisorTransport
 
 from icedb_local.ports import HeldPorts, is_listening
-from icedb_local.readiness import Condition, answers_http, answers_ok, answers_ping, is_serving
+from icedb_local.readiness import answers_http, answers_ok, answers_ping, is_serving
 from icedb_local.run_processes import find_run_processes, kill_run_processes
 from icedb_local.stack_layout import DOORS, ENV_FILE, LARGE, WORKERS, StackLayout, StackPorts
 from icedb_local.supervisor_config import log_path, render_config
@@ -49,6 +49,7 @@ DEATH_DEADLINE_MS: Final = 10_000
 DEATH_POLL_MS: Final = 10
 
 ReadyCallback = Callable[[str], None]
+IsMet = Callable[[], bool]
 
 
 class PortTaken(Unavailable):
@@ -146,13 +147,12 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             )
         deadline_ms = self._clock.monotonic_ms() + self._start_deadline_ms
         self._wait_for(self._server_conditions(), deadline_ms)
-        later = [program for program in programs if not program.starts_at_once]
+        conditions = self._service_conditions()
         for is_door in (True, False):  # the workers would take the processor from what people wait for
-            names = [program.name for program in later if (program.name in DOORS) is is_door]
-            for program in later:
-                if program.name in names:
-                    self._rpc("startProcess", program.process_name, False)
-            self._wait_for([each for each in self._service_conditions() if each.program in names], deadline_ms)
+            now = [one for one in programs if not one.starts_at_once and (one.name in DOORS) is is_door]
+            for program in now:
+                self._rpc("startProcess", program.process_name, False)
+            self._wait_for({one.name: conditions[one.name] for one in now}, deadline_ms)
 
     def stop(self) -> None:
         """Stop everything, in order, and leave no process. Idempotent; Ctrl-C waits until it is done."""
@@ -280,39 +280,34 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             self._socket_dir = Path(tempfile.mkdtemp(prefix="icedb-", dir=folder))
         return self._socket_dir / "supervisor.sock"
 
-    def _server_conditions(self) -> list[Condition]:
+    def _server_conditions(self) -> dict[str, IsMet]:
         layout = self.layout
-        conditions = [Condition("redis", lambda: answers_ping(layout.redis_url))]
+        conditions: dict[str, IsMet] = {"redis": lambda: answers_ping(layout.redis_url)}
         if layout.store == "s3":
-            conditions.append(Condition("s3", lambda: answers_http(layout.ports.s3)))
+            conditions["s3"] = lambda: answers_http(layout.ports.s3)
         return conditions
 
-    def _service_conditions(self) -> list[Condition]:
-        layout = self.layout
-        conditions = [Condition("snapshot", lambda: is_serving(layout.snapshot_address))]
-        conditions += [  # ready when the child has its Spark session and takes tasks
-            Condition(name, functools.partial(answers_ok, layout.ports.metrics_of(name), "/readyz"))
-            for name in (*WORKERS, LARGE)
-        ]
-        if layout.has_frontend:
-            conditions.append(Condition("frontend", lambda: answers_ok(layout.ports.http, "/readyz")))
-            conditions.append(Condition("gateway", lambda: answers_ok(layout.ports.gateway, "/readyz")))
-            conditions.append(Condition("enqueue", lambda: answers_ok(layout.ports.enqueue_metrics, "/readyz")))
-        if layout.has_console:
-            conditions.append(Condition("console", lambda: answers_ok(layout.ports.console, "/readyz")))
-        conditions.append(Condition("beat", lambda: self._states().get("beat") == RUNNING_STATE))
-        names = self.program_names
-        return [condition for condition in conditions if condition.program in names]
+    def _service_conditions(self) -> dict[str, IsMet]:
+        layout, ports = self.layout, self.layout.ports
+        # A worker is ready when its child has its Spark session and takes tasks.
+        asked = {name: ports.metrics_of(name) for name in (*WORKERS, LARGE, "enqueue")}
+        asked |= {"frontend": ports.http, "gateway": ports.gateway, "console": ports.console}
+        conditions: dict[str, IsMet] = {
+            name: functools.partial(answers_ok, port, "/readyz") for name, port in asked.items()
+        }
+        conditions["snapshot"] = lambda: is_serving(layout.snapshot_address)
+        conditions["beat"] = lambda: self._states().get("beat") == RUNNING_STATE
+        return {name: conditions[name] for name in self.program_names if name in conditions}
 
-    def _wait_for(self, conditions: list[Condition], deadline_ms: int) -> None:
-        waiting = list(conditions)
+    def _wait_for(self, conditions: Mapping[str, IsMet], deadline_ms: int) -> None:
+        waiting = dict(conditions)
         while waiting:
-            for condition in tuple(waiting):
-                if condition.is_met() and self._listens(condition.program):
-                    waiting.remove(condition)
-                    self._on_ready(condition.program)
+            for name, is_met in tuple(waiting.items()):
+                if is_met() and self._listens(name):
+                    del waiting[name]
+                    self._on_ready(name)
             if waiting:
-                self._check_progress(waiting, deadline_ms)
+                self._check_progress(tuple(waiting), deadline_ms)
                 self._clock.sleep_ms(POLL_MS)
 
     def _listens(self, program_name: str) -> bool:
@@ -344,8 +339,7 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
                     return port
         return None
 
-    def _check_progress(self, waiting: list[Condition], deadline_ms: int) -> None:
-        names = [condition.program for condition in waiting]
+    def _check_progress(self, names: Sequence[str], deadline_ms: int) -> None:
         if not self.is_alive():
             raise Unavailable(
                 f"the supervisor of the stack ended while {', '.join(names)} started{self._last_words('supervisord')}"

@@ -232,75 +232,62 @@ class StackLayout:
 
     def programs(self) -> tuple[Program, ...]:
         """Return every program, in the order of starting."""
-        servers = [self._redis()]
+        found = [self._redis("redis", self.ports.redis)]
         if self.store == "s3":
-            command = ("-m", "icedb_local.dev_s3", "--port", str(self.ports.s3), "--bucket", BUCKET)
-            servers.append(self._python("s3", priority=200, command=command))
-        workers = [self._python(name, priority=400, command=("-m", f"icedb_{name}")) for name in WORKERS]
+            found.append(
+                self._python("s3", 200, "icedb_local.dev_s3", "--port", str(self.ports.s3), "--bucket", BUCKET)
+            )
+        found.append(self._python("snapshot", 300, "icedb_snapshot"))
+        found += [self._python(name, 400, f"icedb_{name}") for name in WORKERS]
         if self.has_frontend:
-            workers.append(self._python(LARGE, priority=400, command=("-m", "icedb_ingest.large")))
-        return (
-            *servers,
-            self._python("snapshot", priority=300, command=("-m", "icedb_snapshot")),
-            *workers,
-            *self._frontends(),
-            *self._gateways(),
-            *self._consoles(),
-            self._python("beat", priority=500, command=("-m", "icedb_service.beat")),
-        )
+            found.append(self._python(LARGE, 400, "icedb_ingest.large"))
+            found += [self._python(name, 450, module) for name, module in FRONTENDS.items()]
+            found.append(self._python(GATEWAY, 450, "icedb_gateway"))
+        if self.has_console:
+            found.append(self._python(CONSOLE, 450, "icedb_console"))
+        return (*found, self._python("beat", 500, "icedb_service.beat"))
 
-    def _frontends(self) -> tuple[Program, ...]:
-        if not self.has_frontend:
-            return ()
-        doors = {"ICEDB_FRONTEND_HTTP_PORT": str(self.ports.http), "ICEDB_FRONTEND_GRPC_PORT": str(self.ports.grpc)}
-        stops = {"ICEDB_FRONTEND_SHUTDOWN_MS": str((SERVER_STOP_WAIT_S - 4) * 1000)}
-        programs = (self._python(name, priority=450, command=("-m", module)) for name, module in FRONTENDS.items())
-        return tuple(dataclasses.replace(each, env={**each.env, **doors, **stops}) for each in programs)
+    def _own_env(self, name: str) -> dict[str, str]:
+        """Return what only one program is told."""
+        stop_ms = str((SERVER_STOP_WAIT_S - 4) * 1000)
+        if name in FRONTENDS:
+            return {
+                "ICEDB_FRONTEND_HTTP_PORT": str(self.ports.http),
+                "ICEDB_FRONTEND_GRPC_PORT": str(self.ports.grpc),
+                "ICEDB_FRONTEND_SHUTDOWN_MS": stop_ms,
+            }
+        if name == GATEWAY:
+            return {
+                "ICEDB_GATEWAY_PORT": str(self.ports.gateway),
+                "ICEDB_GATEWAY_ICEBERG_PORT": str(self.ports.gateway_iceberg),
+                # Engines read a directory by themselves; of a bucket they have no keys.
+                "ICEDB_GATEWAY_ICEBERG_CREDENTIALS": "vended" if self.store == "s3" else "none",
+                "ICEDB_GATEWAY_SHUTDOWN_MS": stop_ms,
+            }
+        if name == CONSOLE:
+            return {"ICEDB_CONSOLE_PORT": str(self.ports.console), "ICEDB_CONSOLE_SHUTDOWN_MS": stop_ms}
+        return {"ICEDB_SPARK_STARTS_LATE": "true"} if name in self.late else {}
 
-    def _gateways(self) -> tuple[Program, ...]:
-        if not self.has_frontend:
-            return ()
-        program = self._python(GATEWAY, priority=450, command=("-m", "icedb_gateway"))
-        own = {
-            "ICEDB_GATEWAY_PORT": str(self.ports.gateway),
-            "ICEDB_GATEWAY_ICEBERG_PORT": str(self.ports.gateway_iceberg),
-            # Engines read a directory by themselves; of a bucket they have no keys.
-            "ICEDB_GATEWAY_ICEBERG_CREDENTIALS": "vended" if self.store == "s3" else "none",
-            "ICEDB_GATEWAY_SHUTDOWN_MS": str((SERVER_STOP_WAIT_S - 4) * 1000),
-        }
-        return (dataclasses.replace(program, env={**program.env, **own}),)
-
-    def _consoles(self) -> tuple[Program, ...]:
-        if not self.has_console:
-            return ()
-        program = self._python(CONSOLE, priority=450, command=("-m", "icedb_console"))
-        own = {
-            "ICEDB_CONSOLE_PORT": str(self.ports.console),
-            "ICEDB_CONSOLE_SHUTDOWN_MS": str((SERVER_STOP_WAIT_S - 4) * 1000),
-        }
-        return (dataclasses.replace(program, env={**program.env, **own}),)
-
-    def _redis(self) -> Program:
+    def _redis(self, name: str, port: int) -> Program:
         directory = self.run_dir / "redis"
         command = (
-            find_redis_server(), "--port", str(self.ports.redis), "--bind", LOOPBACK, "--dir", str(directory),
+            find_redis_server(), "--port", str(port), "--bind", LOOPBACK, "--dir", str(directory),
             "--save", "", "--appendonly", "no", "--daemonize", "no",
         )  # fmt: skip
         return Program(
-            name="redis", group=SERVERS, priority=100, command=command, directory=directory, starts_at_once=True
+            name=name, group=SERVERS, priority=100, command=command, directory=directory, starts_at_once=True
         )
 
-    def _python(self, name: str, *, priority: int, command: tuple[str, ...]) -> Program:
+    def _python(self, name: str, priority: int, module: str, *arguments: str) -> Program:
         is_server = name == "s3"
-        has_metrics = name in ("snapshot", GATEWAY, CONSOLE) or name in (*WORKERS, LARGE) or name in FRONTENDS
+        metrics = None if is_server or name == "beat" else self.ports.metrics_of(name)
         return Program(
             name=name,
             group=SERVERS if is_server else SERVICES,
             priority=priority,
-            command=(sys.executable, *command),
+            command=(sys.executable, "-m", module, *arguments),
             directory=self.run_dir,
-            env=({"ICEDB_METRICS_PORT": str(self.ports.metrics_of(name))} if has_metrics else {})
-            | ({"ICEDB_SPARK_STARTS_LATE": "true"} if name in self.late else {}),
+            env=({} if metrics is None else {"ICEDB_METRICS_PORT": str(metrics)}) | self._own_env(name),
             stop_wait_s=WORKER_STOP_WAIT_S if name in (*WORKERS, LARGE) else SERVER_STOP_WAIT_S,
             starts_at_once=is_server,
         )

@@ -17,10 +17,8 @@ from icedb_local.stack_layout import (
     LARGE,
     S3_ACCESS_KEY,
     S3_SECRET_KEY,
-    SERVERS,
     StackLayout,
     StackPorts,
-    find_redis_server,
 )
 from icedb_local.supervisor_config import Program
 
@@ -163,17 +161,9 @@ class ChaosLayout(StackLayout):
 
     def programs(self) -> tuple[Program, ...]:
         """Return every program, in the order of starting."""
-        masters = tuple(self._lock_master(name, port) for name, port in self.redis_ports.items() if name != BROKER)
+        masters = tuple(self._redis(name, port) for name, port in self.redis_ports.items() if name != BROKER)
         programs = (*masters, *StackLayout.programs(self))
         return tuple(self._adapt(program) for program in programs if program.name not in self.left_out)
-
-    def _lock_master(self, name: str, port: int) -> Program:
-        directory = self.run_dir / "redis"
-        command = (
-            find_redis_server(), "--port", str(port), "--bind", LOOPBACK, "--dir", str(directory),
-            "--save", "", "--appendonly", "no", "--daemonize", "no",
-        )  # fmt: skip
-        return Program(name=name, group=SERVERS, priority=90, command=command, directory=directory, starts_at_once=True)
 
     def _adapt(self, program: Program) -> Program:
         env, command = dict(program.env), program.command
