@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.stores import StoreSettings
 
 from icedb_local.ports import LOOPBACK, find_free_ports
 from icedb_local.stack_layout import (
     LARGE,
-    S3_ACCESS_KEY,
-    S3_SECRET_KEY,
     StackLayout,
     StackPorts,
 )
@@ -89,11 +87,26 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class ChaosLayout(StackLayout):
-    """Where the stack lives and what it runs.
+class TestedLayout(StackLayout):
+    """Where a stack lives that is put to the test.
 
     Attributes:
         pace: How fast it is.
+    """
+
+    pace: Pace = dataclasses.field(default_factory=Pace)
+
+    @property
+    def door_settings(self) -> StoreSettings:
+        """How readers and producers reach the store."""
+        return self.store_settings
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosLayout(TestedLayout):
+    """Where the stack lives and what it runs.
+
+    Attributes:
         engine: ``light`` runs units of work in the workers' own processes, without Spark.
         lock_ports: Of the Redis masters for locks.
         proxy_ports: Of the fault proxy, by door: one for each service, one for those who watch.
@@ -101,7 +114,6 @@ class ChaosLayout(StackLayout):
         left_out: Programs that are not started.
     """
 
-    pace: Pace = dataclasses.field(default_factory=Pace)
     engine: Engine = "spark"
     lock_ports: tuple[int, ...] = ()
     proxy_ports: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -181,12 +193,11 @@ class ChaosLayout(StackLayout):
         )
 
     def _settings_at(self, port: int, *, timeout_s: float) -> StoreSettings:
-        base = StackLayout.store_settings.fget(self)  # type: ignore[attr-defined]
-        options = S3Options(
+        base = self.store_settings
+        assert base.s3 is not None
+        options = dataclasses.replace(
+            base.s3,
             endpoint_url=f"http://{LOOPBACK}:{port}",
-            region="us-east-1",
-            access_key_id=S3_ACCESS_KEY,
-            secret_access_key=S3_SECRET_KEY,
             connect_timeout_s=1.0,
             read_timeout_s=timeout_s,
         )

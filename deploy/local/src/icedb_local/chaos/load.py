@@ -6,21 +6,19 @@ A stack is asked from outside only, so that it is no matter of what it is made o
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from icedb_client import Client, ClientSettings
 from icedb_log.clock import Clock
-from icedb_log.store.stores import StoreSettings
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.background import running_together
 from icedb_local.chaos.batch_ledger import BatchLedger
 from icedb_local.chaos.batches import MAX_ROWS
-from icedb_local.chaos.chaos_layout import Pace
+from icedb_local.chaos.chaos_layout import TestedLayout
 from icedb_local.chaos.chaos_producers import ChaosProducer, Send, make_grpc_door, make_http_door, make_staging_door
 from icedb_local.chaos.chaos_readers import ChaosReader, PastReader, make_client_read, make_gateway_read
 from icedb_local.chaos.content_checker import ContentChecker
-from icedb_local.stack_layout import StackPorts
 from icedb_local.table_health import Leftovers, find_leftovers
 
 GATEWAY_BUCKET: Final = "icedb"
@@ -29,34 +27,6 @@ DEADLINE_MS: Final = 300_000
 POLL_MS: Final = 100
 RETRY_PARTS: Final = 2
 """A batch is tried for half the table's retry window: what is under way then is still in time."""
-
-
-class Target(Protocol):
-    """Where a stack is reached, and how fast its tables are."""
-
-    @property
-    def pace(self) -> Pace:
-        """Grace periods of the tables, and when a request is given up."""
-
-    @property
-    def ports(self) -> StackPorts:
-        """Of its servers, on loopback."""
-
-    @property
-    def door_settings(self) -> StoreSettings:
-        """How readers and producers reach the store."""
-
-    @property
-    def snapshot_address(self) -> str:
-        """Of the snapshot service."""
-
-    @property
-    def grpc_address(self) -> str:
-        """Of the front end."""
-
-    @property
-    def redis_url(self) -> str:
-        """Of the broker."""
 
 
 @dataclass(slots=True)
@@ -77,7 +47,7 @@ class Load:
         leftovers: What :meth:`wait_for_quiet` saw last, by table.
     """
 
-    target: Target
+    target: TestedLayout
     tables: tuple[str, ...]
     ledger: BatchLedger
     checker: ContentChecker

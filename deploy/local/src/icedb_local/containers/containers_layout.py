@@ -1,15 +1,12 @@
 """Where the containers of a run listen, and how fast they are. Pure values."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from icedb_log.store.stores import StoreSettings
-
-from icedb_local.chaos.chaos_layout import Pace
+from icedb_local.chaos.chaos_layout import Pace, TestedLayout
 from icedb_local.ports import find_free_ports
-from icedb_local.stack_layout import StackLayout, StackPorts
+from icedb_local.stack_layout import StackPorts
 
 PACE: Final = Pace(
     log_grace_ms=120_000, data_grace_ms=120_000, orphan_age_ms=3_600_000, read_timeout_ms=20_000, sweep_ms=2_000
@@ -27,24 +24,18 @@ SETTINGS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class ContainersLayout(StackLayout):
+class ContainersLayout(TestedLayout):
     """How the containers are reached from outside.
 
     Attributes:
         prometheus_port: On loopback.
-        pace: Of the tables.
     """
 
     prometheus_port: int = 0
-    pace: Pace = dataclasses.field(default_factory=lambda: PACE)
 
     @classmethod
     def make(cls, run_dir: Path) -> Self:
         """Choose ports that are free now."""
-        return cls(run_dir, "s3", StackPorts.find_free(), has_frontend=True, prometheus_port=find_free_ports(1)[0])
-
-    @property
-    def door_settings(self) -> StoreSettings:
-        """How readers and producers reach the store: on the port that the compose file opens."""
-        found: StoreSettings = StackLayout.store_settings.fget(self)  # type: ignore[attr-defined]
-        return found
+        return cls(
+            run_dir, "s3", StackPorts.find_free(), has_frontend=True, pace=PACE, prometheus_port=find_free_ports(1)[0]
+        )
