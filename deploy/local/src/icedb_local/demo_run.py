@@ -1,7 +1,6 @@
 """The demo, step by step, on a running stack: enqueue, merge, clean up, and count at every turn."""
 
 import contextlib
-import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
@@ -159,7 +158,7 @@ class DemoRun:
             bar = progress.add_task("merge", total=len(names), note="")
             for name in names:
                 progress.update(bar, note=name)
-                self._run_in_background(lambda name=name: self._merge_fully(name))  # type: ignore[misc]
+                self._merge_fully(name)
                 progress.advance(bar)
         after = {name: group_by_partition(self._lake.read_snapshot(name)) for name in names}
         target_bytes = self.plan.policies.target_file_bytes
@@ -257,23 +256,6 @@ class DemoRun:
                 f"{table.name}: each user in one bucket", found=len(pairs), expected=len(users), what="users"
             )
             self._screen.show_check(check)
-
-    def _run_in_background(self, work: Callable[[], None]) -> None:
-        """Run something slow in a thread, so that Ctrl-C is heard at once; raise what it raised."""
-        errors: list[BaseException] = []
-
-        def target() -> None:
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                errors.append(error)
-
-        thread = threading.Thread(target=target, daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(POLL_MS / 1000)
-        if errors:
-            raise errors[0]
 
     def _wait(self, is_met: Callable[[], bool], update: Callable[[], None], *, what: str) -> None:
         deadline_ms = self._clock.monotonic_ms() + COMMIT_DEADLINE_MS
