@@ -117,9 +117,12 @@ def wait_for_servers(
 
         wait_until_available("redis", lambda: ask_redis(settings), clock=clock)
 
-    def look() -> object:
+    def look() -> None:
         warehouse = settings.store_settings.open()  # which may fail, too
-        return ask_store(warehouse) if only_reads else warehouse.store.probe()
+        if only_reads:
+            ask_store(warehouse)
+        else:
+            warehouse.store.probe()
 
     wait_until_available("store", look, clock=clock)
     warehouse = settings.store_settings.open()
