@@ -46,9 +46,10 @@ class LagExporter:
         self._thread.start()
 
     def stop(self, *, timeout_ms: int) -> None:
-        """End after the running round, waiting for it at most ``timeout_ms``."""
+        """End after the running round, waiting for it at most ``timeout_ms``; it need not have begun."""
         self._stopped.set()
-        self._thread.join(timeout_ms / SECOND_MS)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_ms / SECOND_MS)
 
     def export_once(self) -> Mapping[str, Outcome] | None:
         """Read every table and publish its figures. Never raises for a table or for the store.
