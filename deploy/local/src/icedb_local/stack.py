@@ -241,9 +241,9 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             Unavailable: It runs already, or does not answer in time; the message has its last words.
         """
         self.start_again(program_name)
-        conditions = [*self._server_conditions(), *self._service_conditions()]
+        conditions = self._server_conditions() | self._service_conditions()
         deadline_ms = self._clock.monotonic_ms() + self._start_deadline_ms
-        self._wait_for([each for each in conditions if each.program == program_name], deadline_ms)
+        self._wait_for({program_name: conditions[program_name]}, deadline_ms)
 
     def _process_name(self, program_name: str) -> str:
         return next(one.process_name for one in self.layout.programs() if one.name == program_name)
