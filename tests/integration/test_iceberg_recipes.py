@@ -7,7 +7,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from iceberg_rig import SECRET, start_catalog, uri
+from iceberg_rig import SECRET, VENDING, load, start_catalog, uri
 from icedb_client.duck import load_httpfs
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.access_rig import token_entry, write_access
@@ -79,6 +79,44 @@ def test_daft(rig):
     table = names["catalog"].load_table("icedb.events")
     with pytest.raises(Exception, match="no parquet field IDs"):  # if it reads them: mend the recipe and decision 39
         names["daft"].read_iceberg(table).to_pydict()
+
+
+@pytest.fixture
+def clickhouse(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    from chdb.session import Session  # noqa: PLC0415 - 180 MB, of long tests
+
+    with Session() as session:
+
+        def run(text):
+            for each in text.strip().removesuffix(";").split(";\n"):
+                answer = str(session.query(each, "TSV"))
+            return sorted((name, int(count)) for name, count in map(str.split, answer.splitlines()))
+
+        yield run
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(find_spec("chdb") is None, reason="no chDB: `make engines` installs it")
+def test_clickhouse(rig, clickhouse):
+    assert clickhouse(recipe("clickhouse", rig)) == ROWS
+    assert (
+        clickhouse("SELECT event, count() FROM lake.`icedb.events` WHERE ts >= '2026-01-02' GROUP BY event") == ROWS[1:]
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(find_spec("chdb") is None, reason="no chDB: `make engines` installs it")
+def test_clickhouse_without_a_catalog(rig, clickhouse):
+    answer = load(rig, "events", token=TOKEN, headers=VENDING).json
+    config, location = answer["config"], answer["metadata"]["location"]
+    text = recipe("clickhouse-s3", rig).replace("http://127.0.0.1:9010/", config["s3.endpoint"])
+    text = text.replace("bucket/prefix/events", location.removeprefix("s3://"))
+    text = text.replace("'KEY'", f"'{config['s3.access-key-id']}'").replace(
+        "'SECRET'", f"'{config['s3.secret-access-key']}'"
+    )
+    name = answer["metadata-location"].rpartition("/")[2]
+    assert clickhouse(text.replace("NAME.metadata.json", name)) == ROWS
 
 
 def test_duckdb(rig):

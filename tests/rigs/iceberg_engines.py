@@ -7,6 +7,7 @@ be compared; NaN counts as equal to itself.
 import importlib.util
 import math
 import os
+import re
 from collections import Counter
 from datetime import date, datetime
 from pathlib import Path
@@ -78,6 +79,13 @@ class Engines:
         yield "pyiceberg", rows_of(table.scan(snapshot_id=number).to_arrow())
         yield "duckdb", self._duckdb(uri, f", snapshot_from_id => {number}::UBIGINT")
         yield "polars", rows_of(pl.scan_iceberg(uri, snapshot_id=number).collect().to_arrow())
+
+    def count_read_by_duckdb(self, uri, condition):
+        """Return how many data files DuckDB reads for a condition."""
+        path = uri.removeprefix("file://").replace("'", "''")
+        query = f"EXPLAIN ANALYZE SELECT * FROM iceberg_scan('{path}') WHERE {condition}"
+        ((_, text),) = self.duckdb.execute(query).fetchall()
+        return int(re.search(r"Total Files Read: (\d+)", text)[1])
 
     def _duckdb(self, uri, more="", where="true"):
         path = uri.removeprefix("file://").replace("'", "''")

@@ -54,11 +54,13 @@ class History:
     """One table, changed by a seed.
 
     Attributes:
+        seed: The seed.
         rows: Rows after each log file, by its name.
         published: URI of the metadata of the newest publication.
     """
 
     def __init__(self, root, seed):
+        self.seed = seed
         self.random = random.Random(seed)
         self.clock = FakeClock(1_790_000_000_000, seed=str(seed))
         self.store = MirroredStore(root, self.clock.now_ms)

@@ -273,7 +273,8 @@ class IcebergCatalog:
         return {
             "client.region": self._region,
             "s3.region": self._region,
-            "s3.endpoint": self._s3_url or self._own_s3_url(request),
+            # Without the slash ClickHouse's DataLakeCatalog looks for the metadata below the table's prefix twice.
+            "s3.endpoint": f"{(self._s3_url or self._own_s3_url(request)).rstrip('/')}/",
             "s3.path-style-access": "true",
             _KEY_ID: pair.access_key_id,
             "s3.secret-access-key": pair.secret_access_key,
