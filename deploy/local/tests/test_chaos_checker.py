@@ -210,9 +210,12 @@ def test_only_an_answer_that_says_so_means_that_a_file_is_gone(checker, error, i
     ],
 )
 def test_in_quarantine_may_be_what_came_too_late_and_nothing_else(ledger, change, is_excused):
-    batch = QuarantinedBatch("id-2", "was staged 7964 ms after its id was made", "key", 1, 0, is_doubtful=True)
+    reason = "was staged 7964 ms after its id was made"
+    batch = QuarantinedBatch(
+        batch_id="id-2", reason=reason, payload_key="key", size_bytes=1, quarantined_ms=0, is_doubtful=True
+    )
     known = {entry.batch_id for entry in ledger.entries(TABLE).values()}
-    assert came_too_late(replace(batch, **change), known) is is_excused
+    assert came_too_late(batch.model_copy(update=change), known) is is_excused
 
 
 def test_what_was_accepted_too_late_waits_in_quarantine_and_is_not_lost(checker, ledger):

@@ -191,7 +191,7 @@ def test_i5_only_the_commit_that_left_rows_out_says_that_it_landed():
         mark_rows_landed(table, batch_id=found.batch_id, commit_id=commit_id)
         assert list_quarantined(table) == (found,)
     mark_rows_landed(table, batch_id=found.batch_id, commit_id=reason.fields["commit"])
-    assert list_quarantined(table) == (replace(found, has_landed=True),)
+    assert list_quarantined(table) == (found.model_copy(update={"has_landed": True}),)
 
 
 def test_i5_the_reason_of_another_commits_bad_rows_is_not_taken_for_ones_own(table):

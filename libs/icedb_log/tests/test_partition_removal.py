@@ -4,12 +4,18 @@ import pytest
 from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
+from icedb_log.log.fold import fold
 from icedb_log.merge.exchange import ExchangeCommit
 from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
 from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import PATHS, dead, listed, live, view
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+
+
+def list_all(log, **config):
+    config = SmallTable().config.model_copy(update=config)
+    return list_partitions(fold(log).live, paths=PATHS, config=config)
 
 
 def filled():
@@ -33,11 +39,19 @@ def test_partitions_are_listed_with_their_figures():
         listed(6, live("b1", rows=None, partition="p=b"), dead("a3", at=6), live("c1", partition="p=c")),
         listed(7, dead("c1", at=7, partition="p=c")),
     )
-    assert list_partitions(log, PATHS) == (
-        PartitionInfo("p=a", file_count=2, row_count=5, size_bytes=15, newest_ms=9, oldest_ms=7),
-        PartitionInfo("p=b", file_count=1, row_count=None, size_bytes=10, newest_ms=1, oldest_ms=1),
+    assert list_all(log) == (
+        PartitionInfo("p=a", file_count=2, row_count=5, size_bytes=15, newest_ms=9, oldest_ms=7, small_count=2),
+        PartitionInfo("p=b", file_count=1, row_count=None, size_bytes=10, newest_ms=1, oldest_ms=1, small_count=1),
     )
-    assert list_partitions(view(), PATHS) == ()
+    assert [each.small_count for each in list_all(log, target_file_bytes=10)] == [1, 0]
+    assert list_all(view()) == ()
+
+
+def test_a_table_without_partitions_has_one():
+    table = SmallTable(partition=())
+    table.append(1)
+    (only,) = list_partitions(table.snapshot().live, paths=table.paths, config=table.config)
+    assert (only.path, only.file_count, only.row_count, only.small_count) == ("", 1, 1, 1)
 
 
 def test_a_removal_is_one_commit_and_touches_no_data_file():

@@ -1,9 +1,9 @@
-"""What counts as text where people send some, how it is written in DuckDB's SQL, and which names somebody may mean."""
+"""What counts as text where people send some, how it is written in DuckDB's SQL, and what people are told of mistakes."""
 
 from collections.abc import Iterable
 from typing import Annotated, TypeAlias
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ValidationError
 
 
 def is_text(value: str) -> bool:
@@ -49,3 +49,13 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.55) -> st
     plain = {each.lower().replace("-", "_"): each for each in known}
     close = get_close_matches(name.lower().replace("-", "_"), plain, cutoff=cutoff)
     return f"; did you mean {' or '.join(plain[each] for each in close)}?" if close else ""
+
+
+def first_message(error: ValueError) -> str:
+    """Return the first thing that a model says is wrong, and where."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        return f"{where}: {message}" if where else message
+    return str(error)

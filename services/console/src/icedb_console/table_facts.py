@@ -21,7 +21,7 @@ from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.log.history import CommitHistory, CommitInfo
 from icedb_log.merge.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
 from icedb_log.merge.merge_plan import MergeIndex
-from icedb_log.serving.partition_sizes import PartitionSize, measure_partitions
+from icedb_log.table.partition_removal import PartitionInfo, list_partitions
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
@@ -82,7 +82,7 @@ class TableFacts:
     config: TableConfig
     status: TableStatus
     schema: Mapping[str, str]
-    partitions: tuple[PartitionSize, ...]
+    partitions: tuple[PartitionInfo, ...]
     explained: Mapping[str, ExplainedPartition] | None
     merge: MergeExplanation | None
     kept: tuple[Kept, ...] | None
@@ -114,7 +114,7 @@ class _Remembered:
 
     history: CommitHistory = field(default_factory=CommitHistory)
     commits: dict[str, CommitInfo] = field(default_factory=dict)
-    partitions: tuple[str, tuple[PartitionSize, ...]] = ("", ())
+    partitions: tuple[str, tuple[PartitionInfo, ...]] = ("", ())
 
     def take_commits(self, state: TableState) -> tuple[CommitInfo, ...]:
         """Return the newest commits: what was known of one before its log file was cut short stays as it was."""
@@ -124,11 +124,11 @@ class _Remembered:
         self.commits = {each.key: each for each in newest[:MOST_REMEMBERED]}
         return tuple(self.commits.values())
 
-    def take_partitions(self, state: TableState, table: Table) -> tuple[PartitionSize, ...]:
+    def take_partitions(self, state: TableState, table: Table) -> tuple[PartitionInfo, ...]:
         """Return the partitions, measured when the state is another one."""
         mark = f"{state.snapshot.snapshot_id} {table.config.target_file_bytes}"
         if self.partitions[0] != mark:
-            found = measure_partitions(state.snapshot.live, paths=table.paths, config=table.config)
+            found = list_partitions(state.snapshot.live, paths=table.paths, config=table.config)
             self.partitions = (mark, found)
         return self.partitions[1]
 

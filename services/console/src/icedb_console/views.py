@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from icedb_log.clean.guards import Guard
 from icedb_log.log.history import CommitInfo
 from icedb_log.merge.merge_explain import ExplainedPartition, say_when, say_why_not
-from icedb_log.serving.partition_sizes import PartitionSize
+from icedb_log.table.partition_removal import PartitionInfo
 from icedb_log.table.partitions import decode_partition
 from icedb_log.table.table_config import TableConfig
 from markupsafe import Markup
@@ -121,7 +121,7 @@ def explain_partition(found: ExplainedPartition | None, config: TableConfig) -> 
 
 
 def draw_partitions(
-    partitions: Sequence[PartitionSize],
+    partitions: Sequence[PartitionInfo],
     explained: Mapping[str, ExplainedPartition] | None,
     config: TableConfig,
 ) -> Markup:

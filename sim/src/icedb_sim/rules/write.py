@@ -11,7 +11,7 @@ from icedb_log.log.lost_commits import add_landed
 from icedb_log.log.state import LogState
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.table.partition_removal import RemovalResult, _plan, _remove, _result
-from icedb_log.table.retention import ExpiredPartition
+from icedb_log.table.retention import JudgedPartition
 
 from icedb_sim.rules.mutations import (
     Switch,
@@ -278,10 +278,10 @@ def _keep_what_is_to_go(_: Any, rows: list[int], change: Any) -> tuple[list[int]
 
 def _remove_without_fence(table: Any, choose: Any, *, dry_run: bool = False) -> RemovalResult:
     view, paths = table.read_log(), table.paths
-    chosen = _plan(view, paths, choose)
+    chosen = _plan(table, view, choose)
     if dry_run or not chosen:
         return _result(chosen)
-    merged = [_remove(path, markers) for path, markers in chosen.items()]
+    merged = [_remove(info.path, markers) for info, markers in chosen]
     log = build_merge_log(
         LogState.of(view),
         merged=merged,
@@ -491,13 +491,13 @@ FENCE_RULES: Final = (
 
 def _hour_by_its_beginning(original: Any, *args: Any) -> Any:
     found = original(*args)
-    return found and replace(found, end_ms=found.start_ms)
+    return found and (found[0], found[0])
 
 
 def _expired_all_the_same(reason: str) -> Any:
     def judge(original: Any, info: Any, *args: Any, **kwargs: Any) -> Any:
         judged = original(info, *args, **kwargs)
-        return ExpiredPartition(info, judged.until_ms or 0) if getattr(judged, "reason", "") == reason else judged
+        return JudgedPartition(info, None, judged.until_ms or 0) if judged.reason == reason else judged
 
     return around("table.retention:_judge", judge)
 

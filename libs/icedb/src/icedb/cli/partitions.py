@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import typer
 from icedb_log.errors import InvalidRequest
+from icedb_log.log.fold import fold
 from icedb_log.model import LogView
 from icedb_log.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
 from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
@@ -61,7 +62,7 @@ def list_of_table(run: Run, *, table: TableName) -> None:
     Example: icedb partitions list events
     """
     opened = run.open(table)
-    infos = list_partitions(opened.read_log(), opened.paths)
+    infos = list_partitions(fold(opened.read_log()).live, paths=opened.paths, config=opened.config)
 
     def show() -> None:
         if infos:

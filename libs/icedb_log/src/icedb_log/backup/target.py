@@ -200,7 +200,7 @@ class CopiedTable:
         for key in record.puts:
             store.put(key, self.get_aside(key))
         self.save(state="whole", puts=(), deletes=())
-        self.clear_aside()
+        delete_or_raise(store, list(self.list(self._aside)))  # it is in place, or of no use any more
         return True
 
     def _stage(self) -> None:
@@ -225,10 +225,6 @@ class CopiedTable:
             self.save(staged=self.record.staged | missing)
         for key, name in missing.items():
             self._store.put(name, self.get_aside(key))
-
-    def clear_aside(self) -> None:
-        """Delete what was put aside: it is in place, or of no use any more."""
-        delete_or_raise(self._store, list(self.list(self._aside)))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects of the copy. J6: it has no janitor. Raises Unavailable: some are there still."""

@@ -26,7 +26,7 @@ from icedb_log.clock import Clock, uuid7_hex_ms
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import MAX_MS, TablePaths, parse_audit_key
-from icedb_log.store.object_store import FailedDelete, ObjectStore
+from icedb_log.store.object_store import FailedDelete, ObjectStore, list_pages
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
@@ -192,7 +192,7 @@ class AuditLog:
 
 
 class RunAudit:
-    """The audit of one run; an :class:`icedb_log.clean.deletion.Audit`. For one thread.
+    """The audit of one run. For one thread.
 
     Args:
         head: The first line of each part.
@@ -272,9 +272,7 @@ def sweep_audit(table: TableStore, *, retention_ms: int, clock: Clock, check_ali
     deleter = Deleter(table.store, check_alive=check_alive)
     keys: set[str] = set()
     failed: list[FailedDelete] = []
-    token: str | None = None
-    while True:
-        page = table.store.list_page(table.paths.audit_prefix, token=token)
+    for page in list_pages(table.store, table.paths.audit_prefix):
         found = [info for info in page.objects if parse_audit_key(info.key) is not None]
         old = [info for info in found if info.modified_ms + retention_ms <= page.store_now_ms]
         if old and not keys:
@@ -283,9 +281,9 @@ def sweep_audit(table: TableStore, *, retention_ms: int, clock: Clock, check_ali
         done = deleter.delete(Doomed(info.key, "audit", why, passed, size_bytes=info.size_bytes) for info in old)
         keys |= done.keys
         failed += done.failed
-        token = page.next_token
-        if token is None or len(old) < len(found):
-            return Deleted(frozenset(keys), tuple(failed))
+        if len(old) < len(found):
+            break
+    return Deleted(frozenset(keys), tuple(failed))
 
 
 def read_audit(table: TableStore, *, since_ms: int = 0, until_ms: int = MAX_MS) -> Iterator[AuditPart | DamagedPart]:
@@ -295,30 +293,25 @@ def read_audit(table: TableStore, *, since_ms: int = 0, until_ms: int = MAX_MS) 
         Unavailable: The store did not answer.
     """
     with ThreadPoolExecutor(FETCH_THREADS, "icedb-audit-reader") as pool:
-        for prefix in _prefixes(table.paths, since_ms, until_ms):
-            token: str | None = None
-            while True:
-                page = table.store.list_page(prefix, token=token)
-                keys = [info.key for info in page.objects if _is_wanted(info.key, since_ms, until_ms)]
-                for start in range(0, len(keys), FETCH_THREADS):
-                    # Not the whole page at once: a part has up to 10,000 objects.
-                    for part in pool.map(partial(_read_part, table.store), keys[start : start + FETCH_THREADS]):
-                        if part is not None:
-                            yield part
-                token = page.next_token
-                if token is None:
-                    break
+        pages = (page for prefix in _prefixes(table.paths, since_ms, until_ms) for page in list_pages(table.store, prefix))
+        for page in pages:
+            names = ((info.key, parse_audit_key(info.key)) for info in page.objects)
+            keys = [key for key, name in names if name is None or since_ms <= name.time_ms <= until_ms]
+            for start in range(0, len(keys), FETCH_THREADS):
+                # Not the whole page at once: a part has up to 10,000 objects.
+                found = pool.map(partial(_read_part, table.store), keys[start : start + FETCH_THREADS])
+                yield from (part for part in found if part is not None)
 
 
 def find_deletions(
-    table: TableStore, key: str, *, since_ms: int = 0, until_ms: int = MAX_MS
+    table: TableStore, key: str, *, since_ms: int = 0
 ) -> Iterator[tuple[AuditPart, AuditEntry] | DamagedPart]:
     """Find what the audit says of one object, oldest first; nothing if it does not know it.
 
     Arguments and errors as :func:`read_audit`; ``key`` is the object's full key. The time in its name bounds the
     search.
     """
-    for part in read_audit(table, since_ms=max(since_ms, _made_ms(key)), until_ms=until_ms):
+    for part in read_audit(table, since_ms=max(since_ms, _made_ms(key))):
         if isinstance(part, DamagedPart):
             yield part
             continue
@@ -342,11 +335,6 @@ def _prefixes(paths: TablePaths, since_ms: int, until_ms: int) -> list[str]:
     if last - first >= MAX_SLICES:
         return [paths.audit_prefix]
     return [f"{paths.audit_prefix}{number:0{SLICE_DIGITS}d}" for number in range(first, last + 1)]
-
-
-def _is_wanted(key: str, since_ms: int, until_ms: int) -> bool:
-    name = parse_audit_key(key)
-    return name is None or since_ms <= name.time_ms <= until_ms
 
 
 def _read_part(store: ObjectStore, key: str) -> AuditPart | DamagedPart | None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from icedb_log.errors import Unavailable
 from icedb_log.jobs import CheckAlive, never_stop
@@ -55,18 +55,6 @@ class Doomed:
     size_bytes: int | None = None
 
 
-class Audit(Protocol):
-    """Writes down what is deleted, and why."""
-
-    def announce(self, chunk: Sequence[Doomed]) -> None:
-        """Write down what is about to be deleted. If this raises, nothing of the chunk is deleted."""
-        ...
-
-    def conclude(self, failed: Sequence[FailedDelete]) -> None:
-        """Write down what became of the chunk announced last: all of it went but these. Never raises."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Deleted:
     """What became of objects that were to be deleted.
@@ -93,7 +81,7 @@ class Deleter:
         self,
         store: ObjectStore,
         *,
-        audit: Audit | None = None,
+        audit: "RunAudit | None" = None,
         check_alive: CheckAlive = never_stop,
         chunk_keys: int = CHUNK_KEYS,
     ) -> None:

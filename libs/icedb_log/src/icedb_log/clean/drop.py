@@ -100,7 +100,7 @@ def drop_table(table: TableStore, *, clock: Clock, request: DropRequest | None =
         if found is not None and (found.state == "purging" or not request.is_forced):
             # W2: also where the answer to this call's own write was lost: the id tells.
             is_mine = has_written and (found.drop_id == drop_id or found.state == "purging")
-            return DropResult(found, info.modified_ms, is_mine, _count_staged(table), detached_from)
+            return DropResult(found, info.modified_ms, is_mine, len(list_staged(table).batches), detached_from)
         if has_written and _was_taken_back(config, drop_id):
             # WARN: T1: not once more, with the same id: taken back again, table.json would be what it was before, and
             # a request that was meant for that state and is under way since would find it.
@@ -251,7 +251,3 @@ def _detach(table: TableStore, config: TableConfig, *, clock: Clock) -> str:
     with contextlib.suppress(NotFound):  # its creation stopped halfway
         detach_view(source, table.name, clock=clock)
     return source.name
-
-
-def _count_staged(table: TableStore) -> int:
-    return len(list_staged(table).batches)

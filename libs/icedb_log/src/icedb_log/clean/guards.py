@@ -20,7 +20,7 @@ how they are made and ended. An object that several of them hold is told with th
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from icedb_log.keys import parse_log_key
@@ -215,15 +215,6 @@ class Holds:
 
     found: tuple[Hold, ...] = ()
     landed: tuple[str, ...] = ()
-    _timed: tuple[Hold, ...] = field(init=False, default=())
-    _since_ms: int = field(init=False, default=_NEVER_MS)
-    """The oldest time that a lease or a version asks for: what was dead by then needs no closer look."""
-
-    def __post_init__(self) -> None:
-        """Note what goes by time, and the oldest time that is asked for."""
-        object.__setattr__(self, "_timed", tuple(hold for hold in self.found if hold.since_ms is not None))
-        times = [hold.since_ms for hold in self._timed if hold.since_ms is not None]
-        object.__setattr__(self, "_since_ms", min(times, default=_NEVER_MS))
 
     def of(self, *kinds: HoldKind) -> tuple[Hold, ...]:
         """Return those of some kinds."""
@@ -247,12 +238,15 @@ class Holds:
         self, deaths: Iterable[tuple[str, Death]], named: tuple[Hold, ...], *, grace_ms: int, now_ms: int
     ) -> dict[str, Waiting]:
         kept: dict[str, Waiting] = {}
+        by_time = tuple(hold for hold in self.found if hold.since_ms is not None)
+        # What was dead by the oldest time that a lease or a version asks for needs no closer look.
+        oldest_ms = min((hold.since_ms or 0 for hold in by_time), default=_NEVER_MS)
         for path, death in deaths:
             expires_ms = death.died_ms + grace_ms
             if expires_ms > now_ms:  # J1
                 kept[path] = Waiting(path, "grace", expires_ms)
                 continue
-            timed = self._timed if self._since_ms < death.seen_dead_ms else ()
+            timed = by_time if oldest_ms < death.seen_dead_ms else ()
             if not timed and not named:
                 continue
             holds = [hold for hold in timed if _was_seen_at(hold, death)]

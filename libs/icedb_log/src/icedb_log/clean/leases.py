@@ -14,9 +14,9 @@ service, and by clients that read the store themselves.
 import contextlib
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import orjson
+from pydantic import BaseModel
 
 from icedb_log.clean.guards import STORE_RESOLUTION_MS, Hold, find_data_deaths, find_log_deaths, may_be_going
 from icedb_log.clock import Clock, format_ms
@@ -93,6 +93,20 @@ class Lease:
         return f"{self.lease_id} ({self.holder})" if self.holder else self.lease_id
 
 
+class LeaseObject(BaseModel):
+    """What a lease's object says; a fresh ``token`` makes sure that no content, hence no ETag, comes back."""
+
+    at: int
+    ttl_ms: int
+    token: str = ""
+    by: str = ""
+    until: int | None = None
+
+    def encode(self) -> bytes:
+        """Return its bytes."""
+        return self.model_dump_json(exclude_defaults=True).encode()
+
+
 @dataclass(frozen=True, slots=True)
 class StoredLease:
     """A lease, its object, and when the state that the last renewal replaced would have ended, if it was renewed."""
@@ -109,15 +123,9 @@ class StoredLease:
 
 def decode_lease(stored: StoredObject) -> StoredLease:
     """Return what a lease's object says. Raises ValueError: it cannot be understood."""
-    value = orjson.loads(stored.body)
-    try:
-        at_ms, ttl_ms, until_ms = int(value["at"]), int(value["ttl_ms"]), value.get("until")
-        holder = str(value.get("by", ""))
-        until_ms = None if until_ms is None else int(until_ms)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{stored.info.key}: not a lease") from error
-    lease = Lease(_id_of(stored.info.key), at_ms, stored.info.modified_ms + ttl_ms, holder)
-    return StoredLease(lease, stored.info, until_ms)
+    said = LeaseObject.model_validate_json(stored.body)
+    lease = Lease(_id_of(stored.info.key), said.at, stored.info.modified_ms + said.ttl_ms, said.by)
+    return StoredLease(lease, stored.info, said.until)
 
 
 def _decode_or_all(stored: StoredObject) -> Lease:
@@ -126,16 +134,6 @@ def _decode_or_all(stored: StoredObject) -> Lease:
         return decode_lease(stored).lease
     except ValueError:
         return Lease(_id_of(stored.info.key), 0, stored.info.modified_ms + MAX_LEASE_TTL_MS)
-
-
-def _encode(*, at_ms: int, ttl_ms: int, token: str, holder: str, until_ms: int | None = None) -> bytes:
-    """Return the bytes of a lease's object; a fresh ``token`` makes sure that no content, hence no ETag, comes back."""
-    fields: dict[str, Any] = {"at": at_ms, "ttl_ms": ttl_ms, "token": token}
-    if holder:
-        fields["by"] = holder
-    if until_ms is not None:
-        fields["until"] = until_ms
-    return orjson.dumps(fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +222,9 @@ def acquire_lease(
     time_ms = listed.store_now_ms if at_ms is None else at_ms
     _require_past(table.paths, time_ms, now_ms=listed.store_now_ms)  # what is refused anyway leaves no trace
     lease_id = table.clock.new_id()
-    body = _encode(at_ms=time_ms, ttl_ms=ttl_ms, token=table.clock.new_id(), holder=holder)
+    said = LeaseObject(at=time_ms, ttl_ms=ttl_ms, token=table.clock.new_id(), by=holder)
     ended = "somebody ended the lease while it was taken; take another"
-    info = create_claim(table.store, table.paths.lease_key(lease_id), body, ended=ended).info
+    info = create_claim(table.store, table.paths.lease_key(lease_id), said.encode(), ended=ended).info
     try:
         if at_ms is None and time_ms >= info.modified_ms + SECOND_MS:
             raise Unavailable(
@@ -265,10 +263,10 @@ def renew_lease(table: TableStore, lease_id: str, *, clock: Clock, ttl_ms: int) 
     for _ in range(_RENEW_ATTEMPTS):  # no back-off: each refusal means that another renewal went through
         found = _find(table, lease_id)
         lease = found.lease
-        body = _encode(
-            at_ms=lease.at_ms, ttl_ms=ttl_ms, token=clock.new_id(), holder=lease.holder, until_ms=lease.expires_ms
+        said = LeaseObject(
+            at=lease.at_ms, ttl_ms=ttl_ms, token=clock.new_id(), by=lease.holder, until=lease.expires_ms
         )
-        info = replace_claim(table.store, found.info.key, body, etag=found.info.etag)
+        info = replace_claim(table.store, found.info.key, said.encode(), etag=found.info.etag)
         if info is None:
             continue  # somebody else renewed or ended it: what is there now tells
         if _came_too_late(lease, info):

@@ -16,11 +16,11 @@ nothing and fail; the log itself goes when all that it names is gone.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Literal
 
-import orjson
+from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clean.audit import AuditLog, RunFacts, open_deleter, sweep_audit
 from icedb_log.clean.deletion import CHUNK_KEYS, Deleter, Doomed
@@ -33,7 +33,7 @@ from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import ROLES, TablePaths, file_time_ms, publication_id_of
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import acquire_fence
-from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo, list_pages
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import Dropped
@@ -78,17 +78,18 @@ class PurgeResult:
     waits_for: tuple[Hold, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PurgeProgress:
+class PurgeProgress(BaseModel):
     """What the runs of one purge have done so far: ``_icedb/purge.json``, for people. Nothing is decided by it.
 
     Times are unix ms by the store's clock. A run that was killed may have deleted some more. Failed is what the last
     run could not delete; ``problem`` are the store's words about the first of it.
     """
 
+    model_config = ConfigDict(frozen=True)
+
     drop_id: str
-    started_ms: int
-    updated_ms: int = 0
+    started_ms: int = 0
+    updated_ms: int = Field(default=0, exclude=True)
     deleted_count: int = 0
     deleted_bytes: int = 0
     failed_count: int = 0
@@ -99,11 +100,10 @@ def read_progress(table: TableStore, *, drop_id: str) -> PurgeProgress | None:
     """Return what the runs of one purge have done; ``None`` if nothing is known. Raises Unavailable."""
     try:
         stored = table.store.get(table.paths.purge_key)
-        value: dict[str, Any] = orjson.loads(stored.body)
-        found = PurgeProgress(**{**value, "updated_ms": stored.info.modified_ms})
-    except (NotFound, ValueError, TypeError):
+        found = PurgeProgress.model_validate_json(stored.body)
+    except (NotFound, ValueError):
         return None
-    return found if found.drop_id == drop_id else None
+    return found.model_copy(update={"updated_ms": stored.info.modified_ms}) if found.drop_id == drop_id else None
 
 
 def purge_table(
@@ -197,7 +197,7 @@ class PurgeRun:
         self._seals: set[str] = set()
         self._has_joined = False
         self._is_unanswered = False
-        self._before = PurgeProgress(drop_id, 0)
+        self._before = PurgeProgress(drop_id=drop_id)
 
     def purge(self, *, audit: AuditLog | None, check_alive: CheckAlive) -> PurgeResult:
         """Take the fences, delete what goes, and say so in the mark. Raises as ``purge_table``."""
@@ -207,7 +207,9 @@ class PurgeRun:
             # comes later has another incarnation in mind.
             acquire_fence(replace(table, owner=f"purge {table.owner}"), role, becomes=self._drop_id)
         now_ms = table.read_store_clock()
-        self._before = read_progress(table, drop_id=self._drop_id) or PurgeProgress(self._drop_id, now_ms)
+        self._before = read_progress(table, drop_id=self._drop_id) or PurgeProgress(
+            drop_id=self._drop_id, started_ms=now_ms
+        )
         mark = table.config.dropped
         deleter = open_deleter(
             table.watched_by(lambda: self._check_alive(check_alive)),
@@ -273,18 +275,14 @@ class PurgeRun:
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield what lies below a prefix and goes, page by page: a table may have millions of objects."""
-        paths, token = self._table.paths, None
+        paths = self._table.paths
         keys = (paths.config_key, paths.purge_key)
         prefixes = (paths.fences_prefix, paths.closed_erasures_prefix, paths.audit_prefix, paths.views_prefix)
-        while True:
-            page = self._table.store.list_page(prefix, token=token, limit=self._limits.page_keys)
+        for page in list_pages(self._table.store, prefix, page_size=self._limits.page_keys):
             for info in page.objects:
                 stays = info.key in keys or info.key.startswith(prefixes)
                 if not (stays or self._is_young_seal(info, now_ms=page.store_now_ms)):
                     yield info
-            token = page.next_token
-            if token is None:
-                return
 
     def _is_young_seal(self, info: ObjectInfo, *, now_ms: int) -> bool:
         """Whether a log file is a seal whose time is not over (F4)."""
@@ -356,17 +354,15 @@ class PurgeRun:
     def _write_progress(self) -> None:
         """Write it down, whatever is there. Never fails: a purge does not stop for it."""
         before = self._before
-        progress = replace(
-            before,
-            deleted_count=before.deleted_count + self._count,
-            deleted_bytes=before.deleted_bytes + self._size_bytes,
-            failed_count=len(self._failed),
-            problem=self._failed[0].reason if self._failed else "",
-        )
-        value = asdict(progress)
-        del value["updated_ms"]
+        done = {
+            "deleted_count": before.deleted_count + self._count,
+            "deleted_bytes": before.deleted_bytes + self._size_bytes,
+            "failed_count": len(self._failed),
+            "problem": self._failed[0].reason if self._failed else "",
+        }
         with contextlib.suppress(IceDBError):
-            self._table.store.put(self._table.paths.purge_key, orjson.dumps(value))
+            body = before.model_copy(update=done).model_dump_json().encode()
+            self._table.store.put(self._table.paths.purge_key, body)
 
 
 def _with_purgers(mark: Dropped, purgers: set[str]) -> Dropped:

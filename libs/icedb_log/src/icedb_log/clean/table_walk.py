@@ -11,7 +11,7 @@ from typing import Final
 
 from icedb_log.keys import file_time_ms
 from icedb_log.object_kinds import ObjectKind, find_kind
-from icedb_log.store.object_store import ObjectInfo, ObjectPage
+from icedb_log.store.object_store import ObjectInfo, ObjectPage, list_pages
 from icedb_log.store.table_store import TableStore
 
 MAX_CANDIDATES: Final = 200_000
@@ -108,13 +108,8 @@ def walk_table(
         Unavailable: The store did not answer.
     """
     walk = TableWalk()
-    token: str | None = None
-    is_first = True
-    while is_first or token is not None:
-        page = table.store.list_page(f"{table.paths.prefix}/", token=token)
-        if is_first:
-            walk.store_now_ms = page.store_now_ms
-            is_first = False
+    for page in list_pages(table.store, f"{table.paths.prefix}/"):
+        walk.store_now_ms = walk.store_now_ms or page.store_now_ms
         for info in page.objects:
             kind = find_kind(table.paths, info.key)
             if kind == "data_file":
@@ -122,14 +117,16 @@ def walk_table(
                 if info.key not in named:
                     _sort_data_file(walk, info, page=page, age_ms=age_ms)
             elif kind is None:
-                _note_unknown(walk, info)
+                walk.unknown_count += 1
+                if len(walk.unknown) < MAX_NAMES:
+                    walk.unknown.append(info.key)
             elif kind == "staged_batch":
-                _note_staged(walk, info)
+                walk.late_staged_count += info.modified_ms + LATE_STAGED_MS <= walk.store_now_ms
+                walk.oldest_staged_ms = min(walk.oldest_staged_ms or info.modified_ms, info.modified_ms)
             elif kind in leftover_ages_ms and info.modified_ms + leftover_ages_ms[kind] <= walk.store_now_ms:
                 found = walk.leftovers.setdefault(kind, [])
                 if len(found) < MAX_LEFTOVERS:
                     found.append(info)
-        token = page.next_token
     walk.old = _oldest(walk.old)
     return walk
 
@@ -165,18 +162,6 @@ def _is_old(info: ObjectInfo, *, age_ms: int, now_ms: int) -> bool:
 def _oldest(infos: Iterable[ObjectInfo]) -> list[ObjectInfo]:
     # In one order for ever: what a sweep has seen is not pushed out of its memory by what becomes old later.
     return sorted(infos, key=lambda info: (info.modified_ms, info.key))[:MAX_CANDIDATES]
-
-
-def _note_unknown(walk: TableWalk, info: ObjectInfo) -> None:
-    walk.unknown_count += 1
-    if len(walk.unknown) < MAX_NAMES:
-        walk.unknown.append(info.key)
-
-
-def _note_staged(walk: TableWalk, info: ObjectInfo) -> None:
-    walk.late_staged_count += info.modified_ms + LATE_STAGED_MS <= walk.store_now_ms
-    if walk.oldest_staged_ms is None or info.modified_ms < walk.oldest_staged_ms:
-        walk.oldest_staged_ms = info.modified_ms
 
 
 def _keep(infos: list[ObjectInfo], tally: Tally, named: Collection[str]) -> list[ObjectInfo]:

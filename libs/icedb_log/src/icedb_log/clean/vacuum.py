@@ -81,10 +81,6 @@ class VacuumResult:
     lost: tuple[str, ...] = ()
     held_back_ms: int = 0
 
-    def count_waiting(self) -> dict[Guard, int]:
-        """Return how many dead objects each guard keeps."""
-        return dict(Counter(item.guard for item in self.waiting))
-
     def details(self) -> dict[str, Any]:
         """Return it as the result of a task."""
         return {
@@ -93,7 +89,7 @@ class VacuumResult:
             "failed": len(self.failed),
             "failures": [asdict(group) for group in group_failures(self.failed)],
             "waiting": len(self.waiting),
-            "waiting_by_guard": self.count_waiting(),
+            "waiting_by_guard": dict(Counter(item.guard for item in self.waiting)),
             "stripped": self.stripped_count,
             "contended": self.contended_count,
             "has_more": self.has_more,

@@ -7,10 +7,11 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.errors import UnsupportedFormat
 from icedb_log.store.object_store import StoredObject
+from icedb_log.store.records import parse_record
 
 State = Literal["requested", "deleted", "complete", "refused"]
 Reason = Literal["rewritten", "tombstoned", "orphan"]
@@ -200,15 +201,11 @@ def encode_erasure(erasure: Erasure) -> bytes:
 
 def decode_erasure(stored: StoredObject) -> Erasure:
     """Parse a record. Raises UnsupportedFormat."""
-    try:
-        return Erasure.model_validate_json(stored.body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UnsupportedFormat(
-            f"{stored.info.key}: not a record of an erasure that this release understands ({where}: {first['msg']}); "
-            "upgrade, or restore it: without it nobody can tell what was erased"
-        ) from error
+    says = (
+        "not a record of an erasure that this release understands ({why}); upgrade, or restore it: without it nobody "
+        "can tell what was erased"
+    )
+    return parse_record(Erasure, stored, UnsupportedFormat, says)
 
 
 PROVES: Final = (

@@ -10,9 +10,9 @@ would otherwise lose how many rows it removed, and which files held them (E3). E
 anywhere, and run by any number of workers at once.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
@@ -26,15 +26,15 @@ from icedb_log.erasure.erasure_scan import (
 )
 from icedb_log.erasure.erasures import change_erasure, close_erasure, find_closed, read_erasure, require_dialect
 from icedb_log.errors import Fenced, InvalidRequest, NotFound
-from icedb_log.jobs import CountJob, MergedGroup, MergeJob, RowChange, RowChanger
-from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.jobs import MergedGroup, RowChanger
+from icedb_log.keys import parse_log_key
 from icedb_log.log.fence import acquire_fence
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.model import FileMarker, LogView
 from icedb_log.publish.ending import count_withdrawn, withdraw_publications
 from icedb_log.table.row_changes import ChangeResult, delete_rows
 from icedb_log.table.table import Table
-from icedb_log.table.table_config import DIALECT, TableConfig
+from icedb_log.table.table_config import DIALECT
 
 MAX_PROBES: Final = 16
 """Targets that are looked for one by one before all data objects are listed."""
@@ -169,13 +169,13 @@ class _ErasureRun:
         require_dialect(erasure)
         if any(run.has_landed and run.dialect == erasure.dialect for run in erasure.runs):
             return erasure
-        recorder = RunRecorder(self._changer, lambda run: self._note_run(erasure, run))
         try:
-            delete_rows(self._table, recorder, erasure.condition)
+            delete_rows(self._table, self._changer, erasure.condition, note=partial(self._note_run, erasure))
         except InvalidRequest as error:
             reason = str(error)
             erasure = self._settle_runs(self._read_again(erasure))
-            is_final = recorder.is_refusal(error) or len(erasure.runs) >= MAX_RUNS
+            # That it takes too long (W3) may be the worker's fault: it slept. All else says that it cannot be done.
+            is_final = not isinstance(error.__cause__, TimeoutError) or len(erasure.runs) >= MAX_RUNS
             if not is_final or any(run.has_landed is None for run in erasure.runs):
                 raise
             if any(run.has_landed for run in erasure.runs):
@@ -184,8 +184,33 @@ class _ErasureRun:
             return self._change(erasure, lambda now: _refused(now, erasure, reason=reason, now_ms=now_ms))
         return self._settle_runs(self._read_again(erasure))
 
-    def _note_run(self, erasure: Erasure, run: DeletionRun) -> None:
-        """Write a run down before its commit. Raises Fenced if another worker has gone on, or ended it."""
+    def _note_run(
+        self,
+        erasure: Erasure,
+        commit_id: str,
+        begun_ms: int,
+        groups: Sequence[MergedGroup],
+        counts: Mapping[str, int],
+    ) -> None:
+        """Write a run down before its commit.
+
+        Raises:
+            InvalidRequest: More files than one erasure may rewrite.
+            Fenced: Another worker has gone on, or ended it.
+        """
+        inputs = [marker for group in groups for marker in group.group.inputs]
+        if len(inputs) > MAX_FILES_TO_REWRITE:
+            raise InvalidRequest(
+                f"table {self._table.name}: more than {MAX_FILES_TO_REWRITE} data files hold such rows; erase in "
+                "several steps, each with a condition on the partition columns, or merge the table first"
+            )
+        run = DeletionRun(
+            commit_id=commit_id,
+            begun_ms=begun_ms,
+            row_count=sum(group.rows_removed or 0 for group in groups),
+            files=tuple(DeletedFile(key=m.path, size_bytes=m.size_bytes, row_count=counts.get(m.path)) for m in inputs),
+            dialect=DIALECT,
+        )
         try:
             self._change(erasure, lambda now: _with_run(now, run))
         except NotFound as error:  # to be told from a data file that is missing
@@ -334,81 +359,7 @@ class _ErasureRun:
         return changed, len(found)
 
 
-# Deletions that are written down first.
-
-
-class RunRecorder:
-    """A changer that hands what it deletes to a note before anybody can commit it.
-
-    Args:
-        changer: Does the work.
-        note: Writes a run down; may be called again for a run, with more files. When it raises, nothing is committed.
-    """
-
-    def __init__(self, changer: RowChanger, note: Callable[[DeletionRun], object]) -> None:
-        self._changer: Final = changer
-        self._note: Final = note
-        self._counts: Final[dict[str, int]] = {}
-        self._run: DeletionRun | None = None
-        self._refusal: InvalidRequest | None = None
-
-    def is_refusal(self, error: InvalidRequest) -> bool:
-        """Whether an error says that the condition cannot be used: it comes from the changer itself.
-
-        Others, such as that it takes too long (W3), may be the worker's fault: it slept.
-        """
-        return error is self._refusal
-
-    @contextmanager
-    def _watch(self) -> Iterator[None]:
-        try:
-            yield
-        except InvalidRequest as error:
-            self._refusal = error
-            raise
-
-    def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
-        """Check as the changer does."""
-        with self._watch():
-            self._changer.check_change(config, schema, change)
-
-    def select_files(
-        self, paths: TablePaths, config: TableConfig, change: RowChange, files: Sequence[FileMarker]
-    ) -> tuple[FileMarker, ...]:
-        """Select as the changer does."""
-        with self._watch():
-            return self._changer.select_files(paths, config, change, files)
-
-    def count_rows(self, job: CountJob) -> tuple[int, ...]:
-        """Count as the changer does, and keep the figures."""
-        with self._watch():
-            counts = self._changer.count_rows(job)
-        self._counts.update((marker.path, count) for marker, count in zip(job.files, counts, strict=False))
-        return counts
-
-    def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
-        """Rewrite as the changer does, and write down what.
-
-        Raises:
-            InvalidRequest: More files than one erasure may rewrite.
-            IceDBError: What the changer and the note raise.
-        """
-        run = self._run
-        if run is None or run.commit_id != job.commit_id:
-            run = DeletionRun(commit_id=job.commit_id, begun_ms=job.time_ms, row_count=0, files=(), dialect=DIALECT)
-        inputs = [marker for group in job.groups for marker in group.inputs]
-        with self._watch():
-            if len(inputs) + len(run.files) > MAX_FILES_TO_REWRITE:
-                raise InvalidRequest(
-                    f"table {job.paths.name}: more than {MAX_FILES_TO_REWRITE} data files hold such rows; erase in "
-                    "several steps, each with a condition on the partition columns, or merge the table first"
-                )
-            merged = self._changer.merge_groups(job)
-        files = (DeletedFile(key=m.path, size_bytes=m.size_bytes, row_count=self._counts.get(m.path)) for m in inputs)
-        row_count = run.row_count + sum(group.rows_removed or 0 for group in merged)
-        self._run = run.model_copy(update={"row_count": row_count, "files": (*run.files, *files)})
-        self._note(self._run)
-        return merged
+# Changes of a record.
 
 
 def _with_run(erasure: Erasure, run: DeletionRun) -> Erasure:
@@ -447,9 +398,6 @@ def _with_fate(run: DeletionRun, view: LogView, *, is_over: bool) -> DeletionRun
     # R3: a log file that landed and was deleted since was tombstoned later than the run began.
     was_forgotten = read_horizon_ms(view) > run.begun_ms
     return run.model_copy(update={"has_landed": False}) if is_over and not was_forgotten else run
-
-
-# Changes of a record.
 
 
 def _without_late(erasure: Erasure, named: Collection[str]) -> Erasure:

@@ -9,10 +9,9 @@ may finish it.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import orjson
+from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clock import Clock
 from icedb_log.errors import CorruptLog, HaltError, InvalidRequest, NotFound, Unavailable
@@ -22,7 +21,7 @@ from icedb_log.log.fold import newest_feed
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.store.object_store import StoredObject, list_all
-from icedb_log.store.records import Record, replace_record
+from icedb_log.store.records import Record, parse_record, replace_record
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, read_table_config, renew_table_config
 from icedb_log.table.table_config import TableConfig
@@ -34,25 +33,26 @@ STATES: Final[tuple[ViewState, ...]] = ("pending", "active", "detached")
 MAX_CHAIN: Final = 8
 """Tables between an ordinary one and the last view of it, itself included."""
 
-_FORMAT: Final = 1
 _MAX_ATTEMPTS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(BaseModel):
     """What a source knows of one of its views.
 
     Attributes:
-        view: Name of the view.
         state: See :data:`ViewState`.
         skip: Names of the source's log files that were there before the view: they are not fed.
         token: Unique for each write, so that no ETag comes back.
+        view: Name of the view; its key says it.
     """
 
-    view: str
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = 1
     state: ViewState
-    skip: tuple[str, ...]
+    skip: tuple[str, ...] = ()
     token: str
+    view: str = Field(exclude=True, default="")
 
 
 def create_view(table: TableStore, config: TableConfig, *, clock: Clock) -> Registration:
@@ -97,10 +97,11 @@ def register_view(source: TableStore, view: str, *, clock: Clock, is_new: bool =
             return None
         if found is None or found.state == "detached":
             renew_table_config(source)  # no janitor that knows of no views may clean the source from here on
-            return Registration(view, "pending", (), clock.new_id())
+            return Registration(state="pending", token=clock.new_id(), view=view)
         # WARN: V3: listed after the pending registration was there. The other way round: a commit lands after the
         # listing, is merged and vacuumed before any janitor knows of the view, and the view never sees its rows.
-        return Registration(view, "active", tuple(log_name(key) for key in list_appends(source)), clock.new_id())
+        skip = tuple(log_name(key) for key in list_appends(source))
+        return Registration(state="active", skip=skip, token=clock.new_id(), view=view)
 
     return _change(source, view, register)
 
@@ -118,7 +119,7 @@ def _renew_left_over(source: TableStore, view: str, *, clock: Clock) -> None:
         if found is None or found.token in written or is_view_there(source, view):
             return None
         written.add(token := clock.new_id())
-        return Registration(view, "pending", (), token)
+        return Registration(state="pending", token=token, view=view)
 
     if read_registration(source, view) is not None:
         _change(source, view, renew)
@@ -141,7 +142,7 @@ def detach_view(source: TableStore, view: str, *, clock: Clock) -> bool:
         if found.state == "detached":
             return None
         written.add(token := clock.new_id())
-        return Registration(view, "detached", (), token)
+        return Registration(state="detached", token=token, view=view)
 
     return _change(source, view, detach).token in written
 
@@ -191,7 +192,7 @@ def find_wanted(table: TableStore, log: LogView, *, read_view: Callable[[TablePa
                 continue  # removed by hand: nobody will ever ask for them
             state = newest_feed(file.log.feed for file in read_view(table.paths.sibling(name)).heads.read().files)
         except HaltError:
-            registration, state = Registration(name, "pending", (), ""), None  # unknown means keep
+            registration, state = Registration(state="pending", token=""), None  # unknown means keep
         wanted.update(find_unfed(log.files, registration, () if state is None else state.names))
     return frozenset(f"{table.paths.log_prefix}{name}.jsonl" for name in wanted)
 
@@ -248,23 +249,15 @@ def list_appends(source: TableStore) -> tuple[str, ...]:
 
 
 def _record(source: TableStore, view: str) -> Record[Registration]:
+    says = (
+        "not a registration of a view ({why}); a person must restore it: until then the janitor deletes no log file of "
+        "an append"
+    )
+
     def decode(stored: StoredObject) -> Registration:
-        try:
-            value: dict[str, Any] = orjson.loads(stored.body)
-            if value["format"] != _FORMAT or value["state"] not in STATES:
-                raise ValueError(f"format {value['format']!r}, state {value['state']!r}")
-            return Registration(view, value["state"], tuple(map(str, value["skip"])), str(value["token"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptLog(
-                f"{stored.info.key}: not a registration of a view ({type(error).__name__}: {str(error)[:100]}); a "
-                "person must restore it: until then the janitor deletes no log file of an append"
-            ) from error
+        return parse_record(Registration, stored, CorruptLog, says).model_copy(update={"view": view})
 
-    def encode(found: Registration) -> bytes:
-        skip = list(found.skip)
-        return orjson.dumps({"format": _FORMAT, "state": found.state, "skip": skip, "token": found.token})
-
-    return Record(source.store, source.paths.view_key(view), decode, encode)
+    return Record(source.store, source.paths.view_key(view), decode, lambda each: each.model_dump_json().encode())
 
 
 def _change(

@@ -77,7 +77,8 @@ def _decode(body: bytes, compression: str, *, max_bytes: int) -> Iterator[bytes]
     view = memoryview(body)
     for start in range(0, len(body), _PIECE_BYTES):
         piece = bytes(view[start : start + _PIECE_BYTES])
-        while piece or (stream is not None and not stream.eof and not _wants_more(stream)):
+        # zlib hands back what it has not looked at; zstd says whether it has given all that it was fed.
+        while piece or (stream is not None and not stream.eof and not getattr(stream, "needs_input", True)):
             if stream is None or stream.eof:
                 stream_count += 1
                 if stream_count > MAX_STREAMS:
@@ -91,8 +92,3 @@ def _decode(body: bytes, compression: str, *, max_bytes: int) -> Iterator[bytes]
             piece = stream.unused_data if stream.eof else getattr(stream, "unconsumed_tail", b"")
     if stream is None or not stream.eof:
         raise _Undecodable
-
-
-def _wants_more(stream: Any) -> bool:
-    """Return whether a stream has given all that it was fed; zlib hands back what it has not looked at."""
-    return bool(getattr(stream, "needs_input", True))

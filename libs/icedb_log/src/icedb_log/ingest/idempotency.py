@@ -7,10 +7,9 @@ again, however late a retry comes. Records are kept for :data:`KEEP_MS`; then th
 """
 
 import hashlib
-from dataclasses import dataclass, replace
 from typing import Final
 
-import orjson
+from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import InvalidRequest, NotFound, Unavailable
@@ -23,26 +22,31 @@ KEEP_MS: Final = 24 * 60 * 60 * 1000
 MAX_BIND_ATTEMPTS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(BaseModel):
     """What a producer's key stands for.
 
     Attributes:
-        record_key: Where the record lies.
         batch_id: The batch's id.
         content_sha256: Of the body as it came and its format: what releases before revision 6 compare.
         decoded_sha256: Of the decoded body (:func:`icedb_log.ingest.content.hash_content`): a key belongs to one
             content, in whatever format (I8). Empty in a record of such a release.
         is_staged: Whether the batch certainly was staged, or committed by whoever bound the key.
         is_new: Whether this call bound the key.
+        record_key: Where the record lies.
     """
 
-    record_key: str
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
     batch_id: str
     content_sha256: str
-    is_staged: bool
-    is_new: bool
     decoded_sha256: str = ""
+    is_staged: bool = Field(alias="staged")
+    is_new: bool = Field(default=False, exclude=True)
+    record_key: str = Field(default="", exclude=True)
+
+    def encode(self) -> bytes:
+        """Return the bytes of the record."""
+        return self.model_dump_json(by_alias=True, exclude_defaults=True).encode()
 
 
 def hash_body(body: bytes, staging_format: str) -> str:
@@ -67,9 +71,16 @@ def bind_key(table: TableStore, *, key: str, batch_id: str, content_sha256: str,
         Unavailable: The store did not say which id is bound; call again.
     """
     record_key = _record_key(table, key)
-    mine = Binding(record_key, batch_id, content_sha256, is_staged=False, is_new=True, decoded_sha256=decoded_sha256)
+    mine = Binding(
+        batch_id=batch_id,
+        content_sha256=content_sha256,
+        decoded_sha256=decoded_sha256,
+        is_staged=False,
+        is_new=True,
+        record_key=record_key,
+    )
     for _ in range(MAX_BIND_ATTEMPTS):
-        if replace_record(table.store, record_key, _encode(mine), etag=None):
+        if replace_record(table.store, record_key, mine.encode(), etag=None):
             return mine
         found = read_binding(table, key=key)
         if found is None:
@@ -79,7 +90,7 @@ def bind_key(table: TableStore, *, key: str, batch_id: str, content_sha256: str,
                 f"table {table.name}: the key {key[:80]!r} was used before with other content (batch "
                 f"{found.batch_id}); a key or an id belongs to one batch: send the same bytes, or use another one"
             )
-        return replace(found, is_new=found.batch_id == mine.batch_id)
+        return found.model_copy(update={"is_new": found.batch_id == mine.batch_id})
     raise Unavailable(f"table {table.name}: the store did not confirm the key {key[:80]!r}; send the batch again")
 
 
@@ -93,9 +104,15 @@ def read_binding(table: TableStore, *, key: str) -> Binding | None:
     """Return what a producer's key is bound to; ``None`` if to nothing yet. Raises Unavailable."""
     record_key = _record_key(table, key)
     try:
-        return _decode(record_key, table.store.get(record_key).body)
+        found = Binding.model_validate_json(table.store.get(record_key).body)
+        parse_uuid7_ms(found.batch_id)
     except NotFound:
         return None
+    except (ValueError, InvalidRequest) as error:
+        raise Unavailable(
+            f"{record_key} does not hold a key's record ({type(error).__name__}); use another key, or delete it by hand"
+        ) from error
+    return found.model_copy(update={"record_key": record_key})
 
 
 def _record_key(table: TableStore, key: str) -> str:
@@ -109,34 +126,4 @@ def mark_staged(store: ObjectStore, binding: Binding) -> None:
         Unavailable: Not remembered; a retry within the retry window is safe all the same (I3).
         CommitOutcomeUnknown: The same.
     """
-    store.put(binding.record_key, _encode(replace(binding, is_staged=True)))
-
-
-def _encode(binding: Binding) -> bytes:
-    return orjson.dumps(
-        {
-            "batch_id": binding.batch_id,
-            "content_sha256": binding.content_sha256,
-            **({"decoded_sha256": binding.decoded_sha256} if binding.decoded_sha256 else {}),
-            "staged": binding.is_staged,
-        }
-    )
-
-
-def _decode(record_key: str, body: bytes) -> Binding:
-    try:
-        value = orjson.loads(body)
-        batch_id = str(value["batch_id"])
-        parse_uuid7_ms(batch_id)
-        return Binding(
-            record_key,
-            batch_id,
-            content_sha256=str(value["content_sha256"]),
-            is_staged=value["staged"] is True,
-            is_new=False,
-            decoded_sha256=str(value.get("decoded_sha256", "")),
-        )
-    except (ValueError, KeyError, TypeError, InvalidRequest) as error:
-        raise Unavailable(
-            f"{record_key} does not hold a key's record ({type(error).__name__}); use another key, or delete it by hand"
-        ) from error
+    store.put(binding.record_key, binding.model_copy(update={"is_staged": True}).encode())

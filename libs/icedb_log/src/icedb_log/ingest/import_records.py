@@ -17,13 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from icedb_log.errors import CommitConflict, CorruptLog, InvalidRequest, NotFound, Unavailable
-from icedb_log.store.object_store import ObjectStore, list_all
-from icedb_log.store.records import create_record, replace_claim, replace_record
+from icedb_log.store.object_store import ObjectStore, StoredObject, list_all
+from icedb_log.store.records import create_record, parse_record, replace_claim, replace_record
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table_config import first_message
 
 RecordState = Literal["pending", "committed", "lost"]
 Assumption = Literal["landed", "lost"]
@@ -88,7 +87,7 @@ def read_records(table: TableStore) -> tuple[ListedRecord, ...]:
 
     def read(key: str) -> ListedRecord:
         stored = table.store.get(key)
-        return ListedRecord(decode_record(key, stored.body), stored.info.etag)
+        return ListedRecord(decode_record(stored), stored.info.etag)
 
     keys = [info.key for info in list_all(table.store, table.paths.imports_prefix).objects]
     if len(keys) < 2:  # noqa: PLR2004 - one needs no pool
@@ -190,12 +189,7 @@ def _write_down(table: TableStore, record: ImportRecord, *, etag: str) -> None:
         raise CommitConflict(f"{key}: another run settled it meanwhile; run the import again")
 
 
-def decode_record(key: str, body: bytes) -> ImportRecord:
+def decode_record(stored: StoredObject) -> ImportRecord:
     """Parse a record. Raises CorruptLog."""
-    try:
-        return ImportRecord.model_validate_json(body)
-    except ValidationError as error:
-        raise CorruptLog(
-            f"{key}: not a record of an import ({first_message(error)[:100]}); restore it: without it "
-            "its files would be imported twice"
-        ) from error
+    says = "not a record of an import ({why}); restore it: without it its files would be imported twice"
+    return parse_record(ImportRecord, stored, CorruptLog, says)

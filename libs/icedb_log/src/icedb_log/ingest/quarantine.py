@@ -13,9 +13,10 @@ import hashlib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Fenced, InvariantViolated, NotFound, PreconditionFailed, Unavailable
@@ -30,7 +31,7 @@ Kind = Literal["batch", "rows", "conflict"]
 that stands for other content (I8)."""
 
 BAD_ROWS_FORMAT: Final = "ndjson.zst"
-_KINDS: Final[dict[Any, Kind]] = {"rows": "rows", "conflict": "conflict"}
+_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 MAX_DIRECT_READS: Final = 16
 """Up to so many reasons are read by name, without a listing."""
 MAX_REASON_ATTEMPTS: Final = 4
@@ -41,8 +42,7 @@ _CONFLICT_INFIX: Final = ".conflict-"
 _CONFLICT: Final = re.compile(re.escape(_CONFLICT_INFIX) + "[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantinedBatch:
+class QuarantinedBatch(BaseModel):
     """One entry in quarantine.
 
     Attributes:
@@ -60,16 +60,18 @@ class QuarantinedBatch:
         faults: For bad rows: what is wrong with each of the first ones, where the data path said so.
     """
 
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
     batch_id: str
     reason: str
-    payload_key: str
-    size_bytes: int
+    payload_key: str = Field(alias="payload")
+    size_bytes: int = Field(alias="bytes")
     quarantined_ms: int
-    kind: Kind = "batch"
-    row_count: int | None = None
-    retry_id: str | None = None
-    is_doubtful: bool = False
-    has_landed: bool = False
+    kind: Annotated[Kind, BeforeValidator(lambda kind: kind if kind in _KINDS else "batch")] = "batch"
+    row_count: int | None = Field(alias="rows", default=None)
+    retry_id: str | None = Field(alias="retry", default=None)
+    is_doubtful: bool = Field(alias="doubtful", default=False)
+    has_landed: bool = Field(alias="landed", default=False)
     faults: tuple[RowFault, ...] = ()
 
     @property
@@ -269,25 +271,17 @@ def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
     """Return what a reason object says; one that cannot be read says so itself."""
     try:
         value = orjson.loads(body)
+        entry = QuarantinedBatch.model_validate(value)
+        if entry.kind == "conflict":
+            entry = entry.model_copy(update={"batch_id": batch_id_of(info.key)})
+    except ValueError as error:
         entry = QuarantinedBatch(
-            batch_id=batch_id_of(info.key) if value.get("kind") == "conflict" else str(value["batch_id"]),
-            reason=str(value["reason"]),
-            payload_key=str(value["payload"]),
-            size_bytes=int(value["bytes"]),
-            quarantined_ms=int(value["quarantined_ms"]),
-            kind=_KINDS.get(value.get("kind"), "batch"),
-            row_count=None if value.get("rows") is None else int(value["rows"]),
-            retry_id=None if value.get("retry") is None else str(value["retry"]),
-            is_doubtful=value.get("doubtful") is True,
-            has_landed=value.get("landed") is True,
-            faults=tuple(
-                RowFault(str(fault["what"]), tuple(int(number) for number in fault["rows"]))
-                for fault in value.get("faults", [])
-            ),
+            batch_id=batch_id_of(info.key),
+            reason=f"{info.key} does not hold a reason ({type(error).__name__}); inspect it by hand",
+            payload_key=info.key,
+            size_bytes=info.size_bytes,
+            quarantined_ms=info.modified_ms,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"{info.key} does not hold a reason ({type(error).__name__}); inspect it by hand"
-        entry = QuarantinedBatch(batch_id_of(info.key), reason, info.key, info.size_bytes, info.modified_ms)
         value = {}
     return StoredReason(entry, value, info.etag)
 

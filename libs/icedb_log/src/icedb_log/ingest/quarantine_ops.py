@@ -25,7 +25,6 @@ from icedb_log.ingest.staging import find_staged, stage_batch
 from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
 
 _MAX_ATTEMPTS: Final = 8
 _PAYLOAD_KIND: Final = re.compile(r"(batch|rows-[0-9a-f]+)\.")
@@ -151,7 +150,8 @@ def retry_quarantined(
         payload = _read_payload(table, found.entry)
         retry_id = _record_id(table, found, clock=clock)
     else:
-        if _is_too_old(retry_id, config, clock):
+        # An id may soon be too old to be staged (I3); half the window is left to clocks and stalls.
+        if clock.now_ms() - parse_uuid7_ms(retry_id) >= config.retry_window_ms // 2:
             if _is_known(table, retry_id, reader=reader):
                 _delete_entry(table, found.entry)
                 return retry_id
@@ -266,11 +266,6 @@ def _read_payload(table: TableStore, entry: QuarantinedBatch) -> QuarantinedPayl
             f"table {table.name}: the payload of batch {entry.batch_id} is gone ({entry.payload_key}); drop the entry"
         ) from error
     return QuarantinedPayload(entry, body, suffix)
-
-
-def _is_too_old(retry_id: str, config: TableConfig, clock: Clock) -> bool:
-    """Return whether an id may soon be too old to be staged (I3); half the window is left to clocks and stalls."""
-    return clock.now_ms() - parse_uuid7_ms(retry_id) >= config.retry_window_ms // 2
 
 
 def _is_known(table: TableStore, batch_id: str, *, reader: LogReader) -> bool:

@@ -20,7 +20,7 @@ from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.jobs import StagedBatch
 from icedb_log.keys import parse_staged_key
-from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, list_pages
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
@@ -122,10 +122,7 @@ def find_staged(table: TableStore, batch_ids: Collection[str]) -> Mapping[str, t
     """
     found: dict[str, tuple[str, ...]] = defaultdict(tuple)
     newest = max(batch_ids, default="")
-    token: str | None = None
-    is_done = not newest
-    while not is_done:
-        page = table.store.list_page(table.paths.staging_prefix, token=token)
+    for page in list_pages(table.store, table.paths.staging_prefix) if newest else ():
         for info in page.objects:
             try:
                 batch_id = parse_staged_key(info.key).batch_id
@@ -133,8 +130,8 @@ def find_staged(table: TableStore, batch_ids: Collection[str]) -> Mapping[str, t
                 continue
             if batch_id in batch_ids:
                 found[batch_id] += (info.key,)
-        token = page.next_token
-        is_done = token is None or page.objects[-1].key > f"{table.paths.staging_prefix}{newest}~"
+        if page.objects and page.objects[-1].key > f"{table.paths.staging_prefix}{newest}~":
+            break
     return found
 
 

@@ -246,6 +246,11 @@ class LiveChunk:
         return self.once("newest", lambda: max(self.created(), default=0))
 
     @property
+    def oldest_ms(self) -> int:
+        """When the oldest of the live files was made; 0: there is none."""
+        return self.once("oldest", lambda: min(self.created(), default=0))
+
+    @property
     def digest(self) -> int:
         """Sum of the shares in the snapshot's id."""
         return self.once(_DIGEST, lambda: sum_digests(map(path_digest, self.paths())))

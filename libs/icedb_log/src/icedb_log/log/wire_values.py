@@ -75,16 +75,13 @@ def read_extra(key: str, number: int, line: dict[str, Any], known: frozenset[str
             # Readers that ignore case, and readers that do not, would see two different tables.
             raise CorruptLog(f"{key}: line {number}: field {show(name)} overwrites a wire field in existing readers")
         if isinstance(value, list | dict):
-            _check_depth(key, number, name, value)
+            try:  # what can be read and not written could be neither merged nor stripped
+                orjson.dumps({name: value})
+            except orjson.JSONEncodeError as error:
+                raise CorruptLog(
+                    f"{key}: line {number}: field {show(name)} is nested too deeply to be carried on"
+                ) from error
     return unknown or EMPTY
-
-
-def _check_depth(key: str, number: int, name: str, value: object) -> None:
-    """Refuse what can be read and not written: such a log file could be neither merged nor stripped."""
-    try:
-        orjson.dumps({name: value})
-    except orjson.JSONEncodeError as error:
-        raise CorruptLog(f"{key}: line {number}: field {show(name)} is nested too deeply to be carried on") from error
 
 
 def show(value: object) -> str:

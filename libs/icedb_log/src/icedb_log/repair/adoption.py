@@ -73,9 +73,10 @@ def _require_columns(config: TableConfig, schema: Mapping[str, str]) -> None:
             )
         found, declared = schema.get(column), config.declared.get(column)
         if found is not None and declared is not None and found != declared and not _may_be(column, config, found):
+            use = next((f", for partition {field}" for field in config.partition if field.column == column), "")
             raise InvalidRequest(
                 f"table {config.name}: its log has column {column!r} as {found}, and this configuration as {declared}"
-                f"{_name_use(column, config)}: {_remedy(column, found, config)}"
+                f"{use}: {_remedy(column, found, config)}"
             )
     for field in config.partition:
         found = schema.get(field.column)
@@ -92,11 +93,6 @@ def _require_columns(config: TableConfig, schema: Mapping[str, str]) -> None:
 def _may_be(column: str, config: TableConfig, found: str) -> bool:
     """Whether a column that the log has as ``found`` may be declared so: wider, unless files are laid out by it."""
     return column not in fixed_columns(config) and is_widening(found, config.declared[column])
-
-
-def _name_use(column: str, config: TableConfig) -> str:
-    field = next((field for field in config.partition if field.column == column), None)
-    return "" if field is None else f", for partition {field}"
 
 
 def _remedy(column: str, found: str, config: TableConfig) -> str:

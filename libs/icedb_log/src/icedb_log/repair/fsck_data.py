@@ -26,7 +26,7 @@ from icedb_log.model import FileMarker, ListedLogFile
 from icedb_log.object_kinds import ObjectKind, find_kind
 from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog
-from icedb_log.store.object_store import ObjectInfo
+from icedb_log.store.object_store import ObjectInfo, list_pages
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import parse_partition_path
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -138,19 +138,14 @@ def walk_objects(
     """
     walk = Walk(f"{table.paths.prefix}/", missing=named)
     known = len(named)
-    token: str | None = None
-    while token is not None or not walk.object_count:
-        page = table.store.list_page(walk.prefix, token=token, limit=page_size)
+    for page in list_pages(table.store, walk.prefix, page_size=page_size):
         walk.store_now_ms = walk.store_now_ms or page.store_now_ms
         for info in page.objects:
             walk.note(table.paths, info, live)
             if info.modified_ms > page.store_now_ms + FUTURE_MS and len(walk.future) < MAX_KEPT:
                 walk.future.append((info, info.modified_ms - page.store_now_ms))
         walk.object_count += len(page.objects)
-        token = page.next_token
         progress("objects", walk.object_count, max(known, walk.object_count))
-        if token is None:
-            break
     return walk
 
 

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import orjson
-
-from icedb_log.clean.leases import MAX_LEASE_TTL_MS
+from icedb_log.clean.leases import MAX_LEASE_TTL_MS, decode_lease
 from icedb_log.clean.orphan_record import read_orphan_record
 from icedb_log.clean.pins import list_pins
 from icedb_log.clock import format_ms
@@ -33,6 +31,7 @@ from icedb_log.store.object_store import ObjectInfo, StoredObject, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
+from icedb_log.texts import first_message
 from icedb_log.units import HOUR_MS
 
 LONG_ERASURE_MS: Final = 48 * HOUR_MS
@@ -228,17 +227,13 @@ def _check_records(seen: Inspection) -> None:
         if not parse_reason(stored.info, stored.body).fields:
             raise ValueError("not a reason")
 
-    def read_lease(stored: StoredObject) -> None:
-        value = orjson.loads(stored.body)
-        int(value["at"]), int(value["ttl_ms"])
-
     leases = [info for info in of_kind("lease") if info.modified_ms + MAX_LEASE_TTL_MS > now_ms]
     erasures = [info for info in of_kind("erasure") if info.key.startswith(seen.table.paths.open_erasures_prefix)]
     reasons = [info for info in of_kind("quarantine") if is_reason(info.key)]
     reads: tuple[tuple[str, list[ObjectInfo], Callable[[StoredObject], object]], ...] = (
         ("quarantine-without-reason:unreadable", reasons, read_reason),
-        ("lease", leases, read_lease),
-        ("import-record", of_kind("import_record"), lambda stored: decode_record(stored.info.key, stored.body)),
+        ("lease", leases, decode_lease),
+        ("import-record", of_kind("import_record"), decode_record),
         ("erasure-open-long:unreadable", erasures, read_erasure),
     )
     for kind, infos, read in reads:
@@ -247,8 +242,10 @@ def _check_records(seen: Inspection) -> None:
                 read(seen.table.store.get(info.key))
             except NotFound:
                 continue
-            except (HaltError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except HaltError as error:
                 seen.found.add(kind, info.key, problem=error)
+            except ValueError as error:
+                seen.found.add(kind, info.key, problem=first_message(error))
 
 
 def _check_views(seen: Inspection) -> None:

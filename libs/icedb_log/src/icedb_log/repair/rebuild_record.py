@@ -8,13 +8,14 @@ Owns ``_icedb/rebuilds/<id>.json``. States, each change by compare-and-set::
 A record is never deleted here. What records that are not abandoned name as ``held`` is not swept.
 """
 
+import contextlib
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable, UnsupportedFormat
-from icedb_log.store.object_store import StoredObject, list_all
-from icedb_log.store.records import create_record
+from icedb_log.errors import Unavailable, UnsupportedFormat
+from icedb_log.store.object_store import list_all
+from icedb_log.store.records import create_record, parse_record, replace_record
 from icedb_log.store.table_store import TableStore
 
 RecordState = Literal["open", "done", "abandoned"]
@@ -155,19 +156,20 @@ def put_report(table: TableStore, report: RebuildReport) -> str:
 def close_report(table: TableStore, report: RebuildReport, *, state: RecordState, etag: str) -> RebuildReport:
     """Say how a rebuild ended, and return that. Best effort: a record that stays open is looked at by the next."""
     closed = report.model_copy(update={"state": state})
-    try:
+    with contextlib.suppress(Unavailable):
         key = table.paths.rebuild_key(report.rebuild_id)
-        table.store.put_if_match(key, closed.model_dump_json().encode(), etag=etag)
-    except (PreconditionFailed, CommitOutcomeUnknown, Unavailable):
-        pass
+        replace_record(table.store, key, closed.model_dump_json().encode(), etag=etag)
     return closed
 
 
 def read_reports(table: TableStore) -> tuple[tuple[RebuildReport, str], ...]:
     """Read all records, oldest first, each with its ETag. Raises UnsupportedFormat, Unavailable."""
-    return tuple(
-        _read(table.store.get(info.key)) for info in list_all(table.store, table.paths.rebuilds_prefix).objects
+    says = (
+        "not a record of a rebuild that this release understands ({why}); upgrade, or move it away: then the data "
+        "files that it holds may be swept"
     )
+    found = [table.store.get(info.key) for info in list_all(table.store, table.paths.rebuilds_prefix).objects]
+    return tuple((parse_record(RebuildReport, each, UnsupportedFormat, says), each.info.etag) for each in found)
 
 
 def read_held(table: TableStore) -> frozenset[str]:
@@ -179,15 +181,3 @@ def read_held(table: TableStore) -> frozenset[str]:
     """
     reports = (report for report, _ in read_reports(table) if report.state != "abandoned")
     return frozenset(entry.key for report in reports for entry in report.left_out if entry.is_held)
-
-
-def _read(stored: StoredObject) -> tuple[RebuildReport, str]:
-    try:
-        return RebuildReport.model_validate_json(stored.body), stored.info.etag
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UnsupportedFormat(
-            f"{stored.info.key}: not a record of a rebuild that this release understands ({where}: {first['msg']}); "
-            "upgrade, or move it away: then the data files that it holds may be swept"
-        ) from error

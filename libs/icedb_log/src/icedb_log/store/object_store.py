@@ -26,7 +26,7 @@ being atomic shows in a race only.
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
@@ -378,17 +378,20 @@ def list_all(store: ObjectStore, prefix: str, *, page_size: int = MAX_KEYS_PER_P
         prefix: A string prefix, not necessarily a folder.
         page_size: Keys per page, 1..1000; smaller only in tests.
     """
-    page = store.list_page(prefix, limit=page_size)
-    if page.next_token is None:
-        return Listing(page.objects, 1, page.store_now_ms)
-    store_now_ms = page.store_now_ms
-    objects = list(page.objects)
-    page_count = 1
-    while page.next_token is not None:
-        page = store.list_page(prefix, token=page.next_token, limit=page_size)
-        objects.extend(page.objects)
-        page_count += 1
-    return Listing(tuple(objects), page_count, store_now_ms)
+    pages = list(list_pages(store, prefix, page_size=page_size))
+    objects = pages[0].objects if len(pages) == 1 else tuple(info for page in pages for info in page.objects)
+    return Listing(objects, len(pages), pages[0].store_now_ms)
+
+
+def list_pages(store: ObjectStore, prefix: str, *, page_size: int = MAX_KEYS_PER_PAGE) -> Iterator[ObjectPage]:
+    """Yield a listing page by page, for who need not hold all of it: at least one. Arguments as :func:`list_all`."""
+    token: str | None = None
+    while True:
+        page = store.list_page(prefix, token=token, limit=page_size)
+        yield page
+        token = page.next_token
+        if token is None:
+            return
 
 
 def probe_conditional_writes(store: ObjectStore, prefix: str, *, scratch_id: str, name: str) -> None:

@@ -8,18 +8,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
 from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
     CorruptLog,
+    HaltError,
     IceDBError,
     NotFound,
     PreconditionFailed,
     Unavailable,
 )
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject
+from icedb_log.texts import first_message
 
 _T = TypeVar("_T")
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def parse_record(model: type[_Model], stored: StoredObject, error: type[HaltError], says: str) -> _Model:
+    """Return what an object says, as a model reads it.
+
+    Args:
+        model: The model.
+        stored: The object.
+        error: What is raised if it cannot be understood.
+        says: Its message, after the key: what it is not, why (``{why}``), and what a person does.
+    """
+    try:
+        return model.model_validate_json(stored.body)
+    except ValidationError as problem:
+        raise error(f"{stored.info.key}: {says.format(why=first_message(problem))}") from problem
 
 
 def create_record(store: ObjectStore, key: str, body: bytes, *, otherwise: str) -> str:

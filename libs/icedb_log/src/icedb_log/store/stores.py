@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.object_store import check_key
@@ -149,7 +148,7 @@ class StoreSettings:
         return open_warehouse(self.url, self.s3)
 
 
-def open_warehouse(url: str, s3: S3Options | None = None, *, clock: Clock | None = None) -> Warehouse:
+def open_warehouse(url: str, s3: S3Options | None = None) -> Warehouse:
     """Open a warehouse by its URL; nothing is sent or created.
 
     Call ``warehouse.store.probe()`` once in each service before the first write.
@@ -157,7 +156,6 @@ def open_warehouse(url: str, s3: S3Options | None = None, *, clock: Clock | None
     Args:
         url: ``file:///abs/dir`` or ``s3://bucket/prefix``.
         s3: How to reach S3; ``None``: AWS, as boto3 finds it.
-        clock: For waits and scratch names of the store; the host's if not given.
 
     Raises:
         InvalidRequest: The URL has another form, or names a place that cannot be a store.
@@ -172,13 +170,13 @@ def open_warehouse(url: str, s3: S3Options | None = None, *, clock: Clock | None
             "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and ICEDB_S3_ENDPOINT"
         )
     if parts.scheme == "file":
-        return _open_directory(url, parts.netloc, parts.path, clock)
+        return _open_directory(url, parts.netloc, parts.path)
     if parts.scheme == "s3":
-        return _open_bucket(url, parts.netloc, parts.path, s3 or S3Options(), clock)
+        return _open_bucket(url, parts.netloc, parts.path, s3 or S3Options())
     raise InvalidRequest(f"store URL {url[:_SHOWN_CHARS]!r}: {_FORMS}")
 
 
-def _open_directory(url: str, host: str, path: str, clock: Clock | None) -> Warehouse:
+def _open_directory(url: str, host: str, path: str) -> Warehouse:
     """Open a directory."""
     folder = unquote(path)
     is_local = host in ("", "localhost")
@@ -186,10 +184,10 @@ def _open_directory(url: str, host: str, path: str, clock: Clock | None) -> Ware
         raise InvalidRequest(
             f"store URL {url[:_SHOWN_CHARS]!r}: not an absolute directory of this machine; {_FORMS} (three slashes)"
         )
-    return Warehouse(LocalObjectStore(Path(folder), clock=clock))
+    return Warehouse(LocalObjectStore(Path(folder)))
 
 
-def _open_bucket(url: str, bucket: str, path: str, options: S3Options, clock: Clock | None) -> Warehouse:
+def _open_bucket(url: str, bucket: str, path: str, options: S3Options) -> Warehouse:
     """Open a bucket."""
     from icedb_log.store.s3 import S3ObjectStore  # noqa: PLC0415 - boto3 costs a third of a second: not for a directory
 
@@ -202,7 +200,7 @@ def _open_bucket(url: str, bucket: str, path: str, options: S3Options, clock: Cl
         except InvalidRequest as error:
             raise InvalidRequest(f"store URL {url[:_SHOWN_CHARS]!r}: {error}") from error
     scratch_prefix = f"{root}/" if root else ""
-    return Warehouse(S3ObjectStore(bucket, options, scratch_prefix=scratch_prefix, clock=clock), root)
+    return Warehouse(S3ObjectStore(bucket, options, scratch_prefix=scratch_prefix), root)
 
 
 def _may_mean(name: str, known: str) -> bool:

@@ -26,7 +26,7 @@ def encode_bounds(low: Any, high: Any) -> tuple[Any, Any]:
 def cut_bounds(low: Scalar, high: Scalar) -> tuple[Any, Any]:
     """Return bounds that are JSON scalars already, text cut to 64 characters; both None if there are none."""
     if isinstance(low, str) and isinstance(high, str):
-        upper = round_text_up(high)
+        upper = high if len(high) <= MAX_BOUND_CHARS else find_text_after(high[:MAX_BOUND_CHARS])
         return (None, None) if upper is None else (low[:MAX_BOUND_CHARS], upper)
     if isinstance(low, float) or isinstance(high, float):
         is_finite = low is not None and high is not None and math.isfinite(low) and math.isfinite(high)  # type: ignore[arg-type]
@@ -37,11 +37,6 @@ def cut_bounds(low: Scalar, high: Scalar) -> tuple[Any, Any]:
 def encode_time(value: date) -> str:
     """Return the text of a date, or of a naive UTC datetime."""
     return f"{value.isoformat(timespec='microseconds')}Z" if isinstance(value, datetime) else value.isoformat()
-
-
-def round_text_up(text: str) -> str | None:
-    """Return a text of at most 64 characters that does not sort before ``text``; None if there is none."""
-    return text if len(text) <= MAX_BOUND_CHARS else find_text_after(text[:MAX_BOUND_CHARS])
 
 
 def find_text_after(prefix: str) -> str | None:

@@ -305,14 +305,9 @@ def read_literals(nodes: Iterable[Any]) -> list[LiteralTerm] | None:
 
 def read_literal(node: Any) -> LiteralTerm | None:
     """Return the literal that a node is; None for everything else."""
-    if not _is_clear(node):
-        return None
-    return _read(node)
-
-
-def _is_clear(node: Any) -> bool:
-    casts = list(node.find_all(exp.Cast))
-    return all(type(cast) is exp.Cast and cast.to.this.name in _DUCKDB_CASTS for cast in casts)
+    casts = node.find_all(exp.Cast)
+    is_clear = all(type(cast) is exp.Cast and cast.to.this.name in _DUCKDB_CASTS for cast in casts)
+    return _read(node) if is_clear else None
 
 
 def _read(node: Any) -> LiteralTerm | None:
@@ -357,14 +352,10 @@ def _read_numeral(text: str) -> LiteralTerm | None:
     return LiteralTerm(int(number) if is_whole else number)
 
 
-def _read_plain(node: Any) -> LiteralTerm | None:
-    return LiteralTerm(node.this) if node.is_string else _read_numeral(node.this)
-
-
 _NODE_READERS: Final[tuple[tuple[type, Callable[[Any], LiteralTerm | None]], ...]] = (
     (exp.Null, lambda _node: LiteralTerm(None)),
     (exp.Boolean, lambda node: LiteralTerm(bool(node.this))),
     (exp.Neg, _read_negative),
     (exp.Cast, _read_typed),
-    (exp.Literal, _read_plain),
+    (exp.Literal, lambda node: LiteralTerm(node.this) if node.is_string else _read_numeral(node.this)),
 )

@@ -9,6 +9,7 @@ Understood are comparisons of a column with a literal, IN, BETWEEN, IS NULL, IS 
 does; where it would convert the column, or a literal in a way that is not obvious, the comparison is not understood.
 """
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -126,15 +127,15 @@ class FilePruner:
 
     def compile_comparison(self, node: Any) -> _Test:
         """Return the test of ``column < literal`` and its kin, whichever stands on the left."""
-        operator = type(node)
+        kind = type(node)
         column, literal = read_column(node.this), read_literal(node.expression)
         if column is None:
-            operator = _MIRRORED.get(operator, operator)
+            kind = _MIRRORED.get(kind, kind)
             column, literal = read_column(node.expression), read_literal(node.this)
         if column is None or literal is None:
             return _anything
-        test = self._equal_any(column, [literal]) if operator in _EQUALITIES else _order(column, literal, operator)
-        return _negate(test) if operator is exp.NEQ else test
+        test = self._equal_any(column, [literal]) if kind in _EQUALITIES else _order(column, literal, kind)
+        return _negate(test) if kind is exp.NEQ else test
 
     def compile_null_safe(self, node: Any) -> _Test:
         """Return the test of ``column IS NOT DISTINCT FROM literal``, which is never NULL."""
@@ -250,6 +251,9 @@ _FORMS: Final[Mapping[type, Callable[[FilePruner, Any], _Test]]] = {
 _PLAIN_ARGUMENTS: Final = frozenset({"this", "expression", "expressions", "low", "high"})
 _MIRRORED: Final[Mapping[type, type]] = {exp.LT: exp.GT, exp.GT: exp.LT, exp.LTE: exp.GTE, exp.GTE: exp.LTE}
 _EQUALITIES: Final = (exp.EQ, exp.NEQ)
+_COMPARES: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
+    exp.LT: operator.lt, exp.LTE: operator.le, exp.GT: operator.gt, exp.GTE: operator.ge
+}  # fmt: skip
 
 
 def _is_plain(node: Any) -> bool:
@@ -258,10 +262,10 @@ def _is_plain(node: Any) -> bool:
     return all(name in known for name, value in node.args.items() if value)
 
 
-def _order(column: ColumnTerm, literal: LiteralTerm, operator: type) -> _Test:
+def _order(column: ColumnTerm, literal: LiteralTerm, kind: type) -> _Test:
     if literal.is_null:
         return _constant(NULL)
-    is_below, is_strict = operator in (exp.LT, exp.LTE), operator in (exp.LT, exp.GT)
+    holds, is_below = _COMPARES[kind], kind in (exp.LT, exp.LTE)
 
     def test(domains: DomainsOfFile) -> int:
         domain = column.domain(domains)
@@ -274,19 +278,10 @@ def _order(column: ColumnTerm, literal: LiteralTerm, operator: type) -> _Test:
         if domain.low is None or domain.high is None:
             return found | TRUE | FALSE
         best, worst = (domain.low, domain.high) if is_below else (domain.high, domain.low)
-        holds = _holds_below if is_below else _holds_above
-        found |= TRUE if holds(best, value, is_strict) else 0
-        return found | (0 if holds(worst, value, is_strict) else FALSE)
+        found |= TRUE if holds(best, value) else 0
+        return found | (0 if holds(worst, value) else FALSE)
 
     return test
-
-
-def _holds_below(found: Any, value: Any, is_strict: bool) -> bool:  # noqa: FBT001 - one of two shapes, see above
-    return bool(found < value if is_strict else found <= value)
-
-
-def _holds_above(found: Any, value: Any, is_strict: bool) -> bool:  # noqa: FBT001 - as above
-    return bool(found > value if is_strict else found >= value)
 
 
 def _begins(column: ColumnTerm, prefix: str, *, is_all: bool) -> _Test:

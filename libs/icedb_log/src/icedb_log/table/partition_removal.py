@@ -6,16 +6,19 @@ partitions; all other markers of the log files involved are carried. The rows co
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
+from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
 from icedb_log.merge.exchange import ExchangeCommit
+from icedb_log.merge.small_files import measure_small
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table import Table
+from icedb_log.table.table_config import TableConfig
 
 MAX_NAMED_PARTITIONS: Final = 20
 """Paths of partitions that the details of a removal name: the log has them, too."""
@@ -32,6 +35,7 @@ class PartitionInfo:
         size_bytes: Bytes of them.
         newest_ms: When the youngest of them was made, by its committer's clock; a merge makes new ones.
         oldest_ms: When the oldest of them was made.
+        small_count: Those of them that are below the target size.
     """
 
     path: str
@@ -40,6 +44,7 @@ class PartitionInfo:
     size_bytes: int
     newest_ms: int
     oldest_ms: int
+    small_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,7 @@ class RemovalResult:
     @property
     def row_count(self) -> int | None:
         """Rows that are gone; ``None`` when some data file does not say."""
-        counts = [info.row_count for info in self.partitions]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        return sum_rows(info.row_count for info in self.partitions)
 
     def details(self) -> dict[str, Any]:
         """Return it as the result of a task; the counts are of all partitions, also of those that it does not name."""
@@ -86,9 +90,26 @@ ChoosePartitions = Callable[[LogView, tuple[PartitionInfo, ...]], Collection[str
 wrong or empty costs nothing, and again with what was read under it (F2): the second answer counts."""
 
 
-def list_partitions(view: LogView, paths: TablePaths) -> tuple[PartitionInfo, ...]:
-    """Return all partitions with live data files, ascending by path. Pure."""
-    return tuple(_describe(path, markers) for path, markers in by_partition(paths, fold(view).live).items())
+def list_partitions(live: LiveFiles, *, paths: TablePaths, config: TableConfig) -> tuple[PartitionInfo, ...]:
+    """Return all partitions with live data files, ascending by path. Pure.
+
+    Sums are made for each chunk of live files once, and go over to the next state with it: no marker is decoded.
+    """
+    partitions: dict[str, list[LiveChunk]] = defaultdict(list)
+    for chunk in live.chunks:
+        partitions[paths.partition_of(chunk.prefix)].append(chunk)
+    return tuple(
+        PartitionInfo(
+            path=path,
+            file_count=sum(map(len, chunks)),
+            row_count=sum_rows(chunk.row_count for chunk in chunks),
+            size_bytes=sum(chunk.size_bytes for chunk in chunks),
+            newest_ms=max(chunk.newest_ms for chunk in chunks),
+            oldest_ms=min(chunk.oldest_ms for chunk in chunks),
+            small_count=sum(measure_small(chunk, config).file_count for chunk in chunks),
+        )
+        for path, chunks in sorted(partitions.items())
+    )
 
 
 def remove_partitions(table: Table, choose: ChoosePartitions, *, dry_run: bool = False) -> RemovalResult:
@@ -109,21 +130,27 @@ def remove_partitions(table: Table, choose: ChoosePartitions, *, dry_run: bool =
         Unavailable: The store did not answer.
         IceDBError: What ``choose`` raises.
     """
-    planned = _plan(table.read_log(), table.paths, choose)
+    planned = _plan(table, table.read_log(), choose)
     if dry_run or not planned:
         return _result(planned)
     with ExchangeCommit(table) as commit:
-        chosen = _plan(commit.view, table.paths, choose)
+        chosen = _plan(table, commit.view, choose)
         if not chosen:
             return RemovalResult()
-        committed = commit.land([_remove(path, markers) for path, markers in chosen.items()], change="removal")
+        committed = commit.land([_remove(info.path, markers) for info, markers in chosen], change="removal")
     return _result(chosen, committed_key=committed.key, commit_ms=committed.time_ms)
 
 
-def _plan(view: LogView, paths: TablePaths, choose: ChoosePartitions) -> dict[str, list[FileMarker]]:
-    partitions = by_partition(paths, fold(view).live)
-    infos = tuple(_describe(path, markers) for path, markers in partitions.items())
-    return {path: partitions[path] for path in sorted(choose(view, infos))}
+_Chosen = list[tuple[PartitionInfo, list[FileMarker]]]
+
+
+def _plan(table: Table, view: LogView, choose: ChoosePartitions) -> _Chosen:
+    """Return the partitions that are chosen, ascending by path, with their data files."""
+    live = fold(view).live
+    infos = list_partitions(live, paths=table.paths, config=table.config)
+    wanted = set(choose(view, infos))
+    markers = by_partition(table.paths, live)
+    return [(info, markers[info.path]) for info in infos if info.path in wanted]
 
 
 def by_partition(paths: TablePaths, markers: Iterable[FileMarker]) -> dict[str, list[FileMarker]]:
@@ -134,30 +161,16 @@ def by_partition(paths: TablePaths, markers: Iterable[FileMarker]) -> dict[str, 
     return dict(sorted(partitions.items()))
 
 
-def _describe(path: str, markers: Sequence[FileMarker]) -> PartitionInfo:
-    counts = [marker.row_count for marker in markers]
-    return PartitionInfo(
-        path=path,
-        file_count=len(markers),
-        row_count=None if None in counts else sum(count for count in counts if count is not None),
-        size_bytes=sum(marker.size_bytes for marker in markers),
-        newest_ms=max(marker.created_ms for marker in markers),
-        oldest_ms=min(marker.created_ms for marker in markers),
-    )
-
-
 def _remove(path: str, markers: list[FileMarker]) -> MergedGroup:
     """Return the group of a removal: nobody has read its rows, the log's own counts stand for them (M3)."""
     rows = sum(marker.row_count or 0 for marker in markers)
     return MergedGroup(MergeGroup(path, tuple(markers)), outputs=(), rows_read=rows, rows_removed=None)
 
 
-def _result(
-    removed: dict[str, list[FileMarker]], *, committed_key: str | None = None, commit_ms: int = 0
-) -> RemovalResult:
+def _result(removed: _Chosen, *, committed_key: str | None = None, commit_ms: int = 0) -> RemovalResult:
     return RemovalResult(
         committed_key=committed_key,
         commit_ms=commit_ms,
-        partitions=tuple(_describe(path, markers) for path, markers in removed.items()),
-        removed_paths=tuple(sorted(marker.path for markers in removed.values() for marker in markers)),
+        partitions=tuple(info for info, _ in removed),
+        removed_paths=tuple(sorted(marker.path for _, markers in removed for marker in markers)),
     )

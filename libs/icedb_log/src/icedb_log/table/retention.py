@@ -16,6 +16,7 @@ Nothing brings a removed row back, so everything that could be a mistake keeps t
   allows it once.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -43,38 +44,17 @@ KEPT_REASONS: Final[tuple[KeptReason, ...]] = ("young", "late", "future", "null"
 
 
 @dataclass(frozen=True, slots=True)
-class TimeRange:
-    """The time of a partition's rows, unix ms: ``start_ms`` inclusive, ``end_ms`` exclusive."""
-
-    start_ms: int
-    end_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiredPartition:
-    """A partition whose time has come.
+class JudgedPartition:
+    """Whether a partition's time has come.
 
     Attributes:
         info: The partition.
-        expired_ms: When it expired.
+        reason: Why it stays; ``None``: it has expired.
+        until_ms: When it expired, or will go if nothing changes; ``None``: never.
     """
 
     info: PartitionInfo
-    expired_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeptPartition:
-    """A partition that stays.
-
-    Attributes:
-        info: The partition.
-        reason: Why.
-        until_ms: When it will go if nothing changes; ``None``: never.
-    """
-
-    info: PartitionInfo
-    reason: KeptReason
+    reason: KeptReason | None
     until_ms: int | None
 
 
@@ -90,8 +70,8 @@ class RetentionPlan:
     """
 
     field: str | None
-    expired: tuple[ExpiredPartition, ...]
-    kept: tuple[KeptPartition, ...]
+    expired: tuple[JudgedPartition, ...]
+    kept: tuple[JudgedPartition, ...]
     refusal: str = ""
 
 
@@ -157,31 +137,24 @@ def plan_retention(
     """
     field = find_time_field(config)
     if config.retention_ms is None or field is None:
-        return RetentionPlan(None, (), tuple(KeptPartition(info, "young", None) for info in infos))
+        return RetentionPlan(None, (), tuple(JudgedPartition(info, "young", None) for info in infos))
     difference_ms = abs(store_now_ms - host_now_ms)
     if difference_ms > MAX_CLOCK_DIFFERENCE_MS:
         raise Unavailable(
             f"table {config.name}: this host's clock says {_format(host_now_ms)}, the store's {_format(store_now_ms)}; "
             "retention removes nothing while they disagree by more than an hour. Set the one that is wrong"
         )
-    expired: list[ExpiredPartition] = []
-    kept: list[KeptPartition] = []
-    for info in sorted(infos, key=lambda info: info.path):
-        judged = _judge(info, field, config, retention_ms=config.retention_ms, now_ms=store_now_ms)
-        if isinstance(judged, KeptPartition):
-            kept.append(judged)
-        else:
-            expired.append(judged)
-    expired.sort(key=lambda one: (one.expired_ms, one.info.path))
-    return RetentionPlan(field.name, tuple(expired), tuple(kept), _refuse(config, infos, expired))
+    ordered = sorted(infos, key=lambda info: info.path)
+    judged = [_judge(info, field, config, retention_ms=config.retention_ms, now_ms=store_now_ms) for info in ordered]
+    kept = tuple(one for one in judged if one.reason is not None)
+    expired = sorted((one for one in judged if one.reason is None), key=lambda one: one.until_ms or 0)
+    return RetentionPlan(field.name, tuple(expired), kept, _refuse(config, infos, expired))
 
 
 def count_kept(plan: RetentionPlan) -> dict[KeptReason, int]:
     """Return how many partitions stay for each reason; every reason is there."""
-    counts = dict.fromkeys(KEPT_REASONS, 0)
-    for one in plan.kept:
-        counts[one.reason] += 1
-    return counts
+    counts = Counter(one.reason for one in plan.kept)
+    return {reason: counts[reason] for reason in KEPT_REASONS}
 
 
 def require_allowed(plan: RetentionPlan) -> None:
@@ -190,13 +163,16 @@ def require_allowed(plan: RetentionPlan) -> None:
         raise InvalidRequest(plan.refusal)
 
 
-def parse_time_range(value: str, field: PartitionField) -> TimeRange | None:
-    """Return the time range that a decoded value of a time partition stands for; ``None`` if it is not one."""
+def parse_time_range(value: str, field: PartitionField) -> tuple[int, int] | None:
+    """Return when the time that a decoded value of a time partition stands for begins, and when it has ended, unix ms.
+
+    ``None`` if it is no such value.
+    """
     span = read_time_span(field.transform, value)
     if span is None:
         return None
     start_ms = count_ticks(span[0], "epoch_ms")
-    return TimeRange(start_ms, start_ms + span[1] // timedelta(milliseconds=1))
+    return start_ms, start_ms + span[1] // timedelta(milliseconds=1)
 
 
 def find_time_field(config: TableConfig) -> PartitionField | None:
@@ -208,27 +184,28 @@ def find_time_field(config: TableConfig) -> PartitionField | None:
 
 def _judge(
     info: PartitionInfo, field: PartitionField, config: TableConfig, *, retention_ms: int, now_ms: int
-) -> ExpiredPartition | KeptPartition:
+) -> JudgedPartition:
     value = read_partition_values(info.path).get(field.name, "")
     if value is None:
-        return KeptPartition(info, "null", None)
+        return JudgedPartition(info, "null", None)
     time_range = parse_time_range(value, field)
     if time_range is None:
-        return KeptPartition(info, "unparsable", None)
-    expires_ms = time_range.end_ms + retention_ms
+        return JudgedPartition(info, "unparsable", None)
+    start_ms, end_ms = time_range
+    expires_ms = end_ms + retention_ms
     if now_ms <= expires_ms:
-        return KeptPartition(info, "future" if time_range.start_ms > now_ms else "young", expires_ms)
+        return JudgedPartition(info, "future" if start_ms > now_ms else "young", expires_ms)
     settled_ms = info.newest_ms + min(config.data_grace_ms, retention_ms)
     # A data file from far in the future was made by a host with a wrong clock: it says nothing about when it came.
     if settled_ms > now_ms and info.newest_ms <= now_ms + MAX_CLOCK_DIFFERENCE_MS:
-        return KeptPartition(info, "late", settled_ms)
-    return ExpiredPartition(info, expires_ms)
+        return JudgedPartition(info, "late", settled_ms)
+    return JudgedPartition(info, None, expires_ms)
 
 
-def _refuse(config: TableConfig, infos: Sequence[PartitionInfo], expired: Sequence[ExpiredPartition]) -> str:
+def _refuse(config: TableConfig, infos: Sequence[PartitionInfo], expired: Sequence[JudgedPartition]) -> str:
     total_bytes = sum(info.size_bytes for info in infos)
     expired_bytes = sum(one.info.size_bytes for one in expired)
-    range_count = len({one.expired_ms for one in expired})
+    range_count = len({one.until_ms for one in expired})
     if range_count <= 1 or expired_bytes <= MAX_SHARE * total_bytes:
         return ""
     return (

@@ -9,7 +9,7 @@ rows that are left. Data files never change, so that what was counted before the
 only files that came later are counted under it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar
 
@@ -83,7 +83,14 @@ class ChangeResult:
         }
 
 
-def delete_rows(table: Table, changer: RowChanger, condition: str, *, dry_run: bool = False) -> ChangeResult:
+NoteGroups = Callable[[str, int, Sequence[MergedGroup], Mapping[str, int]], object]
+"""Told, before anybody can commit it, of the commit id, when the first data file was begun (unix ms by this host's
+clock), all groups that are rewritten by now, and how many rows go from each data file that was counted, by path."""
+
+
+def delete_rows(
+    table: Table, changer: RowChanger, condition: str, *, dry_run: bool = False, note: NoteGroups | None = None
+) -> ChangeResult:
     """Delete the rows for which a condition is true, in all partitions, in one commit.
 
     Rows that were committed before the run reads the log are meant; a batch that is flushed while it works stays.
@@ -95,10 +102,11 @@ def delete_rows(table: Table, changer: RowChanger, condition: str, *, dry_run: b
         changer: Counts and rewrites.
         condition: SQL over the table's columns; rows for which it is false or null stay.
         dry_run: Count only: no fence, nothing written.
+        note: Called after each job that has rewritten files; what it raises ends the run, and nothing is changed.
 
     Raises:
         InvalidRequest: The condition does not fit the table, or the files cannot be rewritten in the time that a
-            commit may take (W3); nothing was changed.
+            commit may take (W3; a TimeoutError is its cause then); nothing was changed.
         NotFound: A live data file is missing.
         Fenced: Another run took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.
@@ -106,7 +114,7 @@ def delete_rows(table: Table, changer: RowChanger, condition: str, *, dry_run: b
         HaltError: The table needs a person; also if the counts disagree, and then nothing was committed.
         Unavailable: A server did not answer.
     """
-    run = _Run(table, changer, RowChange("delete", condition))
+    run = _Run(table, changer, RowChange("delete", condition), note)
     snapshot = fold(table.read_log())
     run.check(snapshot)
     hits = run.find_hits(snapshot)
@@ -160,11 +168,12 @@ class _Run:
             change. How a condition reads them does, when a column becomes wider: then all are counted again.
     """
 
-    def __init__(self, table: Table, changer: RowChanger, change: RowChange) -> None:
+    def __init__(self, table: Table, changer: RowChanger, change: RowChange, note: NoteGroups | None = None) -> None:
         self.table: Final = table
         self.changer: Final = changer
         self.change: Final = change
         self.counts: Final[dict[str, int]] = {}
+        self._note: Final = note
         self._checked_schema: Mapping[str, str] | None = None
         self._counted_schema: Mapping[str, str] = {}
 
@@ -177,12 +186,15 @@ class _Run:
 
     def rewrite(self, commit: ExchangeCommit, groups: Sequence[MergeGroup]) -> Iterator[MergedGroup]:
         """Write the new data files of all groups, some at a time."""
-        begun_ms = self.table.clock.monotonic_ms()
-        done = 0
+        begun_ms, wall_ms = self.table.clock.monotonic_ms(), self.table.clock.now_ms()
+        done: list[MergedGroup] = []
         for some in _batched(groups, MAX_GROUPS_PER_JOB):
-            yield from commit.run(self.changer, some, change=self.change)
-            done += len(some)
-            self._require_time(self.table.clock.monotonic_ms() - begun_ms, done=done, total=len(groups))
+            merged = commit.run(self.changer, some, change=self.change)
+            done += merged
+            if self._note is not None:
+                self._note(commit.commit_id, wall_ms, done, self.counts)
+            yield from merged
+            self._require_time(self.table.clock.monotonic_ms() - begun_ms, done=len(done), total=len(groups))
 
     def _require_time(self, elapsed_ms: int, *, done: int, total: int) -> None:
         """Stop as soon as the commit would come too late: it would be refused after the rest of the work (W3)."""
@@ -193,7 +205,7 @@ class _Run:
             f"table {self.table.name}: {done} of {total} groups of data files were rewritten in {elapsed_ms} ms; one "
             f"commit may take half the orphan age ({limit_ms} ms), so nothing was changed. Change fewer partitions at "
             "a time (a condition on the partition columns), or raise orphan_age_ms"
-        )
+        ) from TimeoutError()
 
     def find_hits(self, snapshot: Snapshot) -> list[FileMarker]:
         """Return the live data files that hold rows that a deletion removes, ascending by path."""

@@ -7,15 +7,14 @@ the ETag of what it replaces (T6): two creators never both win.
 from functools import lru_cache
 from typing import Final
 
-from pydantic import ValidationError
-
 from icedb_log.errors import Fenced, InvalidRequest, NotFound, PreconditionFailed, Unavailable, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.drop_mark import describe_drop, describe_missing
-from icedb_log.table.table_config import TableConfig, first_message
+from icedb_log.table.table_config import TableConfig
+from icedb_log.texts import first_message
 from icedb_log.units import MINUTE_MS
 
 _MAX_RENEWALS: Final = 4
@@ -100,7 +99,7 @@ def decode_table_config(paths: TablePaths, body: bytes) -> TableConfig:
     """Read a configuration from its bytes. Raises UnsupportedFormat."""
     try:
         return _parse(body)
-    except ValidationError as error:
+    except ValueError as error:
         what_to_do = "upgrade, or bring it back from a backup"
         raise UnsupportedFormat(f"{paths.config_key}: {first_message(error)}; {what_to_do}") from error
 

@@ -22,7 +22,7 @@ from icedb_log.table.time_columns import (
     TimeColumn,
     TimeUnit,
 )
-from icedb_log.texts import Text, did_you_mean
+from icedb_log.texts import Text, did_you_mean, first_message
 from icedb_log.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 
 Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
@@ -427,13 +427,3 @@ def _check_type(column: str, sql_type: str, *, kind: str = "column") -> None:
         ours = _OTHER_TYPES.get(sql_type.upper())
         close = f"; here it is {ours}" if ours else did_you_mean(sql_type, SQL_TYPES)
         raise ValueError(f"{kind} {column}: type {sql_type!r} is unknown{close}; use one of {', '.join(SQL_TYPES)}")
-
-
-def first_message(error: ValueError) -> str:
-    """Return the first thing that a model says is wrong, and where."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = str(first["msg"]).removeprefix("Value error, ")
-        return f"{where}: {message}" if where else message
-    return str(error)
