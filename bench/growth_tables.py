@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.ingest.flush import flush_table

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths

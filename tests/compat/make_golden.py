@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from icedb_engine.local_engine import LocalEngine
-from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.drop import drop_table
 from icedb_log.clean.leases import acquire_lease
 from icedb_log.clean.orphans import sweep_orphans
@@ -25,10 +25,9 @@ from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import BelowHorizon, Unavailable
-from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.follower import Follower
-from icedb_log.feed.views import create_view
+from icedb_log.feed.views import create_view, open_source
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key, mark_staged
 from icedb_log.ingest.pressure import measure_pressure, publish_halt, publish_pressure

@@ -7,7 +7,7 @@ import pytest
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.repair.wire_check import find_wire_problems
+from icedb_log.repair.fsck_log import find_wire_problems
 
 PATHS = TablePaths("t", "wh/t")
 TIME_MS = 1_700_000_000_000

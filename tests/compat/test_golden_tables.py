@@ -23,11 +23,10 @@ from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import note_deletions, renew_condition
 from icedb_log.errors import InvalidRequest, SchemaConflict
-from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.follower import Follower
 from icedb_log.feed.position import read_position
-from icedb_log.feed.views import create_view
+from icedb_log.feed.views import create_view, open_source
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined

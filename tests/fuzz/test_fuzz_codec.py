@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from icedb_log.errors import CorruptLog, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file, salvage_markers
-from icedb_log.repair.wire_check import find_wire_problems
+from icedb_log.repair.fsck_log import find_wire_problems
 from icedb_sim.tables.profiles import fuzz_examples
 from icedb_sim.tables.strategies import log_files
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from icedb_local.ports import find_free_ports
-from icedb_log.clean.audit import find_deletions, read_audit
+from icedb_log.clean.deletion import find_deletions, read_audit
 from icedb_log.clock import SystemClock
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.names import JANITOR_VACUUM

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 from icedb_log.clean.drop import DropRequest, drop_table
-from icedb_log.clean.purge import purge_table
-from icedb_log.clean.trash_list import read_trash
+from icedb_log.clean.purge import purge_table, read_trash
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.flush import flush_table

@@ -13,7 +13,7 @@ from icedb_gateway.errors import S3Error
 from icedb_gateway.signature import SignedRequest, check_signature, check_time, read_claim
 from icedb_log.clean.pins import create_pin
 from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.ingest.refusals import quarantine_batch
+from icedb_log.ingest.quarantine import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import RejectedBatch
 from icedb_log.log.codec import encode_log_file

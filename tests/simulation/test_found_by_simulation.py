@@ -11,10 +11,10 @@ from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import BELIEVED_MS
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
+from icedb_log.table.table_config import BELIEVED_MS
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from icedb_log.errors import InvariantViolated
-from icedb_log.ingest import content, refusals
+from icedb_log.ingest import content, quarantine
 from icedb_log.serving import batch_commits
 from icedb_sim.rules.catalogue import ALL_RULES, RULES, TEST_OF_RULE
 from icedb_sim.rules.mutations import (
@@ -135,12 +135,12 @@ def test_a_stand_in_that_does_not_fit_says_so(switch):
 
 
 def test_what_stands_in_is_seen_wherever_it_was_imported_to_and_goes_again():
-    assert refusals.is_same_content is content.is_same_content
+    assert quarantine.is_same_content is content.is_same_content
     with switched(answers("ingest.content:is_same_content", "whatever")):
-        assert refusals.is_same_content("", "") == content.is_same_content("", "") == "whatever"
-    with switched(answers("ingest.refusals:is_same_content", "here")):
-        assert (refusals.is_same_content("", ""), content.is_same_content("", "")) == ("here", False)
-    assert refusals.is_same_content is content.is_same_content
+        assert quarantine.is_same_content("", "") == content.is_same_content("", "") == "whatever"
+    with switched(answers("ingest.quarantine:is_same_content", "here")):
+        assert (quarantine.is_same_content("", ""), content.is_same_content("", "")) == ("here", False)
+    assert quarantine.is_same_content is content.is_same_content
 
 
 def test_orders_are_turned_round_within_a_call_only():

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from icedb_log.clean.audit import AuditLog, RunFacts
-from icedb_log.clean.deletion import Doomed
+from icedb_log.clean.deletion import AuditLog, Doomed, RunFacts
 from icedb_log.clock import SystemClock
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.table.stored_config import create_table

@@ -24,7 +24,7 @@ from icedb_log.clean.leases import acquire_lease
 from icedb_log.clean.pins import create_pin
 from icedb_log.errors import Unavailable
 from icedb_log.log.fence import acquire_fence
-from icedb_log.table.health import Health
+from icedb_log.table.status import Health
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import ScriptedStore
 from icedb_sim.tables.small_table import SmallTable

@@ -7,9 +7,8 @@ from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
-from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
-from icedb_log.feed.views import read_registration
+from icedb_log.feed.views import open_source, read_registration
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table

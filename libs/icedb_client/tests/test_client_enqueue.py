@@ -8,8 +8,7 @@ from icedb_client.settings import load_client_settings
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.quarantine import bad_rows_key, quarantine_rows
-from icedb_log.ingest.refusals import quarantine_batch
+from icedb_log.ingest.quarantine import bad_rows_key, quarantine_batch, quarantine_rows
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import BadRows, RejectedBatch
 from icedb_log.log.codec import encode_log_file

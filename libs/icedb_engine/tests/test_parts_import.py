@@ -11,8 +11,8 @@ from icedb_engine.imports.import_footers import NARROW_TYPES, TAIL_BYTES, FileRe
 from icedb_engine.imports.import_inspect import inspect_file
 from icedb_engine.imports.import_unit import copy_unit, inspect_unit
 from icedb_engine.units.work import CopyUnit, decode_result, decode_unit, encode
-from icedb_log.ingest.import_jobs import InspectJob
 from icedb_log.ingest.import_sources import SourceFile, list_sources, parse_pattern
+from icedb_log.jobs import InspectJob
 from icedb_log.model import FileMarker
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_sim.fakes.memory_store import MemoryObjectStore

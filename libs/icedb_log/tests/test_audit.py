@@ -1,18 +1,19 @@
 """The janitor's audit: J10."""
 
 import pytest
-from icedb_log.clean.audit import (
+from icedb_log.clean.deletion import (
     MAX_FOUND,
     MAX_REASON_CHARS,
     AuditLog,
     AuditPart,
     DamagedPart,
+    Deleter,
+    Doomed,
     RunFacts,
     find_deletions,
     read_audit,
     sweep_audit,
 )
-from icedb_log.clean.deletion import Deleter, Doomed
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.keys import parse_audit_key

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from icedb_log.errors import CorruptLog, HaltError, InvariantViolated, UnsupportedFormat
-from icedb_log.log.codec import decode_log_file, encode_log_file
-from icedb_log.log.gc_pause import paused_gc
-from icedb_log.log.wire_values import WIRE_NAMES
+from icedb_log.log.codec import WIRE_NAMES, decode_log_file, encode_log_file
+from icedb_log.log.markers import paused_gc
 from icedb_log.model import FileMarker, LogFile, LogTombstone
 from icedb_sim.tables.strategies import log_files
 

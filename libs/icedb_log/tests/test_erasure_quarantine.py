@@ -2,10 +2,9 @@
 
 import pytest
 from icedb_log.clock import new_batch_id
-from icedb_log.erasure.erasure_record import NamedObjects
-from icedb_log.ingest.quarantine import bad_rows_key
+from icedb_log.erasure.erasures import NamedObjects
+from icedb_log.ingest.quarantine import bad_rows_key, quarantine_batch
 from icedb_log.ingest.quarantine_ops import retry_quarantined
-from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
 from icedb_sim.fakes.scripted_store import Fault

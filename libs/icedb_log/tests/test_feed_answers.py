@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import CorruptLog, InvariantViolated
-from icedb_log.feed.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit, require_commits_accounted
+from icedb_log.jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit, require_commits_accounted
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.invariants import require_merge

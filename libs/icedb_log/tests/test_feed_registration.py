@@ -4,8 +4,7 @@ import contextlib
 
 import pytest
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
-from icedb_log.feed.feed_state import is_feed_needed
-from icedb_log.feed.views import create_view, detach_view, read_registration, register_view
+from icedb_log.feed.views import create_view, detach_view, is_feed_needed, read_registration, register_view
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable

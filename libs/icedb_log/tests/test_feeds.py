@@ -5,9 +5,8 @@ import contextlib
 import orjson
 import pytest
 from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest
-from icedb_log.feed.feed_state import is_feed_needed
 from icedb_log.feed.feeds import FeedLimits
-from icedb_log.feed.views import register_view
+from icedb_log.feed.views import is_feed_needed, register_view
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.store.table_store import TableStore

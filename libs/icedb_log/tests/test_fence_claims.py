@@ -6,8 +6,16 @@ import orjson
 import pytest
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.keys import ROLES
-from icedb_log.log.fence import CLAIM_MS, WORKER_SEEN_MS, acquire_fence, look_at_fence, read_fence, settle_fence
-from icedb_log.log.fence_watch import FENCE_LOOK_MS, FenceWatch
+from icedb_log.log.fence import (
+    CLAIM_MS,
+    FENCE_LOOK_MS,
+    WORKER_SEEN_MS,
+    FenceWatch,
+    acquire_fence,
+    look_at_fence,
+    read_fence,
+    settle_fence,
+)
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import PATIENCE_MS, name_owner
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault

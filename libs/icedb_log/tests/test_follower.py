@@ -1,6 +1,7 @@
 """Followers: each append once, across restarts, merges and vacuums; and a clear error where nobody can tell (L1 to L3)."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from icedb_log.clean.leases import read_leases
@@ -314,6 +315,26 @@ def test_a_rebuilt_log_ends_a_position(table):
     table.store.put(table.paths.rebuild_key("r1"), b"{}")
     with pytest.raises(PositionLost, match="was rebuilt"):
         reader.step()
+
+
+def test_a_checkpoint_keeps_its_form():
+    position = Position(
+        "i1", 7, ("a", "b"), lease_id="f", rebuilds=2, open=Slice(("c",), is_state=True, first=3, last=9)
+    )
+    said = {
+        "format": 1,
+        "incarnation": "i1",
+        "read_ms": 7,
+        "taken": ["a", "b"],
+        "rebuilds": 2,
+        "lease": "f",
+        "open": {"logs": ["c"], "state": True, "done": 3},
+    }
+    assert position.to_json() == said
+    assert read_position(said).open == Slice(("c",), is_state=True, first=3)
+    assert replace(position, lease_id=None, open=None).to_json().keys() == said.keys() - {"lease", "open"}
+    with pytest.raises(InvalidRequest, match=r"format: Input should be 1\): use the release"):
+        read_position(said | {"format": 2})
 
 
 def test_a_checkpoint_of_another_release_is_refused():

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from icedb_log.clean.orphan_record import read_orphan_record
-from icedb_log.clean.orphans import OrphanPolicy
+from icedb_log.clean.orphans import OrphanPolicy, read_orphan_record
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, Unavailable
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import acquire_fence, read_fence, read_landed, seal, write_fence
-from icedb_log.log.lost_commits import MAX_LANDED, add_landed, find_lost
+from icedb_log.log.fold import MAX_LANDED, add_landed, find_lost
 from icedb_log.repair.rebuild_record import read_reports
 from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault

@@ -5,7 +5,7 @@ from dataclasses import replace
 import orjson
 import pytest
 from icedb_log.clean import leftovers
-from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.leases import MAX_LEASE_TTL_MS, read_leases
 from icedb_log.clean.leftovers import sweep_leftovers, sweep_probes
 from icedb_log.clean.orphans import sweep_orphans

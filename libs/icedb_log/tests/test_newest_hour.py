@@ -9,7 +9,7 @@ from icedb_log.backup.backup import backup_warehouse
 from icedb_log.clock import new_batch_id
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.quarantine_ops import retry_quarantined
-from icedb_log.log.lost_commits import MAX_LANDED
+from icedb_log.log.fold import MAX_LANDED
 from icedb_log.repair.fsck import fsck_table
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import read_table_config

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from icedb_log.keys import ROLES, TablePaths
-from icedb_log.object_kinds import OBJECT_KINDS, find_kind
+from icedb_log.keys import OBJECT_KINDS, ROLES, TablePaths, find_kind
 
 PATHS = TablePaths("t", "wh/t")
 PROTOCOL = Path(__file__).parents[3] / "docs" / "protocol.md"

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.log import reader as log_reader

@@ -1,11 +1,10 @@
 """A purge (T3 to T6): when it begins, what goes, what stays, in which order, and that it goes on wherever it was cut."""
 
 import pytest
-from icedb_log.clean.audit import AuditLog, read_audit
+from icedb_log.clean.deletion import AuditLog, read_audit
 from icedb_log.clean.drop import read_kept_config, undrop_table
 from icedb_log.clean.pins import create_pin, read_pinned, unpin
-from icedb_log.clean.purge import MAX_SEAL_BYTES, PurgeLimits, purge_table, read_progress
-from icedb_log.clean.trash_list import read_trash
+from icedb_log.clean.purge import MAX_SEAL_BYTES, PurgeLimits, purge_table, read_progress, read_trash
 from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.fence import acquire_fence
 from icedb_log.store.object_store import list_all

@@ -9,8 +9,7 @@ import copy
 import orjson
 import pytest
 from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
-from icedb_log.clean.purge import PurgeLimits, purge_table
-from icedb_log.clean.trash_list import read_trash
+from icedb_log.clean.purge import PurgeLimits, purge_table, read_trash
 from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound
 from icedb_log.log.fence import acquire_fence
 from icedb_log.table.stored_config import create_table, load_any_config

@@ -1,9 +1,9 @@
 """After a purge (T6): the name is free, what comes late is deleted, what stays has its time."""
 
 import pytest
-from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.drop import undrop_table
-from icedb_log.clean.trash_list import has_work, read_now_ms
+from icedb_log.clean.purge import has_work, read_now_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, UnsupportedFormat
 from icedb_log.table.stored_config import load_any_config
 from icedb_log.warehouse import Warehouse

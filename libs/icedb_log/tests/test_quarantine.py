@@ -2,8 +2,7 @@
 
 import orjson
 import pytest
-from icedb_log.ingest.quarantine import list_quarantined, reason_key
-from icedb_log.ingest.refusals import quarantine_batch
+from icedb_log.ingest.quarantine import list_quarantined, quarantine_batch, reason_key
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
 from icedb_sim.fakes.scripted_store import Effect, Fault

@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.errors import Unavailable
 from icedb_log.keys import ROLES
-from icedb_log.log.fence_watch import FENCE_LOOK_MS
+from icedb_log.log.fence import FENCE_LOOK_MS
 from icedb_log.merge.exchange import ExchangeCommit
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_sim.tables.row_files import RowFileChanger, RowFileWriter

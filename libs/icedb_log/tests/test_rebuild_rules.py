@@ -3,14 +3,19 @@
 import pytest
 from icedb_log.model import FeedState, FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.parquet.footer import ColumnBounds, FileOrigin, Footer
+from icedb_log.repair.rebuild import build_rebuilt_log
 from icedb_log.repair.rebuild_evidence import DamagedLog, FenceTraces, RebuildEvidence
-from icedb_log.repair.rebuild_log import build_rebuilt_log
 from icedb_log.repair.rebuild_plan import plan_rebuild
+from icedb_log.repair.rebuild_record import DamagedEntry
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.table.table_config import PartitionField
 from icedb_sim.tables.small_table import SmallTable
 
 DAY_MS = 24 * 3_600_000
+
+
+def damaged_log(key, *, size_bytes):
+    return DamagedLog(DamagedEntry(key=key, etag="e", size_bytes=size_bytes, problem="damaged"))
 
 
 class Traces:
@@ -183,7 +188,7 @@ def test_a_flush_that_a_whole_log_does_not_name_is_a_choice():
     traces.log(named)
     (choice,) = traces.plan().report.choices
     assert (choice.outputs, choice.likely) == ((unnamed,), "outputs")
-    damaged = DamagedLog(f"{traces.paths.log_prefix}junk", "e", 10, "damaged")
+    damaged = damaged_log(f"{traces.paths.log_prefix}junk", size_bytes=10)
     assert traces.plan(damaged=(damaged,)).report.choices == (), (
         "other log files were lost or damaged: so may be its own"
     )
@@ -266,7 +271,7 @@ def test_a_damaged_log_file_later_than_the_newest_feed_makes_it_unknown():
     fed = traces.write("flush")
     traces.log(fed, feed=FeedState(3, ("a",)))
     assert traces.plan(source_names=("a",)).feed == FeedState(3, ("a",))
-    later = DamagedLog(traces.paths.log_key(time_ms=1, commit_id="f" * 32, is_merged=False), "e", 500, "damaged")
+    later = damaged_log(traces.paths.log_key(time_ms=1, commit_id="f" * 32, is_merged=False), size_bytes=500)
     assert traces.plan(source_names=("a",), damaged=(later,)).lacks_feed
 
 

@@ -2,18 +2,17 @@
 
 import pytest
 from icedb_log.clean.drop import MAX_KEEP_MS, DropRequest, drop_table, undrop_table
-from icedb_log.clean.purge import purge_table
-from icedb_log.clean.trash_list import read_trash
+from icedb_log.clean.purge import purge_table, read_trash
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.feed.views import detach_view, read_registration, register_view
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.status import read_status
 from icedb_log.table.stored_config import create_table, load_any_config, read_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
+from icedb_log.table.table_config import Dropped
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease

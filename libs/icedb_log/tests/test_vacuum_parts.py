@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS
 from icedb_log.clean.vacuum import VacuumBounds, vacuum_table
 from icedb_log.clean.vacuum_plan import STRIP_SHARE, cut_parts

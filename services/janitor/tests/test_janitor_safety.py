@@ -6,8 +6,7 @@ import pytest
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
-from icedb_log.clean.audit import AuditPart, read_audit
-from icedb_log.clean.deletion import CHUNK_KEYS
+from icedb_log.clean.deletion import CHUNK_KEYS, AuditPart, read_audit
 from icedb_log.errors import Unavailable
 from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.object_store import list_all

@@ -10,7 +10,7 @@ import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
-from icedb_log.ingest.refusals import quarantine_batch
+from icedb_log.ingest.quarantine import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import RejectedBatch
 from icedb_log.store.local_store import LocalObjectStore

@@ -15,9 +15,8 @@ from icedb_engine.units.flush_unit import flush_unit
 from icedb_engine.units.work import FlushUnit
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest
-from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
-from icedb_log.feed.views import create_view
+from icedb_log.feed.views import create_view, open_source
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushOutput

@@ -20,8 +20,7 @@ from icedb_client.requests import Time
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest
-from icedb_log.feed.feed_state import read_source_schema
-from icedb_log.feed.views import create_view
+from icedb_log.feed.views import create_view, read_source_schema
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table, name_owner
 from icedb_log.table.table_config import (

@@ -13,7 +13,7 @@ from icedb_client.client import QueryResult
 from icedb_client.files import to_body
 from icedb_client.requests import Partitions, Time
 from icedb_client.snapshots import Snapshot
-from icedb_log.clean.audit import AuditLog, sweep_audit
+from icedb_log.clean.deletion import AuditLog, sweep_audit
 from icedb_log.clean.holds import HoldReader
 from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.orphans import OrphanPolicy, describe_sweep, sweep_orphans
@@ -30,8 +30,8 @@ from icedb_log.errors import (
     Overloaded,
     Unavailable,
 )
-from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import FeedResult, feed_view
+from icedb_log.feed.views import open_source
 from icedb_log.formats import DataFormat
 from icedb_log.ingest.content import hash_content, is_same_content
 from icedb_log.ingest.flush import FlushResult, flush_table

@@ -11,12 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from icedb_log.clean.orphans import DEFAULT_MAX_SHARE, OrphanPolicy
-from icedb_log.clean.purge import purge_table
-from icedb_log.clean.trash_list import has_work, read_now_ms
+from icedb_log.clean.purge import has_work, purge_table, read_now_ms
 from icedb_log.erasure.erasure_run import advance_erasure, describe_preview, describe_progress
 from icedb_log.erasure.erasures import list_open_ids
 from icedb_log.errors import IceDBError, NotFound, Unavailable
-from icedb_log.feed.feed_state import is_feed_needed, open_source
+from icedb_log.feed.views import is_feed_needed, open_source
 from icedb_log.ingest.import_sources import list_sources, parse_pattern
 from icedb_log.ingest.imports import data_url, import_files, make_options
 from icedb_log.ingest.staging import list_staged

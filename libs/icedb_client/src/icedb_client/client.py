@@ -17,9 +17,8 @@ from icedb_log.clock import Clock, SystemClock, new_batch_id
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound
 from icedb_log.formats import DataFormat
 from icedb_log.names import INGEST_FLUSH
-from icedb_log.table.drop_mark import describe_missing
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig, describe_missing
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 

@@ -1,16 +1,19 @@
-"""What the log asks of the data path: jobs, their results, and the two protocols that run them.
+"""What the log asks of the data path: jobs, their results, and the protocols that run them.
 
-Owns no logic. :mod:`icedb_log.ingest.flush` and :mod:`icedb_log.merge.merge` decide *what* is written and *whether*
-it is committed; :mod:`icedb_engine` (PySpark) and the simulation implement :class:`BatchWriter` and
-:class:`GroupMerger`. Both only ever add data files under fresh names: they never delete, and never touch the log.
+Owns no logic. :mod:`icedb_log.ingest.flush`, :mod:`icedb_log.ingest.imports`, :mod:`icedb_log.feed.feeds` and
+:mod:`icedb_log.merge.merge` decide *what* is written and *whether* it is committed; :mod:`icedb_engine` and the
+simulation implement :class:`BatchWriter`, :class:`FileImporter`, :class:`ViewFeeder` and :class:`GroupMerger`. They
+only ever add data files under fresh names: they never delete, and never touch the log.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
+from icedb_log.errors import InvariantViolated
+from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.keys import TablePaths
-from icedb_log.model import FileMarker
+from icedb_log.model import EMPTY, ColumnStats, FileMarker
 from icedb_log.table.table_config import TableConfig
 
 CheckAlive = Callable[[], None]
@@ -363,3 +366,225 @@ class RowChanger(GroupMerger, Protocol):
             Unavailable: The store or the engine did not answer.
         """
         ...
+
+
+ImportMode = Literal["copy", "in_place"]
+
+
+@dataclass(frozen=True, slots=True)
+class InspectJob:
+    """Read the footers of some files, and tell which of them can be data files of a table.
+
+    Attributes:
+        paths: Keys of the table.
+        config: Its configuration.
+        sources: The files.
+        partition: Values of partition fields, decoded, that the caller vouches for: they fill in for statistics that a
+            file lacks, and never overrule those that it has.
+        mode: How the files are to become data files.
+    """
+
+    paths: TablePaths
+    config: TableConfig
+    sources: tuple[SourceFile, ...]
+    partition: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    mode: ImportMode = "copy"
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedFile:
+    """What a footer says.
+
+    Attributes:
+        source: The file.
+        columns: Column to the SQL type that it is read as, in the file's order.
+        partition: Encoded partition path that all its rows belong to.
+        row_count: Rows.
+        stats: Of partition sources and sort columns, as far as the footer has them.
+        is_sorted: Whether the file says that it is sorted as the table is.
+        inexact: Columns of which some value would change if the column became wider, or may: see :class:`FileMarker`.
+        has_field_ids: Whether its columns have numbers of another writer (N6).
+    """
+
+    source: SourceFile
+    columns: Mapping[str, str]
+    partition: str
+    row_count: int
+    stats: Mapping[str, ColumnStats]
+    is_sorted: bool
+    inexact: tuple[str, ...] | None = None
+    has_field_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFile:
+    """A file that cannot be imported, and why, in words for the caller."""
+
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InspectOutput:
+    """Every source of the job is in exactly one of the two."""
+
+    files: tuple[InspectedFile, ...]
+    refused: tuple[RefusedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFile:
+    """A file with its rows in a data file of the table: a copy, or the file itself.
+
+    Attributes:
+        file: What was inspected.
+        path: Key of the data file.
+        size_bytes: Its size.
+    """
+
+    file: InspectedFile
+    path: str
+    size_bytes: int
+
+    def make_marker(self, created_ms: int) -> FileMarker:
+        """Return what the log says of it."""
+        file = self.file
+        return FileMarker(
+            self.path, self.size_bytes, created_ms, row_count=file.row_count, stats=file.stats, inexact=file.inexact
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOutput:
+    """Every file of the job is in exactly one of the two."""
+
+    files: tuple[PlacedFile, ...]
+    refused: tuple[RefusedFile, ...]
+
+
+class FileImporter(Protocol):
+    """Runs import jobs."""
+
+    def inspect_files(self, job: InspectJob) -> InspectOutput:
+        """Read footers. Changes nothing. Raises Unavailable when a store or the engine did not answer."""
+        ...
+
+    def copy_files(self, paths: TablePaths, files: tuple[InspectedFile, ...]) -> CopyOutput:
+        """Copy files, each to a fresh key of its partition; refuse one that is not what was inspected any more.
+
+        A copy has the bytes of the file, but for field ids, which it has not (N6).
+
+        Not idempotent: each call makes new objects; after an error they are orphans (J5).
+
+        Raises:
+            Unavailable: A store or the engine did not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCommit:
+    """An append to the source of a view.
+
+    Attributes:
+        name: Of its log file, see :func:`icedb_log.keys.log_name`.
+        time_ms: Commit time.
+        files: Data files that it made live, whatever was merged or removed since.
+    """
+
+    name: str
+    time_ms: int
+    files: tuple[FileMarker, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its data files."""
+        return sum(marker.size_bytes for marker in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedJob(Target):
+    """Run a view's query over the rows of some commits.
+
+    The table is the view; the schema is as its log has it, declared columns are not necessarily in it yet.
+
+    Attributes:
+        source: Keys of the source.
+        source_schema: Column to SQL type of the source, logged and declared: the columns of the query's rows.
+        commits: Oldest first; at least one, and at least one has data files.
+        check_alive: Asked while the job works; what it raises stops the job.
+    """
+
+    source: TablePaths
+    source_schema: Mapping[str, str]
+    commits: tuple[SourceCommit, ...]
+    check_alive: CheckAlive = never_stop
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCommit:
+    """A commit of the source over whose rows the query cannot be run, and why, in words for a person (V5)."""
+
+    commit: SourceCommit
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeedOutput:
+    """What a feed job made. Every commit of the job is in exactly one of taken, refused and deferred.
+
+    Attributes:
+        files: New data files of the view, with row counts and statistics; none if the query gave no row.
+        schema: Union of the job's schema and the columns of the query's result.
+        taken: Commits whose rows the query has seen.
+        refused: Commits of which nothing is in ``files``.
+        deferred: Commits that wait for the next feed; never all of them.
+        row_count: Rows in ``files``.
+        rows_read: Rows of the taken commits.
+    """
+
+    files: tuple[FileMarker, ...]
+    schema: Mapping[str, str]
+    taken: tuple[SourceCommit, ...]
+    refused: tuple[RefusedCommit, ...]
+    deferred: tuple[SourceCommit, ...]
+    row_count: int
+    rows_read: int
+
+
+class ViewFeeder(Protocol):
+    """Runs feed jobs."""
+
+    def feed_rows(self, job: FeedJob) -> FeedOutput:
+        """Run a view's query over the rows of a job's commits, and upload what it gives.
+
+        Not idempotent: each call makes new files. If the query fails on the rows, it runs over fewer commits, until
+        the one that it cannot take stands alone and is refused with the reason.
+
+        Raises:
+            NotFound: A data file of a commit is gone although its log file is there: the source is damaged.
+            SchemaConflict: The configuration has a query that cannot be run at all.
+            Unavailable: The store or the engine did not answer.
+        """
+        ...
+
+
+def require_commits_accounted(job: FeedJob, output: FeedOutput) -> None:
+    """Each commit of a job is taken or refused once, or deferred; and a job defers never all of them (V1, V5)."""
+    table = job.paths.name
+    refused = tuple(each.commit for each in output.refused)
+    answered = sorted(commit.name for commit in (*output.taken, *refused, *output.deferred))
+    if answered != sorted(commit.name for commit in job.commits):
+        raise InvariantViolated(f"table {table}: the feed job did not decide each of its commits once (V1)")
+    if len(output.deferred) == len(job.commits):
+        raise InvariantViolated(f"table {table}: the feed job deferred all of its commits: it would never end (V5)")
+    if output.files and not output.taken:
+        raise InvariantViolated(f"table {table}: the feed job took no commit, yet wrote data files (V1)")
+    if output.row_count != sum(marker.row_count or 0 for marker in output.files):
+        raise InvariantViolated(f"table {table}: the feed job says {output.row_count} rows, its files differ (V1)")
+    announced = [marker.row_count for commit in output.taken for marker in commit.files]
+    if None not in announced and output.rows_read != sum(count or 0 for count in announced):
+        raise InvariantViolated(
+            f"table {table}: the commits hold {sum(count or 0 for count in announced)} rows by the log of "
+            f"{job.source.name}, {output.rows_read} were read; nothing was committed (V1)"
+        )

@@ -1,4 +1,4 @@
-"""What counts as text where people send some, how it is written in DuckDB's SQL, and what people are told of mistakes."""
+"""What counts as text where people send some, how it is written in SQL, and what people are told of mistakes."""
 
 from collections.abc import Iterable
 from typing import Annotated, TypeAlias

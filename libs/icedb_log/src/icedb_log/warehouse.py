@@ -1,17 +1,15 @@
 """A warehouse: one object store, one root prefix, many tables below it."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore, map_each
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.stored_config import load_any_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import Dropped, TableConfig
 
 READ_THREADS: Final = 16
 FEW_TABLES: Final = 8
@@ -83,11 +81,8 @@ class Warehouse:
     def _look(self) -> Iterator[tuple[str, DroppedTable | None]]:
         """Look at each folder with a configuration; one that cannot be understood counts as a table."""
         names = self.list_names()
-        if len(names) <= FEW_TABLES:
-            found = [self._look_at(name) for name in names]
-        else:
-            with ThreadPoolExecutor(READ_THREADS, "icedb-warehouse") as pool:
-                found = list(pool.map(self._look_at, names))
+        threads = READ_THREADS if len(names) > FEW_TABLES else 1
+        found = map_each(self._look_at, names, threads=threads, name="icedb-warehouse")
         return ((name, dropped) for name, (is_there, dropped) in zip(names, found, strict=True) if is_there)
 
     def _look_at(self, name: str) -> tuple[bool, DroppedTable | None]:

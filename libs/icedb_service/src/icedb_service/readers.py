@@ -28,7 +28,7 @@ from icedb_log.errors import NotFound, Overloaded, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, Question, TableCache, TableState
-from icedb_log.store.known_objects import FETCH_THREADS
+from icedb_log.store.records import FETCH_THREADS
 from icedb_log.store.store_clock import SteadyTime
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config

@@ -14,8 +14,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, NotFound, Unavailable
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableState
-from icedb_log.table.health import Health, find_health
-from icedb_log.table.status import TableStatus
+from icedb_log.table.status import Health, TableStatus, find_health
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger

@@ -24,7 +24,7 @@ from icedb_client.settings import load_client_settings
 from icedb_client.snapshots import Snapshot
 from icedb_log.address_space import bound_address_space
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound
-from icedb_log.table.drop_mark import describe_missing
+from icedb_log.table.table_config import describe_missing
 from icedb_log.units import MIB
 
 MAX_CELL_CHARS: Final = 2000

@@ -10,21 +10,21 @@ from itertools import islice
 from typing import Final
 
 from cachetools import LRUCache
-from icedb_log.clean.audit import AuditPart, read_audit
+from icedb_log.clean.deletion import AuditPart, read_audit
 from icedb_log.clean.guards import Kept, group_waiting
 from icedb_log.clean.pins import Pin, PinStatus, list_pins
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError
-from icedb_log.feed.feed_state import ViewLag, list_view_lags
+from icedb_log.feed.views import ViewLag, list_view_lags
 from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.log.history import CommitHistory, CommitInfo
 from icedb_log.merge.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
 from icedb_log.merge.merge_plan import MergeIndex
-from icedb_log.table.partition_removal import PartitionInfo, list_partitions
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.table.partition_removal import PartitionInfo, list_partitions
 from icedb_log.table.status import TableStatus
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig

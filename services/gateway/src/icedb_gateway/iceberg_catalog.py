@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import orjson
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unauthenticated
 from icedb_log.keys import TABLE_NAME
-from icedb_log.table.drop_mark import describe_missing
+from icedb_log.table.table_config import describe_missing
 from icedb_log.units import SECOND_MS
 from icedb_service.access.access_file import Identity, Verb
 from icedb_service.access.credentials import HttpAccess

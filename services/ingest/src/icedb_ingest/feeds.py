@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from cachetools import TTLCache
 from icedb_log.errors import HaltError, IceDBError
-from icedb_log.feed.feed_state import is_feed_needed
 from icedb_log.feed.feeds import FeedResult, feed_view
-from icedb_log.feed.views import list_view_names, read_registration, source_of
+from icedb_log.feed.views import is_feed_needed, list_view_names, read_registration, source_of
 from icedb_log.intervals import Intervals
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FEED

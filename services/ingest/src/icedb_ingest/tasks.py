@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
 from icedb_log.errors import HaltError, InvalidRequest
-from icedb_log.feed.feed_state import read_source_schema
+from icedb_log.feed.views import read_source_schema
 from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.jobs import SizeClass

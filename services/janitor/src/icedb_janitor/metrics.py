@@ -4,16 +4,14 @@ from collections import Counter as Tally
 from collections.abc import Collection, Iterable
 from typing import Final, get_args
 
-from icedb_log.clean.audit import AuditStep
-from icedb_log.clean.deletion import Kind
+from icedb_log.clean.deletion import AuditStep, Kind
 from icedb_log.clean.guards import Guard
 from icedb_log.clean.leftovers import LeftoverResult
 from icedb_log.clean.orphans import OrphanGuard, OrphanResult
 from icedb_log.clean.purge import PurgeResult
 from icedb_log.clean.vacuum import VacuumResult
-from icedb_log.keys import TablePaths
+from icedb_log.keys import TablePaths, find_kind
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
-from icedb_log.object_kinds import find_kind
 from icedb_log.store.object_store import DELETE_FAILURES, FailedDelete
 from icedb_service.metrics import OPEN, WorkerMetrics
 from prometheus_client import Gauge

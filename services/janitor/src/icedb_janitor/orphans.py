@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icedb_log.clean.audit import AuditLog, sweep_audit
+from icedb_log.clean.deletion import AuditLog, sweep_audit
 from icedb_log.clean.leftovers import LeftoverResult, sweep_leftovers, sweep_probes
 from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, describe_sweep, sweep_orphans
 from icedb_log.errors import IceDBError

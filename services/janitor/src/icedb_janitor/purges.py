@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from icedb_log.clean.audit import AuditLog
-from icedb_log.clean.purge import PurgeLimits, purge_table
-from icedb_log.clean.trash_list import AUDIT_LOOK_MS, has_work, read_now_ms
+from icedb_log.clean.deletion import AuditLog
+from icedb_log.clean.purge import AUDIT_LOOK_MS, PurgeLimits, has_work, purge_table, read_now_ms
 from icedb_log.intervals import Intervals
 from icedb_log.names import JANITOR_PURGE
 from icedb_log.store.table_store import TableStore

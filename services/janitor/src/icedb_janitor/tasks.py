@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import Celery
-from icedb_log.clean.audit import AuditLog, AuditStep
+from icedb_log.clean.deletion import AuditLog, AuditStep
 from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable

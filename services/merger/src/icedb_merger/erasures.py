@@ -3,9 +3,8 @@
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from icedb_log.erasure.erasure_record import Erasure
 from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure, describe_preview, describe_progress
-from icedb_log.erasure.erasures import list_open_ids, read_erasure
+from icedb_log.erasure.erasures import Erasure, list_open_ids, read_erasure
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.table_store import TableStore

@@ -20,7 +20,7 @@ from icedb_log.keys import TABLE_NAME
 from icedb_log.model import FileMarker
 from icedb_log.serving.changes import SnapshotChanges, compare_snapshots
 from icedb_log.serving.table_cache import TableState
-from icedb_log.store.known_objects import FETCH_THREADS
+from icedb_log.store.records import FETCH_THREADS
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.retention import find_time_field

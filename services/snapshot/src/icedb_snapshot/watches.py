@@ -14,7 +14,7 @@ from typing import Any, Final
 from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.keys import check_table_name
 from icedb_log.serving.table_cache import TableState
-from icedb_log.table.drop_mark import describe_missing
+from icedb_log.table.table_config import describe_missing
 from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.access_file import Verb

@@ -291,7 +291,7 @@ def _read_log_and_fences(table: Any) -> Any:
 _JUDGE: Final = "repair.rebuild_commits:CommitResolver."
 
 _LOST_RULES: Final = (
-    breaks("F5", "what the janitor has deleted counts as lost", answers("log.lost_commits:read_horizon_ms", 0)),
+    breaks("F5", "what the janitor has deleted counts as lost", answers("log.fold:read_horizon_ms", 0)),
     breaks(
         "F5",
         "a sweep reads the fences after the log",
@@ -314,7 +314,7 @@ _LOST_RULES: Final = (
         "F5",
         "a loss is forgotten when the horizon has passed it",
         around(
-            "clean.orphan_record:OrphanRecord.with_lost",
+            "clean.orphans:OrphanRecord.with_lost",
             lambda original, record, found, view: {
                 name: lost for name, lost in original(record, found, view).items() if name in found
             },
@@ -471,7 +471,7 @@ _SWEEP_RULES: Final = (
     breaks(
         "J10",
         "what could not be announced goes all the same",
-        around("clean.audit:RunAudit.announce", _announce_if_possible),
+        around("clean.deletion:RunAudit.announce", _announce_if_possible),
     ),
     breaks(
         "J11",

@@ -7,9 +7,8 @@ from typing import Any, Final
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.content import DIGEST_CHARS
 from icedb_log.ingest.flush import FlushLimits, _quarantine_bad_rows
-from icedb_log.ingest.quarantine import conflict_name, find_reason, reason_key
+from icedb_log.ingest.quarantine import conflict_name, find_reason, quarantine_batch, reason_key
 from icedb_log.ingest.quarantine_ops import _delete_entry, _payloads_of
-from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
 from icedb_log.store.object_store import delete_or_raise
@@ -179,7 +178,7 @@ INGEST_RULES: Final = (
     breaks(
         "I5",
         "what is refused leaves no copy in quarantine",
-        with_store("ingest.refusals:quarantine_batch", _without_payloads),
+        with_store("ingest.quarantine:quarantine_batch", _without_payloads),
     ),
     breaks(
         "I5",
@@ -216,17 +215,19 @@ def _take_left_for_kept(original: Any, *args: Any, **kwargs: Any) -> Any:
     return "conflict" if settled == "left" else settled
 
 
-_KEEP: Final = "ingest.refusals:_keep_conflict"
+_KEEP: Final = "ingest.quarantine:_keep_conflict"
 
 REUSE_RULES: Final = seen_with(
     "reusers:2",
     breaks(
-        "I8", "a copy of a committed id goes whatever its content is", answers("ingest.refusals:is_same_content", True)
+        "I8",
+        "a copy of a committed id goes whatever its content is",
+        answers("ingest.quarantine:is_same_content", True),
     ),
     breaks(
         "I8",
         "a copy of a refused id goes whatever its content is",
-        answers("ingest.refusals:_is_content_of", True),
+        answers("ingest.quarantine:_is_content_of", True),
         by="test_id_conflicts.py::test_i8_other_content_under_a_refused_id_is_kept_beside_it",
     ),
     breaks("I8", "the janitor deletes copies by their id alone", answers("clean.vacuum:VacuumRun._settle", True)),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from icedb_log.errors import CommitConflict, Fenced
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fence import CLAIM_MS
-from icedb_log.log.lost_commits import add_landed
+from icedb_log.log.fold import add_landed
 from icedb_log.log.state import LogState
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.table.partition_removal import RemovalResult, _plan, _remove, _result

@@ -6,8 +6,7 @@ vacuum and no sweep, for however long, may take what is theirs. Then they bring 
 
 from typing import Final
 
-from icedb_log.clean.orphan_record import read_orphan_record
-from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.orphans import read_orphan_record, sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.keys import log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file

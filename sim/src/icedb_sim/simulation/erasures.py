@@ -12,9 +12,8 @@ from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
-from icedb_log.erasure.erasure_record import Erasure
 from icedb_log.erasure.erasure_run import MAX_RUNS, advance_erasure
-from icedb_log.erasure.erasures import create_erasure, list_open_ids, note_deletions
+from icedb_log.erasure.erasures import Erasure, create_erasure, list_open_ids, note_deletions
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import parse_log_key, parse_staged_key
 from icedb_log.log.codec import decode_log_file

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 import orjson
-from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.leases import Lease
 from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
 from icedb_log.store.object_store import ObjectStore

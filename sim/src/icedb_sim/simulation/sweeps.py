@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from icedb_log.clean.audit import AuditLog, sweep_audit
+from icedb_log.clean.deletion import AuditLog, sweep_audit
 from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.orphans import OrphanPolicy, sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table

@@ -17,9 +17,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.log.codec import decode_log_file
 from icedb_log.store.object_store import StoredObject, list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import BELIEVED_MS, Dropped
 from icedb_log.table.stored_config import create_table, decode_table_config, load_any_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import BELIEVED_MS, Dropped, TableConfig
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import ORDINARY, Simulation

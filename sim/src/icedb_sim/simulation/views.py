@@ -13,10 +13,9 @@ from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.feed.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
-from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import FeedLimits, feed_view
-from icedb_log.feed.views import create_view
+from icedb_log.feed.views import create_view, open_source
+from icedb_log.jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 from icedb_log.keys import log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold

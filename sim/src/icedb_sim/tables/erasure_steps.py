@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from icedb_log.clean.leftovers import sweep_leftovers
-from icedb_log.erasure.erasure_record import Erasure
 from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure
-from icedb_log.erasure.erasures import create_erasure, note_deletions
+from icedb_log.erasure.erasures import Erasure, create_erasure, note_deletions
 from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RowChanger
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile

@@ -1,6 +1,6 @@
 """The data path of feeds on a store in memory: a view's query is a Python function of rows.
 
-Implements :class:`~icedb_log.feed.feed_jobs.ViewFeeder` with the same promises as the real one: fresh names, refused
+Implements :class:`~icedb_log.jobs.ViewFeeder` with the same promises as the real one: fresh names, refused
 commits with a reason, counts, and no look at a log.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icedb_log.clock import Clock
-from icedb_log.feed.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
+from icedb_log.jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.partitions import encode_partition_value
 

@@ -19,12 +19,12 @@ from typing import Any, Final
 import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.feed.feed_jobs import FeedJob
 from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import (
     BadRows,
     CountJob,
+    FeedJob,
     FlushJob,
     FlushOutput,
     MergedGroup,

@@ -3,9 +3,8 @@
 from typing import Any
 
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
-from icedb_log.feed.feed_state import ViewLag, open_source, read_view_lag
 from icedb_log.feed.feeds import FeedLimits, FeedResult, feed_view
-from icedb_log.feed.views import create_view
+from icedb_log.feed.views import ViewLag, create_view, open_source, read_view_lag
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold, newest_feed
 from icedb_log.log.reader import LogReader

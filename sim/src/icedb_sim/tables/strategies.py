@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from icedb_log.log.wire_values import WIRE_NAMES
+from icedb_log.log.codec import WIRE_NAMES
 from icedb_log.model import FileMarker, LogFile, LogTombstone
 from icedb_log.table.table_config import SQL_TYPES, WIDENINGS
 

@@ -18,10 +18,9 @@ from icedb_log.model import LogFile
 from icedb_log.repair.rebuild import RebuildResult
 from icedb_log.repair.rebuild_record import LeftOut
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.stored_config import create_table, load_any_config
 from icedb_log.table.table import Table
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import Dropped, TableConfig
 
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.log_views import live

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 import typer
-from icedb_log.clean.audit import AuditEntry, AuditPart, DamagedPart, find_deletions, read_audit
+from icedb_log.clean.deletion import AuditEntry, AuditPart, DamagedPart, find_deletions, read_audit
 from icedb_log.clean.guards import group_waiting
 from icedb_log.clean.orphans import (
     DEFAULT_MAX_SHARE,

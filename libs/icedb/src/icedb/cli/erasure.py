@@ -6,9 +6,16 @@ from typing import Annotated, Any, Final
 import typer
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
 from icedb_log.clean.pins import list_pins
-from icedb_log.erasure.erasure_record import Erasure, NamedObjects, certificate
 from icedb_log.erasure.erasure_scan import count_staged_until, find_pin_holds
-from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure, renew_condition
+from icedb_log.erasure.erasures import (
+    Erasure,
+    NamedObjects,
+    certificate,
+    create_erasure,
+    list_erasures,
+    read_erasure,
+    renew_condition,
+)
 from icedb_log.names import MERGE_ERASE
 from icedb_log.table.table_config import TableConfig
 from rich.markup import escape

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import typer
 from icedb_log.errors import HaltError, IceDBError, TableHalted
-from icedb_log.feed.feed_state import ViewLag
+from icedb_log.feed.views import ViewLag
 from icedb_log.log.fence import FenceLook
 from icedb_log.table.status import TableStatus, read_status
 

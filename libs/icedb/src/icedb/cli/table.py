@@ -8,10 +8,11 @@ import typer
 from icedb_client.footers import ParquetFooterReader
 from icedb_client.requests import TableInfo
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
-from icedb_log.feed.feed_state import ViewLag, list_view_lags
 from icedb_log.feed.views import (
+    ViewLag,
     create_view,
     detach_view,
+    list_view_lags,
     register_view,
     require_no_cycle,
     source_of,

@@ -14,7 +14,7 @@ from icedb_log.clean.guards import Kept, group_waiting
 from icedb_log.clean.pins import Pin, PinStatus, list_pins
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.errors import IceDBError, NotFound
-from icedb_log.feed.feed_state import ViewLag, list_view_lags
+from icedb_log.feed.views import ViewLag, list_view_lags
 from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.log.fence import FenceLook
 from icedb_log.log.history import CommitHistory, CommitInfo
@@ -23,8 +23,7 @@ from icedb_log.merge.merge_plan import MergeIndex
 from icedb_log.merge.small_files import MANY_SMALL_FILES
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableCache, TableState
-from icedb_log.table.health import Health, find_health
-from icedb_log.table.status import TableStatus
+from icedb_log.table.status import Health, TableStatus, find_health
 from icedb_log.units import MINUTE_MS
 
 from icedb.cli.output import pick

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from icedb_log.clean.guards import Kept
 from icedb_log.log.history import CommitInfo, Volume
-from icedb_log.table.health import HealthLevel
+from icedb_log.table.status import HealthLevel
 from icedb_log.units import SECOND_MS
 from rich.markup import escape
 from rich.table import Table

@@ -6,8 +6,7 @@ from typing import Any, Final
 import typer
 from icedb_log.clean.drop import DropRequest, DropResult, drop_table, undrop_table
 from icedb_log.clean.guards import Hold
-from icedb_log.clean.purge import PurgeProgress, read_progress
-from icedb_log.clean.trash_list import TrashEntry, read_trash
+from icedb_log.clean.purge import PurgeProgress, TrashEntry, read_progress, read_trash
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.names import JANITOR_PURGE
 from icedb_log.table.stored_config import load_any_config

@@ -9,8 +9,8 @@ file does not have; it never overrules those that it has.
 from typing import Final
 from urllib.parse import unquote
 
-from icedb_log.ingest.import_jobs import InspectedFile, InspectJob
 from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.jobs import InspectedFile, InspectJob
 from icedb_log.model import ColumnStats
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.column_bounds import encode_bounds

@@ -13,7 +13,8 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed
-from icedb_log.ingest.import_jobs import (
+from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.jobs import (
     CopyOutput,
     InspectedFile,
     InspectJob,
@@ -21,7 +22,6 @@ from icedb_log.ingest.import_jobs import (
     PlacedFile,
     RefusedFile,
 )
-from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.parquet.thrift import ThriftError
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.store.stores import S3Options, StoreSettings

@@ -5,7 +5,7 @@ Units take whole commits, oldest first, run the query over their rows and write 
 """
 
 import structlog
-from icedb_log.feed.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
+from icedb_log.jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 
 from icedb_engine.jobs.runner import Driver
 from icedb_engine.reading.widening import unite_known
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 class FeedDriver(Driver):
-    """Runs feed jobs: a :class:`icedb_log.feed.feed_jobs.ViewFeeder`."""
+    """Runs feed jobs: a :class:`icedb_log.jobs.ViewFeeder`."""
 
     def feed_rows(self, job: FeedJob) -> FeedOutput:
         """Run a view's query over the rows of a job's commits, and upload what it gives.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 import structlog
-from icedb_log.ingest.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
+from icedb_log.jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
 from icedb_log.keys import TablePaths
 from icedb_log.units import MIB
 
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ImportDriver(Driver):
-    """Runs the jobs of imports: a :class:`icedb_log.ingest.import_jobs.FileImporter`."""
+    """Runs the jobs of imports: a :class:`icedb_log.jobs.FileImporter`."""
 
     def inspect_files(self, job: InspectJob) -> InspectOutput:
         """Read the footers of a job's files. Raises Unavailable when a store or the engine did not answer."""

@@ -10,10 +10,21 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Self, TypeVar
 
 import orjson
-from icedb_log.feed.feed_jobs import SourceCommit
 from icedb_log.formats import FORMATS
-from icedb_log.ingest.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
-from icedb_log.jobs import BadRows, MergedGroup, MergeGroup, RowChange, SizeClass, StagedBatch, Target
+from icedb_log.jobs import (
+    BadRows,
+    CopyOutput,
+    InspectedFile,
+    InspectJob,
+    InspectOutput,
+    MergedGroup,
+    MergeGroup,
+    RowChange,
+    SizeClass,
+    SourceCommit,
+    StagedBatch,
+    Target,
+)
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.phases import Phase

@@ -33,13 +33,11 @@ from icedb_log.errors import (
     NotFound,
     Unavailable,
 )
-from icedb_log.feed.feed_state import read_feed_state
-from icedb_log.feed.views import find_unfed, read_registration, source_of
+from icedb_log.feed.views import find_unfed, read_feed_state, read_registration, source_of
 from icedb_log.jobs import StagedBatch
 from icedb_log.keys import ROLES, TABLE_NAME, log_name
 from icedb_log.log.fence import read_landed
-from icedb_log.log.fold import fold
-from icedb_log.log.lost_commits import MAX_LANDED, drop_known, find_lost
+from icedb_log.log.fold import MAX_LANDED, drop_known, find_lost, fold
 from icedb_log.model import LogHeads
 from icedb_log.repair.fsck import fsck_table
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads, list_all

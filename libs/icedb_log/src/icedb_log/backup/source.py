@@ -15,24 +15,22 @@ a record of an import that has changed (N2). Must never write to the table.
 """
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import orjson
 
-from icedb_log.clean.orphan_record import read_orphan_record
+from icedb_log.clean.orphans import read_orphan_record
 from icedb_log.clean.pins import PIN_FIELD, decode_pin, decode_pinned_files
 from icedb_log.errors import CorruptLog, NotFound, Unavailable
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import StagedBatch
 from icedb_log.log.fence import read_landed
-from icedb_log.log.fold import fold
-from icedb_log.log.lost_commits import find_lost
+from icedb_log.log.fold import find_lost, fold
 from icedb_log.log.markers import markers_of
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogFile, LogView, Snapshot
-from icedb_log.store.object_store import ObjectInfo, StoredObject, limit_reads, list_all
+from icedb_log.store.object_store import ObjectInfo, StoredObject, limit_reads, list_all, map_each
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.stored_config import decode_table_config
 from icedb_log.table.table import Table
@@ -243,11 +241,11 @@ def _find_keys(table: Table, known: set[str], *, point_ms: int) -> list[ObjectIn
     """
     listed = list(_list(table, table.paths.idempotency_prefix).values())
     young = [info for info in listed if info.modified_ms >= point_ms - MAX_STORE_GAP_MS]
-    with ThreadPoolExecutor(limit_reads(table.store, READ_THREADS), "icedb-backup-keys") as pool:
-        bodies = pool.map(lambda info: _try_get(table, info.key), young)
-        foreign = {
-            info.key
-            for info, stored in zip(young, bodies, strict=True)
-            if stored is None or str(orjson.loads(stored.body).get("batch_id")) not in known
-        }
+    threads = limit_reads(table.store, READ_THREADS)
+    bodies = map_each(lambda info: _try_get(table, info.key), young, threads=threads, name="icedb-backup-keys")
+    foreign = {
+        info.key
+        for info, stored in zip(young, bodies, strict=True)
+        if stored is None or str(orjson.loads(stored.body).get("batch_id")) not in known
+    }
     return [info for info in listed if info.key not in foreign]

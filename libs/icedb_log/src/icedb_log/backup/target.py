@@ -14,14 +14,13 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from icedb_log.clock import Clock, new_batch_id
 from icedb_log.errors import CommitConflict, CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import check_table_name, parse_staged_key
 from icedb_log.store.object_store import ObjectInfo, delete_or_raise, list_all
-from icedb_log.store.records import create_claim, replace_claim
+from icedb_log.store.records import create_claim, parse_record, replace_claim
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import decode_table_config
 from icedb_log.warehouse import Warehouse
@@ -40,6 +39,7 @@ class CopyRecord(BaseModel):
             put in its place; ``whole``.
         incarnation: Of the table (T4).
         point_ms: What was acknowledged by then is in the copy, unix ms by the clock of the source's store.
+        token: Another one with each write: no content, hence no ETag, comes back.
         log: The log files that the backup wrote, name to SHA-256.
         fences: SHA-256 of each fence that it wrote: whoever commits writes over one of them.
         staged: Key of each batch that waits in the source, to its key in the copy; empty: it is to be staged.
@@ -50,6 +50,7 @@ class CopyRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[1] = 1
+    token: str = ""
     source: str
     state: Literal["copying", "switching", "whole"] = "copying"
     incarnation: str = ""
@@ -116,8 +117,8 @@ class CopiedTable:
 
     def save(self, **changes: Any) -> None:
         """Write the record. Raises CommitConflict: another run is at work."""
-        record = self.record.model_copy(update=changes)
-        body = orjson.dumps({**record.model_dump(mode="json"), "token": self._clock.new_id()})
+        record = self.record.model_copy(update={**changes, "token": self._clock.new_id()})
+        body = record.model_dump_json().encode()
         store, key, other = self._store, self._record_key, "another backup writes to the same target; let it end"
         if self._etag is None:
             written = create_claim(store, key, body, ended=other)
@@ -238,15 +239,8 @@ class CopiedTable:
             stored = self._store.get(self._record_key)
         except NotFound:
             return False
-        try:
-            fields = orjson.loads(stored.body)
-            fields.pop("token", None)
-            self.record = CopyRecord.model_validate(fields)
-        except (ValueError, ValidationError, AttributeError) as error:
-            raise CorruptLog(
-                f"{self._record_key}: is no record of a backup that this release knows: upgrade, or choose an empty "
-                "place"
-            ) from error
+        says = "is no record of a backup that this release knows ({why}): upgrade, or choose an empty place"
+        self.record = parse_record(CopyRecord, stored, CorruptLog, says)
         self._etag = stored.info.etag
         return True
 

@@ -18,9 +18,8 @@ from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, describe_drop
 from icedb_log.table.stored_config import encode_table_config, load_any_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, TableConfig, describe_drop
 from icedb_log.texts import is_text
 from icedb_log.units import DAY_MS
 

@@ -32,9 +32,8 @@ from icedb_log.errors import (
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.model import LogView
-from icedb_log.store.known_objects import KnownObjects
 from icedb_log.store.object_store import ObjectInfo, StoredObject, delete_or_raise, list_all
-from icedb_log.store.records import create_claim, replace_claim
+from icedb_log.store.records import KnownObjects, create_claim, replace_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import require_same_table
@@ -263,9 +262,7 @@ def renew_lease(table: TableStore, lease_id: str, *, clock: Clock, ttl_ms: int) 
     for _ in range(_RENEW_ATTEMPTS):  # no back-off: each refusal means that another renewal went through
         found = _find(table, lease_id)
         lease = found.lease
-        said = LeaseObject(
-            at=lease.at_ms, ttl_ms=ttl_ms, token=clock.new_id(), by=lease.holder, until=lease.expires_ms
-        )
+        said = LeaseObject(at=lease.at_ms, ttl_ms=ttl_ms, token=clock.new_id(), by=lease.holder, until=lease.expires_ms)
         info = replace_claim(table.store, found.info.key, said.encode(), etag=found.info.etag)
         if info is None:
             continue  # somebody else renewed or ended it: what is there now tells

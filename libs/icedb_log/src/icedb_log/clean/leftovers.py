@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.clean.audit import AuditLog, RunFacts, open_deleter
-from icedb_log.clean.deletion import Deleted, Deleter, Doomed, Kind
+from icedb_log.clean.deletion import AuditLog, Deleted, Deleter, Doomed, Kind, RunFacts, open_deleter
 from icedb_log.clean.leases import MAX_LEASE_TTL_MS
 from icedb_log.clean.pins import PENDING_TTL_MS, find_ended_pins
 from icedb_log.clean.table_walk import TableWalk
@@ -26,7 +25,7 @@ from icedb_log.ingest.quarantine import (
 )
 from icedb_log.ingest.quarantine_ops import begin_drop
 from icedb_log.ingest.staging import find_staged
-from icedb_log.object_kinds import ObjectKind
+from icedb_log.keys import ObjectKind
 from icedb_log.publish.ending import retire_idle, sweep_publications
 from icedb_log.store.object_store import PROBE_FOLDER, FailedDelete, ObjectInfo, ObjectStore, list_all
 from icedb_log.store.store_clock import check_store_clock

@@ -16,9 +16,10 @@ compare-and-set over the pending object. A maker that dies leaves a pending pin,
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import orjson
+from pydantic import Field, TypeAdapter
 
 from icedb_log.clean.guards import Hold, find_data_deaths, may_be_going
 from icedb_log.errors import (
@@ -37,9 +38,8 @@ from icedb_log.keys import check_pin_name, pin_name_of
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import EMPTY, ListedLogFile, LogFile, LogView, Snapshot
-from icedb_log.store.known_objects import KnownObjects
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
-from icedb_log.store.records import create_claim, replace_claim
+from icedb_log.store.records import KnownObjects, create_claim, replace_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS, check_has_come
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import renew_table_config, require_same_table
@@ -59,7 +59,6 @@ MAX_NOTE_CHARS: Final = 500
 PIN_FIELD: Final = "pin"
 
 _FORMAT: Final = 1
-_STATES: Final[tuple[PinState, ...]] = ("pending", "active", "ended")
 _MALFORMED: Final = (CorruptLog, UnsupportedFormat, ValueError, KeyError, TypeError)
 _HEAD_BYTES: Final = 64 * 1024
 
@@ -84,15 +83,15 @@ class Pin:
     etag: str
     modified_ms: int
     state: PinState | None = None
-    at_ms: int = 0
+    at_ms: Annotated[int, Field(alias="at")] = 0
     ttl_ms: int | None = None
-    claimed_ms: int = 0
-    file_count: int = 0
-    size_bytes: int = 0
-    row_count: int | None = None
-    last_commit_ms: int = 0
+    claimed_ms: Annotated[int, Field(alias="claimed")] = 0
+    file_count: Annotated[int, Field(alias="files")] = 0
+    size_bytes: Annotated[int, Field(alias="bytes")] = 0
+    row_count: Annotated[int | None, Field(alias="rows")] = None
+    last_commit_ms: Annotated[int, Field(alias="last_commit")] = 0
     note: str = ""
-    is_whole: bool = False
+    is_whole: Annotated[bool, Field(alias="whole", strict=True)] = False
 
     @property
     def ends_ms(self) -> int | None:
@@ -129,6 +128,8 @@ class Pin:
 
 # The object
 
+_PIN: Final = TypeAdapter(Pin)
+
 
 def encode_pin(fields: Mapping[str, Any], snapshot: Snapshot | None) -> bytes:
     """Return the bytes of a pin.
@@ -156,16 +157,11 @@ def encode_pin(fields: Mapping[str, Any], snapshot: Snapshot | None) -> bytes:
 
 def decode_pin(stored: StoredObject) -> Pin:
     """Return what the first line of a pin says; its state is ``None`` if that cannot be understood."""
-    info = stored.info
-    name = pin_name_of(info.key)
-    unreadable = Pin(name or info.key.rpartition("/")[2], info.key, info.etag, info.modified_ms)
-    if name is None:
-        return unreadable
-    try:
-        fields = _decode_fields(orjson.loads(stored.body.partition(b"\n")[0])[PIN_FIELD])
-    except _MALFORMED:
-        return unreadable
-    return replace(unreadable, **fields)
+    name = pin_name_of(stored.info.key)
+    if name is not None:
+        with contextlib.suppress(*_MALFORMED):
+            return _decode(orjson.loads(stored.body.partition(b"\n")[0])[PIN_FIELD], name, stored.info)
+    return Pin(name or stored.info.key.rpartition("/")[2], stored.info.key, stored.info.etag, stored.info.modified_ms)
 
 
 def end_body(body: bytes) -> bytes:
@@ -178,29 +174,18 @@ def end_body(body: bytes) -> bytes:
     try:
         metadata = orjson.loads(first)
         pin = metadata[PIN_FIELD]
-        _decode_fields(pin)
+        _decode(pin, "", ObjectInfo("", "", 0, 0))
         pin |= {"state": "ended", "whole": True}
     except _MALFORMED:
         return encode_pin({"state": "ended", "at": 0, "ttl_ms": None, "note": "was not understood"}, None)
     return orjson.dumps(metadata) + newline + rest
 
 
-def _decode_fields(value: Any) -> dict[str, Any]:
-    if value["format"] != _FORMAT or value["state"] not in _STATES or not isinstance(value["whole"], bool):
+def _decode(said: Any, name: str, info: ObjectInfo) -> Pin:
+    if said["format"] != _FORMAT or said["state"] is None or not said.keys() >= {"at", "ttl_ms", "whole"}:
         raise ValueError("not a pin of this format")
-    ttl_ms, rows = value["ttl_ms"], value.get("rows")
-    return {
-        "state": value["state"],
-        "at_ms": int(value["at"]),
-        "ttl_ms": None if ttl_ms is None else int(ttl_ms),
-        "claimed_ms": int(value.get("claimed", 0)),
-        "file_count": int(value.get("files", 0)),
-        "size_bytes": int(value.get("bytes", 0)),
-        "row_count": None if rows is None else int(rows),
-        "last_commit_ms": int(value.get("last_commit", 0)),
-        "note": str(value.get("note", "")),
-        "is_whole": value["whole"],
-    }
+    place = {"name": name, "key": info.key, "etag": info.etag, "modified_ms": info.modified_ms}
+    return _PIN.validate_python({**said, **place})
 
 
 def decode_pinned_files(stored: StoredObject) -> tuple[Pin, frozenset[str] | None]:
@@ -349,19 +334,6 @@ def _read_head(store: ObjectStore, info: ObjectInfo) -> StoredObject:
 # Making and ending
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """Why a time cannot be pinned.
-
-    Attributes:
-        file_count: Data files of that time that a janitor may be about to delete, or has deleted.
-        oldest_ms: The oldest time of which no file is in doubt.
-    """
-
-    file_count: int
-    oldest_ms: int
-
-
 def create_pin(table: Table, name: str, *, at_ms: int | None = None, ttl_ms: int | None = None, note: str = "") -> Pin:
     """Pin a table as of a time, so that its data files stay and can be read until the pin ends. Not idempotent.
 
@@ -434,8 +406,10 @@ def unpin(table: TableStore, name: str) -> bool:
     return True
 
 
-def find_doubt(view: LogView, snapshot: Snapshot, *, data_grace_ms: int, written_ms: int) -> Doubt | None:
-    """Return why a pin of a snapshot may not hold; ``None``: it does. Pure.
+def find_doubt(view: LogView, snapshot: Snapshot, *, data_grace_ms: int, written_ms: int) -> tuple[int, int] | None:
+    """Return how many files of a snapshot a janitor may be about to delete, and the oldest time without such a file.
+
+    ``None``: a pin of it holds. Pure.
 
     Args:
         view: The log, read after the pending pin was written.
@@ -450,7 +424,7 @@ def find_doubt(view: LogView, snapshot: Snapshot, *, data_grace_ms: int, written
     }
     count = sum(marker.path in doubtful for marker in snapshot.live)
     # At the time of its tombstone a file is not part of the state any more.
-    return Doubt(count, max(*doubtful.values(), snapshot.horizon_ms)) if count else None
+    return (count, max(*doubtful.values(), snapshot.horizon_ms)) if count else None
 
 
 def _choose(view: LogView, at_ms: int | None) -> Snapshot:
@@ -491,9 +465,9 @@ def _require_certain(view: LogView, snapshot: Snapshot, *, data_grace_ms: int, w
     doubt = find_doubt(view, snapshot, data_grace_ms=data_grace_ms, written_ms=written_ms)
     if doubt is not None:
         raise BelowHorizon(
-            f"table {view.table}: time {snapshot.as_of_ms} cannot be pinned: {doubt.file_count} of its "
-            f"{len(snapshot.live)} data files died more than {data_grace_ms} ms ago, the grace period, and may "
-            f"be deleted at any moment; the oldest time that can be pinned is {doubt.oldest_ms}"
+            f"table {view.table}: time {snapshot.as_of_ms} cannot be pinned: {doubt[0]} of its {len(snapshot.live)} "
+            f"data files died more than {data_grace_ms} ms ago, the grace period, and may be deleted at any moment; "
+            f"the oldest time that can be pinned is {doubt[1]}"
         )
 
 

@@ -12,6 +12,8 @@ configuration of a table that has just been created.
 WARN: data files before log files. Readers of v3 do not know ``table.json``: of half a log they would read rows twice (a
 tombstone is gone, what it killed is not) or not at all, and not notice. Of a log without its data files they read
 nothing and fail; the log itself goes when all that it names is gone.
+
+What is in the trash, since when, who needs it, and how far its purge is, is read here, too (:func:`read_trash`).
 """
 
 import contextlib
@@ -22,13 +24,12 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from icedb_log.clean.audit import AuditLog, RunFacts, open_deleter, sweep_audit
-from icedb_log.clean.deletion import CHUNK_KEYS, Deleter, Doomed
+from icedb_log.clean.deletion import CHUNK_KEYS, AuditLog, Deleter, Doomed, RunFacts, open_deleter, sweep_audit
 from icedb_log.clean.drop import replace_config
 from icedb_log.clean.guards import Hold
 from icedb_log.clean.holds import find_claims, find_claims_on_data
 from icedb_log.clock import Clock
-from icedb_log.errors import CorruptLog, Fenced, IceDBError, NotFound, Unavailable, UnsupportedFormat
+from icedb_log.errors import CorruptLog, Fenced, HaltError, IceDBError, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import ROLES, TablePaths, file_time_ms, publication_id_of
 from icedb_log.log.codec import decode_log_file
@@ -36,11 +37,11 @@ from icedb_log.log.fence import acquire_fence
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo, list_pages
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.stored_config import load_any_config
 from icedb_log.table.table import Table
-from icedb_log.table.table_config import TableConfig
-from icedb_log.units import MINUTE_MS
+from icedb_log.table.table_config import Dropped, TableConfig
+from icedb_log.units import DAY_MS, MINUTE_MS
+from icedb_log.warehouse import DroppedTable, Warehouse
 
 PurgeState = Literal["kept", "waiting", "purging", "purged"]
 """``kept``: not dropped, or its time is not over; ``waiting``: it is over, and somebody needs the table; ``purging``:
@@ -133,8 +134,10 @@ def purge_table(
     if mark is None:
         return PurgeResult("kept")
     if mark.state != "purging":
-        look = _look_at_trash if mark.state == "trash" else _look_at_purged
-        change = look(table, config, mark, info=info, clock=clock)
+        if mark.state == "trash":
+            change = _look_at_trash(table, config, mark, info=info)
+        else:
+            change = _look_at_purged(table, config, mark, info=info, clock=clock)
         if isinstance(change, PurgeResult):
             return change
         if not _begin(
@@ -146,10 +149,9 @@ def purge_table(
 
 
 def _look_at_trash(
-    table: TableStore, config: TableConfig, mark: Dropped, *, info: ObjectInfo, clock: Clock
+    table: TableStore, config: TableConfig, mark: Dropped, *, info: ObjectInfo
 ) -> PurgeResult | dict[str, Any]:
     """Return what becomes of the mark of a table in the trash, or why its time has not come (T3)."""
-    del clock  # it is asked when the purge begins
     if info.modified_ms + mark.keep_ms > table.read_store_clock():  # T1
         return PurgeResult("kept")
     claims = (*find_claims(table), *find_claims_on_data(table, config))
@@ -388,3 +390,65 @@ def _may_be_late(paths: TablePaths, key: str) -> bool:
     if key.startswith(paths.published_prefix):
         return publication_id_of(key) is not None
     return key.startswith(never_again) or key in (paths.clock_key, paths.pressure_key, paths.orphan_record_key)
+
+
+AUDIT_LOOK_MS: Final = DAY_MS
+"""How often a table that is purged is looked at for audit whose retention is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrashEntry:
+    """A dropped table, and how it stands.
+
+    Attributes:
+        table: What its mark says.
+        is_due: Whether the time has come from which on it is purged.
+        waits_for: Who needs it; asked only in the trash.
+        progress: How far its purge is; ``None`` before it begins.
+        problem: Why it cannot be told who needs it; empty: it can.
+    """
+
+    table: DroppedTable
+    is_due: bool
+    waits_for: tuple[Hold, ...] = ()
+    progress: PurgeProgress | None = None
+    problem: str = ""
+
+
+def read_trash(warehouse: Warehouse) -> tuple[TrashEntry, ...]:
+    """Read everything about the tables that are dropped, ascending by name.
+
+    Costs what :meth:`~icedb_log.warehouse.Warehouse.list_dropped` costs, and a few requests for each table found.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    now_ms = read_now_ms(warehouse)
+    return tuple(_read_entry(warehouse, table, now_ms=now_ms) for table in warehouse.list_dropped())
+
+
+def read_now_ms(warehouse: Warehouse) -> int:
+    """Return the store's clock, unix ms. Costs one LIST of one key. Raises Unavailable."""
+    return warehouse.store.list_page(warehouse.root, limit=1).store_now_ms
+
+
+def has_work(table: DroppedTable, *, now_ms: int) -> bool:
+    """Whether a purge has something to do for a dropped table, as far as its mark tells. Pure."""
+    if table.mark.state == "purging":
+        return True
+    if table.mark.state == "trash":
+        return table.due_ms <= now_ms
+    return not table.mark.is_final and table.modified_ms + table.config.seal_age_ms <= now_ms
+
+
+def _read_entry(warehouse: Warehouse, table: DroppedTable, *, now_ms: int) -> TrashEntry:
+    place, mark = warehouse.table(table.name), table.mark
+    waits_for: tuple[Hold, ...] = ()
+    problem = ""
+    if mark.state == "trash":
+        try:
+            waits_for = (*find_claims(place), *find_claims_on_data(place, table.config))
+        except HaltError as error:
+            problem = str(error)
+    progress = None if mark.state == "trash" else read_progress(place, drop_id=mark.drop_id)
+    return TrashEntry(table, table.due_ms <= now_ms, waits_for, progress, problem)

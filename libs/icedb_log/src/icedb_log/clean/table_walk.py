@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from icedb_log.keys import file_time_ms
-from icedb_log.object_kinds import ObjectKind, find_kind
+from icedb_log.keys import ObjectKind, file_time_ms, find_kind
 from icedb_log.store.object_store import ObjectInfo, ObjectPage, list_pages
 from icedb_log.store.table_store import TableStore
 

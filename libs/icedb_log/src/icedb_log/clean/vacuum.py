@@ -12,11 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from icedb_log.clean.audit import AuditLog, RunFacts, found_holds, open_deleter
-from icedb_log.clean.deletion import CHUNK_KEYS, Deleted, Deleter, Doomed, group_failures
-from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS, Death, Guard, Hold, Waiting
+from icedb_log.clean.deletion import (
+    CHUNK_KEYS,
+    AuditLog,
+    Deleted,
+    Deleter,
+    Doomed,
+    RunFacts,
+    found_holds,
+    group_failures,
+    open_deleter,
+)
+from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS, Death, Hold, Waiting
 from icedb_log.clean.holds import HoldReader, read_holds
-from icedb_log.clean.orphan_record import note_lost
+from icedb_log.clean.orphans import note_lost
 from icedb_log.clean.vacuum_plan import (
     Portion,
     VacuumPlan,
@@ -29,12 +38,12 @@ from icedb_log.clean.vacuum_plan import (
 from icedb_log.clock import format_ms
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed, Unavailable
 from icedb_log.feed.views import find_wanted
-from icedb_log.ingest.refusals import settle_copy
+from icedb_log.ingest.quarantine import settle_copy
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import encode_log_file
+from icedb_log.log.fold import find_lost
 from icedb_log.log.invariants import require_same_live, require_strip
-from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.markers import markers_of
 from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, LogView

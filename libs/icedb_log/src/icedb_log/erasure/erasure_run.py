@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
-from icedb_log.erasure.erasure_record import DeletedFile, DeletionRun, Erasure, ErasureTarget, NamedObjects, mark_gone
 from icedb_log.erasure.erasure_scan import (
     DataObjects,
     count_covered,
@@ -24,7 +23,19 @@ from icedb_log.erasure.erasure_scan import (
     find_not_covered,
     read_objects,
 )
-from icedb_log.erasure.erasures import change_erasure, close_erasure, find_closed, read_erasure, require_dialect
+from icedb_log.erasure.erasures import (
+    DeletedFile,
+    DeletionRun,
+    Erasure,
+    ErasureTarget,
+    NamedObjects,
+    change_erasure,
+    close_erasure,
+    find_closed,
+    mark_gone,
+    read_erasure,
+    require_dialect,
+)
 from icedb_log.errors import Fenced, InvalidRequest, NotFound
 from icedb_log.jobs import MergedGroup, RowChanger
 from icedb_log.keys import parse_log_key

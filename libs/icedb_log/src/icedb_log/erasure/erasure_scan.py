@@ -10,8 +10,7 @@ from typing import Final
 from icedb_log.clean.guards import Hold
 from icedb_log.clean.pins import PinReader
 from icedb_log.clean.vacuum_plan import plan_vacuum
-from icedb_log.erasure.erasure_record import NamedObjects, NotCovered
-from icedb_log.erasure.erasures import find_quarantined
+from icedb_log.erasure.erasures import NamedObjects, NotCovered, find_quarantined
 from icedb_log.errors import CorruptLog, HaltError, InvalidRequest, NotFound
 from icedb_log.feed.views import list_view_names
 from icedb_log.ingest.import_records import read_records

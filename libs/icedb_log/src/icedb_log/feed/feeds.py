@@ -2,7 +2,7 @@
 
 A feed is to a view what a flush is to other tables, with the source's log in the place of staging: under the view's own
 ``ingest`` fence it takes the source's commits that no feed took before, oldest first, and commits their rows together
-with their names. The rows are written by a :class:`~icedb_log.feed.feed_jobs.ViewFeeder`; everything that decides is
+with their names. The rows are written by a :class:`~icedb_log.jobs.ViewFeeder`; everything that decides is
 here. Safe under any number of concurrent feeds, flushes, merges and janitors, without any lock.
 """
 
@@ -12,7 +12,18 @@ from dataclasses import dataclass
 import orjson
 
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, NotFound, PreconditionFailed, Unavailable
-from icedb_log.feed.feed_jobs import (
+from icedb_log.feed.position import advance
+from icedb_log.feed.views import (
+    Registration,
+    find_unfed,
+    find_unrecorded,
+    read_append,
+    read_feed_state,
+    register_view,
+    unite_source_schema,
+)
+from icedb_log.ingest.pressure import MAX_LOG_FILES
+from icedb_log.jobs import (
     FeedJob,
     FeedOutput,
     RefusedCommit,
@@ -20,10 +31,6 @@ from icedb_log.feed.feed_jobs import (
     ViewFeeder,
     require_commits_accounted,
 )
-from icedb_log.feed.feed_state import find_unrecorded, read_append, read_feed_state, unite_source_schema
-from icedb_log.feed.position import advance
-from icedb_log.feed.views import Registration, find_unfed, register_view
-from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.keys import log_name
 from icedb_log.model import FeedState, LogHeads
 from icedb_log.table.commit import Added, AppendCommit
@@ -81,7 +88,7 @@ def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLim
 
     Args:
         view: The view.
-        source: Its source (:func:`~icedb_log.feed.feed_state.open_source`).
+        source: Its source (:func:`~icedb_log.feed.views.open_source`).
         feeder: Runs the query.
         limits: Bounds of the run.
 

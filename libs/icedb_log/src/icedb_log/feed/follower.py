@@ -17,8 +17,8 @@ from cachetools import FIFOCache
 from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
-from icedb_log.feed.feed_state import read_append
 from icedb_log.feed.position import NO_BUDGET, Budget, Position, Slice, Spent, advance, find_appends, slices_between
+from icedb_log.feed.views import read_append
 from icedb_log.keys import log_name, parse_log_key
 from icedb_log.log.fold import fold, read_horizon_ms
 from icedb_log.model import FileMarker, LogView

@@ -9,13 +9,14 @@ that it began with.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import log_name, parse_log_key
 from icedb_log.model import FileMarker, ListedLogFile, ListedLogHead
-
-_FORMAT: Final = 1
+from icedb_log.texts import first_message
 
 LogFiles = Iterable[ListedLogFile] | Iterable[ListedLogHead]
 
@@ -53,9 +54,9 @@ class Slice:
     """
 
     logs: tuple[str, ...]
-    is_state: bool = False
-    first: int = 0
-    last: int | None = None
+    is_state: Annotated[bool, Field(alias="state")] = False
+    first: Annotated[int, Field(alias="done")] = 0
+    last: Annotated[int | None, Field(exclude=True)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,49 +71,34 @@ class Position:
         lease_id: The lease that holds what lies behind the position; ``None``: the grace periods alone.
         rebuilds: How often the table's log had been rebuilt.
         open: What is left of what is delivered in part; ``None``: nothing.
+        format: Of the checkpoint.
     """
 
     incarnation: str
     read_ms: int
     taken: tuple[str, ...]
-    lease_id: str | None = None
+    lease_id: Annotated[str | None, Field(alias="lease")] = None
     rebuilds: int = 0
     open: Slice | None = None
 
+    format: Literal[1] = 1
+
     def to_json(self) -> dict[str, Any]:
         """Return the position in the form in which a checkpoint keeps it."""
-        value: dict[str, Any] = {
-            "format": _FORMAT,
-            "incarnation": self.incarnation,
-            "read_ms": self.read_ms,
-            "taken": list(self.taken),
-            "rebuilds": self.rebuilds,
-        }
-        if self.lease_id is not None:
-            value["lease"] = self.lease_id
-        if self.open is not None:
-            value["open"] = {"logs": list(self.open.logs), "state": self.open.is_state, "done": self.open.first}
-        return value
+        return dict(_POSITION.dump_python(self, mode="json", by_alias=True, exclude_none=True))
+
+
+_POSITION: Final = TypeAdapter(Position)
 
 
 def read_position(value: Mapping[str, Any]) -> Position:
     """Return a position from what a checkpoint kept. Raises InvalidRequest."""
     try:
-        if value["format"] != _FORMAT:
-            raise ValueError(f"format {value['format']!r}")
-        left = value.get("open")
-        return Position(
-            incarnation=str(value["incarnation"]),
-            read_ms=int(value["read_ms"]),
-            taken=tuple(map(str, value["taken"])),
-            lease_id=value.get("lease"),
-            rebuilds=int(value["rebuilds"]),
-            open=left and Slice(tuple(map(str, left["logs"])), bool(left["state"]), int(left["done"])),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return _POSITION.validate_python(value)
+    except ValidationError as error:
         raise InvalidRequest(
-            f"this checkpoint was not written by this release ({type(error).__name__}: {str(error)[:100]}): use the "
-            "release that wrote it, or begin with a new checkpoint"
+            f"this checkpoint was not written by this release ({first_message(error)[:100]}): use the release that "
+            "wrote it, or begin with a new checkpoint"
         ) from error
 
 

@@ -13,8 +13,15 @@ from typing import Final
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.content import DIGEST_CHARS
-from icedb_log.ingest.quarantine import find_reason, mark_rows_landed, quarantine_rows
-from icedb_log.ingest.refusals import Settled, quarantine_again, quarantine_batch, settle_copy
+from icedb_log.ingest.quarantine import (
+    Settled,
+    find_reason,
+    mark_rows_landed,
+    quarantine_again,
+    quarantine_batch,
+    quarantine_rows,
+    settle_copy,
+)
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import (
     BatchWriter,

@@ -12,7 +12,6 @@ the commit that was under way (F1), so it has landed or never will. Which of the
 """
 
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -20,8 +19,8 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from icedb_log.errors import CommitConflict, CorruptLog, InvalidRequest, NotFound, Unavailable
-from icedb_log.store.object_store import ObjectStore, StoredObject, list_all
-from icedb_log.store.records import create_record, parse_record, replace_claim, replace_record
+from icedb_log.store.object_store import ObjectStore, StoredObject, list_all, map_each
+from icedb_log.store.records import parse_record, replace_claim, replace_record
 from icedb_log.store.table_store import TableStore
 
 RecordState = Literal["pending", "committed", "lost"]
@@ -90,10 +89,7 @@ def read_records(table: TableStore) -> tuple[ListedRecord, ...]:
         return ListedRecord(decode_record(stored), stored.info.etag)
 
     keys = [info.key for info in list_all(table.store, table.paths.imports_prefix).objects]
-    if len(keys) < 2:  # noqa: PLR2004 - one needs no pool
-        return tuple(read(key) for key in keys)
-    with ThreadPoolExecutor(min(_READ_THREADS, len(keys)), "icedb-import-records") as pool:
-        return tuple(pool.map(read, keys))
+    return tuple(map_each(read, keys, threads=_READ_THREADS, name="icedb-import-records"))
 
 
 def find_imported(records: Iterable[ImportRecord]) -> dict[str, set[str]]:
@@ -104,17 +100,6 @@ def find_imported(records: Iterable[ImportRecord]) -> dict[str, set[str]]:
             for source in record.sources:
                 found.setdefault(source.url, set()).add(source.etag)
     return found
-
-
-def put_record(table: TableStore, record: ImportRecord) -> str:
-    """Create a pending record and return its ETag. When this raises, nothing of the import may be committed.
-
-    Raises:
-        CommitOutcomeUnknown: The store did not confirm it.
-        Unavailable: The store did not take it.
-    """
-    otherwise = f"nothing was imported into table {table.name}, run it again"
-    return create_record(table.store, table.paths.import_key(record.import_id), record.encode(), otherwise=otherwise)
 
 
 def mark_committed(table: TableStore, record: ImportRecord, *, etag: str) -> None:

@@ -14,16 +14,25 @@ their URLs. A file that does not fit is refused, whole.
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from icedb_log.clean.orphan_record import read_orphan_record
+from icedb_log.clean.orphans import read_orphan_record
 from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, NotFound
 from icedb_log.feed.views import require_takes_batches
-from icedb_log.ingest.import_jobs import (
+from icedb_log.ingest.import_records import (
+    Assumption,
+    ImportedSource,
+    ImportRecord,
+    find_imported,
+    mark_committed,
+    read_records,
+    settle_records,
+)
+from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.jobs import (
     CopyOutput,
     FileImporter,
     ImportMode,
@@ -32,19 +41,10 @@ from icedb_log.ingest.import_jobs import (
     PlacedFile,
     RefusedFile,
 )
-from icedb_log.ingest.import_records import (
-    Assumption,
-    ImportedSource,
-    ImportRecord,
-    find_imported,
-    mark_committed,
-    put_record,
-    read_records,
-    settle_records,
-)
-from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.log.fold import union_schema
 from icedb_log.model import EMPTY, LogView
+from icedb_log.store.object_store import map_each
+from icedb_log.store.records import create_record
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.commit import Added, AppendCommit, Stopwatch
 from icedb_log.table.table import Table
@@ -345,7 +345,8 @@ class _Copies(_Way):
                 ImportedSource(url=each.file.source.url, etag=each.file.source.etag, path=each.path) for each in placed
             ),
         )
-        etag = put_record(self.table, record)
+        key, otherwise = self.table.paths.import_key(record.import_id), "nothing was imported, run it again"
+        etag = create_record(self.table.store, key, record.encode(), otherwise=f"table {self.table.name}: {otherwise}")
         return partial(mark_committed, self.table, record, etag=etag)
 
 
@@ -396,8 +397,8 @@ class _InPlace(_Way):
         # WARN: looked at after the log was read. The other way round: it is seen, then committed, merged and vacuumed
         # by others, and the log forgets it; it would be made live again, and is not even there.
         now_ms = self.table.store.list_page(self.table.paths.log_prefix, limit=1).store_now_ms + _CLOCK_MARGIN_MS
-        with ThreadPoolExecutor(_HEAD_THREADS, "icedb-import-head") as pool:
-            ages = list(pool.map(lambda each: self._find_age_ms(each, now_ms), unnamed))
+        look = partial(self._find_age_ms, now_ms=now_ms)
+        ages = map_each(look, unnamed, threads=_HEAD_THREADS, name="icedb-import-head")
         # WARN: after that look, and by the name alone. A sweep writes down what it deletes before it does (J5); what
         # lay there is put there again, as young as can be, and the sweep deletes it when it is live.
         orphans = read_orphan_record(self.table).sightings

@@ -3,15 +3,17 @@
 Owns ``_icedb/fence/<role>.json`` and every PUT of a new log file. The order inside :meth:`HeldFence.commit`
 is what keeps two owners apart: first the intent in the fence, then the log file. A new owner settles the
 intent of the old one before it reads anything: it seals the key, or finds that the commit landed.
-Must never delete anything, and must never take a lost answer for a lost write.
+Must never delete anything, and must never take a lost answer for a lost write. A run that works looks now and then
+whether it still has its fence (:class:`FenceWatch`), so that a lost run ends early.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from icedb_log.clock import Clock
 from icedb_log.errors import (
@@ -26,14 +28,16 @@ from icedb_log.errors import (
     PreconditionFailed,
     Unavailable,
 )
+from icedb_log.jobs import CheckAlive
 from icedb_log.keys import ROLES, Role, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file
-from icedb_log.log.lost_commits import add_landed
+from icedb_log.log.fold import add_landed
 from icedb_log.model import LogFile
 from icedb_log.phases import phase
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Acquired, Table, TakenFrom
+from icedb_log.texts import first_message
 from icedb_log.units import MINUTE_MS, SECOND_MS
 
 MAX_ACQUIRE_ATTEMPTS = 20
@@ -98,6 +102,10 @@ class FenceState:
     def seen_worker_ms(self, modified_ms: int) -> int:
         """Return when a worker of the stack has written the fence last; 0: nobody knows."""
         return modified_ms if self.owner.partition("@")[0] in _WORKERS else self.worker_ms
+
+
+_STATE: Final = TypeAdapter(FenceState)
+_ALWAYS_SAID: Final = ("epoch", "owner", "commit", "sequence", "incarnation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,24 +507,10 @@ def read_fence_object(store: ObjectStore, key: str) -> tuple[FenceState | None, 
     except NotFound:
         return None, None
     try:
-        value: dict[str, Any] = orjson.loads(stored.body)
-        state = FenceState(
-            epoch=int(value["epoch"]),
-            owner=str(value["owner"]),
-            commit=value.get("commit"),
-            sequence=int(value.get("sequence", 0)),
-            incarnation=str(value.get("incarnation", "")),
-            landed=tuple(str(name) for name in value.get("landed", ())),
-            differed=str(value.get("differed", "")),
-            claim_ms=int(value.get("claim_ms", 0)),
-            work=str(value.get("work", "")),
-            worker_ms=int(value.get("worker_ms", 0)),
-        )
-        if not isinstance(state.commit, str | None):
-            raise TypeError("commit is no key")
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptLog(f"{key}: not a fence: {error}; a person must restore it, never delete it") from error
-    return state, stored.info
+        return _STATE.validate_json(stored.body), stored.info
+    except ValidationError as error:
+        what = first_message(error)
+        raise CorruptLog(f"{key}: not a fence: {what}; a person must restore it, never delete it") from error
 
 
 def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | None, clock: Clock) -> str | None:
@@ -525,17 +519,8 @@ def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | 
     Raises:
         CommitOutcomeUnknown: The write may still land.
     """
-    fields: dict[str, Any] = {
-        "epoch": state.epoch,
-        "owner": state.owner,
-        "commit": state.commit,
-        "sequence": state.sequence,
-        "incarnation": state.incarnation,
-    }
-    optional: dict[str, Any] = {
-        name: getattr(state, name) for name in ("landed", "differed", "claim_ms", "work", "worker_ms")
-    }
-    body = orjson.dumps(fields | {name: value for name, value in optional.items() if value})
+    said = {name: value for name, value in asdict(state).items() if value or name in _ALWAYS_SAID}
+    body = orjson.dumps(said)
     is_unknown = False
     try:
         return store.put_if_absent(key, body) if etag is None else store.put_if_match(key, body, etag=etag)
@@ -599,3 +584,38 @@ def _has_landed(store: ObjectStore, key: str) -> bool:
 def _back_off(clock: Clock, attempt: int) -> None:
     if attempt:
         clock.sleep_ms(min(FIRST_BACKOFF_MS << attempt, MAX_BACKOFF_MS))
+
+
+FENCE_LOOK_MS: Final = 5000
+"""How often the fence is looked at, at most. Each look costs one request; a claim lasts longer."""
+
+
+class FenceWatch:
+    """A check of a run: the caller's own, each time, and now and then a look at the fence. For one thread at a time.
+
+    Args:
+        fence: The run's.
+        check_alive: The caller's check.
+        clock: Measures how long ago the last look was.
+
+    Raises:
+        Fenced: On a call: another run took over, or what ``check_alive`` raised.
+    """
+
+    def __init__(self, fence: HeldFence, *, check_alive: CheckAlive, clock: Clock) -> None:
+        self._fence = fence
+        self._check_alive = check_alive
+        self._clock = clock
+        self._looked_ms = clock.monotonic_ms()
+
+    def __call__(self) -> None:
+        """Raise if the run should stop."""
+        self._check_alive()
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._looked_ms < FENCE_LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        try:
+            self._fence.confirm()
+        except CommitOutcomeUnknown:
+            return  # unknown: the work goes on, the commit will tell

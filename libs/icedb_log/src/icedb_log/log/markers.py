@@ -3,15 +3,44 @@
 A decoded marker with statistics takes about a kilobyte, its line a quarter of that. Whoever keeps the logs of many
 large tables (:mod:`icedb_log.serving`) keeps the lines, checked once, and decodes a marker when it is asked for.
 Whoever looks at everything keeps what was decoded. A location tells one marker among those of many log files.
+
+Python looks for reference cycles whenever the number of its objects has grown by a quarter. Decoding a large log file
+makes nothing but such growth and not one cycle: without :func:`paused_gc` the searches take a third of its time.
 """
 
+import gc
+import threading
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Final, NamedTuple, overload
 
 from icedb_log.model import FileMarker
+
+_lock = threading.Lock()
+_paused_count = 0
+_was_enabled = False
+
+
+@contextmanager
+def paused_gc() -> Iterator[None]:
+    """Pause the search for cycles for the whole process; may be nested, and entered by many threads at once."""
+    global _paused_count, _was_enabled  # noqa: PLW0603 - the collector itself is one for the process
+    with _lock:
+        if _paused_count == 0:
+            _was_enabled = gc.isenabled()
+            gc.disable()
+        _paused_count += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _paused_count -= 1
+            if _paused_count == 0 and _was_enabled:
+                gc.enable()
+
 
 Entry = tuple[str, int]
 """Path and location of a marker."""

@@ -13,9 +13,8 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Final, Self
 
-from icedb_log.log.gc_pause import paused_gc
 from icedb_log.log.live_files import LiveChunk, LiveFiles, Named, cut_chunks, end_of_folder, sort_entries
-from icedb_log.log.markers import INDEX_BITS, Entry, Markers, markers_of
+from icedb_log.log.markers import INDEX_BITS, Entry, Markers, markers_of, paused_gc
 from icedb_log.model import FileMarker, ListedLogFile, LogView
 
 FEW_MARKERS: Final = 1000

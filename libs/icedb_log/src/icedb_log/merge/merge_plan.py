@@ -21,8 +21,8 @@ from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths, is_partition_path
-from icedb_log.log.gc_pause import paused_gc
 from icedb_log.log.live_files import LiveFiles
+from icedb_log.log.markers import paused_gc
 from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import (
     FoldPlan,

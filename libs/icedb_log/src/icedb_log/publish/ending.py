@@ -17,9 +17,8 @@ from icedb_log.keys import publication_id_of
 from icedb_log.publish.head import Head, decode_record, encode_head, read_head
 from icedb_log.publish.held_back import forget_held_back
 from icedb_log.publish.holds import Publications, Record, list_records, read_publications
-from icedb_log.store.known_objects import FETCH_THREADS, KnownObjects
 from icedb_log.store.object_store import ObjectInfo, StoredObject, limit_reads, list_all
-from icedb_log.store.records import replace_record
+from icedb_log.store.records import FETCH_THREADS, KnownObjects, replace_record
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
 

@@ -13,20 +13,18 @@ not fit.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from icedb_log.clean.guards import STORE_RESOLUTION_MS
+from icedb_log.clean.guards import STORE_RESOLUTION_MS, find_data_deaths
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.keys import TablePaths
+from icedb_log.keys import ObjectKind, TablePaths, find_kind
 from icedb_log.log.widening import is_widening
-from icedb_log.model import FileMarker, ListedLogFile
-from icedb_log.object_kinds import ObjectKind, find_kind
+from icedb_log.model import FileMarker, LogView
 from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog
-from icedb_log.store.object_store import ObjectInfo, list_pages
+from icedb_log.store.object_store import ObjectInfo, list_pages, map_each
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import parse_partition_path
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -180,11 +178,8 @@ class Inspection:
 
     def missing_now(self, paths: list[str]) -> set[str]:
         """Return the paths that are not there, each looked at by itself."""
-        if self.threads == 1 or len(paths) < 2:  # noqa: PLR2004 - one needs no pool
-            return {path for path in paths if self._is_missing(path)}
-        with ThreadPoolExecutor(min(self.threads, len(paths)), "icedb-fsck") as pool:
-            missing = pool.map(self._is_missing, paths)
-            return {path for path, is_missing in zip(paths, missing, strict=True) if is_missing}
+        missing = map_each(self._is_missing, paths, threads=self.threads, name="icedb-fsck")
+        return {path for path, is_missing in zip(paths, missing, strict=True) if is_missing}
 
     def _is_missing(self, path: str) -> bool:
         try:
@@ -209,10 +204,11 @@ def check_data(seen: Inspection) -> None:
         found.add("dangling", path, rows="?" if rows is None else f"{rows:,}")
     early = walk.missing & before.dead & after.dead
     if config is not None and early:
-        gone_ms = _gone_from(after.readable, config.data_grace_ms)
-        early = {path for path in early if gone_ms.get(path, 0) > after.store_now_ms + STORE_RESOLUTION_MS}
-        for path in seen.still_missing(early):
-            found.add("dangling-dead", path, minutes=(gone_ms[path] - after.store_now_ms) / 60_000)
+        deaths = find_data_deaths(LogView(seen.table.name, after.readable, after.store_now_ms))
+        # J1: from when on the janitor may delete it.
+        left_ms = {path: deaths[path].died_ms + config.data_grace_ms - after.store_now_ms for path in early}
+        for path in seen.still_missing({path for path in early if left_ms[path] > STORE_RESOLUTION_MS}):
+            found.add("dangling-dead", path, minutes=left_ms[path] / 60_000)
     _check_unnamed(seen)
 
 
@@ -226,20 +222,6 @@ def _check_strangers(seen: Inspection) -> None:
     if walk.future:
         info, ahead_ms = walk.future[0]
         found.add("store-clock:objects", info.key, count=len(walk.future), minutes=ahead_ms / 60_000)
-
-
-def _gone_from(files: Iterable[ListedLogFile], grace_ms: int) -> dict[str, int]:
-    """Return from when on the janitor may delete each dead data file, as far as the log tells (J1): the earliest."""
-    times: dict[str, int] = {}
-    landed: dict[str, int] = {}
-    for file in files:
-        for marker in file.log.markers:
-            if marker.tombstoned_ms is not None:
-                path = marker.path
-                proof_ms = min(marker.landed_ms or file.modified_ms, file.modified_ms)
-                times[path] = min(times.get(path, marker.tombstoned_ms), marker.tombstoned_ms)
-                landed[path] = min(landed.get(path, proof_ms), proof_ms)
-    return {path: max(time_ms, landed[path]) + grace_ms for path, time_ms in times.items()}
 
 
 def _check_unnamed(seen: Inspection) -> None:

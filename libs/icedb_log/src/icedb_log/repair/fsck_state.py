@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from icedb_log.clean.leases import MAX_LEASE_TTL_MS, decode_lease
-from icedb_log.clean.orphan_record import read_orphan_record
+from icedb_log.clean.orphans import read_orphan_record
 from icedb_log.clean.pins import list_pins
 from icedb_log.clock import format_ms
-from icedb_log.erasure.erasure_record import decode_erasure
+from icedb_log.erasure.erasures import decode_erasure
 from icedb_log.errors import HaltError, NotFound, UnsupportedFormat
 from icedb_log.feed.views import is_view_there, read_registration, source_of
 from icedb_log.ingest.import_records import decode_record
@@ -20,13 +20,12 @@ from icedb_log.ingest.quarantine import batch_id_of, entry_of_object, is_reason,
 from icedb_log.keys import ROLES, Role, parse_log_key, pin_name_of
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import FenceState, read_fence_object
-from icedb_log.log.fold import read_horizon_ms
-from icedb_log.log.lost_commits import find_lost
+from icedb_log.log.fold import find_lost, read_horizon_ms
 from icedb_log.model import LogView
 from icedb_log.publish.head import read_publication
 from icedb_log.publish.holds import read_publications
 from icedb_log.repair.fsck_data import Inspection
-from icedb_log.repair.wire_check import is_log_key
+from icedb_log.repair.fsck_log import is_log_key
 from icedb_log.store.object_store import ObjectInfo, StoredObject, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config

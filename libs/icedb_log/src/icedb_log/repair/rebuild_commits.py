@@ -131,7 +131,7 @@ class CommitResolver:
         files = evidence.view.files
         self._named = {file.log.commit_id for file in files} | {head.commit_id for _, head in evidence.heads}
         # Its name is that of one commit (W2), whatever became of its content, unless it was a seal.
-        self._named |= {commit_of(file.key) for file in evidence.damaged if file.size_bytes > MAX_SEAL_BYTES}
+        self._named |= {commit_of(file.key) for file in evidence.damaged if file.entry.size_bytes > MAX_SEAL_BYTES}
         # WARN: a seal is no proof that a commit did not land. Whoever takes a fence after its log file got lost puts
         # one there (F1): the next flush, or this very rebuild.
         self._sealed = {commit_of(file.key) for file in files if file.log.is_seal}

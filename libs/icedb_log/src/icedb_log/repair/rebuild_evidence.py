@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Final, Literal
 
 from icedb_log.clean.leases import read_leases
-from icedb_log.clean.orphan_record import read_orphan_record
+from icedb_log.clean.orphans import read_orphan_record
 from icedb_log.erasure.erasures import list_erasures
 from icedb_log.errors import CorruptLog, HaltError, NotFound, PreconditionFailed, Unavailable
 from icedb_log.feed.views import list_appends, list_registrations, source_of
@@ -21,11 +21,12 @@ from icedb_log.ingest.import_records import read_records
 from icedb_log.keys import ROLES, TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, salvage_markers
 from icedb_log.log.fence import read_fence_object
-from icedb_log.log.lost_commits import drop_known, find_lost
+from icedb_log.log.fold import drop_known, find_lost
 from icedb_log.log.reader import require_own_time
 from icedb_log.log.widening import fixed_columns
 from icedb_log.model import EMPTY, FeedState, FileMarker, ListedLogFile, LogHead, LogView
 from icedb_log.parquet.footer import Footer, FooterReader, UnreadableFooter
+from icedb_log.repair.rebuild_record import DamagedEntry
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
@@ -43,20 +44,19 @@ class DamagedLog:
     """An object below ``_log`` that is no log file, and what can be read of it all the same (B2).
 
     Attributes:
-        key: Its key.
-        etag: ETag of the content that was read.
-        size_bytes: Its size.
-        problem: What is wrong, with the line.
+        entry: What the record of a rebuild says of it.
         head: Its first two lines, if they are whole.
         markers: Lines that are whole markers of files of this table.
     """
 
-    key: str
-    etag: str
-    size_bytes: int
-    problem: str
+    entry: DamagedEntry
     head: LogHead | None = None
     markers: tuple[FileMarker, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Its key."""
+        return self.entry.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,10 @@ def _read_log_file(table: Table, info: ObjectInfo) -> ListedLogFile | DamagedLog
             head = decode_log_head(info.key, body, is_whole=True)
         except CorruptLog:
             head = None
-        return DamagedLog(info.key, info.etag, info.size_bytes, problem, head, markers)
+        entry = DamagedEntry(
+            key=info.key, etag=info.etag, size_bytes=info.size_bytes, problem=problem, salvaged_count=len(markers)
+        )
+        return DamagedLog(entry, head, markers)
     return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
 
 

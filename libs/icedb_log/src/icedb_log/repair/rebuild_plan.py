@@ -23,7 +23,7 @@ from icedb_log.repair.rebuild_commits import (
     find_odd_times,
 )
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
-from icedb_log.repair.rebuild_record import DamagedEntry, LeftOut, Note, RebuildReport, Side
+from icedb_log.repair.rebuild_record import LeftOut, Note, RebuildReport, Side
 
 MAX_NAMES: Final = 1000
 """So many files of one note are named; the counts are always whole."""
@@ -121,16 +121,7 @@ def plan_rebuild(
         made_ms=evidence.view.store_now_ms,
         damage=tuple(found.find_damage()),
         whole_log_files=len(evidence.view.files),
-        damaged=tuple(
-            DamagedEntry(
-                key=file.key,
-                etag=file.etag,
-                size_bytes=file.size_bytes,
-                problem=file.problem,
-                salvaged_count=len(file.markers),
-            )
-            for file in evidence.damaged
-        ),
+        damaged=tuple(file.entry for file in evidence.damaged),
         live_files=len(live),
         live_bytes=sum(info.size_bytes for info in infos),
         live_rows=sum(footer.row_count for footer in footers),
@@ -221,7 +212,7 @@ class _Findings:
         """Yield what is certainly wrong. A young file that nobody names is not: it may be about to be committed."""
         evidence, live = self.evidence, self.live
         for file in evidence.damaged:
-            yield f"{file.key}: {file.problem}"
+            yield f"{file.key}: {file.entry.problem}"
         if evidence.lost:
             yield (
                 f"{len(evidence.lost)} commits landed, and their log files are not there: the first is "

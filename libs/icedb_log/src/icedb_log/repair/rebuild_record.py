@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from icedb_log.errors import Unavailable, UnsupportedFormat
 from icedb_log.store.object_store import list_all
-from icedb_log.store.records import create_record, parse_record, replace_record
+from icedb_log.store.records import parse_record, replace_record
 from icedb_log.store.table_store import TableStore
 
 RecordState = Literal["open", "done", "abandoned"]
@@ -137,20 +137,6 @@ class RebuildReport(_Model):
     notes: tuple[Note, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     digest: str = ""
-
-
-def put_report(table: TableStore, report: RebuildReport) -> str:
-    """Write a new record and return its ETag; when this raises, nothing may be committed.
-
-    Raises:
-        CommitOutcomeUnknown: The store did not confirm it.
-    """
-    return create_record(
-        table.store,
-        table.paths.rebuild_key(report.rebuild_id),
-        report.model_dump_json().encode(),
-        otherwise=f"nothing was committed to table {table.name}, run it again",
-    )
 
 
 def close_report(table: TableStore, report: RebuildReport, *, state: RecordState, etag: str) -> RebuildReport:

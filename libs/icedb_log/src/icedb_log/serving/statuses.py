@@ -10,7 +10,7 @@ from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import TableCache, TableState
-from icedb_log.store.known_objects import FETCH_THREADS
+from icedb_log.store.records import FETCH_THREADS
 from icedb_log.table.status import TableStatus, read_status
 from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse

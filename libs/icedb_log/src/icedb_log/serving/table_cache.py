@@ -21,9 +21,8 @@ from icedb_log.log.state import LogState
 from icedb_log.model import LogView, Snapshot
 from icedb_log.serving.changes import ChangeHistory
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import BELIEVED_MS
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import BELIEVED_MS, TableConfig
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 

@@ -26,10 +26,11 @@ being atomic shows in a race only.
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, Protocol, TypeVar, get_args
 
 from icedb_log.errors import IceDBError, InvalidRequest, PreconditionFailed, Unavailable, UnsupportedFormat
 
@@ -47,6 +48,9 @@ MAX_COMPONENT_BYTES: Final = 255
 
 PROBE_FOLDER: Final = "_icedb_probe"
 """First component of every scratch key. No table's name begins with ``_``: no log file lies below it."""
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 _SHOWN_CHARS: Final = 120
 # Control characters, surrogates and non-characters: XML, in which S3 lists and deletes, cannot carry them.
@@ -360,6 +364,17 @@ def delete_or_raise(store: ObjectStore, keys: Sequence[str]) -> None:
             f"none of {len(report.failed)} objects could be deleted ({first.kind}); the first: {first.key}: "
             f"{first.reason}"
         )
+
+
+def map_each(work: Callable[[_Item], _Made], items: Sequence[_Item], *, threads: int, name: str) -> list[_Made]:
+    """Return what work makes of each of some items, in their order; ``threads`` at once, of one pool of that name.
+
+    One item needs no pool, and one thread is the caller's own.
+    """
+    if threads <= 1 or len(items) <= 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items)), name) as pool:
+        return list(pool.map(work, items))
 
 
 def limit_reads(store: ObjectStore, wanted: int) -> int:

@@ -1,12 +1,13 @@
 """Records: small objects that several writers create and change, each write under a condition (W2).
 
 A conditional write that was refused, or got no answer, says nothing for certain: it may have been refused by its own
-first try. Only reading tells, and here is who reads. A record's owner alone knows what its bytes mean.
+first try. Only reading tells, and here is who reads. A record's owner alone knows what its bytes mean. Of many small
+objects that are looked at again and again, :class:`KnownObjects` fetches those that have changed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,7 +21,7 @@ from icedb_log.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, map_each
 from icedb_log.texts import first_message
 
 _T = TypeVar("_T")
@@ -189,3 +190,44 @@ class Record(Generic[_T]):
             if changed == current or replace_record(self.store, self.key, self.encode(changed), etag=etag):
                 return changed
         raise gave_up
+
+
+FETCH_THREADS: Final = 16
+_Said = TypeVar("_Said")
+
+
+class KnownObjects(Generic[_Said]):
+    """Reads the objects of listings of one prefix; keeps what it read by key and version. Thread-safe.
+
+    Args:
+        decode: Makes a value of an object; must not raise.
+        fetch_threads: Objects fetched at once; 1 fetches one after another in the caller's thread.
+    """
+
+    def __init__(self, decode: Callable[[StoredObject], _Said], *, fetch_threads: int = 1) -> None:
+        self._decode = decode
+        self._fetch_threads = fetch_threads
+        self._known: dict[str, tuple[ObjectInfo, _Said]] = {}
+
+    def read(self, store: ObjectStore, infos: Sequence[ObjectInfo]) -> list[_Said]:
+        """Return what listed objects say, without those that are gone. One GET for each that is new or has changed.
+
+        Raises:
+            Unavailable: The store did not answer.
+        """
+        known = self._known
+        current = {info.key: known[info.key] for info in infos if info.key in known and known[info.key][0] == info}
+        stale = [info for info in infos if info.key not in current]
+
+        def fetch(info: ObjectInfo) -> tuple[ObjectInfo, _Said] | None:
+            try:
+                # Time and content from one answer: it may have been written again since the listing. It is kept as what
+                # was listed: the next listing says otherwise, and it is read again.
+                return info, self._decode(store.get(info.key))
+            except NotFound:
+                return None
+
+        fetched = map_each(fetch, stale, threads=self._fetch_threads, name="icedb-known-objects")
+        current |= {found[0].key: found for found in fetched if found is not None}
+        self._known = current
+        return [current[info.key][1] for info in infos if info.key in current]

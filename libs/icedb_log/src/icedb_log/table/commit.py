@@ -26,8 +26,7 @@ from typing import Final, Self
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitConflict, IceDBError, Unavailable
 from icedb_log.keys import Role
-from icedb_log.log.fence import Committed, HeldFence, acquire_fence
-from icedb_log.log.fence_watch import FenceWatch
+from icedb_log.log.fence import Committed, FenceWatch, HeldFence, acquire_fence
 from icedb_log.log.fold import union_schema
 from icedb_log.log.invariants import require_append, require_schema_carried
 from icedb_log.log.widening import LoggedSchema, grow_schema, state_inexact

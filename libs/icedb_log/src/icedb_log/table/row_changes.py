@@ -11,17 +11,18 @@ only files that came later are counted under it.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
 
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, RowChange, RowChanger
 from icedb_log.log.fold import fold
 from icedb_log.merge.exchange import ExchangeCommit
+from icedb_log.merge.merge_policy import pack
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.table.partition_removal import by_partition
 from icedb_log.table.partitions import PartitionMatcher, read_partition_values
 from icedb_log.table.table import Table
-from icedb_log.table.table_config import TableConfig
 
 _T = TypeVar("_T")
 
@@ -263,24 +264,10 @@ class _Run:
 def _pack_hits(table: Table, hits: Iterable[FileMarker]) -> list[MergeGroup]:
     """Cut the files of each partition into groups of at most the target size; a larger file is one by itself."""
     return [
-        MergeGroup(partition, tuple(sorted(inputs, key=lambda marker: marker.path)))
+        group
         for partition, markers in by_partition(table.paths, hits).items()
-        for inputs in _pack(markers, config=table.config)
+        for group in pack(partition, sorted(markers, key=attrgetter("size_bytes", "path")), table.config)
     ]
-
-
-def _pack(markers: Iterable[FileMarker], *, config: TableConfig) -> Iterator[list[FileMarker]]:
-    group: list[FileMarker] = []
-    size_bytes = 0
-    for marker in sorted(markers, key=lambda marker: (marker.size_bytes, marker.path)):
-        is_full = size_bytes + marker.size_bytes > config.target_file_bytes or len(group) == config.max_files_per_group
-        if group and is_full:
-            yield group
-            group, size_bytes = [], 0
-        group.append(marker)
-        size_bytes += marker.size_bytes
-    if group:
-        yield group
 
 
 def _whole_partitions(table: Table, snapshot: Snapshot, matches: PartitionMatcher) -> list[MergeGroup]:

@@ -1,19 +1,22 @@
-"""A table's state in figures, computed from its log: what operators watch, also when every worker is dead."""
+"""A table's state in figures, computed from its log: what operators watch, also when every worker is dead.
 
-from collections.abc import Callable, Sequence
+And the same in one word, with reasons (:func:`find_health`), for people: it says nothing that the figures do not, and
+the alerts of ``deploy/prometheus`` ring for the same things.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from icedb_log.clean.leases import Lease, LeaseReader
 from icedb_log.erasure.erasures import find_oldest_open
-from icedb_log.errors import HaltError, NotFound
-from icedb_log.feed.feed_state import ViewLag, count_refused, read_view_lag
-from icedb_log.feed.views import read_registration, source_of
+from icedb_log.errors import HaltError, IceDBError, NotFound
+from icedb_log.feed.views import ViewLag, count_refused, read_registration, read_view_lag, source_of
 from icedb_log.ingest.pressure import Pressure, measure_pressure, read_pressure
 from icedb_log.ingest.quarantine import batch_id_of, is_bad_rows, is_reason
 from icedb_log.keys import TablePaths
 from icedb_log.log.fence import FenceLook, look_at_fences
-from icedb_log.log.fold import fold
-from icedb_log.log.lost_commits import find_lost
+from icedb_log.log.fold import find_lost, fold
 from icedb_log.log.reader import LogReader
 from icedb_log.log.state import LogState
 from icedb_log.merge.merge_plan import MergeIndex
@@ -26,10 +29,10 @@ from icedb_log.model import FileMarker, LogView
 from icedb_log.publish.held_back import read_held_back
 from icedb_log.publish.holds import read_publications
 from icedb_log.store.object_store import list_all
-from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MINUTE_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +138,14 @@ def read_status(
     in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
     quarantined = {batch_id_of(key) for key in in_quarantine if is_reason(key)}
     with_bad_rows = {batch_id_of(key) for key in in_quarantine if is_bad_rows(key)}
-    said = read_pressure(TableStore(store, paths))
-    erasure_count, asked_ms = find_oldest_open(TableStore(store, paths))
-    published = read_publications(TableStore(store, paths))
+    said = read_pressure(table)
+    erasure_count, asked_ms = find_oldest_open(table)
+    published = read_publications(table)
     current = None if published.head is None else published.head.current
-    held = read_held_back(TableStore(store, paths))
+    held = read_held_back(table)
     published_ms = 0 if current is None else current.as_of_ms
     ends = published.find_ends(data_grace_ms=config.data_grace_ms)
-    fences = look_at_fences(TableStore(store, paths), now_ms=staged.store_now_ms)
+    fences = look_at_fences(table, now_ms=staged.store_now_ms)
     oldest_staged_ms = min((info.modified_ms for info in staged.objects), default=staged.store_now_ms)
     return TableStatus(
         config=config,
@@ -166,7 +169,7 @@ def read_status(
         open_erasures=erasure_count,
         oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
         lost_commits=_find_lost(table, view, landed=[name for fence in fences for name in fence.landed]),
-        leases=(leases or LeaseReader()).read(TableStore(store, paths)).leases,
+        leases=(leases or LeaseReader()).read(table).leases,
         published_ms=published_ms,
         held_back="" if held is None or held.is_over(snapshot.live, published_ms=published_ms) else held.reason,
         publications=sum(end_ms is None or end_ms > published.store_now_ms for _, end_ms in ends),
@@ -224,3 +227,71 @@ def list_backlog(log: LogState, *, paths: TablePaths, config: TableConfig) -> tu
     index = MergeIndex(paths, config, log=log.copy())
     index.update(log.view)
     return tuple(marker for group in index.find_ready().groups for marker in group.inputs)
+
+
+LATE_MS: Final = 15 * MINUTE_MS
+"""What waits for longer is late: merges, staged batches, views."""
+VERY_LATE_MS: Final = 60 * MINUTE_MS
+
+HealthLevel = Literal["ok", "warn", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a table is.
+
+    Attributes:
+        level: ``ok``; ``warn``: look at it soon; ``bad``: look now.
+        word: The worst there is to say, for a narrow column.
+        reasons: All there is to say, the worst first; empty for ``ok``.
+    """
+
+    level: HealthLevel
+    word: str
+    reasons: tuple[str, ...] = ()
+
+
+def find_health(state: TableStatus | IceDBError) -> Health:
+    """Return how a table is, given its figures, or why they could not be read."""
+    if isinstance(state, IceDBError):
+        is_halted = isinstance(state, HaltError)
+        return Health("bad" if is_halted else "warn", "halted" if is_halted else "unread", (str(state),))
+    found = sorted((*_find_stops(state), *_find_late(state), *_find_view(state)), key=lambda each: each[0] != "bad")
+    if not found:
+        return Health("ok", "ok")
+    return Health(found[0][0], found[0][1], tuple(reason for _, _, reason in found))
+
+
+_Found = tuple[HealthLevel, str, str]
+
+
+def _find_stops(state: TableStatus) -> Iterator[_Found]:
+    if state.halted:
+        yield "bad", "halted", state.halted
+    if state.lost_commits:
+        yield "bad", "lost", f"commits are lost ({len(state.lost_commits)}): `icedb fsck {state.config.name}`"
+    if state.pressure.level == "stop":
+        yield "bad", "stop", f"batches are refused: {state.pressure.reason}"
+    if state.pressure.level == "slow":
+        yield "warn", "slow", f"flushes come less often: {state.pressure.reason}"
+
+
+def _find_late(state: TableStatus) -> Iterator[_Found]:
+    waits = (
+        ("lagging", "merges wait", state.merge_lag_ms),
+        ("waiting", "staged batches wait", state.staged_lag_ms),
+        ("behind", "the view is behind its source", 0 if state.view is None else state.view.lag_ms),
+    )
+    for word, what, waits_ms in waits:
+        if waits_ms > LATE_MS:
+            yield "bad" if waits_ms > VERY_LATE_MS else "warn", word, f"{what}: for {waits_ms // MINUTE_MS} min now"
+    if state.quarantined_batches:
+        yield "warn", "quarant.", f"batches in quarantine wait for a person: {state.quarantined_batches}"
+
+
+def _find_view(state: TableStatus) -> Iterator[_Found]:
+    view = state.view
+    if view is not None and view.state not in ("active", "pending"):
+        yield "warn", view.state, f"this view of {view.source} is {view.state}: it is not fed"
+    if view is not None and view.refused_commits:
+        yield "warn", "refused", f"commits of {view.source} that this view cannot take: {view.refused_commits}"

@@ -12,8 +12,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.drop_mark import describe_drop, describe_missing
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig, describe_drop, describe_missing
 from icedb_log.texts import first_message
 from icedb_log.units import MINUTE_MS
 

@@ -15,7 +15,7 @@ from cachetools import LRUCache
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded, PermissionDenied, Unauthenticated
 from icedb_log.hosts import is_loopback
-from icedb_log.table.drop_mark import describe_missing
+from icedb_log.table.table_config import describe_missing
 from icedb_log.units import SECOND_MS
 
 from icedb_service.access.access_file import ANYBODY, SEGMENT, AccessKey, Identity, RateEntry, Verb
