@@ -135,16 +135,18 @@ class InputFile:
         """
         schema = make_schema(columns, repeated=repeated)
         names = [name for name in columns if name in (self.types or ())] or None
+        if names == list(self.types or ()):
+            names = None  # all of them: they are not looked up one by one
         try:
             # Damage that was taken for good would be written anew with checksums that are right.
             with pq.ParquetFile(
                 _reader(self._content()),
                 metadata=self.metadata,
-                read_dictionary=[name for name in names or () if name in repeated],
+                read_dictionary=[name for name in repeated if name in (self.types or ())],
                 page_checksum_verification=True,
             ) as file:
                 for rows in file.iter_batches(_DECODED_ROWS, columns=names, use_threads=False):
-                    yield align(rows, schema)
+                    yield rows if rows.schema.equals(schema) else align(rows, schema)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise unreadable(self.marker, error) from error
 

@@ -5,6 +5,7 @@ counts as the table's type, what would need a conversion is *odd*.
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from icedb_log.parquet.field_ids import FIELD_ID
@@ -42,6 +43,8 @@ _SQL_TYPES: Final = {
     ("INT64", "TIMESTAMP microseconds"): "TIMESTAMP",
 }
 _REQUIRED, _REPEATED = 0, 2
+_KEPT_BYTES: Final = 64 * 1024
+"""A schema of more bytes is read each time anew."""
 
 
 class DamagedFile(Exception):
@@ -150,8 +153,18 @@ _ELEMENT: Final[Shape] = {
 
 
 def read_schema(reader: ThriftReader, kind: int) -> ParquetSchema:
-    """Read the schema that begins here: a tree, written from the root down. Raises DamagedFile, ThriftError."""
-    elements = each(struct(_ELEMENT))(reader, kind)[::-1]
+    """Read the schema that begins here: a tree, written from the root down. Raises DamagedFile, ThriftError.
+
+    Thousands of files of one table have the same, so that it is mostly known: what is returned must not be changed.
+    """
+    start = reader.position
+    reader.skip(kind)
+    data = reader.cut(start)
+    return _parse_known(data, kind) if len(data) <= _KEPT_BYTES else _parse(data, kind)
+
+
+def _parse(data: bytes, kind: int) -> ParquetSchema:
+    elements = each(struct(_ELEMENT))(ThriftReader(data), kind)[::-1]
     found = ParquetSchema(has_field_ids=any(FIELD_ID in element for element in elements))
     for _ in range(_child_count(_pop(elements))):
         found.add(elements)
@@ -160,6 +173,7 @@ def read_schema(reader: ThriftReader, kind: int) -> ParquetSchema:
     return found
 
 
+_parse_known: Final = lru_cache(maxsize=16)(_parse)
 _NOT_WHOLE: Final = "its footer is damaged: its schema is not whole"
 
 

@@ -15,7 +15,8 @@ TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range
 _SIZES: Final = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}
 """Bytes of values that always have the same number."""
 
-_VARINTS: Final = (I16, I32, I64)
+_VARINTS: Final = frozenset((I16, I32, I64))
+_CUT: Final = "it ends in the middle of a value"
 _LONG_LIST: Final = 15
 _MAX_VARINT_BITS: Final = 70
 _MAX_DEPTH: Final = 32
@@ -56,15 +57,32 @@ class ThriftReader:
     def read(self, shape: "Shape") -> dict[int, Any]:
         """Read the struct that begins here: the fields that a shape names; those that are not there are left out."""
         found: dict[int, Any] = {}
-        number = 0
-        while head := self._byte():  # as fields(), without its cost
-            delta, kind = head >> 4, head & 15
-            number = number + delta if delta else self.integer(I16)
-            wanted = shape.get(number)
-            if wanted is None:
-                self.skip(kind)
-            else:
-                found[number] = wanted(self, kind)
+        data, at, number, head = self._data, self.position, 0, 0
+        try:  # only for what is done here: what the shape calls raises no IndexError
+            while head := data[at]:  # as fields() and the methods, without what a call costs: thousands of footers
+                at += 1
+                kind = head & 15
+                if head > 15:  # noqa: PLR2004 - the upper four bits
+                    number += head >> 4
+                else:
+                    number, at = _read_varint(data, at)
+                    number = (number >> 1) ^ -(number & 1)
+                wanted = shape.get(number)
+                if wanted is None:
+                    if kind in _VARINTS and data[at] < 128:  # noqa: PLR2004 - the last of seven bits a byte
+                        at += 1
+                    elif kind not in (TRUE, FALSE):
+                        at = _find_end(data, at, kind, 0)
+                elif wanted is ThriftReader.integer and kind in _VARINTS:
+                    value, at = (data[at], at + 1) if data[at] < 128 else _read_varint(data, at)  # noqa: PLR2004 - as above
+                    found[number] = (value >> 1) ^ -(value & 1)
+                else:
+                    self.position = at
+                    found[number] = wanted(self, kind)
+                    at = self.position
+        except IndexError:
+            raise ThriftError(_CUT) from None
+        self.position = at + 1
         return found
 
     def items(self, kind: int) -> Iterator[int]:
@@ -73,26 +91,28 @@ class ThriftReader:
             raise ThriftError(f"a list was expected, not kind {kind}")
         head = self._byte()
         count = head >> 4
-        for _ in range(self._count(self._varint() if count == _LONG_LIST else count)):
+        count = self._varint() if count == _LONG_LIST else count
+        for _ in range(_require_items(self._data, self.position, count)):
             yield head & 15
 
     def integer(self, kind: int) -> int:
         """Read an integer."""
-        if kind == BYTE:
-            value = self._byte()
-            return value - 256 if value > 127 else value  # noqa: PLR2004 - two's complement
-        if kind not in (I16, I32, I64):
+        if kind in _VARINTS:
+            value = self._varint()
+            return (value >> 1) ^ -(value & 1)
+        if kind != BYTE:
             raise ThriftError(f"an integer was expected, not kind {kind}")
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+        value = self._byte()
+        return value - 256 if value > 127 else value  # noqa: PLR2004 - two's complement
 
     def binary(self, kind: int) -> bytes:
         """Read bytes."""
         if kind != BINARY:
             raise ThriftError(f"bytes were expected, not kind {kind}")
         length = self._varint()
-        start = self._advance(length)
-        return self._data[start : start + length]
+        start = self.position
+        self.position = _end_of_bytes(self._data, start, length)
+        return self._data[start : self.position]
 
     def boolean(self, kind: int) -> bool:
         """Read a boolean field; its kind is its value."""
@@ -107,85 +127,116 @@ class ThriftReader:
     def place(self, kind: int) -> int:
         """Skip the value of a field, and return where it begins."""
         start = self.position
-        self.skip(kind)
+        if kind not in (TRUE, FALSE):
+            self.position = _pass_over(self._data, start, kind)
         return start
 
     def cut(self, start: int) -> bytes:
         """Return the bytes from a place up to the next value."""
         return self._data[start : self.position]
 
-    def skip(self, kind: int, *, depth: int = 0) -> None:
+    def skip(self, kind: int) -> None:
         """Pass over the value of a field."""
         if kind not in (TRUE, FALSE):
-            self._skip_value(kind, depth)
-
-    def _skip_value(self, kind: int, depth: int) -> None:
-        """Pass over a value that has bytes of its own: a field's other than a boolean, or any item of a list."""
-        if kind in _VARINTS:
-            self._varint()
-        elif kind == BINARY:
-            self._advance(self._varint())
-        elif kind in _SIZES:
-            self._advance(_SIZES[kind])
-        elif depth >= _MAX_DEPTH:
-            raise ThriftError(f"values are nested more than {_MAX_DEPTH} deep")
-        elif kind == STRUCT:
-            self._skip_struct(depth)
-        elif kind in (LIST, SET):
-            for item_kind in self.items(kind):
-                self._skip_value(item_kind, depth + 1)
-        elif kind == MAP:
-            self._skip_map(depth)
-        else:
-            raise ThriftError(f"there is no kind {kind}")
-
-    def _skip_struct(self, depth: int) -> None:
-        while head := self._byte():
-            if head < 1 << 4:
-                self.integer(I16)
-            if head & 15 not in (TRUE, FALSE):
-                self._skip_value(head & 15, depth + 1)
-
-    def _skip_map(self, depth: int) -> None:
-        count = self._count(self._varint())
-        kinds = self._byte() if count else 0
-        for _ in range(count):
-            self._skip_value(kinds >> 4, depth + 1)
-            self._skip_value(kinds & 15, depth + 1)
-
-    def _count(self, count: int) -> int:
-        if count > len(self._data) - self.position:  # each item has one byte or more
-            raise ThriftError(f"a list of {count} items is longer than what is left")
-        return count
+            self.position = _pass_over(self._data, self.position, kind)
 
     def _byte(self) -> int:
-        try:
-            byte = self._data[self.position]
-        except IndexError:
-            raise ThriftError("it ends in the middle of a value") from None
+        byte = _byte_at(self._data, self.position)
         self.position += 1
         return byte
 
-    def _advance(self, length: int) -> int:
-        start = self.position
-        if length > len(self._data) - start:
-            raise ThriftError(f"a value of {length} bytes is longer than what is left")
-        self.position = start + length
-        return start
-
     def _varint(self) -> int:
-        value = self._byte()
-        if value < 128:  # noqa: PLR2004 - the last of seven bits a byte
-            return value
-        value, shift = value & 127, 7
-        while True:
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:  # noqa: PLR2004 - the same
-                return value
-            shift += 7
-            if shift >= _MAX_VARINT_BITS:
-                raise ThriftError("an integer has more than 64 bits")
+        byte = _byte_at(self._data, self.position)
+        if byte < 128:  # noqa: PLR2004 - the last of seven bits a byte
+            self.position += 1
+            return byte
+        value, self.position = _read_varint(self._data, self.position)
+        return value
+
+
+# What follows are functions of bytes and places, not methods: footers of thousands of files are passed over by them.
+
+
+def _byte_at(data: bytes | mmap, at: int) -> int:
+    try:
+        return data[at]
+    except IndexError:
+        raise ThriftError(_CUT) from None
+
+
+def _read_varint(data: bytes | mmap, at: int) -> tuple[int, int]:
+    """Return the number that begins at a place, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = _byte_at(data, at)
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:  # noqa: PLR2004 - as above
+            return value, at
+        shift += 7
+        if shift >= _MAX_VARINT_BITS:
+            raise ThriftError("an integer has more than 64 bits")
+
+
+def _end_of_bytes(data: bytes | mmap, at: int, length: int) -> int:
+    if length > len(data) - at:
+        raise ThriftError(f"a value of {length} bytes is longer than what is left")
+    return at + length
+
+
+def _require_items(data: bytes | mmap, at: int, count: int) -> int:
+    if count > len(data) - at:  # each item has one byte or more
+        raise ThriftError(f"a list of {count} items is longer than what is left")
+    return count
+
+
+def _pass_over(data: bytes | mmap, at: int, kind: int) -> int:
+    """Return where a value ends that has bytes of its own: a field's other than a boolean, or any item of a list."""
+    try:
+        return _find_end(data, at, kind, 0)
+    except IndexError:
+        raise ThriftError(_CUT) from None
+
+
+def _find_end(data: bytes | mmap, at: int, kind: int, depth: int) -> int:
+    """Do the same for a value in so many others. Raises IndexError where the bytes end."""
+    if kind in _VARINTS:
+        return at + 1 if data[at] < 128 else _read_varint(data, at)[1]  # noqa: PLR2004 - the last of seven bits a byte
+    if kind == BINARY:
+        length, at = (data[at], at + 1) if data[at] < 128 else _read_varint(data, at)  # noqa: PLR2004 - as above
+        return _end_of_bytes(data, at, length)
+    if kind in _SIZES:
+        return _end_of_bytes(data, at, _SIZES[kind])
+    if depth >= _MAX_DEPTH:
+        raise ThriftError(f"values are nested more than {_MAX_DEPTH} deep")
+    if kind == STRUCT:
+        return _find_end_of_struct(data, at, depth + 1)
+    if kind in (LIST, SET):
+        head = data[at]
+        count, at = (head >> 4, at + 1) if head >> 4 != _LONG_LIST else _read_varint(data, at + 1)
+        kinds = (head & 15,) * _require_items(data, at, count)
+    elif kind == MAP:
+        count, at = _read_varint(data, at)
+        head, at = (data[at], at + 1) if _require_items(data, at, count) else (0, at)
+        kinds = (head >> 4, head & 15) * count
+    else:
+        raise ThriftError(f"there is no kind {kind}")
+    for item in kinds:
+        at = _find_end(data, at, item, depth + 1)
+    return at
+
+
+def _find_end_of_struct(data: bytes | mmap, at: int, depth: int) -> int:
+    while head := data[at]:
+        at += 1
+        kind = head & 15
+        if head < 16:  # noqa: PLR2004 - its number stands behind it
+            at = _read_varint(data, at)[1]
+        if kind in _VARINTS and data[at] < 128:  # noqa: PLR2004 - mostly
+            at += 1
+        elif kind not in (TRUE, FALSE):
+            at = _find_end(data, at, kind, depth)
+    return at + 1
 
 
 Shape = Mapping[int, Callable[[ThriftReader, int], Any]]
