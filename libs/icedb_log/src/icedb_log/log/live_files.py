@@ -192,6 +192,12 @@ class LiveChunk:
         ask = {number: question(markers) for number, markers in self.sources.items()}
         return [ask[each >> INDEX_BITS](each & INDEX_MASK) for each in self.live]
 
+    def small(self, target_bytes: int) -> list[FileMarker]:
+        """Return the live files below a size; nothing is decoded."""
+        light = {number: markers.light for number, markers in self.sources.items()}
+        sized = zip(self.live, self.sizes(), strict=True)
+        return [light[each >> INDEX_BITS](each & INDEX_MASK) for each, size in sized if size < target_bytes]
+
     def said(self) -> list[Entry]:
         """Return path and location of all markers, of the dead, too."""
         sources = self.sources
@@ -351,12 +357,7 @@ class LiveFiles(MarkerSequence):
 
     def small(self, target_bytes: int) -> list[FileMarker]:
         """Return the files below a size; nothing is decoded."""
-        return [
-            markers.light(at)
-            for chunk in self.chunks
-            for markers, at in map(chunk.at, range(len(chunk)))
-            if markers.size_bytes(at) < target_bytes
-        ]
+        return [marker for chunk in self.chunks for marker in chunk.small(target_bytes)]
 
     def minus(self, other: "LiveFiles") -> "LiveFiles":
         """Return the files that another snapshot does not have. Chunks that both have are not looked into."""

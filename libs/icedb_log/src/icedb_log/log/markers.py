@@ -180,6 +180,14 @@ class DecodedMarkers(Markers):
 
     light = marker
 
+    def size_bytes(self, index: int) -> int:
+        """See :class:`Markers`: of a million of them, with one call less."""
+        return self._markers[index].size_bytes
+
+    def created_ms(self, index: int) -> int:
+        """See :class:`Markers`; as above."""
+        return self._markers[index].created_ms
+
     def paths(self) -> Iterator[str]:
         """See :class:`Markers`."""
         return (marker.path for marker in self._markers)

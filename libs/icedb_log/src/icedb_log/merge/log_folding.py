@@ -19,11 +19,13 @@ table's merges, at most :data:`MAX_LOG_FAN_IN`) times as large as the one below:
 Measured up to 1,000,000 data files: ``docs/internals/log-growth.md``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.jobs import MergeGroup
+from icedb_log.log.live_files import LiveFiles
+from icedb_log.log.markers import INDEX_BITS
 from icedb_log.log.state import LogState
 from icedb_log.model import FileMarker, ListedLogFile
 from icedb_log.table.table_config import TableConfig
@@ -112,6 +114,22 @@ def reach_of(group: MergeGroup, index: LogState, tiers: Mapping[str, int]) -> in
         if reach == largest:
             break
     return reach
+
+
+def find_reach(files: LiveFiles, tiers: Mapping[str, int]) -> Callable[[MergeGroup], int]:
+    """Return what does the same for groups of one folder, whose files are looked at once, together."""
+    found = {tiers.get(markers.key, 0) for chunk in files.chunks for markers in chunk.sources.values()}
+    if len(found) == 1:
+        (everywhere,) = found
+        return lambda _: everywhere
+    by_path: dict[str, int] = {}
+    for chunk in files.chunks:
+        in_chunk = {number: tiers.get(markers.key, 0) for number, markers in chunk.sources.items()}
+        for path, location in chunk.said():
+            tier = in_chunk[location >> INDEX_BITS]
+            if tier > by_path.get(path, 0):
+                by_path[path] = tier
+    return lambda group: max(by_path.get(marker.path, 0) for marker in group.inputs)
 
 
 def plan_fold(files: Sequence[ListedLogFile], wanted: Wanted, *, fan_in: int, now_ms: int) -> FoldPlan:

@@ -27,6 +27,7 @@ from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import (
     FoldPlan,
     Wanted,
+    find_reach,
     folded_along,
     listing_twice,
     log_fan_in,
@@ -242,8 +243,11 @@ class MergeIndex:
         if not is_partition_path(partition):
             return None  # of another writer, with characters that no key of ours may hold: left as it is
         planned = plan(partition, files.small(self.config.target_file_bytes), self.config)
-        groups = tuple((group, reach_of(group, self.log, self._tiers)) for group in planned)
-        return _Candidate(partition, files.newest_ms, groups) if groups else None
+        if not planned:
+            return None
+        reach = find_reach(files, self._tiers)
+        groups = tuple((group, reach(group)) for group in planned)
+        return _Candidate(partition, files.newest_ms, groups)
 
 
 def plan_merge(index: MergeIndex, view: LogView, options: MergeOptions = NEXT_RUN) -> MergePlan:
