@@ -24,9 +24,14 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.units import MIB
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.tables.profiles import load_profile
+
+load_profile()
 
 SQL_TYPES = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
 COMMIT_ID = "c0ffee"
+_ENGINE = duckdb.connect(config={"threads": 1})
+"""One for all tests: to open one takes longer than what it is asked."""
 TIME_MS = 1_700_000_000_000
 
 
@@ -125,6 +130,14 @@ class PartsTable:
         """Open a data file."""
         return pq.ParquetFile(io.BytesIO(self.store.get(marker.path).body))
 
+    @staticmethod
+    def sort(rows: pa.Table, columns) -> pa.Table:
+        """Sort rows by some columns as the native engine does, nulls last."""
+        order = ", ".join(f'"{name}" NULLS LAST' for name in columns)
+        with _ENGINE.cursor() as engine:
+            engine.register("rows", rows)
+            return engine.execute(f"SELECT * FROM rows {order and 'ORDER BY '}{order}").to_arrow_table()
+
     def rows(self, *markers: FileMarker) -> list[dict]:
         """Read data files, one after the other."""
         return [row for marker in markers for row in self.parquet(marker).read().to_pylist()]
@@ -154,7 +167,7 @@ def checksums(tables: list[pa.Table], schema: pa.Schema) -> dict[str, tuple[int,
     }
     terms["(rows)"] = ("count(*)", f"sum(hash({', '.join(quoted)}))")
     sql = ", ".join(term for pair in terms.values() for term in pair)
-    with duckdb.connect() as engine:
+    with _ENGINE.cursor() as engine:
         found = engine.register("rows", rows).execute(f"SELECT {sql} FROM rows").fetchone()
     return dict(zip(terms, zip(found[::2], found[1::2], strict=True), strict=True))
 

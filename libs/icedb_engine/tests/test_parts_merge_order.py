@@ -24,6 +24,7 @@ from icedb_log.model import FileMarker
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
+ENGINE = duckdb.connect(config={"threads": 1})
 EPOCH = datetime(2025, 6, 1)
 COLUMNS = {"s": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "t": "TIMESTAMP", "d": "DATE", "b": "BOOLEAN", "id": "BIGINT"}
 TYPES = {
@@ -56,7 +57,7 @@ def make_table(rows: list[dict], first_id: int = 0) -> pa.Table:
 def duck_keys(table: pa.Table, sort) -> list[tuple]:
     """Sort columns of the rows as the flush's engine orders them, NaN and zeros made comparable."""
     order = ", ".join(f'"{column}" NULLS LAST' for column in sort)
-    with duckdb.connect() as connection:
+    with ENGINE.cursor() as connection:
         connection.register("rows", table)
         return keys(connection.execute(f"SELECT * FROM rows ORDER BY {order}").to_arrow_table(), sort)
 
