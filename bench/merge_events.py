@@ -40,6 +40,7 @@ _FILES_PER_LOG_FILE: Final = 50
 _FIRST_TS_US: Final = 1_748_736_000_000_000  # 2025-06-01T00:00:00Z
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 86_400_000_000
+_CLOCKS_US: Final = 5_000_000
 _EVENTS: Final = ("page_view", "click", "scroll", "search", "add_to_cart", "purchase", "sign_up", "error")
 _PATHS: Final = ("/", "/pricing", "/docs", "/docs/start", "/blog", "/login", "/cart", "/checkout", "/about")
 _COUNTRIES: Final = ("US", "DE", "IN", "BR", "GB", "FR", "JP", "NL", "SE", "ZA", "MX", "VN")
@@ -55,6 +56,7 @@ def write_merge_input(
     rows_per_file: int,
     sort: tuple[str, ...],
     is_in_time_order: bool,
+    producer_count: int = 1,
     late_share: float = 0.0,
 ) -> MergeInput:
     """Make a table of ``file_count`` sorted data files.
@@ -65,6 +67,7 @@ def write_merge_input(
         rows_per_file: Rows of each.
         sort: The table's sort columns.
         is_in_time_order: Whether each file's times follow those of the file before it; else all cover the same day.
+        producer_count: Producers, whose clocks differ by up to some seconds.
         late_share: How many of the rows are up to an hour older than their file.
     """
     root.mkdir(parents=True)
@@ -77,7 +80,8 @@ def write_merge_input(
     duration_sum = 0
     for number in range(file_count):
         window = (number, file_count) if is_in_time_order else (0, 1)
-        rows = make_rows(number, rows_per_file, window, late_share).sort_by([(column, "ascending") for column in sort])
+        rows = make_rows(number, rows_per_file, window, producer_count=producer_count, late_share=late_share)
+        rows = rows.sort_by([(column, "ascending") for column in sort])
         duration_sum += int(np.sum(rows["duration_ms"].to_numpy()))
         markers.append(put_file(TableStore(warehouse.store, paths), config, rows, scratch=root.parent))
     _commit(TableStore(warehouse.store, paths), markers)
@@ -91,11 +95,16 @@ def write_merge_input(
     )
 
 
-def make_rows(seed: int, count: int, window: tuple[int, int] = (0, 1), late_share: float = 0.0) -> pa.Table:
+def make_rows(
+    seed: int, count: int, window: tuple[int, int] = (0, 1), *, producer_count: int = 1, late_share: float = 0.0
+) -> pa.Table:
     """Make events in random order; ``window``: which of how many equal parts of the day their times fall in."""
     rng = np.random.default_rng((7, seed))
     part_us = _DAY_US // window[1]
     ts = _FIRST_TS_US + window[0] * part_us + rng.integers(0, part_us, count)
+    if producer_count > 1:
+        clocks_us = np.random.default_rng(producer_count).integers(-_CLOCKS_US, _CLOCKS_US, producer_count)
+        ts += clocks_us[rng.integers(0, producer_count, count)]
     if late_share:
         ts -= np.where(rng.random(count) < late_share, rng.integers(0, _HOUR_US, count), 0)
     has_campaign = rng.random(count) < _CAMPAIGN_SHARE

@@ -2,8 +2,8 @@
 
 Every system reads copies of the same Parquet files. Ours does what production does: fence, plan, Spark job, row
 parity, commit to the log. Two cases have files that all cover the same times; in others their times follow each other,
-so that they need no sort, or would not but for a few late rows; one is so small that what is left is the fixed cost of
-a merge.
+so that they need no sort, or would not but for the clocks of producers and a few late rows (which ours leaves in a
+second file); one is so small that what is left is the fixed cost of a merge.
 """
 
 from collections.abc import Iterator
@@ -25,6 +25,7 @@ class _Kind:
     more: str = ""
     sort: tuple[str, ...] = ("event", "ts")
     is_in_time_order: bool = False
+    producer_count: int = 1
     late_share: float = 0.0
     is_heavy: bool = False
 
@@ -46,7 +47,7 @@ KINDS: Final = (
     _Kind(2_000, 500),
     _IN_ORDER,
     replace(_IN_ORDER, file_count=400, is_heavy=True),
-    replace(_IN_ORDER, more=" that follow each other, 1 % of them late", late_share=0.01),
+    replace(_IN_ORDER, more=" of 16 producers that follow each other, 1 % late", producer_count=16, late_share=0.01),
     _Kind(8, 10),
 )
 
@@ -72,6 +73,7 @@ def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
         rows_per_file=kind.rows_per_file,
         sort=kind.sort,
         is_in_time_order=kind.is_in_time_order,
+        producer_count=kind.producer_count,
         late_share=kind.late_share,
     )
     works: list[ProcessWork | Peer] = [

@@ -1,5 +1,7 @@
 """Which row groups of a merge are copied, and which are sorted together: the plan alone."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_engine.writing.row_groups import LARGE_BYTES, RUN_BYTES, CopyFacts, Piece, min_rows, plan_runs
@@ -47,6 +49,10 @@ def test_a_plan_has_every_row_once_in_order_and_copies_only_what_is_proven(piece
             (piece,) = run.pieces
             assert piece.facts is not None
             assert not is_small(piece)
+    late = [run for run in runs if run.is_late]
+    assert late == list(runs[len(runs) - len(late) :])
+    assert all(not run.is_copied and all(map(is_small, run.pieces)) for run in late)
+    runs = runs[: len(runs) - len(late)]
     for number, run in enumerate(runs):
         highest = max(piece.span.high for piece in run.pieces)
         for later in runs[number + 1 :]:
@@ -69,12 +75,38 @@ def test_what_overlaps_nobody_and_is_large_is_copied_unless_a_small_neighbour_ne
 
 @given(some_pieces())
 def test_no_small_run_stands_between_row_groups_that_are_copied(pieces):
-    runs = plan_runs(pieces, row_group_rows=ROWS)
+    runs = [run for run in plan_runs(pieces, row_group_rows=ROWS) if not run.is_late]
     for before, run, after in zip((None, *runs), runs, (*runs[1:], None), strict=False):
         if run.is_copied or run.row_count >= min_rows(ROWS) or run.size_bytes >= LARGE_BYTES:
             continue
         neighbours = [each for each in (before, after) if each is not None]
         assert not neighbours or not all(each.is_copied for each in neighbours)
+
+
+def follow_each_other(count, *, late_rows=4):
+    """Return row groups that follow each other, each with late rows of its own that reach back over the one before."""
+    found = []
+    for n in range(count):
+        found.append(Piece(n, 1, ROWS, 1000, Span(((0, 10 * n),), ((0, 10 * n + 9),)), FACTS))
+        found.append(Piece(n, 0, late_rows, 40, Span(((0, 10 * n - 8),), ((0, 10 * n),)), FACTS))
+    return found
+
+
+def test_a_few_late_rows_are_sorted_apart_so_that_the_others_are_copied():
+    pieces = follow_each_other(5)
+    *runs, late = plan_runs(pieces[::-1], row_group_rows=ROWS)
+    assert [run.pieces for run in runs] == [(piece,) for piece in pieces[::2]]
+    assert all(run.is_copied for run in runs)
+    assert (list(late.pieces), late.is_late) == (pieces[1::2], True)
+
+
+def test_what_is_late_alone_or_too_much_or_of_few_files_is_sorted_with_the_others():
+    assert not any(run.is_late for run in plan_runs(follow_each_other(3), row_group_rows=ROWS)), "two files of three"
+    assert not any(run.is_late for run in plan_runs(follow_each_other(5, late_rows=20), row_group_rows=ROWS))
+    apart = [*follow_each_other(5)[::2], Piece(9, 0, 4, 40, Span(((0, 100),), ((0, 101),)), FACTS)]
+    assert not any(run.is_late for run in plan_runs(apart, row_group_rows=ROWS))
+    mostly = [replace(piece, facts=None) for piece in follow_each_other(5)]
+    assert not any(run.is_late for run in plan_runs(mostly, row_group_rows=ROWS)), "nothing could be copied"
 
 
 def test_runs_that_do_not_overlap_are_sorted_together_up_to_a_size():

@@ -210,7 +210,7 @@ class BatchWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """Data files of one partition that become one sorted run of data files.
+    """Data files of one partition that become one sorted run of data files, or one and a small one of late rows.
 
     Attributes:
         partition: Encoded partition path, e.g. ``d=2023-06-07``; empty for a table without partitions.

@@ -130,7 +130,7 @@ def _write_runs(
             yield inputs.copy(run.pieces[0], columns, pool)
         else:
             with inputs.part(run.pieces) as part, closing(part.read_sorted(columns)) as tables:
-                yield SortedRun(run.row_count, tables)
+                yield SortedRun(run.row_count, tables, begins_file=run.is_late)
 
 
 def _make_writer(

@@ -13,6 +13,7 @@ certain is left out. Their form is :mod:`icedb_log.table.column_bounds`.
 import contextlib
 import functools
 import json
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -209,10 +210,11 @@ class CopiedGroup:
 
 @dataclass(frozen=True, slots=True)
 class SortedRun:
-    """Rows that come sorted: how many, and themselves."""
+    """Rows that come sorted: how many, and themselves; and whether they go into another file than those before."""
 
     row_count: int
     tables: Iterable[pa.Table]
+    begins_file: bool = False
 
 
 class PartEncoder:
@@ -231,6 +233,7 @@ class PartEncoder:
         self.size_bytes = 0
         self.stats = StatsCollector(layout.stats_columns)
         self._sort = layout.sort_columns
+        self._few_rows = min_rows(layout.unit.config.row_group_rows)
         self._order: list[Tuples | None] = []
         self._last_key: Key | None = None
         self._options: dict[str, Any] = {}
@@ -239,8 +242,19 @@ class PartEncoder:
         self._sink: BufferedWriter | None = None
 
     def write_group(self, rows: pa.Table) -> None:
-        """Encode and append one row group."""
-        self.append_group(rows, self.encode_group(rows, is_first=self._sink is None))
+        """Encode and append rows as one row group, or as two if they begin with late ones."""
+        for part in self.cut_late(rows) if self._sink is None else (rows,):
+            self.append_group(part, self.encode_group(part, is_first=self._sink is None))
+
+    def cut_late(self, rows: pa.Table) -> Sequence[pa.Table]:
+        """Return the rows of a file's first row group in parts that are to be row groups: a few late ones apart.
+
+        Rows are sorted, so late ones come first, and lie thinner by far along the first sort column. As one row group
+        with the others they would make it overlap all that they reach back over; merges copy what overlaps nobody.
+        """
+        count = find_late(rows.column(self._sort[0])) if self._sort else 0
+        is_worth_it = count > 0 and rows.num_rows - count >= self._few_rows
+        return (rows.slice(0, count), rows.slice(count)) if is_worth_it else (rows,)
 
     def encode_group(self, rows: pa.Table, *, is_first: bool) -> pa.Buffer:
         """Encode one row group as a Parquet file of its own, while others are encoded.
@@ -390,6 +404,36 @@ def find_dictionary_columns(rows: pa.Table, *, max_share: float = MAX_DISTINCT_S
     ]
 
 
+LATE_SHARES: Final = (1 / 64, 1 / 32, 1 / 16)
+LATE_MIN_ROWS: Final = 4096
+THINNER: Final = 8
+"""Of so many rows or more the first few, the least of these shares that does, are late if they lie so much thinner
+along the sort column than the others. Twice as many are taken: where others begin is not known exactly."""
+_NUMBERS: Final = {
+    pa.int64(): pa.int64(),
+    pa.float64(): pa.float64(),
+    pa.timestamp("us"): pa.int64(),
+    pa.date32(): pa.int32(),
+}
+"""Types of columns along which rows may lie thin, and the numbers that they are."""
+
+
+def find_late(values: pa.ChunkedArray) -> int:
+    """Return how many of sorted values are taken for late ones; 0: none, or these are no numbers or times."""
+    count = len(values)
+    if count < LATE_MIN_ROWS or values.type not in _NUMBERS or not values[count - 1].is_valid:
+        return 0
+    places = [int(count * share) for share in LATE_SHARES]
+    found = values.take(pa.array([0, *places, count - 1])).cast(_NUMBERS[values.type])
+    first, *cuts, last = found.cast(pa.float64(), safe=False).to_pylist()
+    if not math.isfinite(last - first):
+        return 0
+    for place, value in zip(places, cuts, strict=True):
+        if (count - place) * (value - first) >= THINNER * place * (last - value) and value > first:
+            return 2 * place
+    return 0
+
+
 ORDINAL: Final = "__ordinal"
 """Name of the stream's first column."""
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
@@ -467,6 +511,8 @@ class PartFileWriter:
 
     def _write_run(self, run: SortedRun) -> None:
         """Write sorted rows, in row groups of about one size if the last one would be small."""
+        if run.begins_file:
+            self._close_file()
         most = self.layout.unit.config.row_group_rows
         row_count = run.row_count + (0 if self._file is None else self._file.waiting_rows)
         if row_count > most and 0 < row_count % most < min_rows(most):
@@ -608,15 +654,16 @@ class _OpenFile:
         waiting, before, is_first = self._waiting, self._before, not self._has_encoded
 
         def encode() -> None:
-            rows = _join_tables(waiting) if waiting else None
-            encoded = None if rows is None else self.encoder.encode_group(rows, is_first=is_first)
+            rows = [_join_tables(waiting)] if waiting else []
+            parts = self.encoder.cut_late(rows[0]) if is_first and rows else rows
+            encoded = [self.encoder.encode_group(part, is_first=is_first and not at) for at, part in enumerate(parts)]
             if before is not None:
                 before.result()  # it was queued earlier, so it has begun at least: no deadlock
-            if encoded is not None:
-                self.encoder.append_group(rows, encoded)
+            for part, body in zip(parts, encoded, strict=True):
+                self.encoder.append_group(part, body)
 
         self.memory_bytes += self._waiting_bytes
-        self.group_count += bool(waiting)
+        self.group_count += (1 + is_first) * bool(waiting)  # late rows are a row group of their own
         self._has_encoded = self._has_encoded or bool(waiting)
         self._waiting, self.waiting_rows, self._waiting_bytes = [], 0, 0
         self._before = pool.submit(encode)

@@ -2,7 +2,8 @@
 
 The unit is the row group. One that overlaps no other in the sort order is copied; those that overlap are sorted
 together; small ones are put together with their neighbours, or files would stay chopped for ever. In a table without a
-sort order nothing overlaps.
+sort order nothing overlaps. A few late rows, which writers put into a row group of their own, would make all overlap
+that they reach back over: where most can be copied but for these, they are sorted apart, into a file of their own.
 
 Copied is only what is proven, and what is not proven is decoded: that columns are stored as ours are, that rows are
 sorted (ours alone say so truly: whoever imports a file has checked nothing), between which tuples they lie, and all
@@ -10,8 +11,10 @@ that the log will say of them. What footer and log say of the same thing has to 
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Final
 
 from icedb_log.model import ColumnStats, FileMarker
@@ -42,6 +45,9 @@ SMALL_SHARE: Final = 2
 15 ms a request, two columns of ten take twice the time of large row groups then, and four times at half of that."""
 LARGE_BYTES: Final = 4 * MIB
 """One of so many bytes is large, whatever its rows."""
+LATE_FILES: Final = 4
+LATE_SHARE: Final = 8
+"""Of so many files or more at most one in so many rows is sorted apart from the others, as late."""
 RUN_BYTES: Final = 64 * MIB
 """Row groups that do not overlap are sorted together up to this size, for each sort has a cost of its own."""
 
@@ -100,10 +106,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is written before the next run begins: one piece that is copied, or pieces that are sorted together."""
+    """What is written before the next run begins: one piece that is copied, or pieces that are sorted together.
+
+    Attributes:
+        pieces: At least one.
+        is_copied: Whether it is copied.
+        is_late: Whether its rows go into a file of their own, for they lie between those of the runs before it.
+    """
 
     pieces: tuple[Piece, ...]
     is_copied: bool
+    is_late: bool = False
 
     @property
     def row_count(self) -> int:
@@ -120,6 +133,9 @@ class Run:
         return Run(self.pieces + other.pieces, is_copied=False)
 
 
+_IsSmall = Callable[[Run | Piece], bool]
+
+
 def min_rows(row_group_rows: int) -> int:
     """Return below how many rows a row group of few bytes is small."""
     return row_group_rows // SMALL_SHARE
@@ -128,7 +144,8 @@ def min_rows(row_group_rows: int) -> int:
 def plan_runs(pieces: Iterable[Piece], *, row_group_rows: int) -> tuple[Run, ...]:
     """Cut the pieces of a group into runs, in the order in which they are written.
 
-    A row of a run never sorts after one of a later run; a piece that is copied has the only rows between two places.
+    A row of a run never sorts after one of a later run, unless that is late; a piece that is copied has the only rows
+    between two places, but for late ones.
 
     Args:
         pieces: All of them, once.
@@ -143,6 +160,43 @@ def plan_runs(pieces: Iterable[Piece], *, row_group_rows: int) -> tuple[Run, ...
         (piece for piece in pieces if piece.row_count),
         key=lambda piece: (piece.span.low, piece.span.high, piece.facts is None or is_small(piece)),
     )
+    runs = _plan(ordered, is_small)
+    late = _find_late(ordered, is_small)
+    if not late:
+        return runs
+    late_ids = set(map(id, late))
+    without = _plan([piece for piece in ordered if id(piece) not in late_ids], is_small)
+    copied_rows = _count_copied(without)
+    if 2 * copied_rows < sum(piece.row_count for piece in ordered) or copied_rows < 2 * _count_copied(runs):
+        return runs
+    return (*without, Run(tuple(late), is_copied=False, is_late=True))
+
+
+def _count_copied(runs: Iterable[Run]) -> int:
+    return sum(run.row_count for run in runs if run.is_copied)
+
+
+def _find_late(ordered: Sequence[Piece], is_small: _IsSmall) -> list[Piece]:
+    """Return the small pieces, if one lies among those that could be copied without it; of many files, if they are few.
+
+    A merge makes few files of many: it does not leave two of three, and what it has left becomes one the next time.
+    """
+    if len({piece.file for piece in ordered}) < LATE_FILES:
+        return []
+    spans = [piece.span for piece in ordered if piece.facts is not None and not is_small(piece)]
+    lows = [span.low for span in spans]
+    highs = list(accumulate((span.high for span in spans), max))
+
+    def is_late(piece: Piece) -> bool:
+        count = bisect_left(lows, piece.span.high)
+        return count > 0 and highs[count - 1] > piece.span.low
+
+    small = [piece for piece in ordered if is_small(piece)]
+    is_few = LATE_SHARE * sum(piece.row_count for piece in small) <= sum(piece.row_count for piece in ordered)
+    return small if is_few and any(map(is_late, small)) else []
+
+
+def _plan(ordered: Iterable[Piece], is_small: _IsSmall) -> tuple[Run, ...]:
     overlapping: list[list[Piece]] = []
     high: Key = ()
     for piece in ordered:
@@ -169,7 +223,7 @@ def _join(runs: Iterable[Run]) -> list[Run]:
     return joined
 
 
-def _absorb(runs: list[Run], is_small: Any) -> list[Run]:
+def _absorb(runs: list[Run], is_small: _IsSmall) -> list[Run]:
     """Return the runs, a small one that stands alone together with the smaller one of its neighbours."""
     done: list[Run] = []
     waiting = runs[::-1]
