@@ -238,10 +238,10 @@ def test_a_worker_whose_parent_hangs_ends_by_itself_where_nobody_looks_at_it(red
 
 HANGING = """
 import asyncio, runpy, signal, sys, threading, types
-from icedb_service import http_server, progress
+from icedb_service import endpoints, http_server, progress
 
 progress.START_LIMIT_MS = 15_000
-http_server.LONGEST_PAUSE_MS = progress.LoopProgress.__init__.__kwdefaults__["limit_ms"] = 2000
+endpoints.LONGEST_PAUSE_MS = progress.LoopProgress.__init__.__kwdefaults__["limit_ms"] = 2000
 http_server.StuckWatch.__init__.__kwdefaults__["every_s"] = 0.5
 hang = threading.Event()
 

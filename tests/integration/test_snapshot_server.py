@@ -16,6 +16,7 @@ from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.table.partitions import PartitionFilter, parse_partition_filters
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
+from icedb_service import endpoints
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_sim.rigs.snapshot_rig import start_snapshot
 from waiting import wait_until
@@ -28,7 +29,7 @@ class CountingStore(LocalObjectStore):
     """Counts listings of logs; can hold them, and can be unreachable."""
 
     listings = 0
-    gate = None
+    gate = stall = None
     is_down = False
 
     def list_page(self, prefix, *, token=None, limit=1000):
@@ -38,6 +39,8 @@ class CountingStore(LocalObjectStore):
             self.listings += 1
             if self.gate is not None:
                 assert self.gate.wait(DEADLINE_S)
+        elif self.stall is not None:
+            assert self.stall.wait(DEADLINE_S)
         return super().list_page(prefix, token=token, limit=limit)
 
     def list_folders(self, prefix):
@@ -186,11 +189,26 @@ def test_an_unreachable_store(call, store, parquet, serve):
     assert call(max_staleness_ms=0).file_count == 0
 
 
-def test_health_follows_the_store(store, parquet, serve):
-    rig = serve(snapshot_lag_interval_ms=200)
+def test_health_follows_the_store(store, parquet, serve, monkeypatch):
+    monkeypatch.setattr(endpoints, "LOOK_EVERY_S", 0.05)
+    rig = serve()
     store.is_down = True
     await_serving(rig, health_pb2.HealthCheckResponse.NOT_SERVING)
     store.is_down = False
+    await_serving(rig)
+
+
+def test_health_tells_of_a_store_that_hangs_while_the_figures_of_a_table_are_read(store, parquet, serve, monkeypatch):
+    """A request that is given up after 20 s is sent three times, for each table: that is a round of minutes."""
+    monkeypatch.setattr(endpoints, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(endpoints, "LOOK_LIMIT_S", 0.05)
+    rig = serve(snapshot_lag_interval_ms=200)
+    store.gate = store.stall = threading.Event()
+    try:
+        await_serving(rig, health_pb2.HealthCheckResponse.NOT_SERVING)
+    finally:
+        store.gate.set()
+    store.gate = store.stall = None
     await_serving(rig)
 
 

@@ -40,7 +40,7 @@ def exporter(warehouse, clock, metrics):
     tables = TableCache(warehouse, clock=clock, max_tables=9, wait_ms=1000, on_refresh=lambda _: None)
     settings, reads = SnapshotSettings(store="file:///unused"), SimpleNamespace(tables=tables)
     parts = ServiceParts(warehouse, settings, metrics, clock, reads, names=None, access=None)
-    return LagExporter(parts, on_reachable=lambda _: None)
+    return LagExporter(parts)
 
 
 def test_figures_of_a_table(tables, exporter, registry, clock):

@@ -67,14 +67,12 @@ class LoopHealth:
     """Looks, and answers health checks from what it saw: a check never waits for a store.
 
     Args:
-        warehouse: Whose store is looked at; ``None``: somebody else looks, and tells by :meth:`show`.
+        warehouse: Whose store is looked at.
         clock: For pauses.
         on_change: Told whether requests can be answered now.
     """
 
-    def __init__(
-        self, warehouse: Warehouse | None, *, clock: Clock, on_change: Callable[[bool], Awaitable[None]]
-    ) -> None:
+    def __init__(self, warehouse: Warehouse, *, clock: Clock, on_change: Callable[[bool], Awaitable[None]]) -> None:
         self._warehouse = warehouse
         self._on_change = on_change
         self._progress = LoopProgress("the event loop", clock=clock, limit_ms=LONGEST_PAUSE_MS)
@@ -97,8 +95,7 @@ class LoopHealth:
         """Come round, and look, until cancelled: a store that hangs keeps no loop from coming round."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._progress.tell_always())
-            if self._warehouse is not None:
-                group.create_task(self._look_always(self._warehouse))
+            group.create_task(self._look_always())
 
     async def drain(self) -> None:
         """Be ready no more; nor has the loop to come round: a stop has a limit of its own."""
@@ -106,16 +103,16 @@ class LoopHealth:
         self._progress.end()
         await self._tell()
 
-    async def _look_always(self, warehouse: Warehouse) -> None:
+    async def _look_always(self) -> None:
         while True:
-            await self._look(warehouse)
+            await self._look()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _look(self, warehouse: Warehouse) -> None:
-        asked = asyncio.ensure_future(run_aside(lambda: ask_store(warehouse)))
+    async def _look(self) -> None:
+        asked = asyncio.ensure_future(run_aside(lambda: ask_store(self._warehouse)))
         answered, _ = await asyncio.wait((asked,), timeout=LOOK_LIMIT_S)
         if not answered:
-            await self.show(f"the store has not answered for {LOOK_LIMIT_S:g} s")
+            await self._show(f"the store has not answered for {LOOK_LIMIT_S:g} s")
         problem = ""
         try:
             await asked
@@ -123,10 +120,9 @@ class LoopHealth:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - no more files or threads, say: that is over some time, this loop is not
             problem = f"the store could not be looked at ({type(error).__name__}: {error})"
-        await self.show(problem)
+        await self._show(problem)
 
-    async def show(self, problem: str) -> None:
-        """Say what is wrong with the store; empty: nothing."""
+    async def _show(self, problem: str) -> None:
         if bool(problem) != bool(self._problem):
             get_logger().info("store_seen", is_reachable=not problem, problem=problem)
         self._problem = problem
@@ -242,14 +238,11 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
     Attributes:
         port: Where it is served (HTTP), once it is started.
         metrics: What it counts.
-        looks: Whether it looks at the store by itself, to say if it is ready.
 
     Raises:
         InvalidRequest: The access file or the certificate is wrong, or there is no access file and others reach the
             address.
     """
-
-    looks: ClassVar[bool] = True
 
     def __init__(
         self, warehouse: Warehouse, *, settings: S, clock: Clock, metrics: M, endpoint: Endpoint, what: str
@@ -260,7 +253,7 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
         self._settings = settings
         self._clock = clock
         self._metrics_server: MetricsServer | None = None
-        self._health = LoopHealth(warehouse if self.looks else None, clock=clock, on_change=self._show_ready)
+        self._health = LoopHealth(warehouse, clock=clock, on_change=self._show_ready)
         stop_limit_s = self._setting("shutdown_ms") / SECOND_MS + STOP_MARGIN_S
         super().__init__(self._serve, name=metrics.component, what=what, stop_limit_s=stop_limit_s)
         self._guard = open_guard(settings, clock=clock, metrics=metrics.access, endpoint=endpoint, hosts=(self.host,))

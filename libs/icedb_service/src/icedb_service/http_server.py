@@ -353,14 +353,6 @@ class ServerThread:
         if self._thread.ident is not None:
             self._thread.join(self._stop_limit_s)
 
-    def tell(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let a coroutine run on the loop of a started server, and do not wait. Called from other threads."""
-        if self._loop is None or self._loop.is_closed():
-            work.close()
-            return
-        with suppress(RuntimeError):  # it is closed just now
-            asyncio.run_coroutine_threadsafe(work, self._loop)
-
     def is_alive(self) -> bool:
         """Whether it runs."""
         return self._thread.is_alive()

@@ -5,7 +5,7 @@ Owns one thread. A table that cannot be read does not keep the others from being
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from icedb_log.errors import HaltError, IceDBError, NotFound
@@ -27,16 +27,14 @@ class LagExporter:
 
     Args:
         parts: What handlers share, with its log readers, so that each log file is fetched once.
-        on_reachable: Called after each round with whether the store answered.
     """
 
-    def __init__(self, parts: ServiceParts, *, on_reachable: Callable[[bool], None]) -> None:
+    def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
         self._clock = parts.clock
         self._statuses = StatusReader(parts.warehouse, parts.reads.tables, clock=parts.clock)
         self._metrics = parts.metrics
         self._figures = TableMetrics(parts.metrics.registry)
-        self._on_reachable = on_reachable
         self._known: set[str] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="icedb-lag-exporter", daemon=True)
@@ -107,7 +105,7 @@ class LagExporter:
         while not self._stopped.is_set():
             started_ms = self._clock.monotonic_ms()
             try:
-                self._on_reachable(self.export_once() is not None)
+                self.export_once()
             except Exception:  # noqa: BLE001 - operators see through it: it outlives what nobody thought of
                 self._metrics.observe_exporter_failure("other")
                 _log.exception("export_round_failed")

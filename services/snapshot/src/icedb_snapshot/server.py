@@ -209,15 +209,13 @@ def make_handlers(*calls: object) -> dict[str, Any]:
 class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
     """A snapshot service in this process. Start it, stop it.
 
-    Health says NOT_SERVING until the exporter has found the store.
+    Health says NOT_SERVING until the store has answered, and while it does not.
 
     Attributes:
         parts: What its handlers share.
         calls: Answers GetSnapshot.
         port: The port it listens on, once it is started.
     """
-
-    looks = False  # the exporter does
 
     def __init__(
         self,
@@ -257,7 +255,7 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         self.parts = ServiceParts(warehouse, settings, self.metrics, clock, reads, names, access)
         self.calls = SnapshotCalls(self.parts)
         self._watches = WatchCalls(self.parts)
-        self._exporter = LagExporter(self.parts, on_reachable=self._tell_reachable)
+        self._exporter = LagExporter(self.parts)
         self._server: GrpcServer | None = None
 
     @property
@@ -279,12 +277,7 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         super().stop()
         self._exporter.stop(timeout_ms=EXPORTER_STOP_MS)
 
-    def _tell_reachable(self, is_reachable: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        store = self._settings.store
-        problem = "" if is_reachable else f"the store {store} did not answer the last time (ICEDB_STORE)"
-        self.tell(self._health.show(problem))
-
-    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - as above
+    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
         await super()._show_ready(is_ready)
         if self._server is not None:
             await self._server.show_health(is_serving=is_ready)
