@@ -4,9 +4,9 @@ import pytest
 from icedb_log.clean.deletion import AuditLog, read_audit
 from icedb_log.clean.drop import read_kept_config, undrop_table
 from icedb_log.clean.pins import create_pin, read_pinned, unpin
-from icedb_log.clean.purge import MAX_SEAL_BYTES, PurgeLimits, purge_table, read_progress, read_trash
+from icedb_log.clean.purge import PurgeLimits, purge_table, read_progress, read_trash
 from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable
-from icedb_log.log.fence import acquire_fence
+from icedb_log.log.fence import MAX_SEAL_BYTES, acquire_fence
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore

@@ -33,7 +33,7 @@ from icedb_log.errors import CorruptLog, Fenced, HaltError, IceDBError, NotFound
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import ROLES, TablePaths, file_time_ms, publication_id_of
 from icedb_log.log.codec import decode_log_file
-from icedb_log.log.fence import acquire_fence
+from icedb_log.log.fence import MAX_SEAL_BYTES, acquire_fence
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo, list_pages
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
@@ -47,8 +47,6 @@ PurgeState = Literal["kept", "waiting", "purging", "purged"]
 """``kept``: not dropped, or its time is not over; ``waiting``: it is over, and somebody needs the table; ``purging``:
 the run ended before the purge did; ``purged``: all is gone."""
 
-MAX_SEAL_BYTES: Final = 128
-"""No seal is larger, and hardly another log file as small: only these are looked at for being one."""
 _NO_ANSWER: Final[tuple[DeleteFailure, ...]] = ("unanswered", "other")
 _MAX_ATTEMPTS: Final = 8
 

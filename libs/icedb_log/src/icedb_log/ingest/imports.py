@@ -22,6 +22,7 @@ from typing import Any, Final
 from icedb_log.clean.orphans import read_orphan_record
 from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, NotFound
 from icedb_log.feed.views import require_takes_batches
+from icedb_log.ingest.append import MAX_TABLE_COLUMNS
 from icedb_log.ingest.import_records import (
     Assumption,
     ImportedSource,
@@ -53,8 +54,6 @@ from icedb_log.units import MIB
 
 COMMIT_ATTEMPTS: Final = 3
 """How often the same files are offered when another worker takes the fence in between."""
-MAX_TABLE_COLUMNS: Final = 2000
-"""As for batches."""
 
 MAX_REASONS: Final = 100
 MAX_PARTITIONS: Final = 1000

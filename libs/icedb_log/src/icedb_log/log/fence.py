@@ -47,6 +47,8 @@ MAX_BACKOFF_MS = 1000
 
 CLAIM_MS: Final = 8 * SECOND_MS
 """How long others keep away from a fence after each write of its owner (F6)."""
+MAX_SEAL_BYTES: Final = 128
+"""No seal is larger, and hardly another log file as small."""
 MAX_PAUSE_MS: Final = 160
 """Between two looks of one who waits."""
 WORKER_SEEN_MS: Final = MINUTE_MS

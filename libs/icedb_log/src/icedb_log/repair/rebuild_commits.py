@@ -18,6 +18,7 @@ from typing import Final
 from icedb_log.clock import uuid7_hex_ms
 from icedb_log.errors import CorruptLog
 from icedb_log.keys import file_time_ms, parse_log_key
+from icedb_log.log.fence import MAX_SEAL_BYTES
 from icedb_log.parquet.footer import ColumnBounds, Footer, FooterKind
 from icedb_log.repair.rebuild_evidence import RebuildEvidence, look_of
 from icedb_log.repair.rebuild_record import Choice, Side
@@ -27,9 +28,6 @@ NAMED: Final = "named in the log"
 GONE: Final = "what it replaced is gone"
 OLD: Final = "older than any orphan"
 YOUNG: Final = "young, and nothing tells"
-
-MAX_SEAL_BYTES: Final = 128
-"""No seal is larger."""
 
 CLOCK_SKEW_MS: Final = 60_000
 """So far may the clocks of the hosts be apart that named two files."""
