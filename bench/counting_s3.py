@@ -20,7 +20,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from icedb_local.dev_s3 import make_app, make_server
 
-from bench.servers import START_LIMIT_S, running_s3, tell_port
+from bench.servers import START_LIMIT_S, running_server, tell_port
 
 BUCKET: Final = "bench"
 
@@ -74,7 +74,7 @@ def _operation(environ: WSGIEnvironment) -> str:
 
 def running_counting_s3(folder: Path) -> AbstractContextManager[str]:
     """Run the server; its address comes out."""
-    return running_s3(["bench.counting_s3"], folder)
+    return running_server(["bench.counting_s3"], folder)
 
 
 def fill(endpoint: str, keys: Sequence[str], *, size_bytes: int) -> None:

@@ -11,7 +11,7 @@ from icedb_local.ports import find_free_ports
 from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_sim.rigs.redis_server import RedisServer
 
-from bench.servers import KEY, running, running_s3, store_environment
+from bench.servers import KEY, running, running_server, store_environment
 
 BUCKET: Final = "bench"
 
@@ -35,7 +35,7 @@ def open_doors(folder: Path, store: str) -> Iterator[Doors]:
         redis = stack.enter_context(RedisServer())
         if store == "s3":
             command = ["icedb_local.dev_s3", "--port", "0", "--bucket", BUCKET]
-            endpoint = stack.enter_context(running_s3(command, folder / "s3"))
+            endpoint = stack.enter_context(running_server(command, folder / "s3"))
             options = S3Options(endpoint, access_key_id=KEY, secret_access_key=KEY)
             settings = StoreSettings(f"s3://{BUCKET}/warehouse", options)
         else:

@@ -61,8 +61,8 @@ def running(
 
 
 @contextmanager
-def running_s3(command: Sequence[str], folder: Path) -> Iterator[str]:
-    """Run an S3 server that writes its port to ``--port-file``; yield its address."""
+def running_server(command: Sequence[str], folder: Path) -> Iterator[str]:
+    """Run a server that writes its port to ``--port-file``; yield its address."""
     folder.mkdir(parents=True)
     port_file = folder / "port"
 

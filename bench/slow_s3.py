@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from bench.servers import running_s3, tell_port
+from bench.servers import running_server, tell_port
 
 MAX_KEYS: Final = 1000
 _REASONS: Final = {200: "OK", 206: "Partial Content", 404: "Not Found", 405: "Method Not Allowed", 412: "Failed"}
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
 
 def running_slow_s3(root: Path, folder: Path, *, latency_ms: int) -> AbstractContextManager[str]:
     """Serve what lies below ``root`` now; the server's address comes out."""
-    return running_s3(["bench.slow_s3", "--root", str(root), "--latency-ms", str(latency_ms)], folder)
+    return running_server(["bench.slow_s3", "--root", str(root), "--latency-ms", str(latency_ms)], folder)
 
 
 async def _run(buckets: Mapping[str, Objects], latency_s: float, port_file: Path) -> None:

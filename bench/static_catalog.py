@@ -6,14 +6,13 @@ that both are asked in the same way. The metadata is read once, when it is asked
 
 import argparse
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from bench.servers import running, tell_port
+from bench.servers import running_server, tell_port
 
 _TABLES: Final = "/v1/namespaces/icedb/tables"
 _ENDPOINTS: Final = (
@@ -71,18 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@contextmanager
-def running_static_catalog(metadata: Path, folder: Path) -> Iterator[str]:
-    """Run one; yield its address."""
-    folder.mkdir(parents=True, exist_ok=True)
-    port_file = folder / "port"
-    command = ["bench.static_catalog", "--metadata", str(metadata), "--port-file", str(port_file)]
-
-    def find() -> str | None:
-        return port_file.read_text().strip() if port_file.exists() else None
-
-    with running(command, folder / "log", find=find) as server:
-        yield f"http://127.0.0.1:{server.said}"
+def running_static_catalog(metadata: Path, folder: Path) -> AbstractContextManager[str]:
+    """Run one; its address comes out."""
+    return running_server(["bench.static_catalog", "--metadata", str(metadata)], folder)
 
 
 def main() -> None:
