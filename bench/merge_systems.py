@@ -26,21 +26,35 @@ from bench.merge_work import LEVEL, MergeSystem
 COPY_BYTES: Final = 8 << 20
 
 
-class IceDB(MergeSystem):
+class _OnSpark(MergeSystem):
+    """What works on a warm session."""
+
+    _spark: Any = None
+
+    def _open_session(self, settings: SparkSettings) -> None:
+        """Start Spark and its workers, if they do not run yet."""
+        if self._spark is None:
+            self._spark = open_spark(settings)
+            warm_up(self._spark)
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+
+    def close(self) -> None:
+        """End Spark."""
+        if self._spark is not None:
+            close_spark(self._spark)
+
+
+class IceDB(_OnSpark):
     """Ours: the whole merge run as the merger service does it, on a warm session."""
 
     name = OURS
-    _spark: Any = None
     _result = MergeResult()
 
     def prepare(self) -> None:
         """Copy the table."""
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.copytree(self._source.root, self._folder)
-        if self._spark is None:
-            self._spark = open_spark(SparkSettings())
-            warm_up(self._spark)
-            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+        self._open_session(SparkSettings())
 
     def run(self) -> None:
         """Fence, plan, one Spark job, parity, commit."""
@@ -58,11 +72,6 @@ class IceDB(MergeSystem):
         """As for all, and how many of the bytes were copied as they are."""
         copied = self._result.copied_bytes / max(1, self._result.input_bytes)
         return (*super().check(), Figure("bytes_copied", "%", 100 * copied))
-
-    def close(self) -> None:
-        """End Spark."""
-        if self._spark is not None:
-            close_spark(self._spark)
 
     def _files(self) -> list[Path]:
         warehouse = StoreSettings(f"file://{self._folder}").open()
@@ -94,18 +103,15 @@ class Cp(MergeSystem):
         return (Figure("output_size", "MB", size_bytes / 1e6),)
 
 
-class SparkAlone(MergeSystem):
+class SparkAlone(_OnSpark):
     """Spark SQL on a warm session: ``read.parquet``, a global sort, ``write``; one sorted file a core."""
 
     name = "spark-sql"
-    _spark: Any = None
 
     def prepare(self) -> None:
         """Copy the files."""
         super().prepare()
-        if self._spark is None:
-            self._spark = open_spark(SparkSettings(shuffle_partition_count=CORE_COUNT))
-            warm_up(self._spark)
+        self._open_session(SparkSettings(shuffle_partition_count=CORE_COUNT))
 
     def run(self) -> None:
         """One sort of everything."""
@@ -116,8 +122,3 @@ class SparkAlone(MergeSystem):
             .option("parquet.compression.codec.zstd.level", str(LEVEL))
             .parquet(str(self._folder / "out"))
         )
-
-    def close(self) -> None:
-        """End Spark."""
-        if self._spark is not None:
-            close_spark(self._spark)

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from bench.figures import Figure
+from bench.ingest_work import check_files, output_figures
 
 LEVEL: Final = 1
 ROW_GROUP_ROWS: Final = 122_880
@@ -60,26 +57,14 @@ class MergeSystem:
     def check(self) -> Sequence[Figure]:
         """Count rows, add up a column, and look that each file is sorted."""
         files = self._files()
-        row_count = duration_sum = 0
-        for file in files:
-            table = pq.ParquetFile(file).read([*self._source.sort, "duration_ms"])
-            row_count += table.num_rows
-            duration_sum += pc.sum(table["duration_ms"]).as_py()
-            if self.sorts and not _is_sorted(table, self._source.sort):
-                raise AssertionError(f"{self.name}: {file} is not sorted by {', '.join(self._source.sort)}")
-        if (row_count, duration_sum) != (self._source.row_count, self._source.duration_sum):
-            raise AssertionError(f"{self.name}: {row_count} rows, durations {duration_sum}: not what went in")
-        size_bytes = sum(file.stat().st_size for file in files)
-        return (Figure("output_files", "files", len(files)), Figure("output_size", "MB", size_bytes / 1e6))
+        source = self._source
+        sorted_count = check_files(self.name, files, source.sort, (source.row_count, source.duration_sum))
+        if self.sorts and sorted_count < len(files):
+            raise AssertionError(f"{self.name}: {len(files) - sorted_count} files are not sorted by {source.sort}")
+        return output_figures(files)
 
     def close(self) -> None:
         """Nothing stays open."""
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("out/*.parquet"))
-
-
-def _is_sorted(table: pa.Table, sort: Sequence[str]) -> bool:
-    return bool(
-        table.select(list(sort)).equals(table.select(list(sort)).sort_by([(name, "ascending") for name in sort]))
-    )

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.object_store import ObjectStore, list_all
@@ -15,33 +14,9 @@ from bench.counting_s3 import BUCKET, fill, take_counts
 from bench.servers import KEY, delta_options
 
 
-class Place(Protocol):
-    """A place with objects."""
-
-    def clear(self, prefix: str) -> None:
-        """Remove what lies below a prefix."""
-        ...
-
-    def write(self, keys: Sequence[str], *, size_bytes: int) -> None:
-        """Write objects, all of the same size."""
-        ...
-
-    def open(self) -> ObjectStore:
-        """Open the place as a store of ours."""
-        ...
-
-    def take_counts(self) -> Mapping[str, int]:
-        """Return how often each operation was asked for since the last call; empty where nobody counts."""
-        ...
-
-    def delta(self, prefix: str) -> tuple[str, Mapping[str, str]]:
-        """Return the address of a table of delta-rs, and its options."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory."""
+    """A directory. Nobody counts requests there."""
 
     root: Path
 
@@ -95,3 +70,6 @@ class Bucket:
     def delta(self, prefix: str) -> tuple[str, Mapping[str, str]]:
         """Return a URL, and where its server is."""
         return f"s3://{BUCKET}/{prefix}", delta_options(self.endpoint)
+
+
+Place = Directory | Bucket
