@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from bench.figures import Figure, latency_figures
+from bench.figures import Figure, TakesTurns, latency_figures
 
 MEASURED: Final = 100
 """Appends of a turn; the table has so many as the case says when the first turn begins, and more in the next."""
@@ -19,7 +19,7 @@ def make_row(number: int) -> dict[str, Any]:
     return {"ts": "2026-01-02T03:04:05Z", "event": "view", "user_id": f"u{number}", "n": number}
 
 
-class Appends(ABC):
+class Appends(TakesTurns, ABC):
     """A table to which rows are appended one by one.
 
     Args:
@@ -53,9 +53,6 @@ class Appends(ABC):
         if found != (self._appended, sum(range(self._appended))):
             raise AssertionError(f"{self.name}: rows and their sum are {found}")
         return (*latency_figures(self._latencies_s), Figure("appends", "", self._appended))
-
-    def close(self) -> None:  # noqa: B027 - not all have anything to close
-        """Nothing stays open."""
 
     @abstractmethod
     def _create(self) -> None: ...

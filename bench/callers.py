@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
-from bench.figures import Figure, latency_figures
+from bench.figures import Figure, TakesTurns, latency_figures
 from bench.processes import Remote
 from bench.serve import Peer
 from bench.snapshot_work import Caller, Calling
@@ -61,7 +61,7 @@ def _ask_all(remotes: Sequence[Remote], method: str, *args: object) -> list[tupl
     return [remote.receive() for remote in remotes]
 
 
-class CallersSystem:
+class CallersSystem(TakesTurns):
     """A :class:`bench.harness.System`: some callers for some time.
 
     Args:
@@ -89,9 +89,6 @@ class CallersSystem:
         self._seconds = seconds
         self._file_count = file_count
         self._turn = Turn(0.0, (), frozenset())
-
-    def prepare(self) -> None:
-        """Nothing changes between turns."""
 
     def run(self) -> None:
         """Call."""

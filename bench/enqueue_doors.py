@@ -27,7 +27,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.settings import ServiceSettings
 
 from bench.enqueue_stack import Doors
-from bench.figures import Figure
+from bench.figures import Figure, TakesTurns
 
 ROWS_PER_BATCH: Final = 100
 STREAM_WINDOW: Final = 8
@@ -44,7 +44,7 @@ class Load:
     concurrency: int
 
 
-class Door(ABC):
+class Door(TakesTurns, ABC):
     """A system of the harness; each front end says how one producer sends its share."""
 
     name = ""
@@ -106,9 +106,6 @@ class Door(ABC):
             Figure("latency_p50", "ms", p50_ms),
             Figure("latency_p99", "ms", p99_ms),
         )
-
-    def close(self) -> None:  # noqa: B027 - most doors have nothing to close
-        """Nothing stays open."""
 
 
 class ClientDoor(Door):

@@ -24,3 +24,13 @@ def latency_figures(latencies_s: Sequence[float]) -> tuple[Figure, ...]:
     ordered = sorted(latencies_s)
     p99 = ordered[min(len(ordered) - 1, len(ordered) * (_CENTILES - 1) // _CENTILES)]
     return Figure("p50", "ms", ordered[len(ordered) // 2] * MS), Figure("p99", "ms", p99 * MS)
+
+
+class TakesTurns:
+    """What a system need not do: most have nothing to make before a turn, or to let go of after the last one."""
+
+    def prepare(self) -> None:
+        """Make fresh inputs."""
+
+    def close(self) -> None:
+        """Let go of what is open."""

@@ -12,7 +12,7 @@ from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.table import Table
 
-from bench.figures import OURS, Figure
+from bench.figures import OURS, Figure, TakesTurns
 from bench.snapshot_tables import TABLE, log_file_of, marker
 from bench.snapshot_work import FIRST_COMMIT_MS, STEP_MS
 
@@ -21,7 +21,7 @@ HISTORY: Final = 100
 KB: Final = 1000
 
 
-class Publishing:
+class Publishing(TakesTurns):
     """Publishes, after each commit of ten files.
 
     Args:
@@ -71,9 +71,6 @@ class Publishing:
             Figure("history", "kB", history / KB),
             Figure("objects", "", len(own) + 3),
         )
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
     def _commit(self, table: Table) -> None:
         time_ms = FIRST_COMMIT_MS + self._commits * STEP_MS

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.figures import CORE_COUNT, Figure
+from bench.figures import CORE_COUNT, Figure, TakesTurns
 
 SORT: Final = ("event", "ts")
 
@@ -34,7 +34,7 @@ class IngestInput:
     size_bytes: int
 
 
-class IngestSystem:
+class IngestSystem(TakesTurns):
     """What all have in common: an input, a fresh folder for each turn, and the check of its Parquet files."""
 
     name = ""
@@ -62,9 +62,6 @@ class IngestSystem:
             raise AssertionError(f"{self.name}: {len(files) - sorted_count} files are not sorted by {', '.join(SORT)}")
         output, size = output_figures(files)
         return (output, Figure("sorted_files", "files", sorted_count), size)
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("out/*/*.parquet"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.figures import Figure
+from bench.figures import Figure, TakesTurns
 from bench.ingest_work import check_files, output_figures
 
 LEVEL: Final = 1
@@ -37,7 +37,7 @@ class MergeInput:
     duration_sum: int
 
 
-class MergeSystem:
+class MergeSystem(TakesTurns):
     """What all have in common: an input, fresh copies for each turn, and the check of what came out."""
 
     name = ""
@@ -62,9 +62,6 @@ class MergeSystem:
         if self.sorts and sorted_count < len(files):
             raise AssertionError(f"{self.name}: {len(files) - sorted_count} files are not sorted by {source.sort}")
         return output_figures(files)
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("out/*.parquet"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Protocol
 
-from bench.figures import Figure, latency_figures
+from bench.figures import Figure, TakesTurns, latency_figures
 from bench.serve import made
 
 DAYS: Final = 30
@@ -119,7 +119,7 @@ class Calling:
 
 
 @dataclass(slots=True)
-class Cold(ABC):
+class Cold(TakesTurns, ABC):
     """What all have in common: nothing is known of the table before a turn.
 
     Attributes:
@@ -131,9 +131,6 @@ class Cold(ABC):
     file_count: int
     _found: int = field(default=-1, init=False)
 
-    def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
-        """Forget."""
-
     def run(self) -> None:
         """Find the address of each live data file."""
         self._found = len(self._find())
@@ -144,15 +141,12 @@ class Cold(ABC):
             raise AssertionError(f"{self.name}: found {self._found} of {self.file_count} data files")
         return ()
 
-    def close(self) -> None:  # noqa: B027 - most keep nothing open
-        """Nothing stays open."""
-
     @abstractmethod
     def _find(self) -> Sequence[str]:
         """Return the address of each live data file."""
 
 
-class Refresh(ABC):
+class Refresh(TakesTurns, ABC):
     """What all refreshes have in common: commits, and after each a call that must show it. Only calls are timed."""
 
     name = ""
@@ -182,9 +176,6 @@ class Refresh(ABC):
     def check(self) -> Sequence[Figure]:
         """Say how long the calls took."""
         return latency_figures(self._latencies_s)
-
-    def close(self) -> None:  # noqa: B027 - most keep nothing open
-        """Nothing stays open."""
 
     @abstractmethod
     def _append(self, commit: int, numbers: range) -> None:

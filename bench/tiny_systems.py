@@ -19,7 +19,7 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.rigs.redis_server import RedisServer
 
-from bench.figures import OURS, Figure
+from bench.figures import OURS, Figure, TakesTurns
 from bench.ingest_systems import SparkWork
 from bench.processes import Remote
 from bench.tiny_work import ROWS_PER_BATCH, make_rows, sum_durations
@@ -79,7 +79,7 @@ class Producers:
         _share(self._load, lambda number: self._client.enqueue(table, make_rows(number)), first, count)
 
 
-class StoreAlone:
+class StoreAlone(TakesTurns):
     """What the store takes: the same objects by PUT, GET and DELETE, nothing else; no log, no rows read."""
 
     name = "store ceiling"
@@ -108,9 +108,6 @@ class StoreAlone:
         """Return the rate."""
         count = self._load.batch_count
         return (Figure("visible", "batches/s", count / self._elapsed_s), Figure("batches", "", count))
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
 
 class IceDB:

@@ -23,7 +23,7 @@ from icedb_log.units import MIB
 from icedb_sim.growth.dead_table import DAY_MS, PARTITIONS, DeadTable, build_dead_table
 
 from bench.counting_s3 import BUCKET
-from bench.figures import OURS, Figure
+from bench.figures import OURS, Figure, TakesTurns
 from bench.memory import sampled_memory
 from bench.processes import PEERS_PYTHON, SystemInProcess
 from bench.serve import Peer
@@ -200,7 +200,7 @@ def delta_log(names: Sequence[str], *, live_count: int = 1) -> Iterator[Iterator
     yield removed()
 
 
-class FreshPlan(ABC):
+class FreshPlan(TakesTurns, ABC):
     """A plan in a process that does nothing else: interpreter, imports, log, plan. Nothing is deleted."""
 
     name = ""
@@ -212,9 +212,6 @@ class FreshPlan(ABC):
         self._answer: dict[str, float] = {}
         self._peak_mb = 0.0
         self._build()
-
-    def prepare(self) -> None:  # noqa: B027 - both kinds start from what __init__ built
-        """Nothing changes between turns."""
 
     def run(self) -> None:
         """Start the process, and wait for what it says."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import duckdb
 from pyiceberg.catalog import load_catalog
 
-from bench.figures import Figure
+from bench.figures import Figure, TakesTurns
 from bench.peers.snapshot_iceberg import build_iceberg
 from bench.snapshot_work import DAYS, EVENTS, FIRST_DAY, NATIVE_METADATA, Shape
 
@@ -41,7 +41,7 @@ class Place:
             build_iceberg(self.folder, self.shape, location=f"file://{self.folder}", manifest_files=NATIVE_FILES)
 
 
-class Plan(ABC):
+class Plan(TakesTurns, ABC):
     """Plans a scan, again and again.
 
     Args:
@@ -69,10 +69,7 @@ class Plan(ABC):
             raise AssertionError(f"{self.name}: planned {self._count} files, not {self._expected}")
         return ()
 
-    def close(self) -> None:  # noqa: B027 - not all have anything to close
-        """Nothing stays open."""
-
-    def _open(self) -> None:  # noqa: B027 - not all have anything to open
+    def _open(self) -> None:
         """Open what a user keeps open."""
 
     @property

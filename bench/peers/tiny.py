@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
-from bench.figures import Figure
+from bench.figures import Figure, TakesTurns
 from bench.tiny_work import ROWS_PER_BATCH, make_rows, sum_durations
 
 
-class Appends(ABC):
+class Appends(TakesTurns, ABC):
     """So many appends to a fresh table.
 
     Args:
@@ -52,9 +52,6 @@ class Appends(ABC):
         if found != (self._count * ROWS_PER_BATCH, sum_durations(self._count)):
             raise AssertionError(f"{self.name}: rows and their sum are {found}")
         return (Figure("visible", "batches/s", self._count / self._elapsed_s), Figure("batches", "", self._count))
-
-    def close(self) -> None:  # noqa: B027 - neither has anything to close
-        """Nothing stays open."""
 
     @abstractmethod
     def _create(self, schema: pa.Schema) -> None: ...

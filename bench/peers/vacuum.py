@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from deltalake import DeltaTable
 
-from bench.figures import Figure
+from bench.figures import Figure, TakesTurns
 
 NO_RETENTION: Final[Mapping[str, Any]] = {"retention_hours": 0, "enforce_retention_duration": False}
 
 
-class DeltaRs:
+class DeltaRs(TakesTurns):
     """Open the table, then ``vacuum`` without retention.
 
     Args:
@@ -39,9 +39,6 @@ class DeltaRs:
     def check(self) -> Sequence[Figure]:
         """Who started it looks at what is left."""
         return ()
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
 
 def plan(folder: Path) -> Mapping[str, float]:

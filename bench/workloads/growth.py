@@ -16,7 +16,7 @@ from typing import Any, Final
 from icedb_log.store.object_store import list_all
 
 from bench.counting_s3 import BUCKET, Counts, running_counting_s3, take_all
-from bench.figures import OURS, Figure
+from bench.figures import OURS, Figure, TakesTurns
 from bench.growth_day import DAY_S, Day, Price, day_figures
 from bench.growth_tables import ROWS_PER_BATCH, GrowingTable, Usage, measuring, open_store, read_snapshot
 from bench.harness import Case, Options, Size, System, Workload
@@ -201,15 +201,12 @@ def _usage(counts: Counts, cpu_s: float, *, calls: int) -> Usage:
 
 
 @dataclass(slots=True)
-class DayOf:
+class DayOf(TakesTurns):
     """A day in the life, as a system: its figures are computed from what was counted."""
 
     name: str
     compute: Callable[[], Day]
     _day: Day | None = None
-
-    def prepare(self) -> None:
-        """Nothing is kept from turn to turn."""
 
     def run(self) -> None:
         """Simulate, or compute."""

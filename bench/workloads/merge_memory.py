@@ -25,7 +25,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
-from bench.figures import OURS, Figure
+from bench.figures import OURS, Figure, TakesTurns
 from bench.harness import Case, Options, Workload
 from bench.merge_events import SCHEMA, TABLE, make_rows, put_file
 from bench.processes import started
@@ -81,7 +81,7 @@ def _make_files(root: Path, config: TableConfig, size_bytes: int) -> tuple[FileM
     return tuple(markers)
 
 
-class Unit:
+class Unit(TakesTurns):
     """The unit of work of one group."""
 
     name = OURS
@@ -91,9 +91,6 @@ class Unit:
         self._config = config
         self._files = [(marker.path, marker.size_bytes, marker.row_count or 0) for marker in markers]
         self._outputs: tuple[FileMarker, ...] = ()
-
-    def prepare(self) -> None:
-        """Nothing changes the inputs."""
 
     def run(self) -> None:
         """Merge with the default limits of a task."""
@@ -126,9 +123,6 @@ class Unit:
         if row_count != sum(rows for _, _, rows in self._files):
             raise AssertionError(f"{row_count} rows came out")
         return (Figure("output_files", "files", len(files)),)
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
 
 def _row_groups(path: Path) -> Iterator[pa.Table]:

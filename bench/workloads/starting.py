@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 from icedb_log.store.stores import StoreSettings
 
-from bench.figures import OURS, Figure
+from bench.figures import OURS, Figure, TakesTurns
 from bench.harness import Case, System, Workload
 from bench.memory import MIB, read_cpu_s
 from bench.processes import PEERS_PYTHON
@@ -29,7 +29,7 @@ IDLE_S: Final = 90
 CPU_S: Final = 20
 
 
-class Started:
+class Started(TakesTurns):
     """A command, from its start to its end.
 
     Args:
@@ -43,9 +43,6 @@ class Started:
         self._command = command
         self._env = env
         self._cpu_s = 0.0
-
-    def prepare(self) -> None:
-        """Nothing changes between turns."""
 
     def run(self) -> None:
         """Run it."""
@@ -84,16 +81,13 @@ class StartedService:
         return (Figure("cpu_time", "s", cpu_s),)
 
 
-class StartedStack:
+class StartedStack(TakesTurns):
     """What ``make up`` runs, from its start until it takes batches and answers queries."""
 
     name = OURS
 
     def __init__(self, folder: Path) -> None:
         self._command = [sys.executable, "-m", "icedb_local.up", "--run-dir", str(folder)]
-
-    def prepare(self) -> None:
-        """Nothing changes between turns."""
 
     def run(self) -> None:
         """Start one."""
