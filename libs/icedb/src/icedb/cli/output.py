@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import orjson
-from icedb_log.phases import following
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
@@ -276,6 +275,8 @@ def followed(what: str, *, is_quiet: bool = False) -> Iterator[None]:
     if not is_watched(is_quiet=is_quiet):
         yield
         return
+    from icedb_log.phases import following  # noqa: PLC0415 - `icedb --help` needs nothing of the log
+
     with (
         progress(what) as show,
         following(lambda doing, done, total: show(done, total, f"{what}: {doing}")),
