@@ -58,6 +58,8 @@ NEWEST = REVISIONS[-1]
 OFTEN = {REVISIONS[0], "r3", "r5_0_1_0", NEWEST}
 """Revisions that go through all of their life in every run of the tests; the others do so in a soak."""
 LIVES = [each if each in OFTEN else pytest.param(each, marks=pytest.mark.soak) for each in REVISIONS]
+ENGINE = duckdb.connect(config={"threads": 1})
+"""One for all: to open one takes longer than what it is asked."""
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
@@ -82,7 +84,7 @@ class Golden(TableStore):
         self.gone = self.warehouse.table(f"{revision}_gone").paths
         self.ids = set(self.expected["ids"])
         self.copied = set(self.expected["copied"])
-        self.engine = duckdb.connect()
+        self.engine = ENGINE
 
     @property
     def has_view(self):

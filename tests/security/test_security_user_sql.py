@@ -8,6 +8,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from icedb_engine.limits import MIB
+from icedb_engine.sql import process as process_module
 from icedb_engine.sql.process import KILL_AFTER_MS, QueryProblem, QueryTooLarge, SqlLimits, SqlProcess
 
 SCHEMA = {"a": "VARCHAR", "n": "BIGINT"}
@@ -17,7 +18,8 @@ LIMITS = SqlLimits(memory_bytes=128 * MIB, scratch_bytes=64 * MIB, time_ms=1000)
 
 @pytest.fixture(scope="module")
 def process():
-    with SqlProcess(LIMITS) as process:
+    with pytest.MonkeyPatch.context() as patch, SqlProcess(LIMITS) as process:
+        patch.setattr(process_module, "KILL_AFTER_MS", 300)  # what does not end by itself is not waited for as long
         yield process
 
 

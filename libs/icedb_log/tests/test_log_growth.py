@@ -20,9 +20,9 @@ def grow(commits, *, config=CONFIG, at=(), **fields):
     return seen
 
 
-@pytest.mark.parametrize("shape", ["days", "users"])
-def test_bytes_written_for_each_commit_grow_slower_than_the_number_of_files(shape):
-    early, late = grow(800, shape=shape, interval_ms=10 * SECOND_MS, at=(400,))
+@pytest.mark.parametrize(("shape", "commits"), [("days", 480), ("users", 800)])
+def test_bytes_written_for_each_commit_grow_slower_than_the_number_of_files(shape, commits):
+    early, late = grow(commits, shape=shape, interval_ms=10 * SECOND_MS, at=(commits // 2,))
     assert late.data_files == 2 * early.data_files
     assert late.log_bytes_per_commit <= 1.5 * early.log_bytes_per_commit
     # Everything together, appends, merges and strips, is a small multiple of what appends have to write.
@@ -34,8 +34,8 @@ def test_bytes_written_for_each_commit_grow_slower_than_the_number_of_files(shap
 
 def test_folding_all_small_log_files_each_time_writes_several_times_as_much():
     # A model that cannot tell the policies apart would prove nothing.
-    (tiers,) = grow(250, interval_ms=10 * SECOND_MS)
-    (all_small,) = grow(250, interval_ms=10 * SECOND_MS, policy="all_small")
+    (tiers,) = grow(180, interval_ms=10 * SECOND_MS)
+    (all_small,) = grow(180, interval_ms=10 * SECOND_MS, policy="all_small")
     assert all_small.merge_log_bytes >= 3 * tiers.merge_log_bytes
 
 
