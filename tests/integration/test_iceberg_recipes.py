@@ -12,6 +12,8 @@ from icedb_client.duck import load_httpfs
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
+from pyiceberg.exceptions import ForbiddenError
+from pyiceberg.schema import Schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "iceberg.md"
 TOKEN = "a-token-of-the-recipes"
@@ -57,6 +59,37 @@ def test_pyiceberg(rig):
     assert sorted((row["event"], row["count_all"]) for row in found) == ROWS
     assert names["events"].scan(row_filter="event == 'e2'").to_arrow().num_rows == 4
     assert names["catalog"].list_tables("icedb") == [("icedb", "events")]
+
+
+WRITES = {
+    "create_table": lambda catalog: catalog.create_table("icedb.new", Schema()),
+    "register_table": lambda catalog: catalog.register_table("icedb.new", "s3://b/v1.metadata.json"),
+    "drop_table": lambda catalog: catalog.drop_table("icedb.events"),
+    "purge_table": lambda catalog: catalog.purge_table("icedb.events"),
+    "rename_table": lambda catalog: catalog.rename_table("icedb.events", "icedb.others"),
+    "create_namespace": lambda catalog: catalog.create_namespace("other"),
+    "drop_namespace": lambda catalog: catalog.drop_namespace("icedb"),
+    "update_namespace": lambda catalog: catalog.update_namespace_properties("icedb", updates={"a": "b"}),
+    "commit": lambda catalog: (
+        catalog.load_table("icedb.events").transaction().set_properties(a="b").commit_transaction()
+    ),
+    "drop_view": lambda catalog: catalog.drop_view("icedb.view"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("write", WRITES)
+def test_pyiceberg_says_of_a_write_that_it_cannot_be_and_what_to_use(rig, write, monkeypatch):
+    names = {}
+    exec(recipe("pyiceberg", rig), names)
+    catalog = names["catalog"]
+    with pytest.raises(NotImplementedError, match="Server does not support endpoint"):
+        WRITES[write](catalog)
+    monkeypatch.setattr(
+        type(catalog), "_check_endpoint", lambda *_: None
+    )  # as clients do that do not ask what there is
+    with pytest.raises(ForbiddenError, match=r"this catalog is read-only: .*`icedb table create`"):
+        WRITES[write](catalog)
 
 
 @pytest.mark.filterwarnings("ignore")
