@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import orjson
 from icedb import connect
 from icedb.cli.top_reads import open_source
@@ -264,9 +265,24 @@ def draw_dashboards() -> None:
                     )
                     lines.append((name, [(float(at) - began_s, float(value)) for at, value in each["values"]]))
     for name, board in boards.items():
-        drawn = [panel for panel in board["panels"] if "targets" in panel and panel["type"] != "table"]
-        _plot(drawn, found, OUT / f"dashboard-{name}.svg")
-    _plot([panels[title] for title in PANELS], found, OUT / "merge-lag.svg")
+        _plot(_cut_rows(board["panels"]), found, OUT / f"dashboard-{name}.svg")
+    _plot([("", [panels[title] for title in PANELS])], found, OUT / "merge-lag.svg")
+
+
+def _cut_rows(panels: list[Any]) -> list[tuple[str, list[Any]]]:
+    """Return headings with the panels that stand side by side; a heading's further lines have none."""
+    rows: list[tuple[str, list[Any]]] = []
+    heading = ""
+    for panel in panels:
+        if panel["type"] == "row":
+            heading = panel["title"]
+        elif "targets" in panel and panel["type"] != "table":
+            most = 6 if panel["type"] == "stat" else 3
+            if heading or len(rows[-1][1]) == most:
+                rows.append((heading, []))
+            heading = ""
+            rows[-1][1].append(panel)
+    return rows
 
 
 def _use(layout: ChaosLayout, ended: threading.Event) -> None:
@@ -311,52 +327,98 @@ def _ask(url: str, body: bytes | None = None) -> str:
     return ""
 
 
+GREY: Final = "#7a808a"
+COLORS: Final = {"green": "#5aa469", "orange": "#e8833f", "red": "#d1495b"}
 UNITS: Final = {"s": (1, " s"), "percentunit": (100, " %"), "bytes": (1 / 1024, " KiB"), "Bps": (1 / 1024, " KiB/s")}
 """Of Grafana: the factor and the words with which their values are shown."""
-COLUMNS_OF_PANELS: Final = 3
 MOST_LINES: Final = 6
 
 
-def _plot(panels: list[Any], found: dict[str, Any], path: Path) -> None:
-    """Draw panels as a grid: lines over time, or the last value, large."""
-    grey = "#7a808a"
-    look = {"axes.edgecolor": "#8a8f98", "text.color": grey, "xtick.color": grey, "ytick.color": grey, "font.size": 8}
+def _plot(rows: list[tuple[str, list[Any]]], found: dict[str, Any], path: Path) -> None:
+    """Draw rows of panels."""
+    look = {"axes.edgecolor": GREY, "text.color": GREY, "xtick.color": GREY, "ytick.color": GREY, "font.size": 8}
     with mpl.rc_context({**look, "svg.fonttype": "none", "svg.hashsalt": "icedb", "font.family": "sans-serif"}):
-        columns = min(len(panels), 4) if path.stem == "merge-lag" else COLUMNS_OF_PANELS
-        count = -(-len(panels) // columns)
-        figure, axes = plt.subplots(count, columns, figsize=(12, 2.5 * count), layout="constrained", squeeze=False)
-        for axis in axes.flat[len(panels) :]:
-            axis.axis("off")
-        for axis, panel in zip(axes.flat, panels, strict=False):
-            factor, unit = UNITS.get(panel["fieldConfig"]["defaults"]["unit"], (1, ""))
-            axis.set_title(panel["title"] + (f" ({unit.strip()})" if unit else ""), loc="left", fontsize=9)
-            lines = sorted(
-                found[panel["title"]], key=lambda line: -max((v for _, v in line[1] if not math.isnan(v)), default=0)
-            )
-            if panel["type"] == "stat":
-                value = lines[0][1][-1][1] * factor if lines else 0
-                axis.text(0.5, 0.5, f"{value:,.0f}{unit}", ha="center", va="center", fontsize=26, color="#3f7fe8")
-                axis.axis("off")
-                continue
-            for number, (name, points) in enumerate(lines[:MOST_LINES]):
-                times, values = zip(*points, strict=True)
-                style = "--" if name.endswith(" bound") else "-"
-                axis.plot(
-                    times, [value * factor for value in values], style, linewidth=1.2, label=name, color=f"C{number}"
-                )
-            axis.set_ylim(bottom=0)
-            for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ())[1:]:
-                if step["value"] * factor <= axis.get_ylim()[1]:
-                    axis.axhline(step["value"] * factor, color=step["color"], linewidth=1, linestyle=":")
-            axis.axvspan(CALM_S, CALM_S + LAZY_S, color="#e8833f", alpha=0.08, linewidth=0)
-            axis.yaxis.set_major_locator(MaxNLocator(4))
-            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.grid(axis="y", alpha=0.25)
-            if lines:
-                axis.legend(fontsize=6.5, frameon=False, loc="upper left", labelcolor=grey)
+        heights = [0.9 if panels[0]["type"] == "stat" else 2.3 for _, panels in rows]
+        figure = plt.figure(figsize=(12, sum(heights) + 0.3 * len(rows)), layout="constrained")
+        for part, (heading, panels) in zip(
+            np.atleast_1d(figure.subfigures(len(rows), 1, height_ratios=heights)), rows, strict=True
+        ):
+            if heading:
+                part.suptitle(heading, x=0.01, ha="left", fontsize=11, weight="bold")
+            columns = max(len(panels), 6 if panels[0]["type"] == "stat" else 3)
+            for axis, panel in zip(
+                part.subplots(1, columns, squeeze=False)[0], panels + [None] * columns, strict=False
+            ):
+                if panel is None:
+                    axis.axis("off")
+                elif panel["type"] == "stat":
+                    _plot_value(axis, panel, found[panel["title"]])
+                else:
+                    _plot_lines(axis, panel, found[panel["title"]])
         figure.savefig(path, transparent=True, metadata={"Date": None})
         plt.close(figure)
+
+
+def _unit_of(panel: Any) -> tuple[float, str]:
+    return UNITS.get(panel["fieldConfig"]["defaults"]["unit"], (1, ""))
+
+
+def _plot_value(axis: Any, panel: Any, lines: Any) -> None:
+    """Draw the newest value, large, in the colour that Grafana would give it."""
+    factor, unit = _unit_of(panel)
+    value = max((points[-1][1] for _, points in lines), default=0)
+    colors = [step["color"] for step in _steps(panel) if value >= step["value"]]
+    axis.text(
+        0.5,
+        0.45,
+        f"{value * factor:,.0f}{unit}",
+        ha="center",
+        va="center",
+        fontsize=22,
+        color=COLORS[["green", *colors][-1]],
+    )
+    axis.set_title(panel["title"], fontsize=9)
+    axis.axis("off")
+
+
+def _steps(panel: Any) -> list[Any]:
+    return list(panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ()))[1:]
+
+
+def _plot_lines(axis: Any, panel: Any, lines: Any) -> None:
+    """Draw lines over time: the highest, not those that are 0 all the time; bounds, and where alerts fire, if near."""
+    factor, unit = _unit_of(panel)
+    axis.set_title(panel["title"] + (f" ({unit.strip()})" if unit else ""), loc="left", fontsize=9)
+    peaks = {name: max((v for _, v in points if not math.isnan(v)), default=0) for name, points in lines}
+    shown = [line for line in sorted(lines, key=lambda line: -peaks[line[0]]) if peaks[line[0]] > 0][:MOST_LINES]
+    for number, (name, points) in enumerate(sorted(shown)):
+        times, values = zip(*points, strict=True)
+        style = "--" if name.endswith(" bound") else "-"
+        axis.plot(
+            times, [round(value * factor, 4) for value in values], style, linewidth=1.2, label=name, color=f"C{number}"
+        )
+    if shown:
+        axis.set_ylim(0, max(1.08 * factor * max(peaks[name] for name, _ in shown), 1e-9))
+        axis.legend(fontsize=6.5, frameon=False, loc="best", labelcolor=GREY)
+    else:
+        axis.set_ylim(0, 1)
+        axis.text(
+            0.5,
+            0.5,
+            f"{len(lines)} lines, all 0" if lines else "nothing",
+            transform=axis.transAxes,
+            ha="center",
+            color=GREY,
+        )
+    for step in _steps(panel):
+        if step["value"] * factor <= axis.get_ylim()[1]:
+            axis.axhline(step["value"] * factor, color=COLORS[step["color"]], linewidth=1, linestyle=":")
+    axis.axvspan(CALM_S, CALM_S + LAZY_S, color=COLORS["orange"], alpha=0.08, linewidth=0)
+    axis.set_xlim(0, CALM_S + LAZY_S + BUSY_S)
+    axis.yaxis.set_major_locator(MaxNLocator(4))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", alpha=0.25)
 
 
 if __name__ == "__main__":
