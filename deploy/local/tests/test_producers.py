@@ -1,5 +1,6 @@
 """Producers: every batch once, to the tables that take it; the gate holds them still; errors reach the owner."""
 
+import itertools
 import threading
 
 import pytest
@@ -13,23 +14,22 @@ TABLES = (DemoTable("all", (), ()), DemoTable("some", (), (), takes_every=3))
 DEADLINE_S = 20
 
 
-def make_batches(count):
-    return iter([EventBatch(number, b"%d" % number, 2, {"2025-01-01": 2}) for number in range(count)])
+def make_batches(numbers):
+    return (EventBatch(number, b"%d" % number, 2, {"2025-01-01": 2}) for number in numbers)
 
 
-def make_producers(enqueue, *, count=20, pauses=()):
+def make_producers(enqueue, *, batches=None):
     ledgers = {table.name: Ledger() for table in TABLES}
-    producers = Producers(
-        make_batches(count), tables=TABLES, ledgers=ledgers, enqueue=enqueue, thread_count=3, pauses_after=pauses
-    )
-    return producers, ledgers
+    batches = batches or make_batches(range(20))
+    return Producers(batches, tables=TABLES, ledgers=ledgers, enqueue=enqueue, thread_count=3), ledgers
 
 
 def test_every_batch_goes_once_to_every_table_that_takes_it():
     sent = []
     producers, ledgers = make_producers(lambda table, body: sent.append((table, int(body))))
     with producers:
-        wait_until(lambda: producers.is_finished)
+        producers.send()
+        wait_until(lambda: producers.is_done)
     assert sorted(sent) == sorted(
         [("all", number) for number in range(20)] + [("some", number) for number in range(0, 20, 3)]
     )
@@ -37,16 +37,14 @@ def test_every_batch_goes_once_to_every_table_that_takes_it():
     assert ledgers["some"].read_acknowledged().rows_per_batch == dict.fromkeys(range(0, 20, 3), 2)
 
 
-def test_the_gate_holds_all_threads_still_until_it_is_opened():
+def test_so_many_are_sent_as_are_asked_for():
     sent = []
-    producers, ledgers = make_producers(lambda table, body: sent.append(table), pauses=(5, 12))
+    producers, ledgers = make_producers(lambda table, body: sent.append(table))
     with producers:
-        for at in (5, 12):
-            wait_until(lambda: producers.is_paused)
+        for count, at in ((5, 5), (7, 12), (None, 20)):
+            producers.send(count)
+            wait_until(lambda: producers.is_done)
             assert ledgers["all"].read_acknowledged().batch_count == at
-            assert not producers.is_finished
-            producers.go_on()
-        wait_until(lambda: producers.is_finished)
     assert sent.count("all") == 20
 
 
@@ -57,13 +55,14 @@ def test_a_batch_is_sent_before_it_is_acknowledged():
         entered.set()
         leave.wait(DEADLINE_S)
 
-    producers, ledgers = make_producers(enqueue, count=1)
+    producers, ledgers = make_producers(enqueue, batches=make_batches(range(1)))
     with producers:
+        producers.send()
         assert entered.wait(DEADLINE_S)
         assert ledgers["all"].read_sent() == {0: 2}
         assert ledgers["all"].read_acknowledged().batch_count == 0
         leave.set()
-        wait_until(lambda: producers.is_finished)
+        wait_until(lambda: producers.is_done)
 
 
 def test_what_a_thread_raises_reaches_the_owner():
@@ -72,11 +71,14 @@ def test_what_a_thread_raises_reaches_the_owner():
 
     producers, _ = make_producers(enqueue)
     with producers, pytest.raises(OSError, match="no store"):
-        wait_until(lambda: producers.is_finished)
+        producers.send()
+        wait_until(lambda: producers.is_done)
 
 
-def test_leaving_early_ends_the_threads_at_the_gate():
-    producers, ledgers = make_producers(lambda table, body: None, pauses=(2,))
+def test_leaving_early_ends_the_threads_though_there_are_more_batches():
+    sent = []
+    producers, ledgers = make_producers(lambda table, body: sent.append(table), batches=make_batches(itertools.count()))
     with producers:
-        wait_until(lambda: producers.is_paused)
-    assert ledgers["all"].read_acknowledged().batch_count == 2
+        producers.send()
+        wait_until(lambda: sent)
+    assert ledgers["all"].read_acknowledged().batch_count == sent.count("all")

@@ -81,24 +81,24 @@ class DemoRun:
     def _enqueue(self) -> None:
         plan = self.plan
         parts = plan.checkpoint_count + 1
-        pauses = [plan.batch_count * part // parts for part in range(1, parts)]
+        ends = [plan.batch_count * part // parts for part in range(parts)]
         producers = Producers(
             plan.batches(),
             tables=plan.tables,
             ledgers=self._ledgers,
             enqueue=self._lake.enqueue,
             thread_count=plan.producer_count,
-            pauses_after=pauses,
         )
         with self._screen.make_progress() as progress, producers:
             bars = _Bars(progress, plan, self._ledgers, self._watcher, self.sampler)
             for part in range(1, parts):
-                self._wait(lambda: producers.is_paused, bars.update, what="producers")
+                producers.send(ends[part] - ends[part - 1])
+                self._wait(lambda: producers.is_done, bars.update, what="producers")
                 self._checkpoint(f"at {100 * part // parts} %", bars)
                 if part == parts - 1:
                     self._see_a_merge(bars)
-                producers.go_on()
-            self._wait(lambda: producers.is_finished, bars.update, what="producers")
+            producers.send()
+            self._wait(lambda: producers.is_done, bars.update, what="producers")
             self._checkpoint("all in", bars)
             bars.finish()
         self._screen.show_table(make_counts_table(self.counts, self._screen))

@@ -1,7 +1,9 @@
-"""Threads that enqueue batches, and a gate that holds them still for an exact count."""
+"""Threads that enqueue batches, so many at a time as are wanted before an exact count."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Self
 
 from icedb_local.demo_plan import DemoTable
@@ -20,7 +22,6 @@ class Producers:
         ledgers: One for each table.
         enqueue: Sends one batch to a table; returns when it is acknowledged.
         thread_count: How many batches are on their way at once.
-        pauses_after: Numbers of taken batches after which the threads wait at the gate until :meth:`go_on`.
     """
 
     def __init__(
@@ -31,97 +32,46 @@ class Producers:
         ledgers: Mapping[str, Ledger],
         enqueue: Enqueue,
         thread_count: int,
-        pauses_after: Sequence[int] = (),
     ) -> None:
         self._batches = batches
         self._tables = tables
         self._ledgers = ledgers
         self._enqueue = enqueue
-        self._pauses_after = sorted(pauses_after)
-        self._condition = threading.Condition()
-        self._taken_count = 0
-        self._busy_count = 0
-        self._is_exhausted = False
-        self._is_cancelled = False
-        self._error: Exception | None = None
-        self._threads = [
-            threading.Thread(target=self._run, name=f"producer-{number}", daemon=True) for number in range(thread_count)
-        ]
+        self._thread_count = thread_count
+        self._pool = ThreadPoolExecutor(thread_count, "producer")
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._sending: list[Future[None]] = []
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._condition:
-            self._is_cancelled = True
-            self._condition.notify_all()
-        for thread in self._threads:
-            thread.join()
+        self._is_over = True
+        self._pool.shutdown()
+
+    def send(self, count: int | None = None) -> None:
+        """Begin with the next batches, all that are left without a count; those before are done."""
+        part = islice(self._batches, count)
+        self._sending = [self._pool.submit(self._run, part) for _ in range(self._thread_count)]
 
     @property
-    def is_finished(self) -> bool:
-        """Whether every batch was enqueued and acknowledged. Raises what a producer raised."""
-        with self._condition:
-            self._raise_error()
-            return self._is_exhausted and not self._busy_count
+    def is_done(self) -> bool:
+        """Whether every batch of those was acknowledged. Raises what a producer raised."""
+        done = [each for each in self._sending if each.done()]
+        for each in done:
+            each.result()
+        return len(done) == len(self._sending)
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether all threads stand at the gate, nothing on its way. Raises what a producer raised."""
-        with self._condition:
-            self._raise_error()
-            return self._is_at_gate() and not self._busy_count
-
-    def go_on(self) -> None:
-        """Open the gate."""
-        with self._condition:
-            self._pauses_after.pop(0)
-            self._condition.notify_all()
-
-    def _run(self) -> None:
-        while (batch := self._take()) is not None:
-            try:
-                self._send(batch)
-            except Exception as error:  # noqa: BLE001 - shown to the main thread, which raises it
-                with self._condition:
-                    self._error = self._error or error
-                    self._is_cancelled = True
-            finally:
-                with self._condition:
-                    self._busy_count -= 1
-                    self._condition.notify_all()
-
-    def _take(self) -> EventBatch | None:
-        with self._condition:
-            while self._is_at_gate() and not self._is_cancelled:
-                self._condition.wait()
-            if self._is_cancelled or self._is_exhausted:
-                return None
-            try:
-                batch = next(self._batches, None)
-            except Exception as error:  # noqa: BLE001 - as above
-                self._error, batch = error, None
+    def _run(self, part: Iterator[EventBatch]) -> None:
+        while not self._is_over:
+            with self._lock:
+                batch = next(part, None)
             if batch is None:
-                self._is_exhausted = True
-                self._condition.notify_all()
-                return None
-            self._taken_count += 1
-            self._busy_count += 1
-            return batch
-
-    def _send(self, batch: EventBatch) -> None:
-        for table in self._tables:
-            if table.takes(batch.number):
-                ledger = self._ledgers[table.name]
-                ledger.record_sent(batch)
-                self._enqueue(table.name, batch.body)
-                ledger.record_acknowledged(batch)
-
-    def _is_at_gate(self) -> bool:
-        return bool(self._pauses_after) and self._taken_count >= self._pauses_after[0] and not self._is_exhausted
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
+                return
+            for table in self._tables:
+                if table.takes(batch.number):
+                    ledger = self._ledgers[table.name]
+                    ledger.record_sent(batch)
+                    self._enqueue(table.name, batch.body)
+                    ledger.record_acknowledged(batch)
