@@ -7,9 +7,10 @@ whole or not at all, for good. Safe for many threads.
 
 import threading
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 State = Literal["sent", "acknowledged", "unknown"]
+STATES: Final[tuple[State, ...]] = ("acknowledged", "unknown", "sent")
 
 
 @dataclass(frozen=True, slots=True)

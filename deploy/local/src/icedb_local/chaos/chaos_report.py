@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from icedb_local.chaos.batches import expected_content
 from icedb_local.chaos.chaos_run import ChaosRun
 from icedb_local.chaos.content_checker import Violation
 from icedb_local.chaos.fault_records import KindFigures, sum_kinds
@@ -52,43 +51,23 @@ class ChaosReport:
     def to_json(self) -> dict[str, Any]:
         """Return everything."""
         run = self.run
-        entries = run.ledger.entries().values()
         return {
             "version": REPORT_VERSION,
-            "ok": self.is_ok,
+            **run.load.to_json(),
             "command": self.command,
-            "seed": run.plan.seed,
             "seconds": round(self.seconds, 1),
             "phase_seconds": run.phase_seconds,
             "engine": run.layout.engine,
             "disks": run.how_disks,
             "faults": self.fault_count,
             "kinds": [dataclasses.asdict(kind) for kind in self.kinds],
-            "batches": {
-                state: sum(entry.state == state for entry in entries) for state in ("acknowledged", "unknown", "sent")
-            },
-            "tries": sum(entry.tries for entry in entries),
-            "rows_sent": sum(_rows(run, entry.number) for entry in entries),
-            "rows_acknowledged": sum(_rows(run, one.number) for one in entries if one.state == "acknowledged"),
-            "reads_checked": run.checker.checked_count,
-            "rows_checked": run.checker.checked_rows,
+            "tries": sum(entry.tries for entry in run.ledger.entries().values()),
             "pasts_compared": run.checker.compared_count,
             "snapshots": run.snapshot_count,
-            "outages": [
-                {
-                    "who": one.name,
-                    "successes": one.success_count,
-                    "failures": sum(one.failures.values()),
-                    "longest_ms": one.longest_ms,
-                    "reasons": dict(one.failures.most_common(5)),
-                }
-                for one in run.outages
-            ],
             "figures": run.figures,
             "store_failures": [dataclasses.asdict(one) for one in run.counted_failures],
             "quarantine": {table: len(reasons) for table, reasons in run.quarantine.items()},
             "quarantine_reasons": sorted({reason for reasons in run.quarantine.values() for reason in reasons})[:5],
-            "violations": [dataclasses.asdict(violation) for violation in run.checker.violations],
             "injected": [
                 {
                     "number": fault.planned.number,
@@ -154,7 +133,7 @@ class ChaosReport:
 
     def _show_outages(self, screen: Screen) -> None:
         table = make_table("who", "well", "failed", "longest outage s")
-        for one in self.run.outages:
+        for one in self.run.load.outages:
             table.add_row(
                 one.name, f"{one.success_count:,}", f"{sum(one.failures.values()):,}", _seconds(one.longest_ms)
             )
@@ -181,10 +160,6 @@ def find_log_lines(folder: Path, words: Sequence[str]) -> list[str]:
                 f"{path.name}: {line.strip()[:MAX_LINE_CHARS]}" for line in lines if any(w in line for w in words)
             ]
     return found[:MAX_LOG_LINES]
-
-
-def _rows(run: ChaosRun, number: int) -> int:
-    return expected_content(run.plan.seed, number).rows
 
 
 def _seconds(value_ms: int | None) -> str:

@@ -30,7 +30,7 @@ from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Injector
 from icedb_local.chaos.load import DEADLINE_MS, POLL_MS, Load
 from icedb_local.chaos.metric_history import Scraper, read_metrics
-from icedb_local.chaos.outages import Outages, find_recovery_ms
+from icedb_local.chaos.outages import find_recovery_ms
 from icedb_local.chaos.run_figures import ENOUGH_FROM_S, lack_of_work, sum_figures
 from icedb_local.chaos.small_disks import SmallDisks
 from icedb_local.chaos.verdicts import CountedFailures, count_failures
@@ -88,7 +88,6 @@ class ChaosRun:
     say: Say
     ledger: BatchLedger = field(default_factory=BatchLedger)
     faults: list[InjectedFault] = field(default_factory=list)
-    outages: list[Outages] = field(default_factory=list)
     quarantine: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     counted_failures: tuple[CountedFailures, ...] = ()
@@ -150,7 +149,6 @@ class ChaosRun:
             self.figures = sum_figures(scraper.history)
             if self.phase_seconds["faults"] >= ENOUGH_FROM_S and (lack := lack_of_work(self.figures)):
                 self.checker.note(f"there was little to break: {lack}", table="", reader="figures")
-            self.outages = [*(one.outages for one in load.producers), *(one.outages for one in load.readers)]
             self.snapshot_count = len({name for reader in load.readers for name in reader.snapshots})
             self._enter("stop")
         self._enter("")

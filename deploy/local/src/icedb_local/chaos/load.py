@@ -5,7 +5,7 @@ A stack is asked from outside only, so that it is no matter of what it is made o
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from icedb_client import Client, ClientSettings
@@ -13,12 +13,13 @@ from icedb_log.clock import Clock
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.background import running_together
-from icedb_local.chaos.batch_ledger import BatchLedger
-from icedb_local.chaos.batches import MAX_ROWS
+from icedb_local.chaos.batch_ledger import STATES, BatchLedger, State
+from icedb_local.chaos.batches import MAX_ROWS, expected_content
 from icedb_local.chaos.chaos_layout import TestedLayout
 from icedb_local.chaos.chaos_producers import ChaosProducer, Send, make_grpc_door, make_http_door, make_staging_door
 from icedb_local.chaos.chaos_readers import ChaosReader, PastReader, make_client_read, make_gateway_read
 from icedb_local.chaos.content_checker import ContentChecker
+from icedb_local.chaos.outages import Outages
 from icedb_local.table_health import Leftovers, find_leftovers
 
 GATEWAY_BUCKET: Final = "icedb"
@@ -58,6 +59,36 @@ class Load:
     producers: tuple[ChaosProducer, ...] = ()
     readers: tuple[ChaosReader, ...] = ()
     leftovers: dict[str, Leftovers] = field(default_factory=dict)
+
+    @property
+    def outages(self) -> list[Outages]:
+        """Of each producer and reader."""
+        return [*(one.outages for one in self.producers), *(one.outages for one in self.readers)]
+
+    @property
+    def rows_acknowledged(self) -> int:
+        """Rows that may not be lost."""
+        return self._rows("acknowledged")
+
+    @property
+    def rows_sent(self) -> int:
+        """Rows that may be seen."""
+        return self._rows(*STATES)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was sent and read, and what must not be."""
+        states = [entry.state for entry in self.ledger.entries().values()]
+        return {
+            "ok": not self.checker.violations,
+            "seed": self.seed,
+            "batches": {state: states.count(state) for state in STATES},
+            "rows_sent": self.rows_sent,
+            "rows_acknowledged": self.rows_acknowledged,
+            "reads_checked": self.checker.checked_count,
+            "rows_checked": self.checker.checked_rows,
+            "outages": [one.to_json() for one in self.outages],
+            "violations": [asdict(one) for one in self.checker.violations],
+        }
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -160,6 +191,12 @@ class Load:
                         self.checker.note(f"garbage is left: {one}", table=table, reader="janitor")
                 return
             self.clock.sleep_ms(5 * POLL_MS)
+
+    def _rows(self, *states: State) -> int:
+        entries = self.ledger.entries().values()
+        return sum(
+            expected_content(self.seed, one.number, self.max_rows).rows for one in entries if one.state in states
+        )
 
     def _client(self, *, is_served: bool) -> Client:
         target = self.target

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from icedb_local.chaos.batch_ledger import BatchEntry
 
@@ -40,6 +41,16 @@ class Outages:
         """The longest time from one success to the next."""
         with self._lock:
             return self._longest_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it."""
+        return {
+            "who": self.name,
+            "successes": self.success_count,
+            "failures": sum(self.failures.values()),
+            "longest_ms": self.longest_ms,
+            "reasons": dict(self.failures.most_common(5)),
+        }
 
 
 def find_recovery_ms(end_ms: int, entries: Sequence[BatchEntry], first_seen_ms: Mapping[int, int]) -> int | None:

@@ -6,7 +6,6 @@ Exits 0 when everything holds, or when this machine cannot run it (it says what 
 hold.
 """
 
-import dataclasses
 import importlib
 import json
 import secrets
@@ -84,11 +83,8 @@ def containers(
 
 def to_json(run: ContainersRun) -> dict[str, object]:
     """Return what a run found."""
-    load = run.load
-    entries = run.ledger.entries().values()
     return {
-        "ok": not run.checker.violations,
-        "seed": run.seed,
+        **run.load.to_json(),
         "from": run.before.version,
         "to": run.now.version,
         "images": [
@@ -96,24 +92,7 @@ def to_json(run: ContainersRun) -> dict[str, object]:
             for one in run.images
         ],
         "phase_seconds": run.phase_seconds,
-        "batches": {
-            state: sum(entry.state == state for entry in entries) for state in ("acknowledged", "unknown", "sent")
-        },
-        "rows_sent": run.rows_sent,
-        "rows_acknowledged": run.rows_acknowledged,
         "rows_found": run.rows_found,
-        "reads_checked": run.checker.checked_count,
-        "rows_checked": run.checker.checked_rows,
-        "outages": [
-            {
-                "who": one.name,
-                "successes": one.success_count,
-                "longest_ms": one.longest_ms,
-                "failures": dict(one.failures),
-            }
-            for one in [*(each.outages for each in load.producers), *(each.outages for each in load.readers)]
-        ],
-        "violations": [dataclasses.asdict(one) for one in run.checker.violations],
     }
 
 

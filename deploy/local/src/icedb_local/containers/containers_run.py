@@ -20,7 +20,6 @@ from icedb_log.errors import Unavailable
 
 from icedb_local.chaos.aftermath import look_at_the_end
 from icedb_local.chaos.batch_ledger import BatchLedger
-from icedb_local.chaos.batches import expected_content
 from icedb_local.chaos.content_checker import ContentChecker
 from icedb_local.chaos.load import DEADLINE_MS, Load
 from icedb_local.containers.composed import Composed, Release
@@ -123,20 +122,6 @@ class ContainersRun:
         """How long each part of the run took."""
         return {name: (end - began) / 1000 for (name, began), (_, end) in pairwise(self.phases) if name}
 
-    @property
-    def rows_acknowledged(self) -> int:
-        """Rows that may not be lost."""
-        entries = self.ledger.entries().values()
-        return sum(self._rows(one.number) for one in entries if one.state == "acknowledged")
-
-    @property
-    def rows_sent(self) -> int:
-        """Rows that may be seen."""
-        return sum(self._rows(number) for number in self.ledger.entries())
-
-    def _rows(self, number: int) -> int:
-        return expected_content(self.seed, number, MAX_ROWS).rows
-
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         self.say(name)
@@ -187,7 +172,7 @@ class ContainersRun:
                     load.wait_for_progress(what="after the restarts")
                 with self._phase("load goes on"):
                     self._wait_for_rows()
-            self.say(f"{self.rows_acknowledged:,} rows acknowledged of {self.rows_sent:,} sent")
+            self.say(f"{self.load.rows_acknowledged:,} rows acknowledged of {self.load.rows_sent:,} sent")
             with self._phase("quiet"), Lake(self.layout, clock=self.clock) as lake:
                 load.wait_for_quiet(lake.warehouse, waits_for_orphans=False, say=self.say)
 
@@ -217,7 +202,7 @@ class ContainersRun:
 
     def _wait_for_rows(self) -> None:
         before, since_ms = 0, self.clock.monotonic_ms()
-        while (count := self.rows_acknowledged) < self.row_count:
+        while (count := self.load.rows_acknowledged) < self.row_count:
             if count > before:
                 before, since_ms = count, self.clock.monotonic_ms()
             elif self.clock.monotonic_ms() > since_ms + DEADLINE_MS:
@@ -271,6 +256,7 @@ class ContainersRun:
                 counts = lake.count_rows(lake.read_snapshot(table))
                 self.rows_found[table] = sum(counts.values())
         found = sum(self.rows_found.values())
-        self.say(f"{found:,} rows found; {self.rows_acknowledged:,} were acknowledged, {self.rows_sent:,} sent")
-        if not self.rows_acknowledged <= found <= self.rows_sent:
-            self._note(f"{found:,} rows found, {self.rows_acknowledged:,} acknowledged, {self.rows_sent:,} sent")
+        least, most = self.load.rows_acknowledged, self.load.rows_sent
+        self.say(f"{found:,} rows found; {least:,} were acknowledged, {most:,} sent")
+        if not least <= found <= most:
+            self._note(f"{found:,} rows found, {least:,} acknowledged, {most:,} sent")
