@@ -214,6 +214,18 @@ def test_a_table_that_was_never_published_is_refused_without_a_write(table, writ
     assert (unfit.asked, changes(table)) == (1, before)
 
 
+def test_a_writer_that_knows_nothing_reads_the_metadata_once_while_nothing_changes(table, writer):
+    table.append(1)
+    made = publish(table, writer)
+    fresh = IcebergWriter()
+    publish(table, fresh)
+    table.store.calls.clear()
+    for _ in range(3):
+        assert publish(table, fresh) == made
+    assert table.paths.publication_head_key in table.store.keys_of("get")
+    assert made.metadata_key not in table.store.keys_of("get")
+
+
 def test_every_object_that_is_referred_to_is_said_and_there(table, writer):
     for at in range(20):
         table.append(at)

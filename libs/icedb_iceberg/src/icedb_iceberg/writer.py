@@ -110,6 +110,7 @@ class IcebergWriter:
         self._fitness = Fitness()
         self._refused: LRUCache[str, _Refusal] = LRUCache(MAX_HINTED)
         self._looked_ms: LRUCache[str, int] = LRUCache(MAX_HINTED)
+        self._said: LRUCache[str, tuple[str, bool]] = LRUCache(MAX_HINTED)
         self._lock = threading.Lock()
 
     def fits(self, table: Table, base: Publication) -> bool:
@@ -119,10 +120,14 @@ class IcebergWriter:
         """
         if not self._is_whole(table, base):
             return False
-        metadata = self._read_metadata(table, base)
-        has_bounds = metadata["properties"].get(BOUNDS) == "true"
-        is_said = has_bounds == (table.config.iceberg_bounds == "on")
-        return is_said and bool(metadata["location"] == locate_table(table))
+        with self._lock:
+            said = self._said.get(base.publication_id)
+        if said is None:
+            metadata = self._read_metadata(table, base)
+            said = metadata["location"], metadata["properties"].get(BOUNDS) == "true"
+            with self._lock:
+                self._said[base.publication_id] = said
+        return said == (locate_table(table), table.config.iceberg_bounds == "on")
 
     def _is_whole(self, table: Table, base: Publication) -> bool:
         """Look now and then whether somebody has deleted what a publication refers to: memory does not tell."""
