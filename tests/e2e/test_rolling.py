@@ -72,6 +72,8 @@ WORKERS_TIME = {
     "ICEDB_SPARK_MEMORY_MB": "512",
     "ICEDB_TASK_MEMORY_MB": "256",
     "ICEDB_BATCH_MAX_DECODED_MB": "64",
+    # On a machine that does much else wake-ups that expire sooner pile up before whoever asks and waits.
+    "ICEDB_MESSAGE_EXPIRY_MS": "60000",
 }
 CREATE = """
 import json, os, sys
@@ -215,8 +217,8 @@ class Rolling:
     def alter(self):
         """Do what a person does whose query is of Spark's dialect."""
         icedb = Path(sys.executable).with_name("icedb")
-        command = [icedb, "table", "alter", SPOKEN, "--insert-query", IN_DUCKDB]
-        env = {**os.environ, **self.layout.client_env()}
+        command = [icedb, "table", "alter", SPOKEN, "--insert-query", IN_DUCKDB, "--check-timeout", "10m"]
+        env = {**os.environ, **self.layout.client_env(), "ICEDB_MESSAGE_EXPIRY_MS": "600000"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
