@@ -8,6 +8,7 @@ only ever add data files under fresh names: they never delete, and never touch t
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, Literal, Protocol
 
 from icedb_log.errors import InvariantViolated
@@ -223,7 +224,7 @@ class MergeGroup:
     @property
     def size_bytes(self) -> int:
         """Bytes of all inputs."""
-        return sum(marker.size_bytes for marker in self.inputs)
+        return sum(map(attrgetter("size_bytes"), self.inputs))  # of a million: asked for again and again
 
 
 ChangeKind = Literal["delete", "rewrite", "merge_query"]
