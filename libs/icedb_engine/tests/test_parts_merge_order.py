@@ -213,3 +213,8 @@ def test_a_dictionary_that_has_a_value_twice_sorts_as_its_values():
     twice = pa.DictionaryArray.from_arrays(pa.array([2, 0, 1, None, 0], pa.int32()), pa.array(["b", "a", "b"]))
     order = find_order([twice, pa.array([0, 4, 3, 2, 1])], 5)
     assert order.tolist() == [2, 0, 4, 1, 3]
+
+
+def test_rows_of_equal_keys_stay_in_their_order():
+    keys = pa.array([n * 7 % 3 for n in range(999)])
+    assert find_order([keys], 999).tolist() == sorted(range(999), key=lambda n: n * 7 % 3)

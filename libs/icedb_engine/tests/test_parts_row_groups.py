@@ -105,6 +105,9 @@ def test_what_is_late_alone_or_too_much_or_of_few_files_is_sorted_with_the_other
     assert not any(run.is_late for run in plan_runs(follow_each_other(5, late_rows=20), row_group_rows=ROWS))
     apart = [*follow_each_other(5)[::2], Piece(9, 0, 4, 40, Span(((0, 100),), ((0, 101),)), FACTS)]
     assert not any(run.is_late for run in plan_runs(apart, row_group_rows=ROWS))
+    wide = [replace(each, facts=None, row_count=5 * ROWS) if each.row_count == ROWS and each.file < 3 else each
+            for each in follow_each_other(5)]  # fmt: skip
+    assert not any(run.is_late for run in plan_runs(wide, row_group_rows=ROWS)), "most rows are decoded all the same"
     mostly = [replace(piece, facts=None) for piece in follow_each_other(5)]
     assert not any(run.is_late for run in plan_runs(mostly, row_group_rows=ROWS)), "nothing could be copied"
 

@@ -1,6 +1,9 @@
 """Which log files a commit involves, and which merges wait for theirs."""
 
+from itertools import combinations
+
 import pytest
+from icedb_log.jobs import MergeGroup
 from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import (
     FREE_LOG_BYTES,
@@ -8,10 +11,13 @@ from icedb_log.merge.log_folding import (
     MARKER_BYTES,
     PAYS_FOR,
     Wanted,
+    find_reach,
     folded_along,
     log_fan_in,
     log_tier_of,
     plan_fold,
+    reach_of,
+    tiers_of_logs,
 )
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.merge.merge_plan import MergeIndex, MergeOptions, plan_merge
@@ -92,6 +98,23 @@ def test_dead_log_files_and_seals_are_not_folded():
         listed(9, mature(1), kills=[kill(1, 9)], merged=True),
     )
     assert made.folded_log_keys == (*(log_key(number) for number in (4, 5, 6)), log_key(9, merged=True))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 100_000, 1), (1, 20_000, 100_000), (100_000, 20_000, 1)])
+def test_the_reach_of_groups_is_the_same_file_by_file_and_for_a_whole_folder(sizes):
+    """Also of files that two log files name, in whichever order."""
+    files = small(6)
+    named = (files[:3], files[2:5], files[4:])
+    state = LogState.of(
+        view(*(listed(n, *some, size_bytes=size) for n, (some, size) in enumerate(zip(named, sizes), 1)))
+    )
+    tiers = tiers_of_logs(state, 4)
+    assert sorted(tiers.values()) == sorted(log_tier_of(size, 4) for size in sizes)
+    (folder,) = {name for name, _ in state.folders()}
+    find = find_reach(state.folder(folder), tiers)
+    for first, last in combinations(range(7), 2):
+        group = MergeGroup("p=a", tuple(files[first:last]))
+        assert find(group) == reach_of(group, state, tiers), (first, last)
 
 
 def test_folding_comes_to_an_end():
