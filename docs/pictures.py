@@ -68,7 +68,7 @@ CONSOLE_PAGES: Final = (
     ("columns", "/tables/events/columns", 1280, 480),
     ("phone", "/tables/events", 390, 1000),
 )
-CALM_S, LAZY_S, BUSY_S = 60, 80, 60
+CALM_S, LAZY_S, BUSY_S = 50, 70, 110
 """How long all is well, the merger is down, and is back."""
 
 
@@ -251,22 +251,32 @@ def draw_dashboards() -> None:
         finally:
             ended.set()
             worker.join()
-        span = {"start": began_s, "end": began_s + CALM_S + LAZY_S + BUSY_S, "step": "4s"}
-        found: dict[str, list[tuple[str, list[tuple[float, float]]]]] = {}
-        panels = {panel["title"]: panel for board in boards.values() for panel in board["panels"] if "targets" in panel}
-        for title, panel in panels.items():
-            found[title] = lines = []
-            for target in panel["targets"]:
-                for each in prometheus.get(
-                    "query_range", query=fill_query(target["expr"], "events|visits|daily"), **span
-                )["result"]:
-                    name = re.sub(
-                        r"\{\{(\w+)\}\}", lambda label, of=each["metric"]: of.get(label[1], ""), target["legendFormat"]
-                    )
-                    lines.append((name, [(float(at) - began_s, float(value)) for at, value in each["values"]]))
+        span = {"start": began_s, "end": began_s + CALM_S + LAZY_S + BUSY_S, "step": "5s"}
+
+        def ask(panels: list[Any], tables: str) -> dict[str, list[tuple[str, list[tuple[float, float]]]]]:
+            found: dict[str, list[tuple[str, list[tuple[float, float]]]]] = {}
+            for panel in panels:
+                found[panel["title"]] = lines = []
+                for target in panel.get("targets", ()):
+                    query = fill_query(target["expr"], tables)
+                    for each in prometheus.get("query_range", query=query, **span)["result"]:
+                        labels = each["metric"]
+                        name = re.sub(
+                            r"\{\{(\w+)\}\}", lambda label, of=labels: of.get(label[1], ""), target["legendFormat"]
+                        )
+                        lines.append((name, [(float(at) - began_s, float(value)) for at, value in each["values"]]))
+            return found
+
+        asked = {
+            name: ask(board["panels"], "events" if name == "table" else "events|visits|daily")
+            for name, board in boards.items()
+        }
+        panels = {panel["title"]: panel for board in boards.values() for panel in board["panels"]}
+        chosen = [panels[title] for title in PANELS]
+        some = ask(chosen, "events")
     for name, board in boards.items():
-        _plot(_cut_rows(board["panels"]), found, OUT / f"dashboard-{name}.svg")
-    _plot([("", [panels[title] for title in PANELS])], found, OUT / "merge-lag.svg")
+        _plot(_cut_rows(board["panels"]), asked[name], OUT / f"dashboard-{name}.svg")
+    _plot([("", chosen)], some, OUT / "merge-lag.svg")
 
 
 def _cut_rows(panels: list[Any]) -> list[tuple[str, list[Any]]]:
@@ -304,11 +314,11 @@ def _use(layout: ChaosLayout, ended: threading.Event) -> None:
         daily = TableConfig.create(name="daily", view_of="events", view_query="select ts, event from _rows", **times)
         create_view(client.warehouse.table("daily"), daily, clock=SystemClock())
         for number in itertools.count():
-            if ended.wait(0.4):
+            if ended.wait(1):
                 return
             at = f"2026-01-02T03:{number // 60 % 60:02}:{number % 60:02}Z"
             rows = [{"ts": at, "event": ("view", "click", "buy")[row % 3], "user_id": f"u{row}"} for row in range(500)]
-            body = b"no json" if number % 40 == 39 else b"\n".join(orjson.dumps(row) for row in rows)  # noqa: PLR2004
+            body = b"no json" if number % 40 == 19 else b"\n".join(orjson.dumps(row) for row in rows)  # noqa: PLR2004
             table = ("events", "events", "visits")[number % 3]
             _ask(f"{layout.http_url}/v1/tables/{table}/batches", body)
             client.snapshot(table)
@@ -316,7 +326,7 @@ def _use(layout: ChaosLayout, ended: threading.Event) -> None:
             for key in re.findall(r"<Key>(.*?)</Key>", listed):
                 _ask(f"{layout.s3_url}/icedb/{key}")
             _ask(f"{layout.console_url}/")
-            if number == 100:  # noqa: PLR2004
+            if number == 30:  # noqa: PLR2004
                 client.answerer.acquire_lease("events", ttl_ms=60_000, at_ms=None)
 
 
