@@ -33,6 +33,7 @@ from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import LARGE, SERVERS, StackPorts
 from icedb_local.supervisor_config import Program
 from icedb_log.clock import SystemClock
+from icedb_log.errors import TableHalted, Unavailable
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import create_table
@@ -180,7 +181,7 @@ class Rolling:
     def producer(self, client, table):
         return ChaosProducer(
             "slow",
-            make_staging_door(client),
+            make_patient_door(client),
             ledger=self.ledger,
             checker=self.checker,
             tables=(table,),
@@ -221,6 +222,19 @@ class Rolling:
         env = {**os.environ, **self.layout.client_env(), "ICEDB_MESSAGE_EXPIRY_MS": "600000"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def make_patient_door(client):
+    """The client's own door, of a producer that tries again while a table is halted."""
+    send = make_staging_door(client)
+
+    def send_once(entry, body):
+        try:
+            send(entry, body)
+        except TableHalted as error:
+            raise Unavailable(str(error)) from error
+
+    return send_once
 
 
 @contextmanager
