@@ -21,6 +21,15 @@ HISTORY: Final = 100
 KB: Final = 1000
 
 
+def publish_first(root: Path) -> None:
+    """Publish the table of a warehouse for the first time, which takes longer than an engine waits if it is large."""
+    publish_table(_open(root), writer=IcebergWriter())
+
+
+def _open(root: Path) -> Table:
+    return Table.open(open_warehouse(f"file://{root}").table(TABLE), clock=SystemClock(), owner="bench")
+
+
 class Publishing(TakesTurns):
     """Publishes, after each commit of ten files.
 
@@ -42,8 +51,7 @@ class Publishing(TakesTurns):
     def prepare(self) -> None:
         """Commit ten files; the first time, more often than the history is long, and publish each time."""
         if self._table is None:
-            place = open_warehouse(f"file://{self._root}").table(TABLE)
-            self._table = Table.open(place, clock=SystemClock(), owner="bench")
+            self._table = _open(self._root)
             self._writer = IcebergWriter()
             for _ in range(HISTORY):
                 self._commit(self._table)

@@ -7,7 +7,7 @@ from icedb_log.store.stores import StoreSettings
 
 from bench.figures import OURS
 from bench.harness import Case, Workload
-from bench.iceberg_systems import Publishing
+from bench.iceberg_systems import Publishing, publish_first
 from bench.processes import started
 from bench.serve import Peer
 from bench.snapshot_service import running_catalog
@@ -40,6 +40,7 @@ class IcebergWorkload(Workload):
             planned = {f"{how}, {count:,} files": kind for how, kind in PLANS.items() if self._wants(how, count)}
             if planned:
                 build_icedb(root, Shape(count, COMMITS))
+                publish_first(root)
                 native = self.folder / f"native-{count}"
                 with (
                     running_catalog(StoreSettings(f"file://{root}"), self.folder / f"gateway-{count}") as catalog,
