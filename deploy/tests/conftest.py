@@ -1,5 +1,6 @@
 """What the tests of the deployment files share: the files, parsed, and the names that the services know."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -118,3 +119,14 @@ def promtool() -> str:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["promtool"]
+
+
+@pytest.fixture(scope="module")
+def build_release():
+    """Return deploy/build_release.py as a module."""
+    spec = importlib.util.spec_from_file_location("build_release", DEPLOY / "build_release.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]

@@ -1,6 +1,5 @@
 """Releases: the page, the changelog and the history agree; the wheels of one are those of its commit."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,16 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def build_release():
-    spec = importlib.util.spec_from_file_location("build_release", ROOT / "deploy" / "build_release.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
 
 
 def git(*words, folder):

@@ -1,7 +1,6 @@
 """What users install: the wheels of what is checked out, in an environment that holds nothing else."""
 
 import email
-import importlib.util
 import os
 import subprocess
 import sys
@@ -25,16 +24,6 @@ print(events.query("select event, count(*) from events group by 1 order by 1").r
 print(events.merge(full=True).input_count, "files merged")
 print(sorted({"pyspark", "py4j", "pandas"} & sys.modules.keys()))
 """
-
-
-@pytest.fixture(scope="module")
-def build_release():
-    spec = importlib.util.spec_from_file_location("build_release", ROOT / "deploy" / "build_release.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
 
 
 @pytest.fixture(scope="module")
