@@ -48,9 +48,9 @@ def test_every_kind_is_seen_or_says_why_not():
             assert kind.traces_of(target) or kind.why_untraced, kind.name
 
 
-def scrape(time_ms, *, start=1.0, **counts):
+def scrape(time_ms, *, start=1.0, answered_ms=None, **counts):
     values = {START_TIME: start} | {f'{COUNTER}{{operation="read",reason="{k}"}}': float(v) for k, v in counts.items()}
-    return Scrape(time_ms, values)
+    return Scrape(time_ms, values, answered_ms)
 
 
 def history(*scrapes):
@@ -69,6 +69,8 @@ def history(*scrapes):
         (RISES, [scrape(5, timeout=1), scrape(15, timeout=1), scrape(30, timeout=2)], True),
         (RISES, [scrape(5, timeout=1), scrape(25, timeout=1), scrape(30, timeout=2)], False),
         (RISES, [scrape(1, timeout=1), scrape(5, timeout=2), scrape(25, timeout=2)], False),
+        (RISES, [scrape(1, timeout=1), scrape(8, answered_ms=14, timeout=2), scrape(25, timeout=2)], True),
+        (RISES, [scrape(1, timeout=1), scrape(8, answered_ms=9, timeout=2), scrape(25, timeout=2)], False),
         (RISES, [scrape(5, timeout=9), scrape(15, start=2.0, timeout=1)], True),
         (RISES, [scrape(5, timeout=9), Scrape(12, None), scrape(15, timeout=9)], False),
         (Trace("silent", service="ingest"), [scrape(5), Scrape(15, None)], True),

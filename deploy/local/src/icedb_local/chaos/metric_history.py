@@ -85,10 +85,18 @@ class Scrape:
     Attributes:
         time_ms: When it was asked, monotonic.
         values: Value of each series; ``None``: no answer.
+        answered_ms: When the answer was there; ``None``: at once. It tells of what happened before this time, on a
+            busy machine also of what happened a good while after it was asked.
     """
 
     time_ms: int
     values: Mapping[str, float] | None
+    answered_ms: int | None = None
+
+    @property
+    def end_ms(self) -> int:
+        """When it was over, monotonic."""
+        return self.time_ms if self.answered_ms is None else self.answered_ms
 
 
 @dataclass(slots=True)
@@ -102,7 +110,11 @@ class MetricHistory:
         self.scrapes.setdefault(service, []).append(scrape)
 
     def shows(self, trace: Trace, *, begin_ms: int, end_ms: int) -> bool:
-        """Whether a trace is there between the last answer before one time and the first answer after another."""
+        """Whether a trace is there between two times.
+
+        That is, between the last answer that was complete before the one and the first that was asked for after the
+        other.
+        """
         services = (trace.service,) if trace.service else tuple(self.scrapes)
         return any(self._shows(trace, self.scrapes.get(name, []), begin_ms, end_ms) for name in services)
 
@@ -153,7 +165,7 @@ class MetricHistory:
         return first + sum(_rise(a, b, metric, labels) for a, b in pairwise(answered))
 
     def _shows(self, trace: Trace, scrapes: Sequence[Scrape], begin_ms: int, end_ms: int) -> bool:
-        first = bisect.bisect_left(scrapes, begin_ms, key=lambda scrape: scrape.time_ms)
+        first = bisect.bisect_left(scrapes, begin_ms, key=lambda scrape: scrape.end_ms)
         last = bisect.bisect_right(scrapes, end_ms, key=lambda scrape: scrape.time_ms)
         within = scrapes[first:last]
         if trace.kind == "silent":
@@ -194,7 +206,8 @@ class Scraper(BackgroundThread):
         while not self._stop.is_set():
             for service, port in self._ports.items():
                 time_ms = self._clock.monotonic_ms()
-                self.history.add(service, Scrape(time_ms, read_metrics(port)))
+                values = read_metrics(port)
+                self.history.add(service, Scrape(time_ms, values, self._clock.monotonic_ms()))
             self.rounds += 1
             self._stop.wait(self._interval_s)
 
