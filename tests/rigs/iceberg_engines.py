@@ -85,7 +85,7 @@ class Engines:
         path = uri.removeprefix("file://").replace("'", "''")
         query = f"EXPLAIN ANALYZE SELECT * FROM iceberg_scan('{path}') WHERE {condition}"
         ((_, text),) = self.duckdb.execute(query).fetchall()
-        return int(re.search(r"Total Files Read: (\d+)", text)[1])
+        return int(re.search(r"Total Files Read:[\s│]*(\d+)", text)[1])
 
     def _duckdb(self, uri, more="", where="true"):
         path = uri.removeprefix("file://").replace("'", "''")

@@ -59,7 +59,7 @@ class History:
         published: URI of the metadata of the newest publication.
     """
 
-    def __init__(self, root, seed):
+    def __init__(self, root, seed, *, partition=None):
         self.seed = seed
         self.random = random.Random(seed)
         self.clock = FakeClock(1_790_000_000_000, seed=str(seed))
@@ -77,7 +77,8 @@ class History:
             "ts": pa.timestamp("us"),
             "flag": pa.bool_(),
         }
-        self.partition = chance.choice(PARTITIONS)
+        drawn = chance.choice(PARTITIONS)
+        self.partition = drawn if partition is None else partition
         self.config = TableConfig.create(
             name="t",
             partition=tuple(map(PartitionField.parse, self.partition)),
@@ -116,6 +117,10 @@ class History:
         self.remember()
         return result
 
+    def is_held_back(self):
+        """Whether the newest publication shows an older state than our own client does."""
+        return not {log_name(file.key) for file in self.open().read_log().files} <= self.publication.log_names
+
     def remember(self):
         """Ask our own client for the rows, and remember them for the log files that have come."""
         names = [log_name(file.key) for file in self.open().read_log().files]
@@ -124,11 +129,14 @@ class History:
             found = rows_of(self.client.snapshot("t").to_arrow())
             self.rows |= dict.fromkeys(new, found)
 
-    def append(self):
-        chance = self.random
-        count = chance.choice([1, 1, 2, 5, 20])
-        names = [*self.columns]
-        columns = {name: pa.array([self.value(name) for _ in range(count)], self.columns[name]) for name in names}
+    def append(self, *, ids=None):
+        """Stage a batch of random rows, or one row for each of ``ids``, and flush it."""
+        count = self.random.choice([1, 1, 2, 5, 20]) if ids is None else len(ids)
+        columns = {
+            name: pa.array([self.value(name) for _ in range(count)], kind) for name, kind in self.columns.items()
+        }
+        if ids is not None:
+            columns["id"] = pa.array(ids, pa.int64())
         sink = io.BytesIO()
         pq.write_table(pa.table(columns), sink)
         stage_batch(self.place, body=sink.getvalue(), staging_format="parquet", batch_id=new_batch_id(self.clock))
@@ -164,16 +172,23 @@ class History:
     def merge(self):
         self.work(merge_table, self.engine.merger, options=MergeOptions(full=self.random.random() < 0.7))
 
+    def knows(self, name):
+        """Whether the table has a column: one that is not declared and was null in each row has no type yet."""
+        return any(name in dict(row) for rows in self.rows.values() for row in rows)
+
     def delete(self):
         if not self.rows:
             return
         condition = self.random.choice(['"id" % 3 = 0', '"user" IS NULL', "\"p\" = 'ü/%=+'", '"id" > 500', "flag"])
-        self.work(delete_rows, self.engine.changer, condition)
+        if self.knows(next(name for name in self.columns if name in condition)):
+            self.work(delete_rows, self.engine.changer, condition)
 
     def rewrite(self):
         if not self.rows:
             return
         query = self.random.choice(["select * from _rows", "select * from _rows where id % 2 = 0 or id is null"])
+        if not self.knows("id"):
+            query = "select * from _rows"
         matches = PartitionMatcher(parse_partition_filters(()), self.config)
         self.work(rewrite_partitions, self.engine.changer, query, matches=matches)
 
