@@ -39,7 +39,7 @@ class SparkWork:
     def open_session(self) -> None:
         """Start Spark and its workers, if they do not run yet."""
         if self._spark is None:
-            self._spark = open_spark(SparkSettings())
+            self._spark = open_spark(SparkSettings(purges_memory=True))
             warm_up(self._spark)
             structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 

@@ -87,6 +87,19 @@ def test_spark_settings_have_defaults():
     assert (settings.master, settings.is_local, settings.is_remote) == ("local[2]", True, False)
 
 
+@pytest.mark.parametrize(
+    ("purges", "found"),
+    [(False, {"MALLOC_ARENA_MAX": "2"}), (True, {"MALLOC_ARENA_MAX": "2", "MIMALLOC_PURGE_DELAY": "0"})],
+)
+def test_tasks_of_flushes_give_memory_back_at_once_and_those_of_merges_do_not(purges, found):
+    assert SparkSettings(purges_memory=purges).task_env == found
+    options = icedb_engine.spark.spark_session._session_options(
+        SparkSettings(master="spark://host:1", purges_memory=purges)
+    )
+    told = {name.removeprefix("spark.executorEnv."): value for name, value in options.items() if "Env." in name}
+    assert told == found
+
+
 def test_a_token_of_a_spark_connect_server_is_never_shown():
     settings = SparkSettings(master="sc://127.0.0.1:1/;token=hunter2")
     assert settings.is_remote

@@ -4,8 +4,10 @@ import io
 import math
 from datetime import date, datetime, timedelta
 from functools import partial
+from itertools import chain
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
-from icedb_engine.reading import data_files
+from icedb_engine.reading import data_files, sort
 from icedb_engine.reading.data_files import DataFiles, InputFile
-from icedb_engine.reading.sort import find_order
+from icedb_engine.reading.sort import sort_rows
 from icedb_engine.units.work import MergeUnit
 from icedb_log.errors import CorruptLog
 from icedb_log.jobs import MergeGroup
@@ -77,11 +79,11 @@ def make_input(table: pa.Table, number: int, **options) -> InputFile:
     return InputFile(marker, pa.py_buffer(body), pq.read_metadata(io.BytesIO(body)), types)
 
 
-def read_all(inputs, sort, *, columns=COLUMNS, chunk_rows=3) -> list[pa.Table]:
+def read_all(inputs, by, *, columns=COLUMNS, chunk_rows=3) -> list[pa.Table]:
     limits = EngineLimits(memory_bytes=64 * MIB)
     unit = MergeUnit(
         paths=TablePaths("t", "wh/t"),
-        config=TableConfig.model_construct(name="t", sort=tuple(sort), row_group_rows=chunk_rows),
+        config=TableConfig.model_construct(name="t", sort=tuple(by), row_group_rows=chunk_rows),
         schema=columns,
         commit_id="c",
         time_ms=0,
@@ -99,18 +101,26 @@ files = st.lists(st.tuples(rows, some_columns), min_size=1, max_size=6)
 
 
 IN_MEMORY = {"DECODED_SHARE": 3}
+RUNS = {"RUN_ROWS": 0}
 DICTIONARIES = {"_REPEATING_ROWS": 0, "_REPEATED_SHARE": 1.0}
 OUTSIDE = {"MAX_DECODED_BYTES": 0}
 
 
 @pytest.mark.parametrize(
     "constants",
-    [IN_MEMORY, DICTIONARIES, {**OUTSIDE, "SMALL_FILE_BYTES": 0}, {**OUTSIDE, "SMALL_FILE_BYTES": 1 << 20}],
-    ids=["in memory", "as dictionaries", "engine reads", "engine sorts"],
+    [
+        IN_MEMORY,
+        RUNS,
+        DICTIONARIES,
+        {**DICTIONARIES, **RUNS},
+        {**OUTSIDE, "SMALL_FILE_BYTES": 0},
+        {**OUTSIDE, "SMALL_FILE_BYTES": 1 << 20},
+    ],
+    ids=["in memory", "in runs", "as dictionaries", "as dictionaries in runs", "engine reads", "engine sorts"],
 )
 @given(files, sorts)
 @settings(max_examples=25, deadline=None)
-def test_files_are_read_as_one_sorted_stream_whoever_decodes_and_sorts_them(constants, files, sort):
+def test_files_are_read_as_one_sorted_stream_whoever_decodes_and_sorts_them(constants, files, by):
     inputs, tables, count = [], [], 0
     for number, (rows, missing) in enumerate(files):
         table = make_table([{**row, **dict.fromkeys(missing)} for row in rows], count)
@@ -120,11 +130,11 @@ def test_files_are_read_as_one_sorted_stream_whoever_decodes_and_sorts_them(cons
     everything = pa.concat_tables(tables)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in constants.items():
-            patch.setattr(data_files, name, value)
-        read = [table.cast(everything.schema) for table in read_all(inputs, sort)]
+            patch.setattr(sort if name in RUNS else data_files, name, value)
+        read = [table.cast(everything.schema) for table in read_all(inputs, by)]
     found = pa.concat_tables(read) if read else everything.slice(0, 0)
     assert found.schema.equals(everything.schema)
-    assert keys(found, sort) == duck_keys(everything, sort)
+    assert keys(found, by) == duck_keys(everything, by)
     assert keys(found.sort_by("id"), COLUMNS) == keys(everything.sort_by("id"), COLUMNS), "a row was lost or changed"
 
 
@@ -202,19 +212,53 @@ def test_many_files_of_few_texts_each_are_not_spelled_out_beyond_the_bound(monke
     counted = []
     monkeypatch.setattr(data_files, "count_plain_bytes", lambda values: counted.append(values) or count_plain(values))
     tables = read_all(inputs, ["s"], columns={"s": "VARCHAR"})
-    assert len(counted[0].dictionary) == 4800, "what is decoded fits"
+    assert len(counted[0].chunk(0).dictionary) == 4800, "what is decoded fits"
     assert sum(table.num_rows for table in tables) == 80 * rows
     assert count_plain(counted[0]) == sum(len(text) + 4 for table in tables for text in table["s"].to_pylist())
     monkeypatch.setattr(data_files.DataFiles, "_sort_outside", lambda *_: iter(["outside"]))
     assert read_all(inputs, ["s"], columns={"s": "VARCHAR"}) == ["outside"]
 
 
-def test_a_dictionary_that_has_a_value_twice_sorts_as_its_values():
+def sorted_ids(table, by, *, chunk_rows):
+    return [part["id"].to_pylist() for part in sort_rows(table, by, chunk_rows=chunk_rows)]
+
+
+@pytest.mark.parametrize("run_rows", [0, 8192])
+def test_a_dictionary_that_has_a_value_twice_sorts_as_its_values(monkeypatch, run_rows):
+    monkeypatch.setattr(sort, "RUN_ROWS", run_rows)
     twice = pa.DictionaryArray.from_arrays(pa.array([2, 0, 1, None, 0], pa.int32()), pa.array(["b", "a", "b"]))
-    order = find_order([twice, pa.array([0, 4, 3, 2, 1])], 5)
-    assert order.tolist() == [2, 0, 4, 1, 3]
+    table = pa.table({"s": twice, "n": [0, 4, 3, 2, 1], "id": range(5)})
+    assert list(chain(*sorted_ids(table, ["s", "n"], chunk_rows=5))) == [2, 0, 4, 1, 3]
 
 
-def test_rows_of_equal_keys_stay_in_their_order():
-    keys = pa.array([n * 7 % 3 for n in range(999)])
-    assert find_order([keys], 999).tolist() == sorted(range(999), key=lambda n: n * 7 % 3)
+@pytest.mark.parametrize("run_rows", [0, 8192])
+def test_rows_of_equal_keys_stay_in_their_order(monkeypatch, run_rows):
+    monkeypatch.setattr(sort, "RUN_ROWS", run_rows)
+    keys = [n * 7 % 3 for n in range(999)]
+    table = pa.table({"k": keys, "id": range(999)})
+    pieces = [table.slice(at, 100) for at in range(0, 999, 100)]
+    for by in (["k"], []):
+        found = sorted_ids(pa.concat_tables(pieces), by, chunk_rows=50)
+        assert list(chain(*found)) == sorted(range(999), key=lambda n: keys[n] if by else 0)
+        assert {len(part) for part in found[:-1]} == {50}, "also where all have one key"
+
+
+def test_rows_of_sorted_files_come_in_parts_of_about_one_size_and_only_they_are_copied(monkeypatch):
+    monkeypatch.setattr(sort, "RUN_ROWS", 100)
+    sorts = []
+    argsort = np.argsort
+    monkeypatch.setattr(sort.np, "argsort", lambda codes, **how: sorts.append(len(codes)) or argsort(codes, **how))
+    rng = np.random.default_rng(1)
+    files = [pa.table({"k": np.sort(rng.integers(0, 10**6, 10_000))}) for _ in range(20)]
+    parts = list(sort_rows(pa.concat_tables(files), ["k"], chunk_rows=5_000))
+    assert all(4_700 < part.num_rows < 5_300 for part in parts[:-1])
+    assert pa.concat_tables(parts)["k"].to_pylist() == sorted(k for file in files for k in file["k"].to_pylist())
+    assert max(sorts[1:]) < 5_300, "after a sample of all rows"
+
+
+def test_rows_of_one_run_are_not_copied():
+    keys = pa.array(range(100_000))
+    parts = list(sort_rows(pa.table({"k": keys}), ["k"], chunk_rows=30_000))
+    assert sum(part.num_rows for part in parts) == len(keys)
+    first = keys.buffers()[1].address
+    assert {part["k"].chunk(0).buffers()[1].address for part in parts} == {first}

@@ -32,6 +32,7 @@ def serve(settings: IngestSettings, *, queue: Queue = "ingest") -> int:
             app_name=f"icedb-{queue}",
             limits=settings.job_limits,
             source_s3=source_s3(settings),
+            purges_memory=True,
             on_interrupt=metrics.count_interrupted,
         )
 

@@ -27,7 +27,6 @@ from threading import Lock
 from typing import Any, Final, Self
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.errors import CorruptLog, InvariantViolated, NotFound, SchemaConflict
@@ -44,7 +43,7 @@ from icedb_log.units import MIB
 from icedb_engine.arrow_types import ARROW_TYPES, align, make_schema
 from icedb_engine.engine import CapturedRows
 from icedb_engine.imports.import_footers import NARROW_TYPES
-from icedb_engine.reading.sort import count_plain_bytes, find_order, take_sorted
+from icedb_engine.reading.sort import count_plain_bytes, sort_rows
 from icedb_engine.sql import quote_name, quote_text
 from icedb_engine.units.work import MergeUnit
 from icedb_engine.writing.parquet_join import MAGIC, CannotCopy, FooterJoiner, SourceChunk, SourceFile, parse_source
@@ -177,11 +176,6 @@ class InputFile:
         if self.source is None:
             raise InvariantViolated(f"data file {self.marker.path} was not fetched")
         return self.source
-
-
-def _take_out(pieces: list[list[pa.Array]], place: int) -> list[pa.Array]:
-    taken, pieces[place] = pieces[place], []
-    return taken
 
 
 def _reader(source: Path | pa.Buffer) -> Any:
@@ -480,22 +474,19 @@ class DataFiles:
         """
         if not self.row_count:
             return
-        found = self._decode_all(columns)
-        if found is None:
+        table = self._decode_all(columns)
+        if table is None:
             yield from self._sort_outside(columns)
             return
-        schema, joined = found
         sort = [name for name in self._unit.config.sort if name in columns]
-        order = find_order([joined[schema.get_field_index(name)] for name in sort], self.row_count)
-        size_bytes = sum(values.nbytes for values in joined)
-        yield from take_sorted(joined, schema, order, chunk_rows=self._count_chunk_rows(size_bytes))
+        yield from sort_rows(table, sort, chunk_rows=self._count_chunk_rows(table.nbytes))
 
     def _count_chunk_rows(self, size_bytes: int) -> int:
         fitting = CHUNK_BYTES * self.row_count // max(1, size_bytes)
         return max(_MIN_CHUNK_ROWS, min(self._unit.config.row_group_rows, fitting))
 
-    def _decode_all(self, columns: Mapping[str, str]) -> tuple[Any, list[pa.Array]] | None:
-        """Return the rows of all files, an array for each column; ``None``: too large, or of other types."""
+    def _decode_all(self, columns: Mapping[str, str]) -> pa.Table | None:
+        """Return the rows of all files; ``None``: too large, or of other types."""
         bound = min(self._unit.engine.memory_bytes // DECODED_SHARE, MAX_DECODED_BYTES)
         if sum(each.decoded_bytes for each in self.files) > bound:
             return None
@@ -515,22 +506,20 @@ class DataFiles:
                 batches.append(rows)
             return batches
 
-        schema = make_schema(columns, repeated=repeated)
         with ThreadPoolExecutor(self._unit.engine.thread_count, thread_name_prefix="icedb-decode") as pool:
             parts = list(pool.map(decode, self.files))
-            if decoded_bytes > bound:
-                return None
-            batches = [rows for part in parts for rows in part or ()]
-            pieces = [[rows.column(place) for rows in batches] for place in range(len(schema))]
-            del parts, batches  # from here on each column is let go when it was joined
-            joined = list(pool.map(lambda place: pa.concat_arrays(_take_out(pieces, place)), range(len(schema))))
-            plain_bytes = [count_plain_bytes(values) for values in joined]
-            if decoded_bytes + sum(plain_bytes) > bound:  # many files of few texts each are many texts together
-                return None
-            for place in np.flatnonzero(plain_bytes):
-                joined[place] = joined[place].dictionary_decode()
-        fields = [(name, values.type) for name, values in zip(schema.names, joined, strict=True)]
-        return pa.schema(fields), joined
+        if decoded_bytes > bound:
+            return None
+        batches = [rows for part in parts for rows in part or ()]
+        table = pa.Table.from_batches(batches, make_schema(columns, repeated=repeated)).unify_dictionaries()
+        plain_bytes = [count_plain_bytes(values) for values in table.columns]
+        if decoded_bytes + sum(plain_bytes) > bound:  # many files of few texts each are many texts together
+            return None
+        for place, name in enumerate(table.column_names):
+            if plain_bytes[place]:
+                plain = [chunk.dictionary_decode() for chunk in table.column(place).chunks]
+                table = table.set_column(place, name, pa.chunked_array(plain))
+        return table
 
     def _find_repeated(self, columns: Mapping[str, str]) -> list[str]:
         """Return the text columns of few different values, by some rows of the largest file; none of small files."""

@@ -1,12 +1,16 @@
 """Rows that are in memory, sorted: where each row belongs is found from the sort columns alone, then rows are taken.
 
-A sort column becomes numbers in the order of its values, those of all sort columns one number a row; these are sorted,
-and rows of equal keys stay in their order. The order is that of the native engine: text by its bytes, NaN above all
-numbers, nulls last. Text that repeats itself stays a dictionary from the file that was read to the one that is written.
+A sort column becomes numbers in the order of its values, those of all sort columns one number a row, its code; rows of
+equal codes stay in their order. The order is that of the native engine: text by its bytes, NaN above all numbers, nulls
+last. Rows of sorted files come in long runs of ascending codes: the range of all codes is cut so that each part has
+about as many rows as are wanted, a part of each run goes into each, and only those few are sorted and taken at a time.
+What does not come in runs is sorted as a whole. Text that repeats itself stays a dictionary from the file that was read
+to the one that is written.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,21 +18,86 @@ import pyarrow.compute as pc
 
 MAX_DICTIONARY_VALUES: Final = 4096
 """A row group carries the whole dictionary of its rows: with more values text is better written as it is."""
+RUN_ROWS: Final = 8192
+"""Rows whose runs are shorter than this on average are sorted as a whole: to cut many runs costs more."""
+SAMPLES: Final = 512
+"""So many rows of each part that is to be made are looked at to find where it begins."""
 _BITS: Final = 63
 _NAN_BITS: Final = 0x7FF8_0000_0000_0000
 
 
-def count_plain_bytes(values: pa.Array) -> int:
-    """Return how large a column becomes that is not to stay a dictionary; 0: it stays as it is."""
-    if not pa.types.is_dictionary(values.type) or len(values.dictionary) <= MAX_DICTIONARY_VALUES:
+def count_plain_bytes(values: pa.ChunkedArray) -> int:
+    """Return how large a column becomes that is not to stay a dictionary; 0: it stays as it is.
+
+    Chunks of a dictionary have the same one.
+    """
+    chunks = values.chunks
+    if not pa.types.is_dictionary(values.type) or not chunks or len(chunks[0].dictionary) <= MAX_DICTIONARY_VALUES:
         return 0
-    lengths = pc.binary_length(values.dictionary).take(values.indices)
-    text_bytes: int = pc.sum(lengths, min_count=0).as_py()
-    return text_bytes + int(lengths.nbytes)
+    lengths = pc.binary_length(chunks[0].dictionary)
+    found = [lengths.take(chunk.indices) for chunk in chunks]
+    return sum(pc.sum(each, min_count=0).as_py() + int(each.nbytes) for each in found)
 
 
-def find_order(keys: Sequence[pa.Array], row_count: int) -> np.ndarray:
-    """Return the places of rows in the order of some columns, the first one first; stable."""
+def sort_rows(table: pa.Table, by: Sequence[str], *, chunk_rows: int) -> Iterator[pa.Table]:
+    """Yield rows in the order of some columns, the first one first; stable.
+
+    Args:
+        table: The rows; chunks of a dictionary have the same one.
+        by: The columns; none: rows keep their order.
+        chunk_rows: How many come at a time, about.
+    """
+    pieces = [piece for piece in table.to_batches() if piece.num_rows]
+    if not pieces:
+        return
+    codes = _join_codes([pa.concat_arrays(table.column(name).chunks) for name in by], table.num_rows)
+    piece_starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
+    starts = np.union1d(piece_starts, np.flatnonzero(codes[1:] < codes[:-1]) + 1)
+    if RUN_ROWS * (len(starts) - len(piece_starts)) > table.num_rows or RUN_ROWS * len(pieces) > table.num_rows:
+        whole, order = table.combine_chunks(), np.argsort(codes, kind="stable")
+        for start in range(0, len(order), chunk_rows):
+            yield whole.take(pa.array(order[start : start + chunk_rows]))
+        return
+    owners = np.searchsorted(piece_starts, starts[:-1], side="right") - 1
+    runs = [pieces[owner].slice(start - piece_starts[owner]) for owner, start in zip(owners, starts, strict=False)]
+    for lows, highs in pairwise(_cut_runs(codes, starts, chunk_rows)):
+        parts = [place for place, (low, high) in enumerate(zip(lows, highs, strict=True)) if low < high]
+        rows = pa.Table.from_batches([runs[place].slice(lows[place], highs[place] - lows[place]) for place in parts])
+        if len(parts) > 1:
+            found = [codes[starts[place] + lows[place] : starts[place] + highs[place]] for place in parts]
+            # The stable one merges runs.
+            rows = rows.combine_chunks().take(pa.array(np.argsort(np.concatenate(found), kind="stable")))
+        yield rows
+
+
+def _cut_runs(codes: np.ndarray, starts: np.ndarray, part_rows: int) -> np.ndarray:
+    """Return where the parts begin in each run, a row for each part, and one for the end of the last.
+
+    Each part begins with a row of which is known what comes before it: rows of lower codes, and of the same code those
+    of earlier runs, and of its own.
+
+    Args:
+        codes: Of all rows.
+        starts: Where the runs begin, and where the last one ends.
+        part_rows: How many rows a part is to have, about.
+    """
+    step = max(1, part_rows // SAMPLES)
+    sampled = np.arange(0, len(codes), step)
+    sampled = sampled[np.argsort(codes[sampled], kind="stable")]
+    cuts = sampled[part_rows // step :: part_rows // step]
+    owners, values = np.searchsorted(starts, cuts, side="right") - 1, codes[cuts]
+    places = np.zeros((len(cuts) + 2, len(starts) - 1), np.int64)
+    places[-1] = np.diff(starts)
+    for run, (start, end) in enumerate(pairwise(starts)):
+        equal_come_before = np.searchsorted(codes[start:end], values, side="right")
+        equal_come_after = np.searchsorted(codes[start:end], values, side="left")
+        others = np.where(owners > run, equal_come_before, equal_come_after)
+        places[1:-1, run] = np.where(owners == run, cuts - start, others)
+    return places
+
+
+def _join_codes(keys: Sequence[pa.Array], row_count: int) -> np.ndarray:
+    """Return a number for each row, in the order of some columns, the first one first."""
     codes, span = np.zeros(row_count, np.uint64), 1
     for key in keys:
         more, more_span = _find_codes(key)
@@ -38,14 +107,7 @@ def find_order(keys: Sequence[pa.Array], row_count: int) -> np.ndarray:
         codes *= np.uint64(more_span)
         codes += more
         span *= more_span
-    return np.argsort(codes, kind="stable")  # this one merges what is sorted already: each file of ours
-
-
-def take_sorted(columns: Sequence[pa.Array], schema: Any, order: np.ndarray, *, chunk_rows: int) -> Iterator[pa.Table]:
-    """Yield the rows in an order, so many at a time."""
-    for start in range(0, len(order), chunk_rows):
-        places = pa.array(order[start : start + chunk_rows])
-        yield pa.Table.from_arrays([values.take(places) for values in columns], schema=schema)
+    return codes
 
 
 def _find_codes(values: pa.Array) -> tuple[np.ndarray, int]:

@@ -83,6 +83,7 @@ def open_spark_engine(
     app_name: str,
     source_s3: S3Options | None = None,
     limits: JobLimits | None = None,
+    purges_memory: bool = False,
     on_interrupt: Callable[[InterruptReason], None] = ignore_interrupt,
 ) -> SparkEngine:
     """Open the engine of this process.
@@ -92,6 +93,7 @@ def open_spark_engine(
         app_name: What Spark calls it.
         source_s3: How tasks reach sources of imports on S3 if the warehouse is not on S3.
         limits: Bounds of jobs and their units; the usual ones in the settings' memory if not given.
+        purges_memory: Of :class:`SparkSettings`.
         on_interrupt: Told about each job that was interrupted.
 
     Raises:
@@ -103,6 +105,7 @@ def open_spark_engine(
             master=settings.spark_master,
             app_name=app_name,
             driver_memory=f"{settings.spark_memory_mb}m",
+            purges_memory=purges_memory,
             options=settings.spark_options,
         )
     )
