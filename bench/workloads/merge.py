@@ -92,5 +92,5 @@ def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
             row_count=source.row_count,
             systems=systems,
             size_bytes=source.size_bytes,
-            warm_turn_count=0 if kind.is_heavy else 1,
+            warm_turn_count=1 if kind.is_heavy else 2,
         )
