@@ -87,11 +87,9 @@ def test_spark_settings_have_defaults():
     assert (settings.master, settings.is_local, settings.is_remote) == ("local[2]", True, False)
 
 
-@pytest.mark.parametrize(
-    ("purges", "found"),
-    [(False, {"MALLOC_ARENA_MAX": "2"}), (True, {"MALLOC_ARENA_MAX": "2", "MIMALLOC_PURGE_DELAY": "0"})],
-)
-def test_tasks_of_flushes_give_memory_back_at_once_and_those_of_merges_do_not(purges, found):
+@pytest.mark.parametrize(("purges", "more"), [(False, {}), (True, {"MIMALLOC_PURGE_DELAY": "0"})])
+def test_tasks_of_flushes_give_memory_back_at_once_and_those_of_merges_do_not(purges, more):
+    found = {"MALLOC_ARENA_MAX": "2", "MIMALLOC_ALLOW_THP": "0", **more}
     assert SparkSettings(purges_memory=purges).task_env == found
     options = icedb_engine.spark.spark_session._session_options(
         SparkSettings(master="spark://host:1", purges_memory=purges)
