@@ -23,7 +23,7 @@ from icedb_engine.writing import part_files
 from icedb_engine.writing.part_files import PartEncoder, PartLayout
 from icedb_engine.writing.row_groups import PieceMaker
 from icedb_log.errors import CorruptLog, SchemaConflict
-from icedb_log.jobs import MergeGroup
+from icedb_log.jobs import MergeGroup, RowChange
 from icedb_log.model import FileMarker
 from icedb_log.parquet.pages import check_page_sums
 
@@ -70,6 +70,21 @@ class Files:
         for marker in merged.outputs:
             check_file(self.table, marker)
         return merged
+
+    def delete(self, condition, *inputs, schema=COLUMNS):
+        """Delete, with the same checks."""
+        unit = self.table.unit(
+            MergeUnit, schema=schema, group=MergeGroup("", tuple(inputs)), change=RowChange("delete", condition)
+        )
+        left = merge_unit(unit, self.table.store, clock=self.table.clock)
+        for marker in left.outputs:
+            check_file(self.table, marker)
+        return left
+
+    def read(self, outputs) -> pa.Table:
+        """Return all rows of some files."""
+        bodies = [self.table.store.get(marker.path).body for marker in outputs]
+        return pa.concat_tables([pq.read_table(io.BytesIO(body)) for body in bodies], promote_options="default")
 
 
 def check_file(table, marker):
@@ -127,6 +142,68 @@ def test_a_merge_that_copies_is_like_one_that_decodes(make_table, tmp_path_facto
             (each.row_count, dict(each.stats), each.inexact) for each in decoded.outputs
         ]
     assert copied.contents.differences == ()
+
+
+CONDITIONS = (
+    "i > 0",
+    "i IS NULL",
+    "s = 'ab'",
+    "s >= 'x' OR f IS NULL",
+    "f > 1 AND NOT b",
+    "NOT (f <= 1)",
+    "t >= TIMESTAMP '2025-06-01 00:00:00.000002'",
+    "d < DATE '1970-01-03'",
+    "d IN (DATE '1970-01-01', DATE '1970-01-05')",
+    "b",
+    "s LIKE 'x%'",
+    "i = 1 AND s IS NOT NULL",
+    "id % 3 = 0",
+    "true",
+)
+
+
+@given(files=some_files, sort=sorts, condition=st.sampled_from(CONDITIONS))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_deletion_leaves_each_other_row_whether_it_copies_or_decodes(
+    make_table, tmp_path_factory, files, sort, condition
+):
+    made = Files(make_table, sort=sort)
+    scratch = tmp_path_factory.mktemp("files")
+    tables, first = [], 0
+    for rows, missing in files:
+        tables.append(make_rows(rows, first).drop_columns(sorted(missing)))
+        first += len(rows)
+    markers = [made.put(table, scratch) for table in tables]
+    everything = pa.concat_tables(tables, promote_options="default").select(
+        [name for name in COLUMNS if any(name in table.column_names for table in tables)]
+    )
+    whole = pa.table([everything[name] if name in everything.column_names else pa.nulls(first, kind)
+                      for name, kind in zip(COLUMNS, make_schema(COLUMNS).types, strict=True)], names=list(COLUMNS))  # fmt: skip
+    with duckdb.connect() as engine:
+        engine.register("rows", whole)
+        left = engine.execute(f"SELECT * FROM rows WHERE NOT coalesce({condition}, false) ORDER BY id").to_arrow_table()
+    with pytest.MonkeyPatch.context() as patch:
+        for decodes in (False, True):
+            if decodes:
+                decoding(patch)
+            done = made.delete(condition, *markers)
+            assert (done.rows_read, done.rows_removed) == (first, first - left.num_rows)
+            assert (done.copied_bytes == 0) or not decodes
+            found = made.read(done.outputs).sort_by("id") if done.outputs else left.slice(0, 0)
+            names = found.column_names
+            assert keys(found) == keys(left.select(names))
+            assert all(left[name].null_count == left.num_rows for name in set(COLUMNS) - set(names))
+
+
+def test_a_deletion_decodes_only_row_groups_that_hold_such_a_row(make_table, tmp_path):
+    made = Files(make_table, sort=("i",))
+    (file,) = (made.put(rows, tmp_path) for rows in in_order(1, 5 * GROUP_ROWS))
+    left = made.delete("i = 19 AND s <> ''", file)
+    assert (left.rows_removed, left.rows_decoded) == (1, GROUP_ROWS)
+    assert left.copied_bytes > file.size_bytes / 3
+    assert made.read(left.outputs)["i"].to_pylist() == [n for n in range(5 * GROUP_ROWS) if n != 19]
+    everywhere = made.delete("f = 4.75", file)
+    assert (everywhere.rows_removed, everywhere.rows_decoded, everywhere.copied_bytes) == (1, 5 * GROUP_ROWS, 0)
 
 
 def in_order(count: int, size: int, *, offset=0) -> list[pa.Table]:

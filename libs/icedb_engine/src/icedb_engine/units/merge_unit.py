@@ -9,10 +9,10 @@ process beside this one (:mod:`icedb_engine.sql.process`). A row of a query that
 its group ends the unit: nothing is committed then.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,11 +26,13 @@ from icedb_log.keys import TablePaths
 from icedb_log.merge.content_check import compare_contents
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.column_bounds import encode_bounds
+from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partitions import read_partition_values
 from icedb_log.table.transforms import transform_sql
 from icedb_log.units import MIB
 
-from icedb_engine.arrow_types import fit, number_columns
+from icedb_engine.arrow_types import align, fit, make_schema, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles, read_contents
@@ -38,10 +40,10 @@ from icedb_engine.sql import quote_name
 from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
 from icedb_engine.sql.columns import ROWS_VIEW
 from icedb_engine.sql.process import QueryProblem, QueryTooLarge, SqlLimits, SqlProcess
-from icedb_engine.units.read_unit import closing_rows, read_files
+from icedb_engine.units.read_unit import CHUNK_BYTES, CHUNK_ROWS, closing_rows, read_files
 from icedb_engine.units.work import DataFile, MergeUnit, ReadUnit
 from icedb_engine.writing.part_files import CopiedGroup, FileKind, PartFileWriter, PartLayout, SortedRun
-from icedb_engine.writing.row_groups import PieceMaker, Run, min_rows, plan_runs
+from icedb_engine.writing.row_groups import Piece, PieceMaker, Run, min_rows, plan_runs
 
 FETCHED_SHARE: Final = 8
 """A group of small files of up to memory / this together is fetched into memory, every other one to disk."""
@@ -94,7 +96,59 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergedGr
 def _merge(unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> MergedGroup:
     memory_bytes = unit.engine.memory_bytes
     engine_bytes = max(memory_bytes // ENGINE_SHARE, min(memory_bytes, SMALL_ENGINE_BYTES))
-    limits = replace(unit.engine, memory_bytes=engine_bytes)
+    done = _rewrite(unit, store, clock, scratch, limits=replace(unit.engine, memory_bytes=engine_bytes))
+    before = [read_contents(each.read_footer(), each.marker, unit.schema) for each in done.inputs.files]
+    after = [read_contents(done.footers[each.path], each, unit.schema) for each in done.outputs]
+    return replace(done.as_group(unit), contents=compare_contents(before, after, unit.schema))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """What became of a group's data files.
+
+    Attributes:
+        inputs: Those that were read.
+        runs: In what parts they were written.
+        outputs: The new ones.
+        footers: Of the new ones, by path.
+    """
+
+    inputs: DataFiles
+    runs: Sequence[Run]
+    outputs: tuple[FileMarker, ...]
+    footers: Mapping[str, bytes]
+
+    def as_group(self, unit: MergeUnit) -> MergedGroup:
+        """Return it as the committer takes it."""
+        return MergedGroup(
+            unit.group,
+            self.outputs,
+            self.inputs.row_count,
+            copied_bytes=sum(run.size_bytes for run in self.runs if run.is_copied),
+            rows_decoded=sum(run.row_count for run in self.runs if not run.is_copied),
+        )
+
+
+def _rewrite(
+    unit: MergeUnit,
+    store: ObjectStore,
+    clock: Clock,
+    scratch: Path,
+    *,
+    limits: EngineLimits,
+    kept: "_Kept | None" = None,
+) -> _Rewritten:
+    """Write the rows of a group's data files anew, sorted, and upload them.
+
+    Args:
+        unit: Which files.
+        store: Where they are.
+        clock: Gives the ids of the new ones.
+        scratch: A folder.
+        limits: Of the engine, where rows are sorted that do not fit into memory.
+        kept: Which rows stay; all if not given.
+    """
+    memory_bytes = unit.engine.memory_bytes
     is_small = unit.group.size_bytes <= memory_bytes // FETCHED_SHARE
     is_small = is_small and all(marker.size_bytes <= SMALL_FILE_BYTES for marker in unit.group.inputs)
     row_group_rows = unit.config.row_group_rows
@@ -104,33 +158,32 @@ def _merge(unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> 
     columns = inputs.unite_columns()
     writer = _make_writer(unit, columns, store, clock, scratch=scratch)
     maker = PieceMaker(columns, writer.layout.sort_columns, writer.layout.stats_columns)
-    runs = plan_runs(inputs.make_pieces(maker, few_rows=few_rows), row_group_rows=row_group_rows)
+    pieces = inputs.make_pieces(maker, few_rows=few_rows)
+    if kept is not None:
+        pieces = [kept.mark(piece, unit.group.inputs[piece.file]) for piece in pieces]
+    runs = plan_runs(pieces, row_group_rows=row_group_rows)
     with (
         ThreadPoolExecutor(unit.engine.transfer_count, thread_name_prefix="icedb-copy") as pool,
-        closing(_write_runs(inputs, runs, columns, pool)) as pieces,
+        closing(_write_runs(inputs, runs, columns, pool, kept=kept)) as parts,
     ):
-        outputs = writer.write_partition(pieces)
-    before = [read_contents(each.read_footer(), each.marker, unit.schema) for each in inputs.files]
-    after = [read_contents(writer.footers[each.path], each, unit.schema) for each in outputs]
-    return MergedGroup(
-        unit.group,
-        outputs,
-        inputs.row_count,
-        contents=compare_contents(before, after, unit.schema),
-        copied_bytes=sum(run.size_bytes for run in runs if run.is_copied),
-        rows_decoded=sum(run.row_count for run in runs if not run.is_copied),
-    )
+        return _Rewritten(inputs, runs, writer.write_partition(parts), writer.footers)
 
 
 def _write_runs(
-    inputs: DataFiles, runs: Iterable[Run], columns: Mapping[str, str], pool: ThreadPoolExecutor
+    inputs: DataFiles,
+    runs: Iterable[Run],
+    columns: Mapping[str, str],
+    pool: ThreadPoolExecutor,
+    *,
+    kept: "_Kept | None",
 ) -> Generator[SortedRun | CopiedGroup, None, None]:
     for run in runs:
         if run.is_copied:
             yield inputs.copy(run.pieces[0], columns, pool)
         else:
             with inputs.part(run.pieces) as part, closing(part.read_sorted(columns)) as tables:
-                yield SortedRun(run.row_count, tables, begins_file=run.is_late)
+                rows = tables if kept is None else map(kept.keep, tables)
+                yield SortedRun(run.row_count, rows, begins_file=run.is_late)
 
 
 def _make_writer(
@@ -167,6 +220,51 @@ def _problems(paths: TablePaths, what: str) -> Iterator[None]:
         raise InvalidRequest(f"table {paths.name}: {what}: {problem}") from problem
 
 
+class _Kept:
+    """Which rows of some files stay: those for which a condition is false or NULL.
+
+    Args:
+        pruner: Of the condition.
+        types: The columns that it names, with the table's types.
+        mask: Tells of rows of these columns for which the condition is true.
+
+    Attributes:
+        removed_count: Rows that did not stay.
+    """
+
+    def __init__(
+        self, pruner: FilePruner, types: Mapping[str, str], mask: Callable[[pa.RecordBatch], pa.BooleanArray]
+    ) -> None:
+        self.removed_count = 0
+        self._pruner = pruner
+        self._types = types
+        self._schema = make_schema(types)
+        self._mask = mask
+
+    def mark(self, piece: Piece, marker: FileMarker) -> Piece:
+        """Return a piece that is copied only if no row of it can be one that goes, by what is known of it exactly."""
+        if piece.facts is None:
+            return piece
+        stats = {
+            name: (*((None, None) if low is None else encode_bounds(low, high)), null_count)
+            for name, (low, high, null_count) in piece.facts.stats.items()
+        }
+        is_affected = self._pruner.may_be_true(replace(marker, row_count=piece.row_count, stats=stats))
+        return replace(piece, facts=None) if is_affected else piece
+
+    def keep(self, rows: pa.Table) -> pa.Table:
+        """Return the rows that stay."""
+        known = [name for name in self._types if name in rows.column_names]
+        named = rows.select(known).cast(pa.schema([self._schema.field(name) for name in known]))
+        most_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES * rows.num_rows // max(1, named.nbytes)))
+        batches = named.to_batches(most_rows) if known else [_without_columns(rows.num_rows)]
+        masks = [self._mask(align(batch, self._schema) if self._types else batch) for batch in batches]
+        gone = pa.chunked_array(masks, pa.bool_())
+        removed_count = pc.sum(gone).as_py() or 0
+        self.removed_count += removed_count
+        return rows.filter(pc.invert(gone)) if removed_count else rows
+
+
 class _ChangeRun:
     """One call of :func:`merge_unit` with a change. Rows that came, removed and written are counted apart."""
 
@@ -188,21 +286,22 @@ class _ChangeRun:
         self._process = process
         self._limits: EngineLimits = unit.engine.part(CHANGE_SHARE)
         self._columns = read_change(process, unit.config, unit.schema, change)
-        self._removed_count = 0
 
     def delete(self) -> MergedGroup:
-        """Write the rows for which the condition is false or NULL."""
+        """Write the rows for which the condition is false or NULL; row groups without any other as they are."""
         unit = self._unit
-        with closing_rows(self._read(unit.group.inputs)) as chunks:
-            source = CapturedRows(chunks)
-            outputs = self._write(self._keep(source), unit.schema, fields=[])
-        written = sum(marker.row_count or 0 for marker in outputs)
-        if written + self._removed_count != source.row_count:
+        types = {name: kind for name, kind in unit.schema.items() if name in {each.name for each in self._columns}}
+        with self._process.masking(self._change.sql, types or _NO_COLUMN, relation=ROWS_VIEW) as mask:
+            kept = _Kept(FilePruner(self._change.sql, unit.config, schema=unit.schema), types, mask)
+            bounded = replace(unit, engine=self._limits)
+            done = _rewrite(bounded, self._store, self._clock, self._scratch, limits=self._limits, kept=kept)
+        written = sum(marker.row_count or 0 for marker in done.outputs)
+        if written + kept.removed_count != done.inputs.row_count:
             raise InvariantViolated(
-                f"table {unit.paths.name}: partition {unit.group.partition or '(none)'}: {source.row_count} rows came, "
-                f"{self._removed_count} were removed and {written} written; nothing was committed"
+                f"table {unit.paths.name}: partition {unit.group.partition or '(none)'}: {done.inputs.row_count} rows "
+                f"came, {kept.removed_count} were removed and {written} written; nothing was committed"
             )
-        return MergedGroup(unit.group, outputs, source.row_count, self._removed_count, rows_decoded=source.row_count)
+        return replace(done.as_group(unit), rows_removed=kept.removed_count)
 
     def query(self) -> MergedGroup:
         """Write what the query makes of the rows; of half of the files at a time, and so on, where that suits it."""
@@ -239,17 +338,6 @@ class _ChangeRun:
         files = tuple(map(DataFile.of, inputs))
         read = ReadUnit(paths=unit.paths, columns=unit.schema, files=files, engine=self._limits, is_whole=True)
         return read_files(read, self._store)
-
-    def _keep(self, chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = {column.name for column in self._columns}
-        places = [place for place, name in enumerate(self._unit.schema) if name in names]
-        types = {name: kind for name, kind in self._unit.schema.items() if name in names} or _NO_COLUMN
-        with self._process.masking(self._change.sql, types, relation=ROWS_VIEW) as mask:
-            for chunk in chunks:
-                rows = chunk.remove_column(0)
-                gone = mask(rows.select(places) if places else _without_ordinal(chunk.select([0])))
-                self._removed_count += gone.true_count
-                yield rows.filter(pc.invert(gone)) if gone.true_count else rows
 
     def _write(
         self, rows: Iterable[pa.RecordBatch], columns: Mapping[str, str], *, fields: list[Any]
@@ -296,6 +384,8 @@ class _ChangeRun:
 
 
 def _without_ordinal(chunk: pa.RecordBatch) -> pa.RecordBatch:
-    if chunk.num_columns == 1:
-        return pa.RecordBatch.from_arrays([pa.nulls(chunk.num_rows, pa.int64())], list(_NO_COLUMN))
-    return chunk.remove_column(0)
+    return _without_columns(chunk.num_rows) if chunk.num_columns == 1 else chunk.remove_column(0)
+
+
+def _without_columns(row_count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(row_count, pa.int64())], list(_NO_COLUMN))
