@@ -119,6 +119,7 @@ def test_row_groups_and_footer(make_table):
         b"icedb.partition": b"d=2023-06-07",
         b"icedb.commit": b"c0ffee",
         b"icedb.kind": b"flush",
+        b"icedb.dictionaries": b"exact",
         b"icedb.order": b'{"by":["n"],"groups":[[[0],[2047]],[[2048],[4095]],[[4096],[4999]]]}',
     }
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [2048, 2048, 904]

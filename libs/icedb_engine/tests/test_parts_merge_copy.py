@@ -206,6 +206,50 @@ def test_a_deletion_decodes_only_row_groups_that_hold_such_a_row(make_table, tmp
     assert (everywhere.rows_removed, everywhere.rows_decoded, everywhere.copied_bytes) == (1, 5 * GROUP_ROWS, 0)
 
 
+def dictionaries_of(table, marker, column):
+    """Return for each row group of a data file the values of the dictionary, and those of the rows."""
+    with pq.ParquetFile(io.BytesIO(table.store.get(marker.path).body), read_dictionary=[column]) as file:
+        found = [file.read_row_group(number)[column].chunk(0) for number in range(file.metadata.num_row_groups)]
+    return [(set(each.dictionary.to_pylist()), set(each.to_pylist())) for each in found]
+
+
+def test_no_dictionary_holds_a_value_of_a_row_that_was_deleted(make_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "_REPEATING_ROWS", 1)
+    monkeypatch.setattr(data_files, "_REPEATED_SHARE", 1.0)
+    made = Files(make_table, sort=("i",))
+    count = 6 * GROUP_ROWS
+    files = [
+        made.put(make_rows([{"i": 2 * n + odd, "s": f"name-{n // 6}"} for n in range(count)], odd * count), tmp_path)
+        for odd in (0, 1)
+    ]
+    (merged,) = made.merge(*files).outputs
+    groups = dictionaries_of(made.table, merged, "s")
+    assert len(groups) > 8
+    assert all(known == used and len(known) <= 3 for known, used in groups), "of all files there are 8 names"
+    left = made.delete("s = 'name-3' AND i < 1000", merged)
+    assert left.rows_removed == 12
+    (kept,) = made.delete("s = 'name-3' AND i BETWEEN 36 AND 47", merged).outputs
+    assert made.delete("i BETWEEN 36 AND 47", merged).copied_bytes > 0
+    for known, used in dictionaries_of(made.table, kept, "s"):
+        assert known == used
+        assert "name-3" not in known
+
+
+def test_row_groups_of_which_dictionaries_may_hold_more_are_copied_by_no_deletion(make_table, tmp_path):
+    made = Files(make_table, sort=("i",))
+    first, second = in_order(2, 5 * GROUP_ROWS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(part_files, "EXACT", "unknown")
+        old = made.put(first, tmp_path)
+    new = made.put(second, tmp_path)
+    assert made.delete("i = 3", old).copied_bytes == 0
+    assert made.delete("i = 43", new).copied_bytes > 0
+    (merged,) = made.merge(old, new).outputs
+    assert made.delete("i = 43", merged).copied_bytes == 0, "what a merge has copied of it is no better"
+    (clean,) = made.delete("i = 3", old).outputs
+    assert made.delete("i = 30", clean).copied_bytes > 0
+
+
 def in_order(count: int, size: int, *, offset=0) -> list[pa.Table]:
     return [
         make_rows([{"i": offset + number * size + n, "s": f"v{n % 3}", "f": n / 4} for n in range(size)], number * size)

@@ -242,9 +242,12 @@ class _Kept:
         self._mask = mask
 
     def mark(self, piece: Piece, marker: FileMarker) -> Piece:
-        """Return a piece that is copied only if no row of it can be one that goes, by what is known of it exactly."""
-        if piece.facts is None:
-            return piece
+        """Return a piece that is copied only if nothing of a row that goes can be in it.
+
+        No row of it can be one, by what is known of it exactly, and no dictionary holds a value of one.
+        """
+        if piece.facts is None or not piece.facts.has_exact_dictionaries:
+            return replace(piece, facts=None)
         stats = {
             name: (*((None, None) if low is None else encode_bounds(low, high)), null_count)
             for name, (low, high, null_count) in piece.facts.stats.items()

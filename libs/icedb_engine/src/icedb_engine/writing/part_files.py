@@ -43,7 +43,7 @@ from icedb_engine.arrow_types import make_schema
 from icedb_engine.reading.types import EXACT_DOUBLE_MAX
 from icedb_engine.units.work import Unit
 from icedb_engine.writing.parquet_join import MAGIC, MAX_GROUPS, FooterJoiner, SourceChunk, parse_file
-from icedb_engine.writing.row_groups import CopyFacts, min_rows
+from icedb_engine.writing.row_groups import DICTIONARIES_KEY, EXACT, CopyFacts, min_rows
 from icedb_engine.writing.sort_keys import Key, Tuples, encode_order, make_key, read_tuples
 
 FILE_FORMAT: Final = "1"
@@ -236,6 +236,7 @@ class PartEncoder:
         self._few_rows = min_rows(layout.unit.config.row_group_rows)
         self._order: list[Tuples | None] = []
         self._last_key: Key | None = None
+        self._has_exact_dictionaries = True
         self._options: dict[str, Any] = {}
         self._has_chosen = Event()
         self._joiner = FooterJoiner(self._sort)
@@ -274,7 +275,7 @@ class PartEncoder:
             raise InvariantViolated(f"{self.path}: its first row group could not be encoded")
         sink = pa.BufferOutputStream()
         with pq.ParquetWriter(sink, rows.schema, **self._options) as writer:
-            writer.write_table(rows, row_group_size=rows.num_rows)
+            writer.write_table(drop_unused(rows), row_group_size=rows.num_rows)
         return sink.getvalue()
 
     def append_group(self, rows: pa.Table, encoded: pa.Buffer) -> None:
@@ -314,6 +315,7 @@ class PartEncoder:
             group.check(body, {name: moved[name] for name in group.chunks})
         self._joiner.add_group(list(moved.values()), row_count=group.row_count)
         self._note_order(group.facts.tuples)
+        self._has_exact_dictionaries &= group.facts.has_exact_dictionaries
         self.stats.add_known(group.facts)
         self.row_count += group.row_count
 
@@ -336,8 +338,9 @@ class PartEncoder:
         """Write the footer."""
         if self._sink is None:
             raise InvariantViolated(f"{self.path}: a data file without rows")
+        exact = {DICTIONARIES_KEY: EXACT} if self._has_exact_dictionaries else {}
         self.size_bytes += self._sink.write(
-            self._joiner.make_footer({**footer, **encode_order(self._sort, self._order)})
+            self._joiner.make_footer({**footer, **exact, **encode_order(self._sort, self._order)})
         )
         self._sink.close()
 
@@ -387,6 +390,25 @@ def _encode_nulls(columns: Mapping[str, str], row_count: int) -> tuple[dict[str,
     """Return columns of nothing but NULL as a file has them, and the bytes of that."""
     chunks, body = _encode_null_columns(tuple(columns.items()), row_count)
     return chunks, memoryview(body)
+
+
+def drop_unused(rows: pa.Table) -> pa.Table:
+    """Return rows whose dictionaries hold no other values than theirs: a row group keeps the whole of them."""
+    for place, values in enumerate(rows.columns):
+        if not pa.types.is_dictionary(values.type):
+            continue
+        whole = values.unify_dictionaries().combine_chunks()
+        if isinstance(whole, pa.ChunkedArray):  # none, or too many bytes for one
+            continue
+        indices, known = whole.indices, len(whole.dictionary)
+        used = np.flatnonzero(np.bincount(indices.drop_null().to_numpy(), minlength=known))
+        if len(used) < known:
+            places = np.zeros(known, np.int32)
+            places[used] = np.arange(len(used), dtype=np.int32)
+            told = pa.array(places).take(indices)
+            whole = pa.DictionaryArray.from_arrays(told, whole.dictionary.take(pa.array(used)))
+            rows = rows.set_column(place, rows.schema.field(place), whole)
+    return rows
 
 
 def find_dictionary_columns(rows: pa.Table, *, max_share: float = MAX_DISTINCT_SHARE) -> list[str]:

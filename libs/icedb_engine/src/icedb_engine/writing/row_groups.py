@@ -51,6 +51,11 @@ LATE_SHARE: Final = 8
 RUN_BYTES: Final = 64 * MIB
 """Row groups that do not overlap are sorted together up to this size, for each sort has a cost of its own."""
 
+DICTIONARIES_KEY: Final = "icedb.dictionaries"
+EXACT: Final = "exact"
+"""What a footer says if no dictionary of a row group holds a value that none of its rows has: after a deletion there
+would be one of a row that has gone."""
+
 _STORED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "BIGINT": (("INT64", ""), ("INT64", "INT")),
     "BOOLEAN": (("BOOLEAN", ""),),
@@ -76,11 +81,13 @@ class CopyFacts:
         stats: Column to lowest and highest value and number of nulls.
         inexact: Columns of which some value would change if they became wider (S2).
         tuples: First and last tuple of the outputs' sort columns; ``None``: not known exactly.
+        has_exact_dictionaries: Whether the file says so (:data:`DICTIONARIES_KEY`).
     """
 
     stats: Mapping[str, tuple[Any, Any, int]]
     inexact: tuple[str, ...]
     tuples: Tuples | None
+    has_exact_dictionaries: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +287,7 @@ class PieceMaker:
         sort = tuple(name for name in self.sort if name in source.leaves)
         is_ours = read_origin(source.key_values).kind != "foreign"
         tuples = decode_order(source.key_values, sort, self.columns, group_count=len(source.groups))
+        is_exact = is_ours and source.key_values.get(DICTIONARIES_KEY) == EXACT
         pieces: list[Piece] = []
         for number, group in enumerate(source.groups):
             if not group.row_count:
@@ -287,7 +295,10 @@ class PieceMaker:
             found = tuples[number] if is_ours else None
             known = None if found is None else (self._spread(found[0], sort), self._spread(found[1], sort))
             is_sorted = not sort or (is_ours and group.sorted_by == sort)
-            pieces.append(self._make_piece(file, number, group, marker, known, is_sorted=is_sorted))
+            piece = self._make_piece(file, number, group, marker, known, is_sorted=is_sorted)
+            if is_exact and piece.facts is not None:
+                piece = replace(piece, facts=replace(piece.facts, has_exact_dictionaries=True))
+            pieces.append(piece)
         if not self._agrees(marker, pieces, row_count):
             return [replace(piece, facts=None, span=self._nothing) for piece in pieces]
         return pieces
