@@ -51,14 +51,19 @@ def sampled_memory(pid: int) -> Iterator[PeakMemory]:
 
 def read_cpu_s(pid: int) -> float:
     """Return the processor time that a process and its children have taken so far, of children that ended as well."""
-    total_s = 0.0
+    return sum(read_cpu_by_process(pid).values())
+
+
+def read_cpu_by_process(pid: int) -> dict[int, float]:
+    """Return the same for each of these processes, with what those of its children took that it has seen end."""
+    found: dict[int, float] = {}
     for _, process in _find_family(pid):
         try:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
             continue
-        total_s += times.user + times.system + times.children_user + times.children_system
-    return total_s
+        found[process.pid] = times.user + times.system + times.children_user + times.children_system
+    return found
 
 
 def _sample(pid: int, peak: PeakMemory, ended: threading.Event) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from bench.figures import Figure
-from bench.memory import PeakMemory, read_cpu_s, sampled_memory
+from bench.memory import PeakMemory, read_cpu_by_process, sampled_memory
 from bench.serve import Peer
 
 ROOT: Final = Path(__file__).parent.parent
@@ -118,7 +118,7 @@ class SystemInProcess:
     def __init__(self, work: ProcessWork | Peer, *, is_split: bool = False) -> None:
         self._is_split = is_split
         self._peak = PeakMemory()
-        self._cpu_s = 0.0
+        self._cpu_s: float | None = None
         self._remote = Remote(is_peer=isinstance(work, Peer))
         self.name = self._remote.take(work)
 
@@ -128,15 +128,19 @@ class SystemInProcess:
 
     def run(self) -> None:
         """Do the work, and watch the memory."""
-        before_s = read_cpu_s(self._remote.pid)
+        before = read_cpu_by_process(self._remote.pid)
         with sampled_memory(self._remote.pid) as self._peak:
             self._remote.ask("run")
-        self._cpu_s = read_cpu_s(self._remote.pid) - before_s
+        after = read_cpu_by_process(self._remote.pid)
+        # A worker that ended meanwhile, for it had nothing to do for a minute, has taken its time with it.
+        is_whole = before.keys() <= after.keys()
+        self._cpu_s = sum(after.values()) - sum(before.values()) if is_whole else None
 
     def check(self) -> Sequence[Figure]:
         """Check the result, and add the memory and the time of the processors."""
         figures = [*self._remote.ask("check"), Figure("peak_memory", "MiB", self._peak.total_mb)]
-        figures.append(Figure("cpu_time", "s", self._cpu_s))
+        if self._cpu_s is not None:
+            figures.append(Figure("cpu_time", "s", self._cpu_s))
         if self._is_split:
             figures += [Figure(f"peak_{role}", "MiB", size_mb) for role, size_mb in self._peak.by_role_mb.items()]
         return figures

@@ -1,11 +1,12 @@
 """Turns of a benchmark: who takes how many, what counts, and what is written of it."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from bench import __main__ as command
-from bench import harness, machine
+from bench import harness, machine, processes
 from bench.figures import Figure, latency_figures
 from bench.harness import Case, Options, run_workload
 
@@ -32,11 +33,11 @@ def run(monkeypatch, *cases, **options):
     return run_workload(workload, Options(**{"repeat_count": 3, "event_count": 1, "batch_count": 1} | options))
 
 
-def test_systems_take_turns_and_the_first_does_not_count(monkeypatch):
+def test_systems_take_turns_and_the_first_two_do_not_count(monkeypatch):
     log = []
-    systems = [System("icedb", (100, 2, 4, 9), log), System("duckdb", (100, 1, 1, 1), log)]
+    systems = [System("icedb", (100, 100, 2, 4, 9), log), System("duckdb", (100, 100, 1, 1, 1), log)]
     report = run(monkeypatch, Case("case", 10, systems, is_timed=False))
-    assert [word for word in log if "prepares" not in word] == ["icedb", "duckdb"] * 4
+    assert [word for word in log if "prepares" not in word] == ["icedb", "duckdb"] * 5
     (ours, theirs) = report.rows
     assert (ours.median, ours.min, ours.max, ours.turn_count, ours.ratio_to_ours) == (4, 2, 9, 3, 1.0)
     assert (theirs.median, theirs.ratio_to_ours) == (1, 0.25)
@@ -45,7 +46,17 @@ def test_systems_take_turns_and_the_first_does_not_count(monkeypatch):
 def test_no_round_begins_after_the_limit_but_one_always_is(monkeypatch):
     log = []
     run(monkeypatch, Case("case", 10, [System("icedb", log=log), System("duckdb", log=log)]), case_limit_s=-1)
-    assert [word for word in log if "prepares" not in word] == ["icedb", "duckdb"] * 2
+    assert [word for word in log if "prepares" not in word] == ["icedb", "duckdb"] * 3
+
+
+@pytest.mark.parametrize(("after", "told"), [({1: 6.0, 2: 4.0, 3: 1.0}, [3.0]), ({1: 6.0}, [])])
+def test_time_of_processors_is_told_if_no_process_has_taken_its_own_with_it(monkeypatch, after, told):
+    answers = iter([{1: 5.0, 2: 3.0}, after])
+    monkeypatch.setattr(processes, "read_cpu_by_process", lambda _: next(answers))
+    monkeypatch.setattr(processes, "Remote", lambda **_: SimpleNamespace(pid=os.getpid(), take=str, ask=lambda _: []))
+    system = processes.SystemInProcess("work")
+    system.run()
+    assert [figure.value for figure in system.check() if figure.metric == "cpu_time"] == told
 
 
 def test_who_was_given_enough_time_takes_no_more_turns(monkeypatch):
