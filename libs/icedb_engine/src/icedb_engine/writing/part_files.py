@@ -393,13 +393,11 @@ def _encode_nulls(columns: Mapping[str, str], row_count: int) -> tuple[dict[str,
 
 
 def drop_unused(rows: pa.Table) -> pa.Table:
-    """Return rows whose dictionaries hold no other values than theirs: a row group keeps the whole of them."""
+    """Return rows, at least one, whose dictionaries hold no other values than theirs: a row group keeps all of them."""
     for place, values in enumerate(rows.columns):
         if not pa.types.is_dictionary(values.type):
             continue
-        whole = values.unify_dictionaries().combine_chunks()
-        if isinstance(whole, pa.ChunkedArray):  # none, or too many bytes for one
-            continue
+        whole = pa.concat_arrays(values.unify_dictionaries().chunks)
         indices, known = whole.indices, len(whole.dictionary)
         used = np.flatnonzero(np.bincount(indices.drop_null().to_numpy(), minlength=known))
         if len(used) < known:
