@@ -320,4 +320,7 @@ def test_health_and_metrics(rig):
     # It is counted after the client has its answer, and those before it may not have been counted by `before`.
     wait_until(lambda: rig.metric("icedb_gateway_requests_total", **labels) > before)
     assert "iceberg" in ENDPOINTS
-    assert rig.metric("icedb_access_denied_total", door="iceberg", reason="hidden") > 0
+    hidden = {"door": "iceberg", "reason": "hidden"}
+    denied = rig.metric("icedb_access_denied_total", **hidden)
+    assert load(rig, "blue_events", token=RED).status == 404
+    assert rig.metric("icedb_access_denied_total", **hidden) == denied + 1

@@ -82,8 +82,13 @@ def test_wrong_tokens_are_nobodys_and_no_certificate_makes_them_good(guard, issu
     for header in ("", "Bearer", "Bearer ", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}, Bearer {TOKEN}"):
         with pytest.raises(Unauthenticated):
             guard.identify(authorization=header)
-    for names in ([], ["unknown"], ["alpha.internal", "beta"], ["ALPHA.INTERNAL"]):
-        with pytest.raises(Unauthenticated):
+    for names, reason in (
+        ([], "wants to know who calls"),
+        (["unknown"], "those of no identity"),
+        (["ALPHA.INTERNAL"], "those of no identity"),
+        (["alpha.internal", "beta"], "several identities"),
+    ):
+        with pytest.raises(Unauthenticated, match=reason):
             guard.identify(certificate_names=names)
 
 
@@ -224,7 +229,12 @@ def test_refusals_are_counted_by_door_and_reason_without_names(guard):
         guard.at("http").identify()
     with pytest.raises(NotFound):
         guard.at("task").require(Identity("alpha"), Verb.READ, "b_1")
+    for _ in range(3):
+        guard.charge(Identity("beta"))
+    with pytest.raises(Overloaded):
+        guard.charge(Identity("beta"))
     page = generate_latest(guard.registry).decode()
+    assert 'icedb_access_denied_total{door="grpc",reason="rate"} 1.0' in page
     assert 'icedb_access_denied_total{door="http",reason="no_credentials"} 1.0' in page
     assert 'icedb_access_denied_total{door="task",reason="hidden"} 1.0' in page
     assert "b_1" not in page and "alpha" not in page

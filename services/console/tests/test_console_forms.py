@@ -46,6 +46,20 @@ def test_who_is_not_known_is_led_to_the_door_and_a_token_opens_it(table, tmp_pat
     run(work)
 
 
+@pytest.mark.parametrize("is_served_by_tls", [False, True])
+def test_what_the_browser_keeps_goes_over_tls_only_where_the_console_has_it(table, tmp_path, is_served_by_tls):
+    settings = {"tls_cert_file": "cert.pem", "tls_key_file": "key.pem"} if is_served_by_tls else {}
+
+    async def work():
+        async with open_console(table, folder=tmp_path, **settings) as rig:
+            browser = rig.browser()
+            for answer in (await browser.get("/sign-in"), await browser.post("/sign-in", {"token": READER})):
+                assert answer.cookies
+                assert all(("secure" in each.lower()) == is_served_by_tls for each in answer.cookies.values())
+
+    run(work)
+
+
 def test_a_token_that_was_withdrawn_counts_no_longer(table, tmp_path):
     async def work():
         async with open_console(table, folder=tmp_path) as rig:
