@@ -281,6 +281,8 @@ def test_a_rate_is_kept(rig):
     answer = ask(rig, "/v1/namespaces", token=SLOW)
     assert (answer.status, answer.error[0]) == (429, "TooManyRequestsException")
     assert int(answer.headers["retry-after"]) > 60
+    form = {"grant_type": "client_credentials", "client_secret": SLOW}
+    assert ask(rig, "/v1/oauth/tokens", method="POST", form=form).status == 429
 
 
 def test_many_who_ask_at_once_publish_once(rig, writer):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from icedb import connect
 from icedb_console.queries import Queries, QueryTooLarge
+from icedb_console.query_process import MAX_ANSWER_BYTES
 from icedb_console.settings import ConsoleSettings
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded
 from icedb_log.store.stores import StoreSettings
@@ -107,6 +108,25 @@ def test_a_query_that_needs_too_much_memory_fails_alone(lake):
             with pytest.raises(QueryTooLarge, match="more than 128 MiB"):
                 await ask(rig, "select list(range) from range(100000000)")
             assert (await ask(rig, "select count(*) as n from t")).rows == [[30]]
+
+    run(work)
+
+
+def test_what_its_engine_does_not_count_is_bounded_by_the_process(lake):
+    async def work():
+        async with open_on(lake, console_query_memory_mb=128) as rig:
+            with pytest.raises(QueryTooLarge, match="more than 128 MiB"):
+                await ask(rig, "select length(repeat('x', 3000000000))")
+
+    run(work)
+
+
+def test_an_answer_is_cut_where_its_cells_are_too_large(lake):
+    async def work():
+        async with open_on(lake, console_query_rows=10_000) as rig:
+            found = await ask(rig, "select repeat('x', 1000) as x from range(9000)")
+            assert found.is_cut
+            assert len(found.rows) == MAX_ANSWER_BYTES // 1000
 
     run(work)
 

@@ -189,8 +189,6 @@ class PublishedTables:
         error = None if done.cancelled() else done.exception()  # taken; whoever waits for it has it, too
         if error is None and not done.cancelled():
             self._known[name] = done.result()
-        elif not isinstance(error, Unavailable):
-            self._known.pop(name, None)  # what is gone or halted must not look alive from memory
 
     def _look(self, name: str, before: PublishedTable | None) -> PublishedTable:
         started_ms = self._clock.monotonic_ms()
