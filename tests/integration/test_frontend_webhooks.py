@@ -109,7 +109,11 @@ def test_webhooks_are_signed_when_there_is_a_secret(tmp_path, caplog, capfd):
         body = json.dumps({"type": "track", "userId": "7"}).encode()
         signature = hmac.new(b"top secret", body, hashlib.sha1).hexdigest()
         assert rig.segment(body, X_Signature=signature).status == 200
+        packed = gzip.compress(body)  # the bytes that are sent are signed
+        of_packed = hmac.new(b"top secret", packed, hashlib.sha1).hexdigest()
+        assert rig.segment(packed, X_Signature=of_packed, Content_Encoding="gzip").status == 200
         refused = [
+            rig.segment(packed, X_Signature=signature, Content_Encoding="gzip"),
             rig.segment(body),
             rig.segment(body, X_Signature=signature[:-1] + "x"),
             rig.segment(body + b" ", X_Signature=signature),
@@ -117,7 +121,7 @@ def test_webhooks_are_signed_when_there_is_a_secret(tmp_path, caplog, capfd):
             rig.segment(body, Authorization="Basic ???"),
         ]
         assert {answer.status for answer in refused} == {401}
-        assert len(rig.staged()) == 1
+        assert len(rig.staged()) == 2
         basic = base64.b64encode(b"key-1:").decode()
         assert rig.segment(body, Authorization=f"Basic {basic}").status == 200
         assert rig.segment({"type": "track", "userId": "7", "writeKey": "key-1"}).status == 200
