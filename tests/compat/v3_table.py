@@ -18,7 +18,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.repair.rebuild import RebuildOptions, rebuild_table
+from icedb_log.repair.rebuild import rebuild_table
+from icedb_log.repair.rebuild_plan import RebuildOptions
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import PartitionMatcher
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions

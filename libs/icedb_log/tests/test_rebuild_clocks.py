@@ -2,8 +2,10 @@
 
 import pytest
 from icedb_log.clock import make_uuid7_hex, uuid7_hex_ms
+from icedb_log.model import LogView
 from icedb_log.parquet.footer import FileOrigin, Footer
-from icedb_log.repair.rebuild_commits import Attempt, find_odd_times
+from icedb_log.repair.rebuild_evidence import RebuildEvidence
+from icedb_log.repair.rebuild_plan import plan_rebuild
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.fake_clock import DEFAULT_START_MS
@@ -12,6 +14,7 @@ from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.table_steps import lose_log
 
 MINUTE_MS = 60_000
+TABLE = SmallTable(has_footers=True)
 
 
 class TrueStore(MemoryObjectStore):
@@ -39,29 +42,31 @@ def test_a_host_that_was_ahead_is_said(off_ms):
     assert table.ids() == [1, 2]
 
 
-def attempt(id_ms, written_ms, *, number, inputs=("a",)):
-    commit_id = make_uuid7_hex(id_ms, number)
-    info = ObjectInfo(f"out{number}", "", 1, written_ms)
-    origin = FileOrigin("merge", "t", "", commit_id, inputs)
-    return Attempt(commit_id, (Footer(info, 1, {}, origin=origin),))
+def written(id_ms, written_ms, *, number, inputs=("a",)):
+    """Return a data file of a merge's commit."""
+    info = ObjectInfo(f"{TABLE.paths.data_prefix}{number}.parquet", "", 1, written_ms)
+    return Footer(info, 1, {}, origin=FileOrigin("merge", "t", "", make_uuid7_hex(id_ms, number), inputs))
 
 
-def odd(*attempts):
-    return find_odd_times({each.commit_id: each for each in attempts})
+def odd(*footers):
+    view = LogView("t", (), TABLE.clock.now_ms())
+    evidence = RebuildEvidence(TABLE.paths, TABLE.config, view, (), {each.info.key: each for each in footers})
+    notes = {note.kind: note.files for note in plan_rebuild(evidence).report.notes}
+    return [key.rpartition("/")[2] for key in notes.get("clocks", ())]
 
 
 def test_jobs_on_one_file_in_another_order_than_their_ids_are_said():
-    first, second = attempt(1000, 2000, number=1), attempt(60_000, 61_000, number=2)
+    first, second = written(1000, 2000, number=1), written(60_000, 61_000, number=2)
     assert odd(first, second) == []
-    late = attempt(1000, 61_000 + MAX_STORE_GAP_MS + 1, number=1)
-    assert odd(late, second) == ["out1", "out2"]
-    assert odd(attempt(1000, 61_000 + MAX_STORE_GAP_MS, number=1), second) == []
-    assert odd(late, attempt(60_000, 61_000, number=2, inputs=("b",))) == [], "on other files the order does not matter"
+    late = written(1000, 61_000 + MAX_STORE_GAP_MS + 1, number=1)
+    assert odd(late, second) == ["1.parquet", "2.parquet"]
+    assert odd(written(1000, 61_000 + MAX_STORE_GAP_MS, number=1), second) == []
+    assert odd(late, written(60_000, 61_000, number=2, inputs=("b",))) == [], "on other files the order does not matter"
 
 
 def test_an_id_with_the_stores_seconds_is_not_ahead():
-    assert odd(attempt(5000 + MAX_STORE_GAP_MS, 5000, number=1)) == []
-    assert odd(attempt(5001 + MAX_STORE_GAP_MS, 5000, number=1)) == ["out1"]
+    assert odd(written(5000 + MAX_STORE_GAP_MS, 5000, number=1)) == []
+    assert odd(written(5001 + MAX_STORE_GAP_MS, 5000, number=1)) == ["1.parquet"]
 
 
 @pytest.mark.parametrize("value", ["", "abc", "f" * 32, "x" * 32])

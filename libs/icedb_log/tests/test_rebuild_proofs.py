@@ -5,7 +5,7 @@ from icedb_log.errors import Fenced, InvalidRequest
 from icedb_log.model import LogView
 from icedb_log.parquet.footer import FileOrigin, Footer
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
-from icedb_log.repair.rebuild_plan import plan_rebuild
+from icedb_log.repair.rebuild_plan import RebuildOptions, plan_rebuild
 from icedb_log.store.object_store import ObjectInfo
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
@@ -110,4 +110,4 @@ def test_no_two_files_are_left_out_for_each_others_sake():
     evidence = RebuildEvidence(table.paths, table.config, view, (), footers, pinned=frozenset(footers))
     older, newer = footers
     assert plan_rebuild(evidence).live == {newer}
-    assert plan_rebuild(evidence, decided="inputs").live == {older, newer}
+    assert plan_rebuild(evidence, RebuildOptions(decision="keep-inputs")).live == {older, newer}

@@ -5,8 +5,7 @@ from icedb_log.model import FeedState, FileMarker, ListedLogFile, LogFile, LogVi
 from icedb_log.parquet.footer import ColumnBounds, FileOrigin, Footer
 from icedb_log.repair.rebuild import build_rebuilt_log
 from icedb_log.repair.rebuild_evidence import DamagedLog, FenceTraces, RebuildEvidence
-from icedb_log.repair.rebuild_plan import plan_rebuild
-from icedb_log.repair.rebuild_record import DamagedEntry
+from icedb_log.repair.rebuild_plan import RebuildOptions, plan_rebuild
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.table.table_config import PartitionField
 from icedb_sim.tables.small_table import SmallTable
@@ -15,7 +14,7 @@ DAY_MS = 24 * 3_600_000
 
 
 def damaged_log(key, *, size_bytes):
-    return DamagedLog(DamagedEntry(key=key, etag="e", size_bytes=size_bytes, problem="damaged"))
+    return DamagedLog(key, "e", 0, size_bytes, LogFile(time_ms=0), problem="damaged")
 
 
 class Traces:
@@ -68,8 +67,8 @@ class Traces:
         damaged = facts.pop("damaged", ())
         return RebuildEvidence(self.paths, self.table.config, view, damaged, there, **facts)
 
-    def plan(self, *, decided=None, **facts):
-        return plan_rebuild(self.evidence(**facts), decided=decided)
+    def plan(self, *, decision=None, **facts):
+        return plan_rebuild(self.evidence(**facts), RebuildOptions(decision=decision))
 
     def rebuilt(self, **facts):
         """Return the log file of a rebuild."""
@@ -92,7 +91,7 @@ def test_a_deletion_of_which_nothing_is_known_is_a_choice():
     traces, read, written = make_deletion()
     (choice,) = traces.plan().report.choices
     assert (choice.inputs, choice.outputs, choice.likely) == ((read,), (written,), "outputs")
-    assert traces.plan(decided="inputs").live == {read}
+    assert traces.plan(decision="keep-inputs").live == {read}
 
 
 def test_a_pin_proves_the_commit_of_what_it_names():
@@ -216,7 +215,7 @@ def test_a_pinned_file_may_be_dead_if_a_later_file_can_have_its_rows():
     traces, kept, heir = make_leftover()
     (choice,) = traces.plan(pinned=frozenset({kept})).report.choices
     assert (choice.what, choice.inputs, choice.outputs, choice.likely) == ("leftover", (kept,), (heir,), "outputs")
-    assert traces.plan(pinned=frozenset({kept}), decided="inputs").live == {kept, heir}
+    assert traces.plan(pinned=frozenset({kept}), decision="keep-inputs").live == {kept, heir}
 
 
 def test_a_merge_cannot_have_rows_that_lie_outside_of_its_bounds():

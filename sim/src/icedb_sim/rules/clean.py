@@ -334,7 +334,7 @@ _LOST_RULES: Final = (
     breaks(
         "B1",
         "a rebuild does not believe what a fence says of a lost commit",
-        answers(_JUDGE + "_is_remembered", False),
+        answers(_JUDGE + "_recall", None),
         by="test_fsck_lost_commits.py::test_one_of_seven_log_files_is_lost_and_its_rows_come_back",
     ),
     breaks(

@@ -16,7 +16,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.merge.merge_plan import MergeLimits, MergeOptions
 from icedb_log.model import LogView, Snapshot
-from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table
+from icedb_log.repair.rebuild import RebuildResult, rebuild_table
+from icedb_log.repair.rebuild_plan import RebuildOptions
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partition_removal import RemovalResult, remove_partitions

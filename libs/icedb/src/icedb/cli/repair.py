@@ -11,7 +11,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.parquet.footer import Footer, FooterReader, UnreadableFooter
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_findings import CODES, REPORT_VERSION, SEVERITIES, Counted, FsckReport, Severity
-from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table, require_decided
+from icedb_log.repair.rebuild import RebuildResult, rebuild_table, require_decided
+from icedb_log.repair.rebuild_plan import RebuildOptions
 from icedb_log.repair.rebuild_record import Choice, Note, RebuildReport
 from icedb_log.store.object_store import ObjectInfo
 from rich.markup import escape

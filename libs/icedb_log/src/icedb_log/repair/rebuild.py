@@ -9,7 +9,7 @@ log files say that are left, corrected by the plan (B3, S1, S2).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from icedb_log.clean.deletion import Deleter, Doomed
 from icedb_log.clean.orphans import read_orphan_record, write_orphan_record
@@ -24,47 +24,14 @@ from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.parquet.footer import Footer, FooterReader
 from icedb_log.repair.rebuild_evidence import RebuildEvidence, read_evidence, read_fence_traces
-from icedb_log.repair.rebuild_plan import RebuildPlan, plan_rebuild
-from icedb_log.repair.rebuild_record import DamagedEntry, RebuildReport, Side, close_report, read_reports
+from icedb_log.repair.rebuild_plan import RebuildOptions, RebuildPlan, plan_rebuild
+from icedb_log.repair.rebuild_record import DamagedEntry, RebuildReport, close_report, read_reports
 from icedb_log.store.object_store import list_all
 from icedb_log.store.records import create_record
 from icedb_log.table.table import Table
 
 MAX_FORGET_ATTEMPTS: Final = 5
-
-Decision = Literal["keep-inputs", "keep-outputs", "likely"]
-_SIDES: Final[dict[Decision | None, Side]] = {"keep-inputs": "inputs", "keep-outputs": "outputs"}
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildOptions:
-    """What is asked for.
-
-    Attributes:
-        is_dry_run: Say what would be done; no fence is taken, nothing is written.
-        is_forced: Rebuild although nothing is certainly wrong with the log: log files were lost, and you know it.
-        decision: How to decide what nobody can tell; ``None``: refuse if there is any.
-        takes_foreign: Take files that IceDB did not write and no record of an import names.
-        assumes_fed: Of a view: count all commits that its source has as taken, if nobody knows.
-        digest: Of the plan that a person agreed to: it is carried out, with what is likely where that changes nothing
-            that was agreed to; any other is refused.
-    """
-
-    is_dry_run: bool = False
-    is_forced: bool = False
-    decision: Decision | None = None
-    takes_foreign: bool = False
-    assumes_fed: bool = False
-    digest: str | None = None
-
-    def plan(self, evidence: RebuildEvidence) -> RebuildPlan:
-        """Decide what a rebuilt log says."""
-        return plan_rebuild(
-            evidence,
-            decided=_SIDES.get(self.decision),
-            takes_foreign=self.takes_foreign,
-            assumes_fed=self.assumes_fed,
-        )
+_DEFAULTS: Final = RebuildOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +51,7 @@ class RebuildResult:
     is_unfinished: bool = False
 
 
-def rebuild_table(table: Table, *, footers: FooterReader, options: RebuildOptions | None = None) -> RebuildResult:
+def rebuild_table(table: Table, *, footers: FooterReader, options: RebuildOptions = _DEFAULTS) -> RebuildResult:
     """Make a new log from what is left of a table.
 
     Idempotent: a log that is whole is left alone, and said to be. Flushes and merges that run meanwhile are fenced off.
@@ -103,10 +70,9 @@ def rebuild_table(table: Table, *, footers: FooterReader, options: RebuildOption
         HaltError: Something cannot be understood; nothing was written.
         Unavailable: The store did not answer; run again.
     """
-    options = options or RebuildOptions()
     fences = read_fence_traces(table)
     if options.is_dry_run:
-        report = options.plan(read_evidence(table, footers=footers, fences=fences)).report
+        report = plan_rebuild(read_evidence(table, footers=footers, fences=fences), options).report
         return RebuildResult(report, is_unfinished=any(each.state == "open" for each, _ in read_reports(table)))
     # WARN: the fence of ingest, too. A flush that is under way would otherwise be cut off after its files were
     # listed here, and taken: another flush commits its batches, and their rows are there twice. What the fences
@@ -118,7 +84,7 @@ def rebuild_table(table: Table, *, footers: FooterReader, options: RebuildOption
         fences = replace(fences, found_lost=frozenset())
     _call_off_sweeps(table)
     evidence = read_evidence(table, footers=footers, fences=fences)
-    plan = options.plan(evidence)
+    plan = plan_rebuild(evidence, options)
     report = plan.report
     # A flush that was committed since a person looked mends nothing, but the damage is not plain any more.
     if not (report.damage or options.is_forced or options.digest == report.digest):
@@ -311,7 +277,7 @@ def build_rebuilt_log(
         commit_id=commit_id,
         now_ms=max([now_ms, *(name_ms(key) + 1 for key in behind)]),
     )
-    heads = [head for _, head in evidence.heads]
+    heads = [file.log for file in evidence.damaged]
     schema = _unite_schema(evidence, plan, base)
     return replace(
         base,
@@ -359,7 +325,7 @@ def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
 
 def _make_marker(evidence: RebuildEvidence, path: str) -> FileMarker:
     """Return what is known of a data file that no log file is there to tell of."""
-    found = evidence.footers.get(path) or evidence.unreadable.get(path)
+    found = evidence.found(path)
     if found is None:  # named by a damaged log file, and not there
         return replace(evidence.markers[path], tombstoned_ms=None, landed_ms=None)
     rows = found.row_count if isinstance(found, Footer) else None
@@ -378,7 +344,7 @@ def _unite_schema(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
     of_paths = {each.name.lower() for each in evidence.config.partition if each.name.lower() != each.column.lower()}
     files = (evidence.footers[path] for path in (plan.live | plan.dead) & evidence.footers.keys())
     said = (
-        *((key, columns) for key, head in evidence.heads for columns in (head.schema, head.widened)),
+        *((file.key, said) for file in evidence.damaged for said in (file.log.schema, file.log.widened)),
         *((f.info.key, f.columns) for f in sorted(files, key=lambda f: (f.info.modified_ms, f.info.key))),
         ("the configuration", evidence.config.declared),
     )

@@ -9,7 +9,7 @@ remember; then what speaks against it; then what is likely, which a person may d
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -19,7 +19,7 @@ from icedb_log.clock import uuid7_hex_ms
 from icedb_log.errors import CorruptLog
 from icedb_log.keys import file_time_ms, parse_log_key
 from icedb_log.log.fence import MAX_SEAL_BYTES
-from icedb_log.parquet.footer import ColumnBounds, Footer, FooterKind
+from icedb_log.parquet.footer import Footer, FooterKind
 from icedb_log.repair.rebuild_evidence import RebuildEvidence, look_of
 from icedb_log.repair.rebuild_record import Choice, Side
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
@@ -33,8 +33,7 @@ CLOCK_SKEW_MS: Final = 60_000
 """So far may the clocks of the hosts be apart that named two files."""
 
 _LAST_ID: Final = "~"
-_HEX_MS: Final = 12
-_ID_LENGTH: Final = 32
+_WORDS: Final = {"delete": "a deletion", "rewrite": "a rewrite", "merge": "a merge by a query"}
 
 
 @dataclass(frozen=True)
@@ -83,14 +82,6 @@ class Verdict:
     is_proven: bool = False
 
 
-def group_attempts(footers: Iterable[Footer]) -> dict[str, Attempt]:
-    """Return what was written for each commit. All footers are of this table's own data files."""
-    outputs: dict[str, list[Footer]] = defaultdict(list)
-    for footer in footers:
-        outputs[footer.origin.commit_id].append(footer)
-    return {commit_id: Attempt(commit_id, tuple(written)) for commit_id, written in outputs.items()}
-
-
 def commit_of(log_key: str) -> str:
     """Return the commit id in the name of an object below ``_log``; the highest there can be if there is none."""
     try:
@@ -114,30 +105,40 @@ class CommitResolver:
     """
 
     def __init__(self, evidence: RebuildEvidence, footers: Iterable[Footer], *, decided: Side | None) -> None:
-        self.attempts: Final = group_attempts(footers)
-        self.verdicts: Final[dict[str, Verdict]] = {}
         self._evidence = evidence
         self._decided: Side | None = decided
+        written: dict[str, list[Footer]] = defaultdict(list)
+        for footer in footers:
+            written[footer.origin.commit_id].append(footer)
+        self.attempts: Final = {commit_id: Attempt(commit_id, tuple(own)) for commit_id, own in sorted(written.items())}
         self._takers: dict[str, list[str]] = defaultdict(list)
         self._looks: dict[Hashable, set[str]] = defaultdict(set)
-        for commit_id, attempt in sorted(self.attempts.items()):
+        for commit_id, attempt in self.attempts.items():
             for key in attempt.inputs:
                 self._takers[key].append(commit_id)
             for footer in attempt.outputs if attempt.kind == "flush" else ():
                 self._looks[look_of(footer)].add(commit_id)
         self.replaced: Final = frozenset(self._takers)
-        files = evidence.view.files
-        self._named = {file.log.commit_id for file in files} | {head.commit_id for _, head in evidence.heads}
+        files = (*evidence.view.files, *evidence.damaged)
+        named = {file.log.commit_id for file in files}
         # Its name is that of one commit (W2), whatever became of its content, unless it was a seal.
-        self._named |= {commit_of(file.key) for file in evidence.damaged if file.entry.size_bytes > MAX_SEAL_BYTES}
+        named |= {commit_of(file.key) for file in evidence.damaged if file.size_bytes > MAX_SEAL_BYTES}
         # WARN: a seal is no proof that a commit did not land. Whoever takes a fence after its log file got lost puts
         # one there (F1): the next flush, or this very rebuild.
-        self._sealed = {commit_of(file.key) for file in files if file.log.is_seal}
+        self._sealed = {commit_of(file.key) for file in evidence.view.files if file.log.is_seal}
         self._landed = {commit_of(f"{name}.jsonl") for name in evidence.landed}
+        self._proofs: tuple[tuple[str, Container[str | None]], ...] = (
+            (NAMED, named),
+            (NAMED, evidence.markers),
+            ("replaced by a later commit", self.replaced),
+            ("named by a pin", evidence.pinned),
+            ("record of an erasure", {commit_id for commit_id, landed in evidence.deletions.items() if landed}),
+        )
+        self.verdicts: Final[dict[str, Verdict]] = {}
         self._apply(self._find_proof)
         self._is_log_sound = evidence.has_commits and not evidence.damaged and self._names_what_is_proven()
-        self._apply(self._judge_landed)
-        self._apply(self._judge_unproven)
+        self._apply(self._recall)
+        self._apply(self._weigh)
 
     def dead(self, *, proven_only: bool = False) -> set[str]:
         """Return the data files that a commit replaced which landed."""
@@ -149,31 +150,33 @@ class CommitResolver:
         pairs = (pair for takers in self._takers.values() for pair in combinations(takers, 2))
         return sorted({pair for pair in pairs if all(self.verdicts[each].is_proven for each in pair)})
 
+    def find_odd_times(self) -> list[str]:
+        """Return the data files of jobs whose order by commit ids (B1) the store's times do not bear out.
+
+        Those of a host that was ahead: the id is later than what was written for it. And of jobs that read the same
+        file, where the one that counts as later wrote everything before the other one wrote anything: one of both
+        clocks was off, or the other one slept. Decides nothing.
+        """
+        attempts = self.attempts
+        odd = {c for c, each in attempts.items() if (uuid7_hex_ms(c) or 0) > each.written_ms[0] + MAX_STORE_GAP_MS}
+        for earlier, later in (pair for takers in self._takers.values() for pair in pairwise(takers)):
+            if attempts[earlier].written_ms[0] > attempts[later].written_ms[1] + MAX_STORE_GAP_MS:
+                odd |= {earlier, later}
+        return sorted(key for commit_id in odd for key in attempts[commit_id].output_keys)
+
     def _apply(self, rule: Callable[[Attempt], Verdict | None]) -> None:
         """Ask a rule about each commit that nothing was said of, the newest first."""
-        for commit_id in sorted(self.attempts, reverse=True):
-            verdict = None if commit_id in self.verdicts else rule(self.attempts[commit_id])
+        for commit_id in sorted(self.attempts.keys() - self.verdicts.keys(), reverse=True):
+            verdict = rule(self.attempts[commit_id])
             if verdict is not None:
                 self.verdicts[commit_id] = verdict
 
     def _find_proof(self, attempt: Attempt) -> Verdict | None:
         """Return what proves that a commit landed: all of it did, or nothing."""
-        evidence = self._evidence
-
-        def names_output(keys: Collection[str]) -> bool:
-            return any(key in keys for key in attempt.output_keys)
-
-        if attempt.commit_id in self._named or names_output(evidence.markers.keys()):
-            basis = NAMED
-        elif names_output(self.replaced):
-            basis = "replaced by a later commit"
-        elif names_output(evidence.pinned):
-            basis = "named by a pin"
-        elif evidence.deletions.get(attempt.commit_id):
-            basis = "record of an erasure"
-        else:
-            return None
-        return Verdict(True, basis, is_proven=True)
+        for basis, known in self._proofs:
+            if any(name in known for name in (attempt.commit_id, *attempt.output_keys)):
+                return Verdict(True, basis, is_proven=True)
+        return None
 
     def _names_what_is_proven(self) -> bool:
         """Whether the log names whatever is there of the commits that landed, and of what they replaced."""
@@ -181,20 +184,18 @@ class CommitResolver:
         keys = (key for each in proven for key in (*each.inputs, *each.output_keys))
         return all(key in self._evidence.markers or not self._evidence.is_there(key) for key in keys)
 
-    def _judge_landed(self, attempt: Attempt) -> Verdict | None:
+    def _recall(self, attempt: Attempt) -> Verdict | None:
         """Judge an attempt that landed for certain (F5), and of which no log file says anything any more.
 
-        ``None``: others replaced the same files since, which they can have done only after it was lost.
+        ``None``: no fence says so, or others replaced the same files since, which they can have done only after it was
+        lost.
         """
-        if not self._is_remembered(attempt):
+        if attempt.commit_id not in self._landed:
             return None
         if self._has_proven_rival(attempt):
-            if self._has_inputs(attempt):
-                return None
             why = "it landed and was lost, and another commit replaced some of the same files since; others are gone"
-            return self._decide(attempt, why, "outputs")
-        twin = self._find_later_twin(attempt)
-        if twin:
+            return None if self._has_inputs(attempt) else self._decide(attempt, why, "outputs")
+        if twin := self._find_later_twin(attempt):
             why = (
                 f"it landed and was lost, and a later flush ({twin}) wrote files that are alike: of the same batches, "
                 "if their producer sent them again after the loss, or of others with the same content"
@@ -202,16 +203,15 @@ class CommitResolver:
             return self._decide(attempt, why, "outputs")
         return Verdict(True, "a fence says that it landed", is_proven=True)
 
-    def _judge_unproven(self, attempt: Attempt) -> Verdict:
+    def _weigh(self, attempt: Attempt) -> Verdict:
         """Judge an attempt that nothing proves: by what speaks against it, by its age, by its rows."""
-        refutation = self._find_refutation(attempt)
-        if refutation:
+        if refutation := self._find_refutation(attempt):
             return Verdict(False, refutation)
         is_old = self._evidence.is_swept(attempt.written_ms[1])
         if attempt.kind == "flush":
             doubt = self._find_doubt(attempt, is_old=is_old)
             return self._decide(attempt, *doubt) if doubt else Verdict(True, OLD if is_old else YOUNG)
-        return self._judge_whole(attempt, is_old=is_old) if self._has_inputs(attempt) else Verdict(True, GONE)
+        return self._weigh_whole(attempt, is_old=is_old) if self._has_inputs(attempt) else Verdict(True, GONE)
 
     def _find_refutation(self, attempt: Attempt) -> str:
         """Return what speaks for certain against a commit that nothing proves; empty: nothing."""
@@ -230,28 +230,28 @@ class CommitResolver:
     def _find_doubt(self, attempt: Attempt, *, is_old: bool) -> tuple[str, Side] | None:
         """Return what speaks against a flush, in words, and what is likely; ``None``: nothing does."""
         if self._is_younger_than_fence(attempt):
-            text = (
+            return (
                 "its files are younger than the last write of the fence, and a commit comes before one: it was under "
                 "way, or cut off, and another flush commits its batches. (Or the fence was restored with an old time)"
-            )
-            return text, "inputs"
-        twin = self._find_later_twin(attempt)
-        if twin:
+            ), "inputs"
+        if twin := self._find_later_twin(attempt):
+            # An orphan sweep would have deleted what is old and was cut off.
             return f"a later flush ({twin}) wrote files that are alike: of the same batches, it seems", (
-                "outputs" if is_old else "inputs"  # an orphan sweep would have deleted what is old and was cut off
+                "outputs" if is_old else "inputs"
             )
-        if attempt.commit_id not in self._sealed:
+        if attempt.commit_id in self._sealed:
+            # A flush that was cut off leaves its batches staged (I2), for another one.
+            may_be_repeated = self._evidence.has_commits or self._evidence.staged_count
+            return (
+                "a seal stands where its log file would be: it was cut off and its batches were committed by another "
+                "flush, or its log file got lost and was sealed later"
+            ), "inputs" if may_be_repeated else "outputs"
+        if self._is_log_sound:
             what = "no fence says that it landed" if self._landed else "nothing shows that log files were lost"
-            text = f"{what}: its own log file was lost, or it was cut off, and another flush did the same"
-            return (text, "outputs") if self._is_log_sound else None
-        text = (
-            "a seal stands where its log file would be: it was cut off and its batches were committed by another "
-            "flush, or its log file got lost and was sealed later"
-        )
-        # A flush that was cut off leaves its batches staged (I2), for another one.
-        return text, "inputs" if self._evidence.has_commits or self._evidence.staged_count else "outputs"
+            return f"{what}: its own log file was lost, or it was cut off, and another flush did the same", "outputs"
+        return None
 
-    def _judge_whole(self, attempt: Attempt, *, is_old: bool) -> Verdict:
+    def _weigh_whole(self, attempt: Attempt, *, is_old: bool) -> Verdict:
         """Judge an attempt of which all inputs and some outputs are there, and nothing else is known."""
         evidence = self._evidence
         written: dict[tuple[str, ...], int] = defaultdict(int)
@@ -259,21 +259,22 @@ class CommitResolver:
             written[footer.origin.inputs] += footer.row_count
         counts = [(self._rows(inputs), rows) for inputs, rows in written.items()]
         has_intent = attempt.commit_id in evidence.fences.commits
+        is_likely = False  # a merge by a query is complete for certain; the next one runs the query again
         if attempt.kind == "merge":
             if all(read == rows for read, rows in counts):
                 return Verdict(True, "the same rows either way")
             if evidence.config.merge_query is None and all(read is not None for read, _ in counts):
                 return Verdict(False, "cut off while it wrote")
-            is_likely = False  # complete for certain; the next merge runs the query again
-        else:
+        elif attempt.kind != "delete" or all(read is None or 0 < rows <= read for read, rows in counts):
             # An attempt this old whose inputs nobody has vacuumed, though nothing keeps them, has hardly landed.
-            is_stale = is_old and not evidence.holds_dead_files
-            is_stale = is_stale or (attempt.commit_id in self._sealed and evidence.has_commits)
-            is_stale = is_stale or self._is_younger_than_fence(attempt)
-            is_plausible = attempt.kind != "delete" or all(read is None or 0 < rows <= read for read, rows in counts)
-            is_likely = is_plausible and (has_intent or not is_stale)
-        what = {"delete": "a deletion", "rewrite": "a rewrite"}.get(attempt.kind, "a merge by a query")
+            is_stale = (
+                (is_old and not evidence.holds_dead_files)
+                or (attempt.commit_id in self._sealed and evidence.has_commits)
+                or self._is_younger_than_fence(attempt)
+            )
+            is_likely = has_intent or not is_stale
         state = "all of its files were written" if has_intent else "it may have been cut off while it wrote"
+        what = _WORDS[attempt.kind]
         why = f"nothing tells whether {what} was committed: what it read is still there, and {state}"
         return self._decide(attempt, why, "outputs" if is_likely else "inputs")
 
@@ -292,10 +293,6 @@ class CommitResolver:
             why=why,
         )
         return Verdict(choice.decided == "outputs", "decided", choice)
-
-    def _is_remembered(self, attempt: Attempt) -> bool:
-        """F5: whether a fence says that the commit landed."""
-        return attempt.commit_id in self._landed
 
     def _rivals(self, attempt: Attempt) -> set[str]:
         """Return the other commits that were to replace some of the same files."""
@@ -334,160 +331,3 @@ class CommitResolver:
         found = [self._evidence.footers.get(key) for key in keys]
         known = [footer.row_count for footer in found if footer is not None]
         return sum(known) if len(known) == len(found) else None
-
-
-def find_odd_times(attempts: Mapping[str, Attempt]) -> list[str]:
-    """Return the data files of jobs whose order by commit ids (B1) the store's times do not bear out. Decides nothing.
-
-    Those of a host that was ahead: the id is later than what was written for it. And of jobs that read the same file,
-    where the one that counts as later wrote everything before the other one wrote anything: one of both clocks was off,
-    or the other one slept.
-    """
-    odd: set[str] = set()
-    takers: dict[str, list[Attempt]] = defaultdict(list)
-    for commit_id, attempt in sorted(attempts.items()):
-        if (uuid7_hex_ms(commit_id) or 0) > attempt.written_ms[0] + MAX_STORE_GAP_MS:
-            odd.add(commit_id)
-        for key in attempt.inputs:
-            takers[key].append(attempt)
-    for earlier, later in (pair for known in takers.values() for pair in pairwise(known)):
-        if earlier.written_ms[0] > later.written_ms[1] + MAX_STORE_GAP_MS:
-            odd |= {earlier.commit_id, later.commit_id}
-    return sorted(key for commit_id in odd for key in attempts[commit_id].output_keys)
-
-
-class Leftovers:
-    """Live files that may be dead: something kept them when what replaced them was vacuumed (B3).
-
-    A pin or a view keeps a dead data file for longer than the files that replaced it (a lease keeps both). Then no
-    footer names it: its rows are in a file that was made from one that is gone. Such pairs are looked for, by
-    partition.
-
-    Args:
-        evidence: What is left of the table.
-        verdicts: What became of each commit.
-        live: The data files that are live if there are no leftovers.
-    """
-
-    def __init__(self, evidence: RebuildEvidence, verdicts: Mapping[str, Verdict], live: Iterable[str]) -> None:
-        self._evidence = evidence
-        self._live = {key: evidence.footers[key] for key in sorted(live) if key in evidence.footers}
-        self._gone_for_good = {commit_id for commit_id, verdict in verdicts.items() if verdict.basis == GONE}
-        self._gone_ms: dict[str, int] = {}
-        self._heirs: dict[str, list[str]] = defaultdict(list)
-        for key in sorted(self._live, key=lambda key: (-self._newest_gone_ms(key), key)):
-            if self._newest_gone_ms(key) > 0:
-                self._heirs[evidence.paths.partition_of(key)].append(key)
-
-    def find(self, decided: Side | None) -> tuple[Choice, ...]:
-        """Return the live files that may be dead, each with a live file that may have its rows.
-
-        Args:
-            decided: What a person says; ``None``: as is likely.
-        """
-        found: list[Choice] = []
-        for key, footer in self._live.items():
-            is_kept = key in self._evidence.pinned or self._evidence.holds_single_files
-            if is_kept or (self._is_of_gone(footer) and not self._evidence.is_swept(footer.info.modified_ms)):
-                heir = next((heir for heir in self._others(key) if self._may_hold(heir, footer)), None)
-                if heir is not None:
-                    found.append(_choose(footer, heir, decided, is_kept=is_kept))
-        return tuple(found)
-
-    def find_unsure_merges(self, live: Collection[str]) -> list[str]:
-        """Return those of some live files that are taken for their age alone although another may have their rows.
-
-        What they replaced is gone, which another commit may have done that replaced the same; and a live file of the
-        same partition comes from one that is gone and was made later.
-        """
-        found: list[str] = []
-        for key, footer in self._live.items():
-            if key in live and self._is_of_gone(footer) and self._evidence.is_swept(footer.info.modified_ms):
-                newest_ms = next((self._newest_gone_ms(h.info.key) for h in self._others(key) if h.info.key in live), 0)
-                if newest_ms and newest_ms + CLOCK_SKEW_MS >= _made_ms(footer):
-                    found.append(key)
-        return found
-
-    def _is_of_gone(self, footer: Footer) -> bool:
-        return footer.origin.commit_id in self._gone_for_good
-
-    def _others(self, key: str) -> Iterable[Footer]:
-        """Return the other live files of a partition that come from files that are gone, the newest of these first."""
-        heirs = self._heirs.get(self._evidence.paths.partition_of(key), ())
-        return (self._live[heir] for heir in heirs if heir != key)
-
-    def _may_hold(self, heir: Footer, footer: Footer) -> bool:
-        """Whether a file's rows can have come into another one by way of a file that is gone."""
-        if (heir.info.modified_ms, heir.info.key) <= (footer.info.modified_ms, footer.info.key):
-            return False  # what has its rows was written later; so no two files are left out for each other's sake
-        if self._newest_gone_ms(heir.info.key) + CLOCK_SKEW_MS < _made_ms(footer):
-            return False
-        if heir.origin.kind != "merge" or self._evidence.config.merge_query is not None:
-            return True  # rows were changed on the way: nothing can be compared
-        return footer.row_count <= heir.row_count and all(
-            _lies_within(bounds, heir.bounds.get(name)) for name, bounds in footer.bounds.items()
-        )
-
-    def _newest_gone_ms(self, key: str) -> int:
-        """Return when the newest file was made that a data file has rows of, and that is gone, unix ms; 0: none is."""
-        stack = [key]
-        while stack:
-            current = stack[-1]
-            footer = self._evidence.footers.get(current)
-            inputs = () if footer is None else footer.origin.inputs
-            waiting = [each for each in inputs if self._evidence.is_there(each) and each not in self._gone_ms]
-            if waiting and current not in self._gone_ms:
-                self._gone_ms[current] = 0  # footers that name each other in a circle end here
-                stack += waiting
-                continue
-            stack.pop()
-            ages = (self._gone_ms.get(each, 0) if self._evidence.is_there(each) else _id_ms(each) for each in inputs)
-            self._gone_ms[current] = max(ages, default=0)
-        return self._gone_ms[key]
-
-
-def _choose(footer: Footer, heir: Footer, decided: Side | None, *, is_kept: bool) -> Choice:
-    likely: Side = "outputs" if is_kept else "inputs"
-    why = (
-        "a pin or a view may have kept it after it was replaced"
-        if is_kept
-        else "it is young, and what it replaced is gone: it was committed, or cut off before another run did the same"
-    )
-    return Choice(
-        what="leftover",
-        commit_id=footer.origin.commit_id,
-        kind=footer.origin.kind,
-        inputs=(footer.info.key,),
-        outputs=(heir.info.key,),
-        input_rows=footer.row_count,
-        output_rows=heir.row_count,
-        likely=likely,
-        decided=decided or likely,
-        why=f"{why}; its rows can be in the other file, which was made from files that are gone. Compare the two",
-    )
-
-
-def _lies_within(inner: ColumnBounds, outer: ColumnBounds | None) -> bool:
-    """Whether all values can lie within; bounds that are not known, or not of one type, forbid nothing."""
-    if outer is None or not inner.is_exact:
-        return True
-    try:
-        below = inner.low is not None and outer.low is not None and inner.low < outer.low  # type: ignore[operator]
-        above = inner.high is not None and outer.high is not None and inner.high > outer.high  # type: ignore[operator]
-    except TypeError:
-        return True
-    return not below and not above
-
-
-def _made_ms(footer: Footer) -> int:
-    """Return when a file was named by its host, or written, unix ms."""
-    return _id_ms(footer.info.key) or footer.info.modified_ms
-
-
-def _id_ms(key: str) -> int:
-    """Return the time in the name of a data file, unix ms; 0 if its name is no id."""
-    name = key.rpartition("/")[2].removesuffix(".parquet")
-    try:
-        return int(name[:_HEX_MS], 16) if len(name) == _ID_LENGTH else 0
-    except ValueError:
-        return 0

@@ -5,58 +5,49 @@ commit lands meanwhile (F1), so that nothing is in the log that is not in the li
 :mod:`icedb_log.repair.rebuild_plan` decides.
 """
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import itemgetter
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from icedb_log.clean.leases import read_leases
 from icedb_log.clean.orphans import read_orphan_record
 from icedb_log.erasure.erasures import list_erasures
-from icedb_log.errors import CorruptLog, HaltError, NotFound, PreconditionFailed, Unavailable
+from icedb_log.errors import CorruptLog, HaltError, NotFound, Unavailable
 from icedb_log.feed.views import list_appends, list_registrations, source_of
 from icedb_log.ingest.import_records import read_records
 from icedb_log.keys import ROLES, TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, salvage_markers
 from icedb_log.log.fence import read_fence_object
 from icedb_log.log.fold import drop_known, find_lost
-from icedb_log.log.reader import require_own_time
+from icedb_log.log.reader import LogReader, require_own_time
 from icedb_log.log.widening import fixed_columns
-from icedb_log.model import EMPTY, FeedState, FileMarker, ListedLogFile, LogHead, LogView
+from icedb_log.model import EMPTY, FileMarker, ListedLogFile, LogFile, LogHead, LogView
 from icedb_log.parquet.footer import Footer, FooterReader, UnreadableFooter
-from icedb_log.repair.rebuild_record import DamagedEntry
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
-MAX_READ_ATTEMPTS: Final = 10
-FIRST_BACKOFF_MS: Final = 10
 _ALL: Final = 1_000_000
 
 ImportState = Literal["committed", "pending"]
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedLog:
-    """An object below ``_log`` that is no log file, and what can be read of it all the same (B2).
+class DamagedLog(ListedLogFile):
+    """An object below ``_log`` that is no log file; ``log`` is what can be read of it all the same (B2).
 
     Attributes:
-        entry: What the record of a rebuild says of it.
-        head: Its first two lines, if they are whole.
-        markers: Lines that are whole markers of files of this table.
+        problem: Why it is none.
+        has_head: Whether its first two lines are whole; else the log says nothing but some markers.
     """
 
-    entry: DamagedEntry
-    head: LogHead | None = None
-    markers: tuple[FileMarker, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Its key."""
-        return self.entry.key
+    problem: str = ""
+    has_head: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +112,10 @@ class RebuildEvidence:
     staged_count: int = 0
     source_names: tuple[str, ...] | None = None
 
+    def found(self, key: str) -> Footer | UnreadableFooter | None:
+        """Return what there is of a data file; ``None``: it is not there."""
+        return self.footers.get(key) or self.unreadable.get(key)
+
     def is_there(self, key: str) -> bool:
         """Whether a data file exists."""
         return key in self.footers or key in self.unreadable
@@ -137,27 +132,19 @@ class RebuildEvidence:
         """Whether a log file is left that is no seal."""
         return any(not file.log.is_seal for file in self.view.files)
 
-    @cached_property
-    def heads(self) -> tuple[tuple[str, LogHead], ...]:
-        """The heads of damaged log files that are whole, with their keys."""
-        return tuple((file.key, file.head) for file in self.damaged if file.head is not None)
-
     @property
-    def feeds(self) -> tuple[tuple[str, FeedState], ...]:
-        """What log files say that a view has taken, with their keys."""
-        found = [(file.key, file.log.feed) for file in self.view.files]
-        found += [(key, head.feed) for key, head in self.heads]
-        return tuple((key, feed) for key, feed in found if feed is not None)
+    def files(self) -> tuple[ListedLogFile, ...]:
+        """What is below ``_log``, the damaged ones last: each with all that can be read of it."""
+        return *self.view.files, *self.damaged
 
     @cached_property
     def markers(self) -> Mapping[str, FileMarker]:
         """What any log file, whole or damaged, names: one marker each, a dead one if there is one (S1)."""
         found: dict[str, FileMarker] = {}
-        for markers in (*(file.log.markers for file in self.view.files), *(file.markers for file in self.damaged)):
-            for marker in markers:
-                known = found.get(marker.path)
-                if known is None or (known.is_live and not marker.is_live):
-                    found[marker.path] = marker
+        for marker in (marker for file in self.files for marker in file.log.markers):
+            known = found.get(marker.path)
+            if known is None or (known.is_live and not marker.is_live):
+                found[marker.path] = marker
         return found
 
     @cached_property
@@ -198,7 +185,7 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
         Unavailable: The store did not answer, or the log kept changing.
     """
     store, paths, config = table.store, table.paths, table.config
-    view, damaged = _read_log(table)
+    log = _EveryLogFile(table, clock=table.clock, max_refresh_ms=config.log_grace_ms // 2).read()  # R2
     readable: dict[str, Footer] = {}
     unreadable: dict[str, UnreadableFooter] = {}
     for found in _read_footers(table, footers, readable):
@@ -218,8 +205,8 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
     return RebuildEvidence(
         paths=paths,
         config=config,
-        view=view,
-        damaged=damaged,
+        view=replace(log, files=tuple(file for file in log.files if not isinstance(file, DamagedLog))),
+        damaged=tuple(file for file in log.files if isinstance(file, DamagedLog)),
         footers=readable,
         unreadable=unreadable,
         imported={file.path: each.state for each in records if each.state != "lost" for file in each.sources},
@@ -250,47 +237,29 @@ def read_fence_traces(table: TableStore) -> FenceTraces:
     )
 
 
-def _read_log(table: Table) -> tuple[LogView, tuple[DamagedLog, ...]]:
-    """Read every object below ``_log``: those that are log files, and of the others what can be read."""
-    prefix = table.paths.log_prefix
-    for attempt in range(MAX_READ_ATTEMPTS):
-        if attempt:
-            table.clock.sleep_ms(FIRST_BACKOFF_MS << attempt)
-        listing = list_all(table.store, prefix)
-        try:
-            found = [_read_log_file(table, info) for info in listing.objects]
-        except (NotFound, PreconditionFailed):
-            continue  # R1: deleted or stripped since it was listed
-        again = list_all(table.store, prefix)
-        if [(info.key, info.etag) for info in again.objects] != [(info.key, info.etag) for info in listing.objects]:
-            continue
-        whole = tuple(file for file in found if isinstance(file, ListedLogFile))
-        return LogView(table.name, whole, listing.store_now_ms), tuple(f for f in found if isinstance(f, DamagedLog))
-    raise Unavailable(
-        f"table {table.name}: the log below {prefix} changed during each of {MAX_READ_ATTEMPTS} reads; try again"
-    )
+class _EveryLogFile(LogReader):
+    """Reads every object below ``_log`` as it was at one moment (R1), and does not stop at damage."""
 
-
-def _read_log_file(table: Table, info: ObjectInfo) -> ListedLogFile | DamagedLog:
-    body = table.store.get(info.key, if_match=info.etag).body
-    try:
-        parse_log_key(info.key)
-        log = decode_log_file(info.key, body)
-        require_own_time(info.key, log)
-        for marker in log.markers:
-            table.paths.partition_of(marker.path)
-    except CorruptLog as error:
-        problem = str(error).removeprefix(f"{info.key}: ")
-        markers = tuple(m for m in salvage_markers(body) if m.path.startswith(table.paths.data_prefix))
+    def _fetch_one(self, info: ObjectInfo) -> ListedLogFile:
+        place = (info.key, info.etag, info.modified_ms, info.size_bytes)
+        body = self._get_as_listed(info).body
         try:
-            head = decode_log_head(info.key, body, is_whole=True)
-        except CorruptLog:
-            head = None
-        entry = DamagedEntry(
-            key=info.key, etag=info.etag, size_bytes=info.size_bytes, problem=problem, salvaged_count=len(markers)
-        )
-        return DamagedLog(entry, head, markers)
-    return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
+            parse_log_key(info.key)
+            log = decode_log_file(info.key, body)
+            require_own_time(info.key, log)
+            for marker in log.markers:
+                self._paths.partition_of(marker.path)
+        except CorruptLog as error:
+            said: dict[str, Any] = {"time_ms": 0}
+            has_head = False
+            with contextlib.suppress(CorruptLog):
+                head = decode_log_head(info.key, body, is_whole=True)
+                said = {each.name: getattr(head, each.name) for each in fields(LogHead)}
+                has_head = True
+            markers = tuple(m for m in salvage_markers(body) if m.path.startswith(self._paths.data_prefix))
+            problem = str(error).removeprefix(f"{info.key}: ")
+            return DamagedLog(*place, LogFile(**said, markers=markers), problem, has_head)
+        return ListedLogFile(*place, log)
 
 
 def _read_footers(
