@@ -142,6 +142,22 @@ def test_a_committed_batch_may_have_bad_rows(client, create, warehouse, clock):
     ]
 
 
+def test_a_batch_with_bad_rows_was_committed_though_the_log_has_forgotten_it(client, create, warehouse, clock):
+    """The reason is there before the commit, and the staged object until after it: as the front end says, too."""
+    create()
+    place = warehouse.table("events")
+    batch = client.enqueue("events", [{"n": 1}])
+    (listed,) = staged(warehouse)
+    key = bad_rows_key(place.paths, batch.batch_id, b"x")
+    place.store.put(key, b"x")
+    bad = BadRows(listed, key, 1, "line 7: no ts")
+    quarantine_rows(place, bad=bad, replaces=None, commit_id="ab", clock=clock)
+    place.store.delete([batch.key])
+    report = client.wait_committed("events", [batch.batch_id], timeout_ms=0)
+    assert (report.committed, report.quarantined, report.unknown) == ((batch.batch_id,), (), ())
+    assert [entry.batch_id for entry in report.bad_rows] == [batch.batch_id]
+
+
 def test_a_batch_that_nobody_knows_is_not_called_committed(client, create, clock):
     create()
     never_sent = new_batch_id(clock)

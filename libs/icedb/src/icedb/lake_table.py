@@ -42,6 +42,7 @@ from icedb_log.log.fence import look_at_fence
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import MergeLimits, MergeOptions
+from icedb_log.serving.batch_commits import find_decision
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import SteadyTime
 from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters
@@ -492,6 +493,12 @@ class LakeTable:
         incarnation = self.open().config.incarnation
         for batch_id in gone:
             staged, found = left.pop(batch_id), find_reason(self.place, batch_id)
+            decision = find_decision(
+                None if found is None else found.entry,
+                is_committed=batch_id in keys,
+                is_refused=batch_id in refused,
+                was_staged=True,
+            )
             if staged.incarnation and staged.incarnation != incarnation:
                 done[batch_id] = InvalidRequest(
                     f"table {self.name}: it was dropped and purged since batch {batch_id} was accepted, and the batch "
@@ -503,7 +510,7 @@ class LakeTable:
                     f"the table; they are in quarantine (`icedb quarantine list {self.name}`): append them under an "
                     "id of their own"
                 )
-            elif batch_id in refused or (found is not None and found.entry.kind == "batch"):
+            elif decision == "quarantined":
                 why = "" if found is None else f": {found.entry.reason}"
                 done[batch_id] = InvalidRequest(
                     f"table {self.name}: batch {batch_id} is refused{why}. None of its rows is in the table; it is in "

@@ -21,6 +21,7 @@ from icedb_log.ingest.quarantine import (
 )
 from icedb_log.ingest.staging import Acceptance, stage_batch
 from icedb_log.log.reader import LogReader
+from icedb_log.serving.batch_commits import find_decision
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import AlignedClock
 from icedb_log.store.table_store import TableStore
@@ -258,17 +259,24 @@ def wait_committed(table: TableStore, batch_ids: Iterable[str], *, clock: Clock,
     logs = [file.log for file in LogReader(table, clock=clock).heads.read().files]
     found = tuple(_find_reasons(table, gone))
     entries = {entry.batch_id: entry for entry in found if entry.kind != "conflict"}
-    committed = gone.intersection(batch_id for log in logs for batch_id in log.batch_ids)
-    refused = {batch_id for batch_id, entry in entries.items() if entry.kind == "batch"} - committed
-    refused |= gone.intersection(batch_id for log in logs for batch_id in log.refused_ids)
-    # Staged a moment ago and not refused: committed, though the log has forgotten it (a short log grace period).
-    committed |= (gone & seen) - refused
+    in_log = gone.intersection(batch_id for log in logs for batch_id in log.batch_ids)
+    refused = gone.intersection(batch_id for log in logs for batch_id in log.refused_ids)
+    ends = {
+        batch_id: find_decision(
+            entries.get(batch_id),
+            is_committed=batch_id in in_log,
+            is_refused=batch_id in refused,
+            was_staged=batch_id in seen,
+        )
+        for batch_id in asked
+        if batch_id in gone
+    }
     return CommitReport(
-        committed=tuple(batch_id for batch_id in asked if batch_id in committed),
-        quarantined=tuple(entries[batch_id] for batch_id in asked if batch_id in refused and batch_id in entries),
+        committed=tuple(batch_id for batch_id, end in ends.items() if end == "committed"),
+        quarantined=tuple(entries[each] for each, end in ends.items() if end == "quarantined" and each in entries),
         waiting=waiting,
-        bad_rows=tuple(entry for entry in entries.values() if entry.kind == "rows" and entry.batch_id in committed),
-        unknown=tuple(batch_id for batch_id in asked if batch_id in gone - committed - entries.keys()),
+        bad_rows=tuple(entry for entry in entries.values() if entry.kind == "rows"),
+        unknown=tuple(batch_id for batch_id, end in ends.items() if end != "committed" and batch_id not in entries),
         conflicts=tuple(entry for entry in found if entry.kind == "conflict"),
         halted=halted,
     )

@@ -1,4 +1,4 @@
-"""Read your own writes: reads a table's log until it names a batch.
+"""What became of a batch, and read your own writes: reads a table's log until it names a batch.
 
 A batch leaves staging after the log names it (I2, I5). So a log that is read after a look into staging has it, if it is
 not there; unless the log files of that time are deleted, which is when nobody can tell any more. Who waits does so in
@@ -7,11 +7,11 @@ that order: :func:`look_for_batch`, read, :meth:`CommitWait.find_pause`.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from icedb_log.clock import Clock, format_ms, parse_uuid7_ms
 from icedb_log.errors import InvalidRequest, NotFound, Unavailable
-from icedb_log.ingest.quarantine import find_reason
+from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason
 from icedb_log.model import LogFile
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.table_store import TableStore
@@ -21,17 +21,41 @@ FIRST_PAUSE_MS: Final = 50
 LONGEST_PAUSE_MS: Final = 1000
 
 
+Decided = Literal["committed", "quarantined"]
+"""``committed``: its rows are live, but for bad ones; ``quarantined``: it was refused, and waits for a person."""
+
+
+def find_decision(
+    entry: QuarantinedBatch | None, *, is_committed: bool, is_refused: bool, was_staged: bool = False
+) -> Decided | None:
+    """Return what became of a batch that is not staged any more (I2, I5); ``None``: nobody knows.
+
+    Args:
+        entry: Its own entry in quarantine, ``None`` if it has none; read when it had left staging, as the log.
+        is_committed: Whether the log names it as committed.
+        is_refused: Whether the log names it as refused.
+        was_staged: Whether it was seen in staging before.
+    """
+    if is_committed or (entry is not None and entry.kind == "rows"):
+        # Bad rows are in quarantine before their batch is committed, and it leaves staging after that.
+        return "committed"
+    if is_refused or entry is not None:
+        return "quarantined"
+    # Else the log has forgotten it already (a short log grace period).
+    return "committed" if was_staged else None
+
+
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
     """What the store says of a batch besides the log.
 
     Attributes:
         is_staged: Whether it waits for a flush.
-        reason: Why it is in quarantine; ``None`` if it is not.
+        entry: Its entry in quarantine, if it is not staged and has one.
     """
 
     is_staged: bool
-    reason: str | None = None
+    entry: QuarantinedBatch | None = None
 
 
 def check_batch_id(batch_id: str) -> str:
@@ -55,8 +79,7 @@ def look_for_batch(table: TableStore, batch_id: str) -> Whereabouts:
     if table.store.list_page(f"{table.paths.staging_prefix}{batch_id}.", limit=1).objects:
         return Whereabouts(is_staged=True)
     found = find_reason(table, batch_id)
-    is_refused = found is not None and found.entry.kind == "batch"
-    return Whereabouts(is_staged=False, reason=found.entry.reason if found is not None and is_refused else None)
+    return Whereabouts(is_staged=False, entry=None if found is None else found.entry)
 
 
 def find_commit(state: TableState, batch_id: str) -> LogFile | None:
@@ -139,13 +162,16 @@ def _look_and_read(table: TableStore, batch_id: str, read: Callable[[], TableSta
 def refuse_if_lost(state: TableState, batch_id: str, found: Whereabouts, *, was_staged: bool) -> None:
     """Refuse a batch that the log does not name if it is not staged, and was not so at an earlier look."""
     table = state.config.name
-    if found.reason is not None or any(batch_id in file.log.refused_ids for file in state.view.files):
-        why = f": {found.reason}" if found.reason else ""
+    is_refused = any(batch_id in file.log.refused_ids for file in state.view.files)
+    was_staged = was_staged or found.is_staged
+    decision = find_decision(found.entry, is_committed=False, is_refused=is_refused, was_staged=was_staged)
+    if decision == "quarantined":
+        why = "" if found.entry is None else f": {found.entry.reason}"
         raise InvalidRequest(
             f"table {table}: batch {batch_id} was refused and is in quarantine{why}. Its rows are in no snapshot; see "
             f"`icedb quarantine list {table}`"
         )
-    if not found.is_staged and not was_staged:
+    if decision is None:
         raise NotFound(
             f"table {table}: batch {batch_id} of {format_ms(parse_uuid7_ms(batch_id))} is not staged, not in "
             "quarantine and not in the log: it was never accepted for this table, or was committed longer ago than log "

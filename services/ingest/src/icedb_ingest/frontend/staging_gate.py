@@ -18,6 +18,7 @@ from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_stag
 from icedb_log.ingest.quarantine import find_reason, list_conflicts
 from icedb_log.ingest.staging import Acceptance, stage_batch
 from icedb_log.phases import current_recorder, phase, recording
+from icedb_log.serving.batch_commits import Decided, find_decision
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
@@ -240,23 +241,19 @@ def _telling_reuse() -> Iterator[None]:
         raise KeyReused(str(error)) from error
 
 
-State = Literal["staged", "committed", "quarantined"]
-
-
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
     """Where a batch is.
 
     Attributes:
-        state: ``staged``: durable, waits for a flush; ``committed``: its rows are live; ``quarantined``: it was refused
-            and waits for a person.
+        state: ``staged``: durable, waits for a flush; else what was decided.
         reason: Why it, or some of its rows, were refused.
         quarantined_rows: Rows that wait in quarantine while the others are live.
         retried_as: Id of the batch that a retry from quarantine has made of it.
         conflicts: Other contents that were accepted under its id, and wait in quarantine (I8); ``None``: none.
     """
 
-    state: State
+    state: Literal["staged"] | Decided
     reason: str | None = None
     quarantined_rows: int | None = None
     retried_as: str | None = None
@@ -284,18 +281,18 @@ class BatchStatuses:
             return BatchStatus("staged")
         logs = [file.log for file in self._readers.of_table(table).heads.read().files]
         reason = find_reason(table, batch_id)
+        entry = None if reason is None else reason.entry
         conflicts = len(list_conflicts(table, batch_id)) or None
-        is_committed = any(batch_id in log.batch_ids for log in logs)
-        if reason is not None:
-            entry = reason.entry
-            # Bad rows are in quarantine before their batch is committed, and it left staging after that.
-            state: State = "committed" if is_committed or entry.kind == "rows" else "quarantined"
+        state = find_decision(
+            entry,
+            is_committed=any(batch_id in log.batch_ids for log in logs),
+            is_refused=any(batch_id in log.refused_ids for log in logs),
+        )
+        if state is not None and entry is not None:
             return BatchStatus(state, entry.reason, entry.row_count, entry.retry_id, conflicts)
-        if is_committed:
-            return BatchStatus("committed", conflicts=conflicts)
-        if any(batch_id in log.refused_ids for log in logs):
+        if state is not None:
             why = "it was refused, and is on its way to quarantine or was dropped there"
-            return BatchStatus("quarantined", why, conflicts=conflicts)
+            return BatchStatus(state, why if state == "quarantined" else None, conflicts=conflicts)
         raise NotFound(
             f"table {table.name}: no batch {batch_id} is staged, in quarantine or in the log. It was never accepted, "
             "or it was committed longer ago than log files are kept"
