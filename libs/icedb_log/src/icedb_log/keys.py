@@ -238,6 +238,10 @@ class TablePaths:
             raise InvalidRequest(f"table {self.name}: {time_ms} does not fit 13 digits of unix milliseconds")
         return f"{self.log_prefix}{time_ms:013d}_{'m_' if is_merged else ''}{_part(commit_id)}.jsonl"
 
+    def named_log_key(self, name: str) -> str:
+        """Return the key of the log file of a name (:func:`log_name`)."""
+        return f"{self.log_prefix}{name}.jsonl"
+
     def data_key(self, *, partition: str, file_id: str) -> str:
         """Return the key of a data file in a Hive partition (``d=2023-06-07/u=a``; empty: no partitioning)."""
         if not is_partition_path(partition):
@@ -312,6 +316,11 @@ def parse_audit_key(key: str) -> AuditName | None:
     """Parse an audit object's key; ``None`` if it is none."""
     match = _AUDIT_NAME.fullmatch(key.rpartition("/")[2])
     return None if match is None else AuditName(int(match["ms"]), match["run"], int(match["part"] or 0))
+
+
+def parse_log_name(name: str) -> LogName:
+    """Parse a log file's name as of :func:`log_name`. Raises as :func:`parse_log_key`."""
+    return parse_log_key(f"{name}.jsonl")
 
 
 def log_name(key: str) -> str:

@@ -38,7 +38,7 @@ from icedb_log.clean.pins import PinReader
 from icedb_log.clean.table_walk import TableWalk, Tally, born_ms, walk_table
 from icedb_log.clock import Clock
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
-from icedb_log.keys import ROLES, file_time_ms, parse_log_key
+from icedb_log.keys import ROLES, file_time_ms, parse_log_name
 from icedb_log.log.fence import read_landed, settle_fence
 from icedb_log.log.fold import drop_known, find_lost
 from icedb_log.log.markers import markers_of
@@ -141,7 +141,7 @@ def read_orphan_record(table: TableStore) -> OrphanRecord:
         return OrphanRecord()
     try:
         said = _Stored.model_validate_json(stored.body)
-        lost = {name: LostCommit(*each) for name, each in said.lost.items() if parse_log_key(f"{name}.jsonl")}
+        lost = {name: LostCommit(*each) for name, each in said.lost.items() if parse_log_name(name)}
     except (CorruptLog, ValueError) as error:
         why = first_message(error) if isinstance(error, ValueError) else error
         problem = f"{table.paths.orphan_record_key} is no record of orphans ({why}); it is begun anew"

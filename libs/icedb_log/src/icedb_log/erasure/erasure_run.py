@@ -40,7 +40,7 @@ from icedb_log.errors import Fenced, InvalidRequest, NotFound
 from icedb_log.jobs import MergedGroup, RowChanger
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fence import acquire_fence
-from icedb_log.log.fold import read_horizon_ms
+from icedb_log.log.fold import named_paths, read_horizon_ms
 from icedb_log.model import FileMarker, LogView
 from icedb_log.publish.ending import count_withdrawn, withdraw_publications
 from icedb_log.table.row_changes import ChangeResult, delete_rows
@@ -315,7 +315,7 @@ class _ErasureRun:
     def _look(self, erasure: Erasure) -> tuple[Erasure, int]:
         """Look whether what has to be gone is gone; return the record and how many objects are not."""
         if any(target.reason == "orphan" for target in erasure.open_targets):
-            named = {marker.path for file in self._table.read_log().files for marker in file.log.markers}
+            named = named_paths(self._table.read_log().files)
             erasure = self._change(erasure, lambda now: _without_late(now, named))
         if self._is_there(erasure):
             return erasure, len(erasure.open_targets)

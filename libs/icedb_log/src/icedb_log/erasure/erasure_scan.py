@@ -16,7 +16,7 @@ from icedb_log.feed.views import list_view_names
 from icedb_log.ingest.import_records import read_records
 from icedb_log.jobs import CountJob, RowChange, RowChanger
 from icedb_log.keys import parse_staged_key
-from icedb_log.log.fold import fold
+from icedb_log.log.fold import fold, named_paths
 from icedb_log.model import FileMarker, LogView, Snapshot
 from icedb_log.store.object_store import Listing, list_all
 from icedb_log.store.table_store import TableStore
@@ -48,7 +48,7 @@ class DataObjects:
 
     def named(self) -> set[str]:
         """Return the data files that the log names, live or dead."""
-        return {marker.path for file in self.view.files for marker in file.log.markers}
+        return named_paths(self.view.files)
 
     def unnamed(self) -> tuple[FileMarker, ...]:
         """Return the data files that no log file names: orphans, and what is about to be committed."""

@@ -207,7 +207,7 @@ class _FeedRun:
 
     def _require_there(self, commit: SourceCommit) -> None:
         """Raise Unavailable if the log file of a commit is gone: its data files may be, then (J2)."""
-        key = f"{self.source.paths.log_prefix}{commit.name}.jsonl"
+        key = self.source.paths.named_log_key(commit.name)
         try:
             self.source.store.head(key)
         except NotFound as error:

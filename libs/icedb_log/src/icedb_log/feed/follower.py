@@ -19,7 +19,7 @@ from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
 from icedb_log.feed.position import NO_BUDGET, Budget, Position, Slice, Spent, advance, find_appends, slices_between
 from icedb_log.feed.views import read_append
-from icedb_log.keys import log_name, parse_log_key
+from icedb_log.keys import log_name, parse_log_name
 from icedb_log.log.fold import fold, read_horizon_ms
 from icedb_log.model import FileMarker, LogView
 from icedb_log.store.object_store import list_all
@@ -86,7 +86,7 @@ class Follower:
         if starting_ms is None:
             return position
         self._require_known(starting_ms, view)
-        return replace(position, taken=tuple(name for name in appends if _time_of(name) <= starting_ms))
+        return replace(position, taken=tuple(name for name in appends if parse_log_name(name).time_ms <= starting_ms))
 
     def look(self, start: Position, *, budget: Budget = NO_BUDGET, until: frozenset[str] | None = None) -> Position:
         """Return the position up to which rows can be delivered now; ``start`` itself if there is nothing new.
@@ -274,7 +274,7 @@ class Follower:
         (name,) = part.logs
         if name not in self._commits:
             try:
-                self._commits[name] = read_append(self._table, self._key_of(name)).files
+                self._commits[name] = read_append(self._table, self._table.paths.named_log_key(name)).files
             except NotFound as error:
                 raise self._lost(name) from error
         return self._commits[name]
@@ -287,13 +287,11 @@ class Follower:
             raise self._lost(min(missing))
         return _fold_some(view, names)
 
-    def _key_of(self, name: str) -> str:
-        return f"{self._table.paths.log_prefix}{name}.jsonl"
-
     def _lost(self, name: str) -> PositionLost:
+        table = self._table
         return PositionLost(
-            f"table {self._table.name}: {self._key_of(name)} is gone, which this position needs: no lease has lasted "
-            "since it was made. Begin anew from where you choose"
+            f"table {table.name}: {table.paths.named_log_key(name)} is gone, which this position needs: no lease has "
+            "lasted since it was made. Begin anew from where you choose"
         )
 
 
@@ -310,7 +308,3 @@ def _fold_some(view: LogView, names: tuple[str, ...]) -> tuple[FileMarker, ...]:
     wanted = set(names)
     files = tuple(file for file in view.files if log_name(file.key) in wanted)
     return tuple(fold(LogView(view.table, files, view.store_now_ms)).live)
-
-
-def _time_of(name: str) -> int:
-    return parse_log_key(f"{name}.jsonl").time_ms

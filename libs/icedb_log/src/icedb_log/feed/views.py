@@ -200,7 +200,7 @@ def find_wanted(table: TableStore, log: LogView, *, read_view: Callable[[TablePa
             wanted.update(find_appends(log.files))  # unknown means keep
             continue
         wanted.update(find_unfed(log.files, registration, () if state is None else state.names))
-    return frozenset(f"{table.paths.log_prefix}{name}.jsonl" for name in wanted)
+    return frozenset(table.paths.named_log_key(name) for name in wanted)
 
 
 def is_view_there(source: TableStore, view: str) -> bool:

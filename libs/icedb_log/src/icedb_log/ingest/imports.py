@@ -42,7 +42,7 @@ from icedb_log.jobs import (
     PlacedFile,
     RefusedFile,
 )
-from icedb_log.log.fold import union_schema
+from icedb_log.log.fold import named_paths, union_schema
 from icedb_log.model import EMPTY, LogView
 from icedb_log.store.object_store import map_each
 from icedb_log.store.records import create_record
@@ -325,7 +325,7 @@ class _Copies(_Way):
         record and commits between the two reads, this one sees neither, and the files are in the table twice.
         """
         records = read_records(self.table)
-        settled = settle_records(self.table, records, named=named_in(view), assumed=self.options.assumed)
+        settled = settle_records(self.table, records, named=named_paths(view.files), assumed=self.options.assumed)
         imported = find_imported(settled)
         new = [each for each in placed if each.file.source.etag not in imported.get(each.file.source.url, ())]
         changed = [each.file.source.url for each in new if self._is_changed(each.file.source, imported)]
@@ -363,7 +363,7 @@ class _InPlace(_Way):
                 f"table {self.table.name}: {outside} does not lie below {self._own_url}, where files are taken in "
                 "place: import it without --in-place"
             )
-        named = named_in(view)  # N4: live or dead
+        named = named_paths(view.files)  # N4: live or dead
         wanted = tuple(source for source in sources if self._key_of(source) not in named)
         result.imported_before_count += len(sources) - len(wanted)
         return wanted
@@ -390,7 +390,7 @@ class _InPlace(_Way):
 
     def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> _Confirmed:
         """Leave out what the log names now, what changed or went, and what the orphan sweep may delete (W3, J5)."""
-        named = named_in(view)
+        named = named_paths(view.files)
         unnamed = [each for each in placed if each.path not in named]
         stopwatch = Stopwatch(self.table.clock)
         # WARN: looked at after the log was read. The other way round: it is seen, then committed, merged and vacuumed
@@ -444,11 +444,6 @@ def data_url(table: TableStore) -> str:
     return f"file://{uri}/" if uri.startswith("/") else f"{uri}/"
 
 
-def named_in(view: LogView) -> Mapping[str, None]:
-    """Return the data files that a log names, live or dead."""
-    return dict.fromkeys(marker.path for file in view.files for marker in file.log.markers)
-
-
 def _inspect(way: _Way, sources: Sequence[SourceFile], result: ImportResult) -> Sequence[InspectedFile]:
     """Return the files that can be imported and are not yet, as far as can be told without the fence."""
     table = way.table
@@ -497,7 +492,7 @@ def _commit_once(way: _Way, placed: Sequence[PlacedFile], result: ImportResult) 
         if taken:
             markers = [each.make_marker(way.table.clock.now_ms()) for each in taken]
             added = Added(files=tuple(markers), schema=settled.schema)
-            log = commit.build(added, named=named_in(commit.whole_log))
+            log = commit.build(added, named=named_paths(commit.whole_log.files))
             confirm_landed = way.announce(taken, commit_id=commit.commit_id)
             committed = commit.land(log, last_check=confirmed.last_check)  # W3
             result.committed_keys.append(committed.key)

@@ -16,7 +16,7 @@ from typing import Final
 
 from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, CorruptLog, SchemaConflict
-from icedb_log.keys import is_log_folder, log_name, parse_log_key
+from icedb_log.keys import is_log_folder, log_name, parse_log_key, parse_log_name
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.log.markers import markers_of
 from icedb_log.log.state import LogState
@@ -79,6 +79,11 @@ def _files_until(view: LogView, as_of_ms: int | None) -> tuple[ListedLogFile, ..
     if as_of_ms is None:
         return view.files
     return tuple(file for file in view.files if parse_log_key(file.key).time_ms <= as_of_ms)
+
+
+def named_paths(files: Iterable[ListedLogFile]) -> set[str]:
+    """Return the data files that some log files name, live or dead."""
+    return {path for file in files for path in markers_of(file.key, file.log.markers).paths()}
 
 
 def fold_live_paths(files: Iterable[ListedLogFile]) -> set[str]:
@@ -238,6 +243,6 @@ def drop_known(names: Iterable[str], view: LogView) -> set[str]:
 def _time_ms(name: str) -> int:
     """Return the time in a log file's name; -1 for what is none: it proves nothing."""
     try:
-        return parse_log_key(f"{name}.jsonl").time_ms
+        return parse_log_name(name).time_ms
     except CorruptLog:
         return -1

@@ -20,6 +20,7 @@ from typing import Final
 from icedb_log.clean.guards import STORE_RESOLUTION_MS, find_data_deaths
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.keys import ObjectKind, TablePaths, find_kind
+from icedb_log.log.fold import named_paths
 from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker, LogView
 from icedb_log.repair.fsck_findings import Findings
@@ -226,7 +227,7 @@ def _check_strangers(seen: Inspection) -> None:
 
 def _check_unnamed(seen: Inspection) -> None:
     found, walk, config = seen.found, seen.walk, seen.config
-    named = {marker.path for file in seen.after.readable for marker in file.log.markers} if walk.unnamed else set()
+    named = named_paths(seen.after.readable) if walk.unnamed else set()
     unnamed = [info for info in walk.unnamed if info.key not in named]
     if not unnamed:
         return

@@ -17,7 +17,7 @@ from icedb_log.errors import HaltError, NotFound, UnsupportedFormat
 from icedb_log.feed.views import is_view_there, read_registration, source_of
 from icedb_log.ingest.import_records import decode_record
 from icedb_log.ingest.quarantine import batch_id_of, entry_of_object, is_reason, parse_reason
-from icedb_log.keys import ROLES, Role, parse_log_key, pin_name_of
+from icedb_log.keys import ROLES, Role, parse_log_key, parse_log_name, pin_name_of
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.log.fold import find_lost, read_horizon_ms
@@ -101,8 +101,8 @@ def check_lost_commits(seen: Inspection, facts: Iterable[FenceFact]) -> None:
         lost = record.lost.get(name)
         seen.found.add(
             "commit-lost" if lost is None else "commit-lost:found",
-            f"{paths.log_prefix}{name}.jsonl",
-            time=format_ms(parse_log_key(f"{name}.jsonl").time_ms),
+            paths.named_log_key(name),
+            time=format_ms(parse_log_name(name).time_ms),
             found="" if lost is None else format_ms(lost.found_ms),
         )
 

@@ -126,7 +126,7 @@ class CommitResolver:
         # WARN: a seal is no proof that a commit did not land. Whoever takes a fence after its log file got lost puts
         # one there (F1): the next flush, or this very rebuild.
         self._sealed = {commit_of(file.key) for file in evidence.view.files if file.log.is_seal}
-        self._landed = {commit_of(f"{name}.jsonl") for name in evidence.landed}
+        self._landed = {commit_of(evidence.paths.named_log_key(name)) for name in evidence.landed}
         self._proofs: tuple[tuple[str, Container[str | None]], ...] = (
             (NAMED, named),
             (NAMED, evidence.markers),

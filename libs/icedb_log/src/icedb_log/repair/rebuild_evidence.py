@@ -22,7 +22,7 @@ from icedb_log.ingest.import_records import read_records
 from icedb_log.keys import ROLES, TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, salvage_markers
 from icedb_log.log.fence import read_fence_object
-from icedb_log.log.fold import drop_known, find_lost
+from icedb_log.log.fold import drop_known, find_lost, named_paths
 from icedb_log.log.reader import LogReader, require_own_time
 from icedb_log.log.widening import fixed_columns
 from icedb_log.model import EMPTY, FileMarker, ListedLogFile, LogFile, LogHead, LogView
@@ -148,9 +148,9 @@ class RebuildEvidence:
         return found
 
     @cached_property
-    def named(self) -> frozenset[str]:
+    def named(self) -> set[str]:
         """Data files that log files name which are whole."""
-        return frozenset(marker.path for file in self.view.files for marker in file.log.markers)
+        return named_paths(self.view.files)
 
     @cached_property
     def dead(self) -> frozenset[str]:
