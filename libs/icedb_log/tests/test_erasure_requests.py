@@ -202,7 +202,7 @@ def test_what_another_worker_has_done_is_not_refused_any_more(table):
     def other():
         done.append(advance(table, erasure_id).erasure.state)
 
-    table.store.script = [Fault("list_page", None, table.paths.open_erasures_prefix, before=other)]
+    table.store.script = [Fault("list_page", None, table.paths.config_key, before=other)]
     progress = advance(table, erasure_id, changer=Doubtful(table.store, table.clock))
     assert (done, progress.erasure.state) == (["deleted"], "deleted")
     assert finish(table, erasure_id).row_count == 3

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Final
 
 from icedb_log.clock import Clock
+from icedb_log.units import MINUTE_MS
 
 FIRST_PAUSE_MS: Final = 1000
-MAX_PAUSE_MS: Final = 60_000
+MAX_PAUSE_MS: Final = MINUTE_MS
 
 
 class Backoff:

@@ -331,7 +331,7 @@ def audit(
     span_ms = None if span is None else parse_duration(span, option="--since")
     place = run.place(table)
     # By the store's clock, as the audit itself. A table that was dropped may still have one.
-    now_ms = place.store.list_page(place.paths.audit_prefix, limit=1).store_now_ms
+    now_ms = place.read_store_clock()
     since_ms = 0 if span_ms is None else max(0, now_ms - span_ms)
     if key is None:
         _answer_runs(run, place, since_ms=since_ms)

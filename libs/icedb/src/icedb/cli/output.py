@@ -9,10 +9,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import orjson
+from icedb_log.clock import format_ms
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
@@ -219,7 +220,7 @@ def format_time(time_ms: int) -> str:
     """Return ISO 8601 in UTC to the millisecond, as options take it; what no calendar has as a number."""
     if not 0 <= time_ms <= _MAX_TIME_MS:  # a damaged log file, a host without a clock
         return str(time_ms)
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_ms(time_ms)
 
 
 def is_watched(*, is_quiet: bool) -> bool:

@@ -39,18 +39,18 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import require_same_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
-from icedb_log.units import SECOND_MS
+from icedb_log.units import DAY_MS, MINUTE_MS, SECOND_MS
 
-MIN_LEASE_TTL_MS: Final = 1000
+MIN_LEASE_TTL_MS: Final = SECOND_MS
 """Stores tell times in whole seconds: a shorter lease may be over when it is written."""
-MAX_LEASE_TTL_MS: Final = 24 * 60 * 60 * 1000
+MAX_LEASE_TTL_MS: Final = DAY_MS
 MAX_HOLDER_CHARS: Final = 200
 MAX_LEASES: Final = 1000
 """Leases of one table that last at once. Janitors read each of them in every run."""
 
 _LEASE_ID: Final = re.compile(r"[0-9a-f]{32}")
 _RENEW_ATTEMPTS: Final = 5
-_RETRY_AFTER_MS: Final = 60_000
+_RETRY_AFTER_MS: Final = MINUTE_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +363,7 @@ def _find(table: TableStore, lease_id: str) -> StoredLease:
     """Return a lease that lasts. Raises NotFound: it has ended, or never was."""
     key = _key_of(table.paths, lease_id)
     # The time before the lease: the other way round, one that is renewed in between would look ended.
-    now_ms = table.store.list_page(key, limit=1).store_now_ms
+    now_ms = table.read_store_clock()
     try:
         found = decode_lease(table.store.get(key))
     except (NotFound, ValueError) as error:

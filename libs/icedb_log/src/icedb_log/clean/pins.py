@@ -44,17 +44,17 @@ from icedb_log.store.store_clock import MAX_STORE_GAP_MS, check_has_come
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import renew_table_config, require_same_table
 from icedb_log.table.table import Table
-from icedb_log.units import SECOND_MS
+from icedb_log.units import DAY_MS, HOUR_MS, SECOND_MS
 
 PinState = Literal["pending", "active", "ended"]
 PinStatus = Literal["pending", "active", "ended", "expired", "abandoned", "late", "unreadable"]
 """``expired``: its time is over; ``abandoned``: it stayed pending for too long; ``late``: it became active too late to
 be sure of its files; ``unreadable``: it cannot be understood. Only one that is ``active`` can be read."""
 
-PENDING_TTL_MS: Final = 60 * 60 * 1000
+PENDING_TTL_MS: Final = HOUR_MS
 """How long a pin may take to become active: one read of the log."""
 MIN_PIN_TTL_MS: Final = SECOND_MS
-MAX_PIN_TTL_MS: Final = 100 * 366 * 24 * 60 * 60 * 1000
+MAX_PIN_TTL_MS: Final = 100 * 366 * DAY_MS
 MAX_NOTE_CHARS: Final = 500
 PIN_FIELD: Final = "pin"
 

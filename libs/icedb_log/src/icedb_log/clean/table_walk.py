@@ -12,6 +12,7 @@ from typing import Final
 from icedb_log.keys import ObjectKind, file_time_ms, find_kind
 from icedb_log.store.object_store import ObjectInfo, ObjectPage, list_pages
 from icedb_log.store.table_store import TableStore
+from icedb_log.units import DAY_MS, MINUTE_MS
 
 MAX_CANDIDATES: Final = 200_000
 """Old unnamed data files that one sweep takes: the oldest ones. The next sweeps take the others."""
@@ -22,10 +23,10 @@ MAX_LEFTOVERS: Final = 100_000
 MAX_NAMES: Final = 1000
 """Keys that a result lists where it only reports."""
 
-FUTURE_MS: Final = 60_000
+FUTURE_MS: Final = MINUTE_MS
 """An object that is this much younger than the store's own "now" is reported: somebody's clock is wrong."""
 
-LATE_STAGED_MS: Final = 24 * 60 * 60 * 1000
+LATE_STAGED_MS: Final = DAY_MS
 """A batch that has been staged for longer is counted: nobody flushes this table."""
 
 

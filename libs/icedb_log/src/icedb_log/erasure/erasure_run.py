@@ -191,7 +191,7 @@ class _ErasureRun:
                 raise
             if any(run.has_landed for run in erasure.runs):
                 return erasure
-            now_ms = self._table.store.list_page(self._table.paths.open_erasures_prefix, limit=1).store_now_ms
+            now_ms = self._table.read_store_clock()
             return self._change(erasure, lambda now: _refused(now, erasure, reason=reason, now_ms=now_ms))
         return self._settle_runs(self._read_again(erasure))
 

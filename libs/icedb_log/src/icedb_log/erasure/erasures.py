@@ -14,12 +14,11 @@ The certificate is made of the record (E6).
 
 import contextlib
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
+from icedb_log.clock import Clock, format_ms, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -293,9 +292,7 @@ def _object(target: ErasureTarget) -> dict[str, Any]:
 
 
 def _time(time_ms: int | None) -> str | None:
-    if time_ms is None:
-        return None
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if time_ms is None else format_ms(time_ms)
 
 
 MAX_OPEN_ERASURES: Final = 1000

@@ -16,8 +16,9 @@ from icedb_log.errors import InvalidRequest, NotFound, Unavailable
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
+from icedb_log.units import DAY_MS
 
-KEEP_MS: Final = 24 * 60 * 60 * 1000
+KEEP_MS: Final = DAY_MS
 """How long a key is remembered, at least."""
 MAX_BIND_ATTEMPTS: Final = 3
 

@@ -395,7 +395,7 @@ class _InPlace(_Way):
         stopwatch = Stopwatch(self.table.clock)
         # WARN: looked at after the log was read. The other way round: it is seen, then committed, merged and vacuumed
         # by others, and the log forgets it; it would be made live again, and is not even there.
-        now_ms = self.table.store.list_page(self.table.paths.log_prefix, limit=1).store_now_ms + _CLOCK_MARGIN_MS
+        now_ms = self.table.read_store_clock() + _CLOCK_MARGIN_MS
         look = partial(self._find_age_ms, now_ms=now_ms)
         ages = map_each(look, unnamed, threads=_HEAD_THREADS, name="icedb-import-head")
         # WARN: after that look, and by the name alone. A sweep writes down what it deletes before it does (J5); what

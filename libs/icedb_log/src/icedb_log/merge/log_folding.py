@@ -29,7 +29,7 @@ from icedb_log.log.markers import INDEX_BITS
 from icedb_log.log.state import LogState
 from icedb_log.model import FileMarker, ListedLogFile
 from icedb_log.table.table_config import TableConfig
-from icedb_log.units import KIB
+from icedb_log.units import DAY_MS, KIB
 
 SMALLEST_LOG_BYTES: Final = 4 * KIB
 """Log files up to this size are one tier."""
@@ -47,7 +47,7 @@ files that are merged. Higher merges earlier and writes more."""
 DATA_PER_LOG: Final = 16
 """A merge that moves so many bytes of data for each byte of log may rewrite the log."""
 
-LOG_REST_MS: Final = 24 * 60 * 60 * 1000
+LOG_REST_MS: Final = DAY_MS
 """A log file that was not rewritten for so long may be, whatever for: nothing waits for ever."""
 
 MARKER_BYTES: Final = 256

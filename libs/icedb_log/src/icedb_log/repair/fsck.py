@@ -37,6 +37,7 @@ from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import decode_table_config
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MINUTE_MS
 
 FETCH_THREADS: Final = 16
 
@@ -165,9 +166,9 @@ def _find_config_etag(table: TableStore) -> str:
 
 def _check_clock(table: TableStore, found: Findings, clock: Clock) -> None:
     key, asked_ms = table.paths.config_key, clock.now_ms()
-    gap_ms = table.store.list_page(key, limit=1).store_now_ms - asked_ms
+    gap_ms = table.read_store_clock() - asked_ms
     if abs(gap_ms) > MAX_HOST_GAP_MS:
-        found.add("store-clock", key, minutes=gap_ms / 60_000)
+        found.add("store-clock", key, minutes=gap_ms / MINUTE_MS)
 
 
 def _count(log: CheckedLog | None, walk: Walk, look: DeepLook) -> dict[str, int]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from icedb_log.clean.guards import STORE_RESOLUTION_MS, find_data_deaths
+from icedb_log.clean.table_walk import FUTURE_MS
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.keys import ObjectKind, TablePaths, find_kind
 from icedb_log.log.fold import named_paths
@@ -29,14 +30,12 @@ from icedb_log.store.object_store import ObjectInfo, list_pages, map_each
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import parse_partition_path
 from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.units import MINUTE_MS
 
 MAX_UNNAMED: Final = 100_000
 """Unnamed data files that are looked at singly; more are only counted."""
 MAX_KEPT: Final = 10_000
 """Objects of each other kind that are looked at singly."""
-FUTURE_MS: Final = 60_000
-"""An object that is this much younger than the store's own "now" shows that the store's clock cannot be trusted."""
-
 MAX_LOOKS: Final = 1000
 """Suspects that are looked at once more, singly."""
 
@@ -209,7 +208,7 @@ def check_data(seen: Inspection) -> None:
         # J1: from when on the janitor may delete it.
         left_ms = {path: deaths[path].died_ms + config.data_grace_ms - after.store_now_ms for path in early}
         for path in seen.still_missing({path for path in early if left_ms[path] > STORE_RESOLUTION_MS}):
-            found.add("dangling-dead", path, minutes=left_ms[path] / 60_000)
+            found.add("dangling-dead", path, minutes=left_ms[path] / MINUTE_MS)
     _check_unnamed(seen)
 
 
@@ -222,7 +221,7 @@ def _check_strangers(seen: Inspection) -> None:
             found.add("unknown-object", info.key, size_bytes=info.size_bytes)
     if walk.future:
         info, ahead_ms = walk.future[0]
-        found.add("store-clock:objects", info.key, count=len(walk.future), minutes=ahead_ms / 60_000)
+        found.add("store-clock:objects", info.key, count=len(walk.future), minutes=ahead_ms / MINUTE_MS)
 
 
 def _check_unnamed(seen: Inspection) -> None:

@@ -31,7 +31,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.texts import first_message
-from icedb_log.units import HOUR_MS
+from icedb_log.units import HOUR_MS, MINUTE_MS
 
 LONG_ERASURE_MS: Final = 48 * HOUR_MS
 MAX_READS: Final = 1000
@@ -82,7 +82,7 @@ def check_fences(seen: Inspection, facts: Iterable[FenceFact], *, config: TableC
         elif commit is not None and commit not in present and parse_log_key(commit).time_ms > horizon_ms:
             # R3: had it landed and been deleted since, its merge would be part of the horizon.
             age_ms = max(0, after.store_now_ms - fact.modified_ms)
-            found.add("fence-intent", key, owner=state.owner, commit=commit, minutes=age_ms / 60_000)
+            found.add("fence-intent", key, owner=state.owner, commit=commit, minutes=age_ms / MINUTE_MS)
         if config is not None and state.incarnation != config.incarnation:
             known = config.incarnation or "the first"
             found.add("fence-unreadable:incarnation", key, found=state.incarnation or "the first", known=known)
@@ -298,7 +298,7 @@ def _check_source(seen: Inspection, config: TableConfig) -> None:
     except HaltError:
         return  # fsck of the source says so
     if registration is None:
-        age_ms = store.list_page(paths.config_key, limit=1).store_now_ms - store.head(paths.config_key).modified_ms
+        age_ms = seen.table.read_store_clock() - store.head(paths.config_key).modified_ms
         if age_ms > HOUR_MS:
             key = source.paths.view_key(paths.name)
             found.add("view-registration:unknown", key, source=source.name, view=paths.name)

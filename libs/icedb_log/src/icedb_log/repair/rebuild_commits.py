@@ -23,13 +23,14 @@ from icedb_log.parquet.footer import Footer, FooterKind
 from icedb_log.repair.rebuild_evidence import RebuildEvidence, look_of
 from icedb_log.repair.rebuild_record import Choice, Side
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.units import MINUTE_MS
 
 NAMED: Final = "named in the log"
 GONE: Final = "what it replaced is gone"
 OLD: Final = "older than any orphan"
 YOUNG: Final = "young, and nothing tells"
 
-CLOCK_SKEW_MS: Final = 60_000
+CLOCK_SKEW_MS: Final = MINUTE_MS
 """So far may the clocks of the hosts be apart that named two files."""
 
 _LAST_ID: Final = "~"

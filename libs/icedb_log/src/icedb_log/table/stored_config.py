@@ -129,7 +129,7 @@ def _replace_purged(table: TableStore, config: TableConfig) -> bool:
     found, info = load_any_config(table)
     if found.dropped is None:
         return False
-    age_ms = table.store.list_page(table.paths.config_key, limit=1).store_now_ms - info.modified_ms
+    age_ms = table.read_store_clock() - info.modified_ms
     require_purged(found, info, age_ms=age_ms)
     body = encode_table_config(config.model_copy(update={"incarnation": found.dropped.drop_id}))
     try:

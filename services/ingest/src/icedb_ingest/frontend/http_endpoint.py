@@ -10,13 +10,12 @@ import math
 import string
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
-from icedb_log.clock import Clock, SystemClock, new_batch_id, parse_uuid7_ms
+from icedb_log.clock import Clock, SystemClock, format_ms, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import (
     CommitOutcomeUnknown,
     IceDBError,
@@ -308,8 +307,7 @@ class HttpEndpoint:
                 signature=headers.get("x-signature", ""),
                 authorization=headers.get("authorization", ""),
             )
-        now = datetime.fromtimestamp(self._gate.clock.now_ms() / 1000, UTC)
-        received_at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        received_at = format_ms(self._gate.clock.now_ms())
         max_bytes = self._gate.settings.max_batch_bytes
         return read_events(payload, call=call, received_at=received_at, max_bytes=max_bytes)
 
