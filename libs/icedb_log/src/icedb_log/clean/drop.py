@@ -11,14 +11,14 @@ from typing import Final
 from icedb_log.clean.holds import find_claims
 from icedb_log.clean.pins import list_pins
 from icedb_log.clock import Clock
-from icedb_log.errors import InvalidRequest, NotFound, Unavailable
+from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.feed.views import detach_view, source_of
 from icedb_log.ingest.staging import list_staged
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.records import replace_record
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import encode_table_config, load_any_config
+from icedb_log.table.stored_config import MAX_CHANGE_ATTEMPTS, encode_table_config, kept_changing, load_any_config
 from icedb_log.table.table_config import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, TableConfig, describe_drop
 from icedb_log.texts import is_text
 from icedb_log.units import DAY_MS
@@ -26,7 +26,6 @@ from icedb_log.units import DAY_MS
 DEFAULT_KEEP_MS: Final = 7 * DAY_MS
 MAX_KEEP_MS: Final = 100 * 366 * DAY_MS
 """A hundred years: the end of it is a time that every calendar has."""
-_MAX_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def drop_table(table: TableStore, *, clock: Clock, request: DropRequest | None =
     drop_id = clock.new_id()
     detached_from: str | None = None
     has_written = False
-    for _ in range(_MAX_ATTEMPTS):
+    for _ in range(MAX_CHANGE_ATTEMPTS):
         config, info = load_any_config(table)
         found = config.dropped
         if found is not None and found.state == "purged":
@@ -119,9 +118,7 @@ def drop_table(table: TableStore, *, clock: Clock, request: DropRequest | None =
         mark = _next_mark(config, found, info=info, drop_id=drop_id, request=request)
         has_written = True
         replace_config(table, config.model_copy(update={"dropped": mark}), etag=info.etag)
-    raise Unavailable(
-        f"table {table.name}: others changed {table.paths.config_key} {_MAX_ATTEMPTS} times; try again later"
-    )
+    raise kept_changing(table)
 
 
 def undrop_table(table: TableStore, *, clock: Clock) -> UndropResult:
@@ -137,7 +134,7 @@ def undrop_table(table: TableStore, *, clock: Clock) -> UndropResult:
     """
     detached_from: str | None = None
     tried: set[str] = set()
-    for _ in range(_MAX_ATTEMPTS):
+    for _ in range(MAX_CHANGE_ATTEMPTS):
         config, info = load_any_config(table)
         mark = config.dropped
         if mark is None:
@@ -154,9 +151,7 @@ def undrop_table(table: TableStore, *, clock: Clock) -> UndropResult:
         # request was under way for an hour would otherwise find the very state that it was meant for.
         restored = config.model_copy(update={"dropped": None, "undropped": mark.drop_id})
         replace_config(table, restored, etag=info.etag)
-    raise Unavailable(
-        f"table {table.name}: others changed {table.paths.config_key} {_MAX_ATTEMPTS} times; try again later"
-    )
+    raise kept_changing(table)
 
 
 def read_kept_config(table: TableStore) -> TableConfig:

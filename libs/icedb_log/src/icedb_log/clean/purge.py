@@ -29,7 +29,7 @@ from icedb_log.clean.drop import replace_config
 from icedb_log.clean.guards import Hold
 from icedb_log.clean.holds import find_claims, find_claims_on_data
 from icedb_log.clock import Clock
-from icedb_log.errors import CorruptLog, Fenced, HaltError, IceDBError, NotFound, Unavailable, UnsupportedFormat
+from icedb_log.errors import CorruptLog, Fenced, HaltError, IceDBError, NotFound, UnsupportedFormat
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import ROLES, TablePaths, file_time_ms, publication_id_of
 from icedb_log.log.codec import decode_log_file
@@ -37,7 +37,7 @@ from icedb_log.log.fence import MAX_SEAL_BYTES, acquire_fence
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo, list_pages
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import load_any_config
+from icedb_log.table.stored_config import MAX_CHANGE_ATTEMPTS, kept_changing, load_any_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import Dropped, TableConfig
 from icedb_log.units import DAY_MS, MINUTE_MS
@@ -48,7 +48,6 @@ PurgeState = Literal["kept", "waiting", "purging", "purged"]
 the run ended before the purge did; ``purged``: all is gone."""
 
 _NO_ANSWER: Final[tuple[DeleteFailure, ...]] = ("unanswered", "other")
-_MAX_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +337,7 @@ class PurgeRun:
     def _change_mark(self, change: Callable[[Dropped], Dropped]) -> None:
         table = self._table
         wanted: Dropped | None = None
-        for _ in range(_MAX_ATTEMPTS):
+        for _ in range(MAX_CHANGE_ATTEMPTS):
             config, info = load_any_config(table)
             mark = config.dropped
             if mark is not None and mark == wanted:
@@ -347,9 +346,7 @@ class PurgeRun:
             if wanted == mark:
                 return
             replace_config(table, config.model_copy(update={"dropped": wanted}), etag=info.etag)
-        raise Unavailable(
-            f"table {table.name}: others changed {table.paths.config_key} {_MAX_ATTEMPTS} times; the next run goes on"
-        )
+        raise kept_changing(table)
 
     def _write_progress(self) -> None:
         """Write it down, whatever is there. Never fails: a purge does not stop for it."""

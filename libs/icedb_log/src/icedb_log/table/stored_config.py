@@ -16,7 +16,8 @@ from icedb_log.table.table_config import TableConfig, describe_drop, describe_mi
 from icedb_log.texts import first_message
 from icedb_log.units import MINUTE_MS
 
-_MAX_RENEWALS: Final = 4
+MAX_CHANGE_ATTEMPTS: Final = 8
+"""How often ``table.json`` is read and changed by compare-and-set, if others change it meanwhile."""
 _parse: Final = lru_cache(maxsize=256)(TableConfig.model_validate_json)
 """Each run reads its table's configuration again, and hardly ever another one."""
 
@@ -86,12 +87,18 @@ def renew_table_config(table: TableStore) -> TableConfig:
         Unavailable: The store did not answer, or others kept changing the configuration.
     """
     key = table.paths.config_key
-    for _ in range(_MAX_RENEWALS):
+    for _ in range(MAX_CHANGE_ATTEMPTS):
         config, etag = load_table_config(table)
         is_whole = TableConfig.model_fields.keys() <= config.model_fields_set
         if is_whole or replace_record(table.store, key, encode_table_config(config), etag=etag):
             return config
-    raise Unavailable(f"table {table.name}: others changed {key} {_MAX_RENEWALS} times; try again later")
+    raise kept_changing(table)
+
+
+def kept_changing(table: TableStore) -> Unavailable:
+    """Return the error for a change of ``table.json`` before which others changed it, each time."""
+    key = table.paths.config_key
+    return Unavailable(f"table {table.name}: others changed {key} {MAX_CHANGE_ATTEMPTS} times; try again later")
 
 
 def decode_table_config(paths: TablePaths, body: bytes) -> TableConfig:

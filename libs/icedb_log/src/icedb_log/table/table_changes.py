@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, PreconditionFailed, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, PreconditionFailed
 from icedb_log.log.fold import union_schema
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import encode_table_config, load_table_config
+from icedb_log.table.stored_config import MAX_CHANGE_ATTEMPTS, encode_table_config, kept_changing, load_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import DIALECT, QUERIES, TIME_TRANSFORMS, TableConfig
 
@@ -59,8 +59,6 @@ FREE_FIELDS: Final = frozenset(
 RISING_FIELDS: Final = frozenset({"data_grace_ms", "orphan_age_ms", "seal_age_ms"})
 """What may only grow."""
 
-_MAX_ATTEMPTS: Final = 8
-
 
 def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: Clock) -> TableConfig:
     """Change a table's configuration and return the new one. Idempotent: the same change again changes nothing.
@@ -79,7 +77,7 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
         Unavailable: The store did not answer, or others kept changing the configuration.
         CommitOutcomeUnknown: No answer; look with ``icedb table show``.
     """
-    for _ in range(_MAX_ATTEMPTS):
+    for _ in range(MAX_CHANGE_ATTEMPTS):
         config, etag = load_table_config(table)
         logged: Mapping[str, str] = {}
         if change.get("declared"):
@@ -99,9 +97,7 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
             if load_table_config(table)[0] != altered:
                 raise
         return altered
-    raise Unavailable(
-        f"table {table.name}: others changed {table.paths.config_key} {_MAX_ATTEMPTS} times; try again later"
-    )
+    raise kept_changing(table)
 
 
 def plan_change(
