@@ -189,18 +189,17 @@ def _settle_records(table: Table) -> tuple[RebuildReport | None, list[tuple[Rebu
     finished: RebuildReport | None = None
     unlanded: list[tuple[RebuildReport, str]] = []
     for report, etag in read_reports(table):
-        if report.state == "open" and _has_landed(table, report):
+        if report.state != "open":
+            continue
+        try:
+            has_landed = not decode_log_file(report.log_key, table.store.get(report.log_key).body).is_seal
+        except NotFound:
+            has_landed = False
+        if has_landed:
             finished = _finish(table, report, etag)
-        elif report.state == "open":
+        else:
             unlanded.append((report, etag))
     return finished, unlanded
-
-
-def _has_landed(table: Table, report: RebuildReport) -> bool:
-    try:
-        return not decode_log_file(report.log_key, table.store.get(report.log_key).body).is_seal
-    except NotFound:
-        return False
 
 
 def _finish(table: Table, report: RebuildReport, etag: str) -> RebuildReport:

@@ -145,11 +145,17 @@ def plan_rebuild(evidence: RebuildEvidence, options: RebuildOptions = _DEFAULTS)
         dead_files=sum(evidence.is_there(key) for key in dead),
         choices=tuple(sorted(found.choices, key=lambda choice: (choice.commit_id, choice.inputs))),
         notes=tuple(found.find_notes()),
-        left_out=tuple(found.left_out[key] for key in sorted(found.left_out)),
+        left_out=tuple(_describe(evidence, key, why) for key, why in sorted(found.left_out.items())),
         digest=hashlib.blake2b(changed.encode(), digest_size=16).hexdigest(),
     )
     feed, lacks_feed = _find_feed(evidence, found.commits, assumes_fed=options.assumes_fed)
     return RebuildPlan(report, frozenset(live), frozenset(dead), feed, lacks_feed)
+
+
+def _describe(evidence: RebuildEvidence, key: str, objection: tuple[str, bool]) -> LeftOut:
+    found, (reason, is_held) = evidence.footers.get(key) or evidence.unreadable[key], objection
+    rows = found.row_count if isinstance(found, Footer) else None
+    return LeftOut(key=key, size_bytes=found.info.size_bytes, row_count=rows, reason=reason, is_held=is_held)
 
 
 class _Findings:
@@ -160,7 +166,7 @@ class _Findings:
         live: Data files that are live.
         dead: Data files that are dead, as far as they exist or a log file names them.
         gone: Data files that are live by the log, and are not there.
-        left_out: Data files that are not named, by key.
+        left_out: Data files that are not named, by key: why, and whether a person should look at them.
         choices: What nobody can tell, and how it is decided.
     """
 
@@ -178,20 +184,15 @@ class _Findings:
         dead |= {path for path, marker in evidence.markers.items() if not marker.is_live}
         self.dead = {key for key in dead if evidence.is_there(key) or key in evidence.markers}
         self.gone = {path for path in evidence.markers if not evidence.is_there(path)} - dead
-        self.live: set[str] = set()
-        self.left_out: dict[str, LeftOut] = {}
-        for key in {*evidence.footers, *evidence.unreadable} - dead:
-            reason, is_held = self._find_objection(key)
-            if reason is None:
-                self.live.add(key)
-            else:
-                self._leave_out(key, reason, is_held=is_held)
+        unclear = {*evidence.footers, *evidence.unreadable} - dead
+        self.left_out = {key: found for key in unclear if (found := self._find_objection(key))}
+        self.live = unclear - self.left_out.keys()
         leftovers = _Leftovers(evidence, self.commits, self.live)
         self.choices = list(leftovers.find(decided))
         for choice in self.choices:
             if choice.decided == "outputs":
                 self.live.discard(choice.inputs[0])
-                self._leave_out(choice.inputs[0], "its rows seem to be in another file", is_held=True)
+                self.left_out[choice.inputs[0]] = "its rows seem to be in another file", True
         self.choices += [each.choice for each in self.commits.verdicts.values() if each.choice is not None]
         self.unsure_merges = leftovers.find_unsure_merges(self.live)
 
@@ -206,26 +207,19 @@ class _Findings:
             return f"written for partition {origin.partition[:200]!r}, and lies elsewhere"
         return ""
 
-    def _find_objection(self, key: str) -> tuple[str | None, bool]:
+    def _find_objection(self, key: str) -> tuple[str, bool] | None:
         """Return why a data file is not live that nothing says is dead, and whether a person should look at it."""
         evidence, verdict = self.evidence, self.verdicts.get(key)
         if verdict is not None:
-            return None if verdict.has_landed else f"not committed: {verdict.basis}", verdict.choice is not None
+            return None if verdict.has_landed else (f"not committed: {verdict.basis}", verdict.choice is not None)
         if key in evidence.unreadable:
             # What the log names is live: a reader will say what is wrong with it.
-            return None if key in evidence.markers else evidence.unreadable[key].reason, True
+            return None if key in evidence.markers else (evidence.unreadable[key].reason, True)
         # What something names which only names what was live once.
         witnesses = (evidence.markers, evidence.imported, self.commits.replaced, evidence.pinned)
-        is_ours = any(key in names for names in witnesses)
         reason = self.outsiders[key]
-        return None if is_ours or (self.takes_foreign and reason == _FOREIGN) else reason, True
-
-    def _leave_out(self, key: str, reason: str, *, is_held: bool) -> None:
-        found = self.evidence.footers.get(key) or self.evidence.unreadable[key]
-        rows = found.row_count if isinstance(found, Footer) else None
-        self.left_out[key] = LeftOut(
-            key=key, size_bytes=found.info.size_bytes, row_count=rows, reason=reason, is_held=is_held
-        )
+        is_ours = any(key in names for names in witnesses) or (self.takes_foreign and reason == _FOREIGN)
+        return None if is_ours else (reason, True)
 
     def find_damage(self) -> Iterator[str]:
         """Yield what is certainly wrong. A young file that nobody names is not: it may be about to be committed."""
