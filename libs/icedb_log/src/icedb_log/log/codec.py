@@ -6,9 +6,9 @@ trailing newline. ``f`` is always written; ``tmb`` only when there are log tombs
 Anything else is :class:`~icedb_log.errors.CorruptLog`, with key and line, and never skipped (S3).
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import lru_cache, partial
 from io import BytesIO
 from itertools import chain
 from typing import Any, Final
@@ -27,6 +27,11 @@ MAX_INTEGER: Final = 2**63 - 1
 """What both existing readers can hold."""
 
 _SHOWN_CHARS: Final = 120
+
+MarkerFields = tuple[
+    str, int, int, int | None, int | None, Mapping[str, ColumnStats], int | None, Mapping[str, Any]
+]
+"""Of a :class:`~icedb_log.model.FileMarker`, in its order."""
 
 
 def load_object(key: str, lines: list[bytes], number: int) -> dict[str, Any]:
@@ -112,6 +117,8 @@ _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
 _HEAD_LINES: Final = 2
 _STATS_LENGTH: Final = 3
 _NESTED: Final = (list, dict)
+MAX_SCHEMAS: Final = 64
+"""Schema lines that are remembered."""
 _LARGE_BYTES: Final = 1 << 20
 _MANY_MARKERS: Final = 10_000
 
@@ -165,10 +172,11 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
             for number in range(first_tombstone, first_marker)
         )
         numbers = range(first_marker, line_count)
+        found = _decode_markers(key, numbers, stream)
         markers: Sequence[FileMarker] = (
-            _decode_compact(key, body, numbers, stream)
+            LineMarkers(key, body, first_line=first_marker, lines=found, decode=_decode_marker_line)
             if is_compact
-            else tuple(_decode_markers(key, numbers, stream.readline))
+            else tuple(FileMarker(*said) for _, said in found)
         )
     return LogFile(
         **head,
@@ -361,12 +369,23 @@ def _with_extra(line: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
     return line
 
 
-def _decode_schema(key: str, lines: list[bytes], number: int) -> dict[str, str]:
-    schema = load_object(key, lines, number)
+def _decode_schema(key: str, lines: list[bytes], number: int) -> Mapping[str, str]:
+    try:
+        return _known_schema(lines[number])
+    except CorruptLog:
+        return _load_schema(key, number, lines[number])  # raises, too, and says which log file
+
+
+def _load_schema(key: str, number: int, line: bytes) -> Mapping[str, str]:
+    schema = load_line(key, number, line)
     for column, sql_type in schema.items():
         if not isinstance(sql_type, str) or not sql_type:
             raise CorruptLog(f"{key}: line {number}: type of column {show(column)} is {show(sql_type)}, not a string")
     return schema
+
+
+_known_schema = lru_cache(MAX_SCHEMAS)(partial(_load_schema, "", 1))
+"""Mostly the log files of a table have the same schema line: then they have the same schema, once in memory."""
 
 
 def _decode_widened(key: str, metadata: dict[str, Any], schema: Mapping[str, str]) -> Mapping[str, str]:
@@ -424,11 +443,16 @@ def _decode_tombstone(key: str, number: int, line: dict[str, Any]) -> LogTombsto
     )
 
 
-def _decode_markers(key: str, numbers: range, read_line: Callable[[], bytes]) -> Iterator[FileMarker]:
-    """Decode markers, a million of them in a few seconds: ordinary ones at once, the others check by check."""
+def _decode_markers(key: str, numbers: range, stream: BytesIO) -> Iterator[tuple[int, MarkerFields]]:
+    """Decode markers, a million of them in a few seconds: ordinary ones at once, the others check by check.
+
+    Yields:
+        Where each line starts, and what it says. Not as a marker: to make one costs as much as all the rest.
+    """
     times: dict[int, int] = {}  # whatever one commit has killed died at one time: one number for all of it
     for number in numbers:
-        line = load_line(key, number, read_line())
+        start = stream.tell()
+        line = load_line(key, number, stream.readline())
         get = line.get
         path, size_bytes, created_ms = get("p"), get("b"), get("t")
         tombstoned_ms, row_count, stats, landed_ms = get("tmb"), get("n"), get("s"), get("l")
@@ -445,25 +469,14 @@ def _decode_markers(key: str, numbers: range, read_line: Callable[[], bytes]) ->
             and (row_count is None or (type(row_count) is int and 0 <= row_count <= MAX_INTEGER))
             and (landed_ms is None or (type(landed_ms) is int and 0 <= landed_ms <= MAX_INTEGER))
         ):
-            yield _decode_marker(key, number, line)
+            yield start, _decode_fields(key, number, line)
             continue
         if tombstoned_ms is not None:
             tombstoned_ms = times.setdefault(tombstoned_ms, tombstoned_ms)
         if landed_ms is not None:
             landed_ms = times.setdefault(landed_ms, landed_ms)
         stats = EMPTY if stats is None else _decode_stats(key, number, line)
-        yield FileMarker(path, size_bytes, created_ms, tombstoned_ms, row_count, stats, landed_ms, EMPTY)
-
-
-def _decode_compact(key: str, body: bytes, numbers: range, stream: BytesIO) -> LineMarkers:
-    starts: deque[int] = deque()
-
-    def read_line() -> bytes:
-        starts.append(stream.tell())
-        return stream.readline()
-
-    lines = ((starts.popleft(), marker) for marker in _decode_markers(key, numbers, read_line))
-    return LineMarkers(key, body, first_line=numbers.start, lines=lines, decode=_decode_marker_line)
+        yield start, (path, size_bytes, created_ms, tombstoned_ms, row_count, stats, landed_ms, EMPTY)
 
 
 def _decode_marker_line(key: str, number: int, line: bytes) -> FileMarker:
@@ -471,15 +484,19 @@ def _decode_marker_line(key: str, number: int, line: bytes) -> FileMarker:
 
 
 def _decode_marker(key: str, number: int, line: dict[str, Any]) -> FileMarker:
-    return FileMarker(
-        path=read_text(key, number, line, "p"),
-        size_bytes=read_integer(key, number, line, "b"),
-        created_ms=read_integer(key, number, line, "t"),
-        tombstoned_ms=read_integer(key, number, line, "tmb", low=1) if "tmb" in line else None,
-        row_count=read_optional_integer(key, number, line, "n"),
-        stats=_decode_stats(key, number, line),
-        landed_ms=read_optional_integer(key, number, line, "l"),
-        extra=read_extra(key, number, line, _MARKER_KEYS),
+    return FileMarker(*_decode_fields(key, number, line))
+
+
+def _decode_fields(key: str, number: int, line: dict[str, Any]) -> MarkerFields:
+    return (
+        read_text(key, number, line, "p"),
+        read_integer(key, number, line, "b"),
+        read_integer(key, number, line, "t"),
+        read_integer(key, number, line, "tmb", low=1) if "tmb" in line else None,
+        read_optional_integer(key, number, line, "n"),
+        _decode_stats(key, number, line),
+        read_optional_integer(key, number, line, "l"),
+        read_extra(key, number, line, _MARKER_KEYS),
     )
 
 

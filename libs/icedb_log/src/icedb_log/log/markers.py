@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 from icedb_log.model import FileMarker
 
@@ -200,7 +200,7 @@ class LineMarkers(Markers):
         key: Of the log file.
         body: The log file.
         first_line: Number of the first marker's line.
-        lines: Where each line starts, and the marker that it decodes to, from the first to the last.
+        lines: Where each line starts, and the fields of its marker in their order, from the first to the last.
         decode: Decodes a line that was decoded before.
     """
 
@@ -217,7 +217,7 @@ class LineMarkers(Markers):
     )
 
     def __init__(
-        self, key: str, body: bytes, *, first_line: int, lines: Iterable[tuple[int, FileMarker]], decode: LineDecoder
+        self, key: str, body: bytes, *, first_line: int, lines: Iterable[tuple[int, Sequence[Any]]], decode: LineDecoder
     ) -> None:
         super().__init__(key)
         self._body = body
@@ -229,18 +229,21 @@ class LineMarkers(Markers):
         self._sizes = array("Q")
         self._created = array("Q")
         self._landed = array("q")
-        for index, (start, marker) in enumerate(lines):
-            path = marker.path.encode()
+        add_start, add_length, add_rows = self._starts.append, self._path_lengths.append, self._rows.append
+        add_size, add_created, add_landed = self._sizes.append, self._created.append, self._landed.append
+        for index, (start, said) in enumerate(lines):
+            path, size_bytes, created_ms, tombstoned_ms, row_count, _, landed_ms, _ = said
+            encoded = path.encode()
             # A line that another writer wrote may begin with another field, or have escapes in it.
-            is_plain = body.startswith(_PATH_STARTS + path + b'"', start) and len(path) <= _MAX_PATH_BYTES
-            self._starts.append(start)
-            self._path_lengths.append(len(path) if is_plain else 0)
-            self._rows.append(_NOTHING if marker.row_count is None else marker.row_count)
-            self._sizes.append(marker.size_bytes)
-            self._created.append(marker.created_ms)
-            if marker.tombstoned_ms is not None:
-                self.dead[index] = marker.tombstoned_ms
-            self._landed.append(_NOTHING if marker.landed_ms is None else marker.landed_ms)
+            is_plain = body.startswith(_PATH_STARTS + encoded + b'"', start) and len(encoded) <= _MAX_PATH_BYTES
+            add_start(start)
+            add_length(len(encoded) if is_plain else 0)
+            add_rows(_NOTHING if row_count is None else row_count)
+            add_size(size_bytes)
+            add_created(created_ms)
+            add_landed(_NOTHING if landed_ms is None else landed_ms)
+            if tombstoned_ms is not None:
+                self.dead[index] = tombstoned_ms
 
     def __len__(self) -> int:
         return len(self._starts)

@@ -70,6 +70,11 @@ STALE_TEMPORARY_MS: Final = 24 * 3600 * 1000
 MAX_HASHED_BYTES: Final = 64 * 1024
 """Up to this size an ETag is a hash of the content."""
 
+MAX_KEPT_FILES: Final = 2048
+MAX_KEPT_BYTES: Final = 8 * 1024
+"""What was read of so many files, each of at most so many bytes, to be listed is kept for who reads it next: a log is
+listed and then read."""
+
 _MAX_PLACE_TRIES: Final = 100
 _MAX_CACHED: Final = 65_536
 _HASH_BYTES: Final = 16
@@ -166,6 +171,7 @@ class LocalObjectStore:
         self._own = f"{self._root}/{STORE_FOLDER}"
         self._clock = clock or SystemClock()
         self._etags = _ETags()
+        self._listed: dict[str, tuple[FileVersion, bytes]] = {}
 
     def probe(self) -> None:
         """Create the directory if needed, check conditional writes, remove what dead processes left."""
@@ -188,8 +194,8 @@ class LocalObjectStore:
 
     def head(self, key: str) -> ObjectInfo:
         """Read an object's metadata. Raises NotFound, Unavailable, InvalidRequest."""
-        with self._open(key) as handle:
-            return self._info(key, handle)
+        with self._open(key) as (handle, stat):
+            return self._info(key, handle, stat)
 
     def put_if_absent(self, key: str, body: bytes) -> str:
         """Create an object, durably. Raises PreconditionFailed, CommitOutcomeUnknown, Unavailable (no room)."""
@@ -286,13 +292,13 @@ class LocalObjectStore:
 
     def download(self, key: str, path: Path) -> ObjectInfo:
         """Copy an object to a local file. Raises NotFound, Unavailable."""
-        with self._open(key) as handle:
+        with self._open(key) as (handle, stat):
             try:
                 with path.open("wb") as file:
                     file.writelines(_read_chunks(handle))
             except OSError as error:
                 raise explain(error, str(path), f"write the copy of {key}") from error
-            return self._info(key, handle)
+            return self._info(key, handle, stat)
 
     def upload(self, key: str, path: Path) -> ObjectInfo:
         """Copy a local file to an object, durably. Raises InvalidRequest if it cannot be read, Unavailable."""
@@ -323,7 +329,7 @@ class LocalObjectStore:
         return f"{self._root}/{key}"
 
     @contextlib.contextmanager
-    def _open(self, key: str) -> Iterator[int]:
+    def _open(self, key: str) -> Iterator[tuple[int, os.stat_result]]:
         """Open an object for reading: one content, whatever happens to its name meanwhile."""
         path = self._path(key)
         try:
@@ -333,9 +339,10 @@ class LocalObjectStore:
         except OSError as error:
             raise explain(error, path, "read") from error
         try:
-            if not stat_module.S_ISREG(os.fstat(handle).st_mode):
+            stat = os.fstat(handle)
+            if not stat_module.S_ISREG(stat.st_mode):
                 raise NotFound(f"{path}: no such object")
-            yield handle
+            yield handle, stat
         except OSError as error:
             raise explain(error, path, "read") from error
         finally:
@@ -343,31 +350,59 @@ class LocalObjectStore:
 
     def _read(self, key: str, start: int, length: int | None, if_match: str | None) -> StoredObject:
         """Read a part of an object, ``None``: all of it."""
-        with self._open(key) as handle:
-            info = self._info(key, handle)
-            body = _read_part(handle, start, info.size_bytes if length is None else length)
-        if if_match is not None and info.etag != if_match:
-            raise PreconditionFailed(f"{self._path(key)}: its ETag is {info.etag}, not {if_match}; list and read again")
-        return StoredObject(info, body)
+        known = self._take_listed(key) if start == 0 and length is None else None
+        if known is None:
+            with self._open(key) as (handle, stat):
+                info = self._info(key, handle, stat)
+                known = StoredObject(info, _read_part(handle, start, info.size_bytes if length is None else length))
+        if if_match is not None and known.info.etag != if_match:
+            raise PreconditionFailed(
+                f"{self._path(key)}: its ETag is {known.info.etag}, not {if_match}; list and read again"
+            )
+        return known
 
-    def _info(self, key: str, handle: int) -> ObjectInfo:
+    def _info(self, key: str, handle: int, stat: os.stat_result) -> ObjectInfo:
         """Describe an open object."""
-        stat = os.fstat(handle)
         etag = self._etags.find(version_of(stat), lambda: os.pread(handle, MAX_HASHED_BYTES + 1, 0))
         return ObjectInfo(key, etag, stat.st_size, modified_ms_of(stat))
 
     def _info_of_found(self, found: FoundFile) -> ObjectInfo | None:
         """Describe an object of a walk; ``None`` if it has been replaced or deleted since."""
-        etag = self._etags.known(found.version)
+        version = found.version
+        etag = self._etags.known(version)
         if etag is None:
-            try:
-                with self._open(found.key) as handle:
-                    if version_of(os.fstat(handle)) != found.version:
-                        return None
-                    etag = self._info(found.key, handle).etag
-            except NotFound:
-                return None
-        return ObjectInfo(found.key, etag, found.version.size_bytes, found.modified_ms)
+            body = b""
+            if version.size_bytes <= MAX_HASHED_BYTES:
+                try:
+                    with self._open(found.key) as (handle, stat):
+                        if version_of(stat) != version:
+                            return None
+                        body = os.pread(handle, version.size_bytes + 1, 0)
+                except NotFound:
+                    return None
+                self._keep_listed(found.key, version, body)
+            etag = self._etags.find(version, lambda: body)
+        return ObjectInfo(found.key, etag, version.size_bytes, found.modified_ms)
+
+    def _keep_listed(self, key: str, version: FileVersion, body: bytes) -> None:
+        if len(body) <= MAX_KEPT_BYTES:
+            if len(self._listed) >= MAX_KEPT_FILES:
+                self._listed.clear()
+            self._listed[key] = version, body
+
+    def _take_listed(self, key: str) -> StoredObject | None:
+        """Return an object that was read to be listed, if it is still there as it was; not a second time."""
+        version, body = self._listed.pop(key, (None, b""))
+        if version is None:
+            return None
+        try:
+            stat = os.stat(self._path(key))
+        except OSError:
+            return None  # whoever opens it says why
+        if version_of(stat) != version:
+            return None
+        info = ObjectInfo(key, self._etags.find(version, lambda: body), len(body), modified_ms_of(stat))
+        return StoredObject(info, body)
 
     @contextlib.contextmanager
     def _temporary(self, chunks: Iterator[bytes], key: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -706,7 +741,7 @@ def _walk(root: str, folder_key: str, name_prefix: str, after: str | None) -> It
             stat = os.stat(f"{root}/{key}")
         except (FileNotFoundError, NotADirectoryError):
             continue
-        yield FoundFile(key, version_of(stat), modified_ms_of(stat))
+        yield FoundFile(key, FileVersion(stat.st_ino, stat.st_mtime_ns, stat.st_size), stat.st_ctime_ns // _NS_PER_MS)
 
 
 def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
