@@ -6,10 +6,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-import urllib3
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
@@ -32,7 +32,6 @@ from icedb_log.store.s3_client import READ_ATTEMPTS, SINGLE_REQUEST_BYTES
 from icedb_log.store.stores import S3Options
 from icedb_sim.fakes.store_acceptance import expect
 from icedb_sim.rigs.access_rig import Authority
-from urllib3.connection import HTTPConnection
 
 pytestmark = pytest.mark.s3
 
@@ -333,11 +332,11 @@ def test_the_host_that_is_signed_is_the_one_that_is_sent(base_url, host, monkeyp
         sent.append(data)
         raise ConnectionResetError
 
-    monkeypatch.setattr(HTTPConnection, "connect", lambda connection: setattr(connection, "sock", object()))
+    monkeypatch.setattr(HTTPConnection, "connect", lambda connection: setattr(connection, "sock", socket.socket()))
     monkeypatch.setattr(HTTPConnection, "send", send)
     credentials = Credentials("dev", "dev")
     reads = PlainReads(
-        base_url, region="us-east-1", credentials=credentials, ca_bundle=None, timeout=urllib3.Timeout(1)
+        base_url, region="us-east-1", credentials=credentials, ca_bundle=None, timeouts_s=(1, 1)
     )
     assert reads.read("key", etag="abc") is None
     first, *lines = sent[0].decode().split("\r\n")

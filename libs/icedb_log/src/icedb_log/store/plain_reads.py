@@ -1,7 +1,8 @@
 """Reads of one version of an object of S3 without boto3's long way to a request.
 
 A table that is opened reads thousands of small log files, and what a request costs the interpreter is what threads
-cannot share: boto3 takes two milliseconds for one, botocore's signer most of half of one. So requests are signed
+cannot share: boto3 takes two milliseconds for one, botocore's signer most of half of one, and urllib3's pool as much
+again as the client of the standard library that it is built on. So that one is used as it is, and requests are signed
 here, with a key that is kept. Of an answer only what is plainly right is one: status 200 or 206, a length, an ETag
 and a time. Anything else (an error, a redirect, a form of a body that is not announced by its length, a connection
 that broke) is no answer, and the caller asks boto3, which knows what to make of it. So nothing here is tried again,
@@ -10,19 +11,21 @@ and nothing explains an error; each is reported.
 
 import hashlib
 import hmac
+import ssl
 import time
-from collections.abc import Mapping
+import weakref
+from collections import deque
+from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-import urllib3
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
-from urllib3.exceptions import HTTPError, NewConnectionError
-from urllib3.exceptions import TimeoutError as PlainTimeoutError
+from urllib3.util import wait_for_read
 
 from icedb_log.clock import SystemClock
 from icedb_log.store.request_failures import Reason, reason_of_status, report_failure
@@ -52,21 +55,25 @@ class PlainReads:
         region: For the signature.
         credentials: What botocore found; they may change.
         ca_bundle: Certificates to trust; ``None``: those that boto3 brings.
-        timeout: As of the boto3 client.
+        timeouts_s: To connect, and for each read of a socket.
     """
 
     def __init__(
-        self, base_url: str, *, region: str, credentials: Any, ca_bundle: str | None, timeout: urllib3.Timeout
+        self,
+        base_url: str,
+        *,
+        region: str,
+        credentials: Any,
+        ca_bundle: str | None,
+        timeouts_s: tuple[float, float],
     ) -> None:
         parts = urlsplit(base_url)
-        self._root, self._host = parts.path, parts.netloc.removesuffix(_DEFAULT_PORTS[parts.scheme])
-        self._pool = urllib3.connection_from_url(
-            base_url.removesuffix(parts.path),
-            maxsize=MAX_IDLE_CONNECTIONS,
-            timeout=timeout,
-            retries=False,
-            **({"ca_certs": ca_bundle or get_cert_path(verify=True)} if parts.scheme == "https" else {}),
-        )
+        self._scheme, self._netloc, self._root = parts.scheme, parts.netloc, parts.path
+        self._host = parts.netloc.removesuffix(_DEFAULT_PORTS[parts.scheme])
+        self._ca_bundle = ca_bundle
+        self._timeouts_s = timeouts_s
+        self._idle: deque[HTTPConnection] = deque()
+        weakref.finalize(self, _close_all, self._idle)
         self._region = region
         self._credentials = credentials
         self._clock = SystemClock()
@@ -85,9 +92,12 @@ class PlainReads:
         base_url = url.partition("?")[0].removesuffix("/x")
         if config.proxies or get_environ_proxies(base_url):
             return None
-        timeout = urllib3.Timeout(connect=config.connect_timeout, read=config.read_timeout)
         return cls(
-            base_url, region=client.meta.region_name, credentials=credentials, ca_bundle=ca_bundle, timeout=timeout
+            base_url,
+            region=client.meta.region_name,
+            credentials=credentials,
+            ca_bundle=ca_bundle,
+            timeouts_s=(config.connect_timeout, config.read_timeout),
         )
 
     def read(self, key: str, *, etag: str, byte_range: str | None = None) -> Read | None:
@@ -101,8 +111,8 @@ class PlainReads:
         path = f"{self._root}/{quote(key, safe='/~')}"
         try:
             headers = self._sign(path, etag, byte_range)
-            answer = self._pool.urlopen("GET", path, headers=headers, redirect=False, decode_content=False)
-        except (OSError, HTTPError) as error:
+            answer, body = self._exchange(path, headers)
+        except (OSError, HTTPException) as error:
             report_failure("read", _reason_of(error))
             return None
         except (ValueError, BotoCoreError, ClientError):
@@ -110,12 +120,59 @@ class PlainReads:
         if (reason := reason_of_status(answer.status)) is not None:
             report_failure("read", reason)
         described = _describe(answer.headers) if answer.status in _OK else None
-        return None if described is None else (described, answer.data)
+        return None if described is None else (described, body)
+
+    def _exchange(self, path: str, headers: Mapping[str, str]) -> tuple[HTTPResponse, bytes]:
+        """Send a request on a kept connection or a new one. Raises OSError, HTTPException, ValueError."""
+        connection = self._take_connection()
+        is_kept = False
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            body = answer.read()
+            is_kept = not answer.will_close and len(self._idle) < MAX_IDLE_CONNECTIONS
+        finally:
+            if is_kept:
+                self._idle.append(connection)
+            else:
+                connection.close()
+        return answer, body
+
+    def _take_connection(self) -> HTTPConnection:
+        """Return a connection that the server has not ended, kept or new. Raises OSError."""
+        while self._idle:
+            try:
+                kept = self._idle.pop()
+            except IndexError:  # another thread took it
+                break
+            if not wait_for_read(kept.sock, timeout=0):  # nothing has come on it: else that is its end
+                return kept
+            kept.close()
+        connect_s, read_s = self._timeouts_s
+        connection = (
+            HTTPConnection(self._netloc, timeout=connect_s)
+            if self._scheme == "http"
+            else HTTPSConnection(self._netloc, timeout=connect_s, context=self._tls)
+        )
+        try:
+            connection.connect()
+        except (TimeoutError, ssl.SSLError):
+            raise
+        except OSError as error:
+            raise _NoConnection from error
+        connection.sock.settimeout(read_s)
+        return connection
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self._ca_bundle or get_cert_path(verify=True))
+        context.set_alpn_protocols(["http/1.1"])
+        return context
 
     def _sign(self, path: str, etag: str, byte_range: str | None) -> dict[str, str]:
         """Return the headers of a request: Signature Version 4, of these in this order."""
         credentials = self._credentials.get_frozen_credentials()
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock.now_ms() // SECOND_MS))
+        stamp = _format_stamp(self._clock.now_ms() // SECOND_MS)
         headers = {
             "Host": self._host,
             "If-Match": etag,
@@ -148,10 +205,19 @@ class PlainReads:
         return key
 
 
+class _NoConnection(OSError):
+    """Nothing was sent."""
+
+
+def _close_all(connections: Iterable[HTTPConnection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
 def _reason_of(error: BaseException) -> Reason:
-    if isinstance(error, PlainTimeoutError | TimeoutError):
+    if isinstance(error, TimeoutError):
         return "timeout"
-    return "unreachable" if isinstance(error, NewConnectionError) else "broken"
+    return "unreachable" if isinstance(error, _NoConnection) else "broken"
 
 
 def _describe(headers: Mapping[str, str]) -> dict[str, Any] | None:
@@ -163,6 +229,11 @@ def _describe(headers: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     answer: dict[str, Any] = {"ETag": etag, "LastModified": _parse_date(modified)}
     return answer | {"ContentRange": headers["Content-Range"]} if "Content-Range" in headers else answer
+
+
+@lru_cache(4)
+def _format_stamp(now_s: int) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
 
 
 _parse_date = lru_cache(256)(parsedate_to_datetime)
