@@ -389,6 +389,23 @@ def test_a_plain_read_that_failed_is_reported(answer, reason):
         assert (len(server.requests), failures) == (2, [("read", reason)])
 
 
+@pytest.mark.parametrize("reason", ["unreachable", "timeout"])
+def test_a_plain_read_that_nobody_answers_is_reported(reason):
+    with socket.create_server(("127.0.0.1", 0)) as silent, reported_failures() as failures:
+        port = silent.getsockname()[1]
+        if reason == "unreachable":
+            silent.close()
+        reads = PlainReads(
+            f"http://127.0.0.1:{port}/bucket",
+            region="us-east-1",
+            credentials=Credentials("dev", "dev"),
+            ca_bundle=None,
+            timeouts_s=(10, 0.05),
+        )
+        assert reads.read("key", etag="abc") is None
+        assert failures == [("read", reason)]
+
+
 def test_a_large_object_comes_whole_and_many_threads_share_connections():
     large = (200, "", WHOLE[2], bytes(range(256)) * 20_000)
     with rude_store(large) as (store, server), ThreadPoolExecutor(8) as pool:

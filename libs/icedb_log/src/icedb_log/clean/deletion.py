@@ -332,6 +332,10 @@ class AuditLog:
         return RunAudit(self._table, head, self._on_problem)
 
 
+_ENDS: Final = tuple(b'"outcome":"%s"}\n' % outcome for outcome in (b"announced", b"deleted"))
+"""How the line of an object ends; nothing else does, as quotes in a text are escaped."""
+
+
 class RunAudit:
     """The audit of one run. For one thread.
 
@@ -348,6 +352,7 @@ class RunAudit:
         self._on_problem = on_problem
         self._part_count = 0
         self._chunk: Sequence[Doomed] = ()
+        self._announced = b""
 
     def announce(self, chunk: Sequence[Doomed]) -> None:
         """Write down what is about to be deleted (J10). If this raises, nothing of the chunk may be deleted.
@@ -358,8 +363,9 @@ class RunAudit:
         """
         self._part_count += 1
         self._chunk = chunk
+        self._announced = self._describe("announced", {})
         try:
-            self._write({})
+            self._write(self._announced)
         except IceDBError as error:
             self._on_problem("announce", error)
             raise
@@ -368,19 +374,20 @@ class RunAudit:
         """Write down what became of the chunk announced last. Never raises: the announcement says it already."""
         # WARN: by an unconditional PUT: an announcement that was sent twice and lands once more, late, takes the
         # outcomes back to "announced". That says less, and nothing wrong.
+        reasons = {each.key: each.reason for each in failed}
+        # Mostly all of it went: then the lines end in another word, and nothing else has changed.
+        body = self._describe("deleted", reasons) if reasons else self._announced.replace(*_ENDS)
         try:
-            self._write({each.key: each.reason for each in failed}, is_concluded=True)
+            self._write(body)
         except IceDBError as error:
             self._on_problem("conclude", error)
-        self._chunk = ()
+        self._chunk, self._announced = (), b""
 
-    def _write(self, reasons: Mapping[str, str], *, is_concluded: bool = False) -> None:
-        part = self._part_count - 1
-        key = self._table.paths.audit_key(time_ms=self._head["store_now_ms"], run_id=self._head["run"], part=part)
-        lines = [orjson.dumps({**self._head, "part": part})]
+    def _describe(self, outcome: Outcome, reasons: Mapping[str, str]) -> bytes:
+        """Return the lines of the chunk; for what failed, by key, the outcome is another one."""
+        lines = [orjson.dumps({**self._head, "part": self._part_count - 1})]
         for each in self._chunk:
             reason = reasons.get(each.key)
-            outcome: Outcome = "announced" if not is_concluded else "deleted" if reason is None else "failed"
             entry = {
                 "key": each.key,
                 "kind": each.kind,
@@ -388,10 +395,15 @@ class RunAudit:
                 "died_ms": each.died_ms,
                 "size_bytes": each.size_bytes,
                 "passed": each.passed,
-                "outcome": outcome,
+                "outcome": outcome if reason is None else "failed",
             }
             lines.append(orjson.dumps(entry if reason is None else {**entry, "reason": reason[:MAX_REASON_CHARS]}))
-        self._table.store.put(key, b"\n".join(lines) + b"\n")
+        return b"\n".join(lines) + b"\n"
+
+    def _write(self, body: bytes) -> None:
+        part = self._part_count - 1
+        key = self._table.paths.audit_key(time_ms=self._head["store_now_ms"], run_id=self._head["run"], part=part)
+        self._table.store.put(key, body)
 
 
 def open_deleter(table: Table, audit: AuditLog | None, facts: RunFacts, *, chunk_keys: int = CHUNK_KEYS) -> Deleter:

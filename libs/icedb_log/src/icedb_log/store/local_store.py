@@ -259,7 +259,7 @@ class LocalObjectStore:
         """Delete objects, durably, and the folders that are empty then. Raises nothing: the report says what failed."""
         failed: dict[str, FailedDelete] = {}
         folders: set[str] = set()
-        by_lock: dict[int, list[str]] = {}
+        by_lock: dict[int, list[tuple[str, str]]] = {}
         asked = dict.fromkeys(keys)
         for key in asked:
             try:
@@ -267,18 +267,23 @@ class LocalObjectStore:
             except InvalidRequest as error:
                 failed[key] = FailedDelete(key, str(error))
                 continue
-            folders.add(os.path.dirname(path))
+            folders.add(path.rpartition("/")[0])
             if os.path.isfile(path):  # a missing one is fine, a folder is no file
-                by_lock.setdefault(_lock_number(key), []).append(key)
+                by_lock.setdefault(_lock_number(key), []).append((key, path))
         for sharing in by_lock.values():
             try:
-                with self._locked(sharing[0]):
-                    for key in sharing:
-                        self._unlink(key, failed)
+                with self._locked(sharing[0][0]):
+                    for key, path in sharing:
+                        try:
+                            os.unlink(path)
+                        except (FileNotFoundError, NotADirectoryError):
+                            continue
+                        except OSError as error:
+                            failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
             except IceDBError as error:
                 # The lock: held by another process, or not to be opened. Nothing was deleted under it.
                 kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
-                failed.update((key, FailedDelete(key, str(error), kind)) for key in sharing)
+                failed.update((key, FailedDelete(key, str(error), kind)) for key, _ in sharing)
         self._tidy_folders(folders)
         return DeleteReport(tuple(key for key in asked if key not in failed), tuple(failed.values()))
 
@@ -499,15 +504,6 @@ class LocalObjectStore:
                         "'fuser', and resume or end it"
                     ) from None
                 self._clock.sleep_ms(_LOCK_POLL_MS)
-
-    def _unlink(self, key: str, failed: dict[str, FailedDelete]) -> None:
-        path = self._path(key)
-        try:
-            os.unlink(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
 
     def _tidy_folders(self, folders: Iterable[str]) -> None:
         """Remove folders that became empty, and make deletes durable: in each folder that stays, once."""
