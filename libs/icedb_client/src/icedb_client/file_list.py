@@ -361,14 +361,13 @@ class ArrowFiles(FileList):
             return self, came
         if not self:
             return came, self
-        batches = [batch for batch in self._table.to_batches() if batch.num_rows]
-        firsts = [batch["path"][0].as_py() for batch in batches]
+        batches = list(self._batches)
         edits: dict[int, list[tuple[str, int | None]]] = {}
         for path, at in (*((path, None) for path in went), *((path, at) for at, path in enumerate(came.paths))):
-            edits.setdefault(max(0, bisect_right(firsts, path) - 1), []).append((path, at))
+            edits.setdefault(max(0, bisect_right(batches, path, key=itemgetter(0)) - 1), []).append((path, at))
         gone: list[Any] = []
         for which in sorted(edits, reverse=True):
-            old, pieces, begin = batches[which], [], 0
+            old, pieces, begin = batches[which][1], [], 0
             for path, at in sorted(edits[which], key=itemgetter(0)):
                 end = bisect_left(range(old.num_rows), path, lo=begin, key=lambda row: old["path"][row].as_py())
                 pieces.append(old.slice(begin, end - begin))
@@ -380,11 +379,22 @@ class ArrowFiles(FileList):
                     begin = end + 1
             pieces.append(old.slice(begin))
             now = self._of(pieces).to_arrow().combine_chunks()
-            batches[which : which + 1] = now.to_batches(max_chunksize=MAX_BATCH_FILES)
-        return self._of(batches), self._of(sorted(gone, key=lambda batch: batch["path"][0].as_py()))
+            batches[which : which + 1] = _first_paths(now.to_batches(max_chunksize=MAX_BATCH_FILES))
+        changed = self._of([batch for _, batch in batches])
+        changed._batches = batches  # most of them as before
+        return changed, self._of([batch for _, batch in sorted(_first_paths(gone), key=itemgetter(0))])
+
+    @cached_property
+    def _batches(self) -> list[tuple[str, Any]]:
+        return _first_paths(self._table.to_batches())
 
     def _of(self, batches: Sequence[Any]) -> "ArrowFiles":
         return ArrowFiles(_arrow().Table.from_batches(batches, self._table.schema), uri_prefix=self._uri_prefix)
+
+
+def _first_paths(batches: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Return record batches that have a row, each with the path that it begins with."""
+    return [(batch["path"][0].as_py(), batch) for batch in batches if batch.num_rows]
 
 
 def read_batches(parts: Iterable[bytes]) -> "pa.Table":

@@ -165,16 +165,17 @@ def build_answer(
         parts = group_chunks(selection.files for selection in selections)
         pieces = [_wrap(columns.encode_schema()), *(columns.once(part, _wrap) for part in parts)]
     files_bytes = sum(len(piece.wire) for piece in pieces)
-    if changes is not None:
-        selections = [ChunkSelection(chunk) for chunk in snapshot.live.chunks]
-    file_count = sum(selection.file_count for selection in selections)
+    live = snapshot.live
+    file_count = sum(selection.file_count for selection in selections) if changes is None else len(live)
+    size_bytes = sum(selection.size_bytes for selection in selections) if changes is None else live.size_bytes
+    row_count = sum_rows(selection.row_count for selection in selections) if changes is None else live.row_count
     head = pb.GetSnapshotResponse(
         table=snapshot.table,
         snapshot_id=snapshot.snapshot_id,
         schema=describe_columns(snapshot, snapshot.schema),
         file_count=file_count,
-        size_bytes=sum(selection.size_bytes for selection in selections),
-        row_count=sum_rows(selection.row_count for selection in selections),
+        size_bytes=size_bytes,
+        row_count=row_count,
         total_file_count=len(snapshot.live),
         as_of_ms=snapshot.as_of_ms,
         is_stable=snapshot.is_stable,
