@@ -123,6 +123,13 @@ def test_it_serves_exports_and_stops_in_order(start, url, parquet):
     assert "Traceback" not in service.log.read_text()
 
 
+def test_the_parser_of_conditions_is_loaded_once_it_serves_and_before_anybody_asks(start, url):
+    service = start(ICEDB_STORE=url, PYTHONPROFILEIMPORTTIME="1")
+    wait_until(lambda: "| sqlglot.parsers.duckdb" in service.log.read_text(), "the parser is loaded")
+    log = service.log.read_text()
+    assert 0 < log.index('"snapshot_served"') < log.index("| sqlglot")
+
+
 DIRECTORY = "a directory of the test"
 
 

@@ -298,6 +298,9 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
     def addresses(self) -> Mapping[str, str]:
         """Return where it is served, by the names that the log has for it."""
 
+    def load_more(self) -> None:
+        """Load what some requests need and a start need not wait for; it serves meanwhile."""
+
     def address_at(self, port: int) -> str:
         """Return the URL of one of its ports."""
         return f"{'http' if self._tls is None else 'https'}://{self.host}:{port}"
@@ -375,6 +378,7 @@ def run_endpoints(
     service = make(settings.store_settings.open())
     service.start()
     get_logger().info(f"{name}_served", **service.addresses(), store=settings.store, is_open=not service.is_enforced)
+    service.load_more()
     gc.freeze()  # modules stay: a search for cycles that looks through them holds an answer up for 60 ms
     while not stopping.wait(WATCH_S) and service.is_alive():
         pass

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from importlib import import_module
 from typing import Any, Final
 
 import grpc
@@ -276,6 +277,11 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         """Stop in order: no new calls, running calls end, the exporter ends. May be called again."""
         super().stop()
         self._exporter.stop(timeout_ms=EXPORTER_STOP_MS)
+
+    def load_more(self) -> None:
+        """Load the SQL parser, for which the first ``where`` would hold all callers up."""
+        for module in ("conditions", "file_pruning"):
+            import_module(f"icedb_log.table.{module}")
 
     async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
         await super()._show_ready(is_ready)
