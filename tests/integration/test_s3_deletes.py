@@ -237,6 +237,26 @@ def test_an_answer_of_200_that_deleted_nothing_or_not_all_is_noticed(store, dire
     assert not set(keys) & set(left_of(direct, keys))
 
 
+def test_keys_that_xml_has_to_escape_are_deleted_and_no_others(direct):
+    keys = [f"deletes/escaped/{name}" for name in ("a&b", "<c>", "d&amp;", "\"e'", "é ü", "f>g")]
+    for key in (*keys, "deletes/escaped/d&"):
+        direct.put(key, b"x")
+    assert direct.delete(keys).deleted == tuple(keys)
+    assert [info.key for info in list_all(direct, "deletes/escaped/").objects] == ["deletes/escaped/d&"]
+    direct.delete(["deletes/escaped/d&"])
+
+
+def test_an_answer_in_which_errors_stand_among_what_is_gone_is_understood(store, proxy):
+    keys = [f"deletes/among/{name}" for name in ("a&b", "c", "d", "e")]
+    gone = ["<Deleted><Key>deletes/among/a&amp;b</Key></Deleted>", "<Deleted><Key>deletes/among/d</Key></Deleted>"]
+    error = "<Error><Key>deletes/among/c</Key><Code>AccessDenied</Code></Error>"
+    for entries in ((gone[0], error, gone[1]), (*gone, error), (error, *gone)):
+        proxy.rule = lambda number, keys, said=entries: (200, f"<DeleteResult {NAMESPACE}>{''.join(said)}</DeleteResult>")
+        report = store.delete(keys)
+        assert report.deleted == (keys[0], keys[2])
+        assert {each.key for each in report.failed} == {keys[1], keys[3]}
+
+
 def test_no_permission_is_a_report_and_asks_no_second_time(store, direct, proxy, fill):
     keys = fill(5000)
     proxy.rule = lambda number, keys: (403, "<Error><Code>AccessDenied</Code><Message>words</Message></Error>")

@@ -381,7 +381,7 @@ class ArrowFiles(FileList):
             now = self._of(pieces).to_arrow().combine_chunks()
             batches[which : which + 1] = _first_paths(now.to_batches(max_chunksize=MAX_BATCH_FILES))
         changed = self._of([batch for _, batch in batches])
-        changed._batches = batches  # most of them as before
+        changed._batches = batches  # noqa: SLF001 - one of us; most of them as before
         return changed, self._of([batch for _, batch in sorted(_first_paths(gone), key=itemgetter(0))])
 
     @cached_property

@@ -75,6 +75,7 @@ MAX_KEPT_BYTES: Final = 8 * 1024
 """What was read of so many files, each of at most so many bytes, to be listed is kept for who reads it next: a log is
 listed and then read."""
 
+_READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_PLACE_TRIES: Final = 100
 _MAX_CACHED: Final = 65_536
 _HASH_BYTES: Final = 16
@@ -338,7 +339,7 @@ class LocalObjectStore:
         """Open an object for reading: one content, whatever happens to its name meanwhile."""
         path = self._path(key)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            handle = os.open(path, _READING)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"{path}: no such object") from None
         except OSError as error:
@@ -379,12 +380,15 @@ class LocalObjectStore:
             body = b""
             if version.size_bytes <= MAX_HASHED_BYTES:
                 try:
-                    with self._open(found.key) as (handle, stat):
-                        if version_of(stat) != version:
-                            return None
-                        body = os.pread(handle, version.size_bytes + 1, 0)
-                except NotFound:
+                    handle = os.open(f"{self._root}/{found.key}", _READING)
+                except (FileNotFoundError, NotADirectoryError):
                     return None
+                try:
+                    if version_of(os.fstat(handle)) != version:
+                        return None
+                    body = os.pread(handle, version.size_bytes + 1, 0)
+                finally:
+                    os.close(handle)
                 self._keep_listed(found.key, version, body)
             etag = self._etags.find(version, lambda: body)
         return ObjectInfo(found.key, etag, version.size_bytes, found.modified_ms)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from http import HTTPStatus
 from typing import Any, Final
 from xml.etree import ElementTree as ET  # nosec B405
@@ -55,6 +56,8 @@ SINGLE_REQUEST_BYTES: Final = 8 * 1024 * 1024
 
 TRANSFER_THREADS: Final = 4
 
+_KEYS: Final = "icedb_keys"
+_NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 _DEFAULT_REGION: Final = "us-east-1"
 TRANSFER: Final = TransferConfig(
     multipart_threshold=2 * SINGLE_REQUEST_BYTES,
@@ -131,6 +134,8 @@ def make_clients(bucket: str, options: S3Options, *, where: str, on_answer: Call
         client.meta.events.register("after-call.s3", on_answer)
         client.meta.events.register("before-parse.s3.ListObjectsV2", _parse_contents)
         client.meta.events.register("before-parse.s3.DeleteObjects", _parse_deleted)
+        client.meta.events.register("provide-client-params.s3.DeleteObjects", _take_keys)
+        client.meta.events.register("before-call.s3.DeleteObjects", _write_keys)
     if options.endpoint_url is not None:
         once.meta.events.register("before-call.s3.DeleteObjects", add_content_md5)
     ca_bundle = botocore_session.get_config_variable("ca_bundle")
@@ -195,6 +200,19 @@ def _parse_contents(*, response_dict: dict[str, Any], customized_response_dict: 
         ]
         if contents:
             customized_response_dict["Contents"], response_dict["body"] = contents, rest
+
+
+def _take_keys(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Keep the keys of a delete from botocore, but for one: to check and write one takes it thirty times as long."""
+    objects = params["Delete"]["Objects"]
+    context[_KEYS] = [each["Key"] for each in objects]
+    return {**params, "Delete": {**params["Delete"], "Objects": objects[:1]}}
+
+
+def _write_keys(*, params: dict[str, Any], context: Mapping[str, Any], **_: Any) -> None:
+    """Write the request with all keys, before anybody makes a checksum of it. What became of each is to be said."""
+    objects = "".join(f"<Object><Key>{escape(key, quote=False)}</Key></Object>" for key in context[_KEYS])
+    params["body"] = f'<Delete xmlns="{_NAMESPACE}">{objects}<Quiet>false</Quiet></Delete>'.encode()
 
 
 def _parse_deleted(*, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
