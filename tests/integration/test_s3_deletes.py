@@ -251,7 +251,10 @@ def test_an_answer_in_which_errors_stand_among_what_is_gone_is_understood(store,
     gone = ["<Deleted><Key>deletes/among/a&amp;b</Key></Deleted>", "<Deleted><Key>deletes/among/d</Key></Deleted>"]
     error = "<Error><Key>deletes/among/c</Key><Code>AccessDenied</Code></Error>"
     for entries in ((gone[0], error, gone[1]), (*gone, error), (error, *gone)):
-        proxy.rule = lambda number, keys, said=entries: (200, f"<DeleteResult {NAMESPACE}>{''.join(said)}</DeleteResult>")
+        proxy.rule = lambda number, keys, said=entries: (
+            200,
+            f"<DeleteResult {NAMESPACE}>{''.join(said)}</DeleteResult>",
+        )
         report = store.delete(keys)
         assert report.deleted == (keys[0], keys[2])
         assert {each.key for each in report.failed} == {keys[1], keys[3]}

@@ -335,9 +335,7 @@ def test_the_host_that_is_signed_is_the_one_that_is_sent(base_url, host, monkeyp
     monkeypatch.setattr(HTTPConnection, "connect", lambda connection: setattr(connection, "sock", socket.socket()))
     monkeypatch.setattr(HTTPConnection, "send", send)
     credentials = Credentials("dev", "dev")
-    reads = PlainReads(
-        base_url, region="us-east-1", credentials=credentials, ca_bundle=None, timeouts_s=(1, 1)
-    )
+    reads = PlainReads(base_url, region="us-east-1", credentials=credentials, ca_bundle=None, timeouts_s=(1, 1))
     assert reads.read("key", etag="abc") is None
     first, *lines = sent[0].decode().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines if line)

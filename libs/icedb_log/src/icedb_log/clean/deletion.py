@@ -332,7 +332,8 @@ class AuditLog:
         return RunAudit(self._table, head, self._on_problem)
 
 
-_ENDS: Final = tuple(b'"outcome":"%s"}\n' % outcome for outcome in (b"announced", b"deleted"))
+_ANNOUNCED: Final = b'"outcome":"announced"}\n'
+_DELETED: Final = b'"outcome":"deleted"}\n'
 """How the line of an object ends; nothing else does, as quotes in a text are escaped."""
 
 
@@ -376,7 +377,7 @@ class RunAudit:
         # outcomes back to "announced". That says less, and nothing wrong.
         reasons = {each.key: each.reason for each in failed}
         # Mostly all of it went: then the lines end in another word, and nothing else has changed.
-        body = self._describe("deleted", reasons) if reasons else self._announced.replace(*_ENDS)
+        body = self._describe("deleted", reasons) if reasons else self._announced.replace(_ANNOUNCED, _DELETED)
         try:
             self._write(body)
         except IceDBError as error:

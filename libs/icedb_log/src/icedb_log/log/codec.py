@@ -28,9 +28,7 @@ MAX_INTEGER: Final = 2**63 - 1
 
 _SHOWN_CHARS: Final = 120
 
-MarkerFields = tuple[
-    str, int, int, int | None, int | None, Mapping[str, ColumnStats], int | None, Mapping[str, Any]
-]
+MarkerFields = tuple[str, int, int, int | None, int | None, Mapping[str, ColumnStats], int | None, Mapping[str, Any]]
 """Of a :class:`~icedb_log.model.FileMarker`, in its order."""
 
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from functools import cached_property, lru_cache
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -220,7 +220,7 @@ def _reason_of(error: BaseException) -> Reason:
     return "unreachable" if isinstance(error, _NoConnection) else "broken"
 
 
-def _describe(headers: Mapping[str, str]) -> dict[str, Any] | None:
+def _describe(headers: HTTPMessage) -> dict[str, Any] | None:
     """Return what boto3 would say of an answer; ``None`` if it is unusual."""
     if any(name in headers for name in _UNUSUAL) or "Content-Length" not in headers:
         return None
