@@ -741,7 +741,7 @@ def _walk(root: str, folder_key: str, name_prefix: str, after: str | None) -> It
             stat = os.stat(f"{root}/{key}")
         except (FileNotFoundError, NotADirectoryError):
             continue
-        yield FoundFile(key, FileVersion(stat.st_ino, stat.st_mtime_ns, stat.st_size), stat.st_ctime_ns // _NS_PER_MS)
+        yield FoundFile(key, version_of(stat), modified_ms_of(stat))
 
 
 def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
