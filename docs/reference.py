@@ -20,6 +20,7 @@ from icedb_ingest.metrics import INGEST_TASKS, LARGE_TASKS, IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
+from icedb_log.texts import read_field_docs
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_service.beat import BeatMetrics
@@ -242,11 +243,11 @@ def render_settings(kind: type[ServiceSettings], *, besides: Iterable[str] = ())
         kind: The class.
         besides: Fields to leave out, because another table has them.
     """
-    left_out = set(besides)
+    left_out, meanings = set(besides), read_field_docs(kind)
     rows = []
     for name, field in kind.model_fields.items():
         if name not in left_out:
-            meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+            meaning = meanings[name].replace("|", "\\|")
             rows.append(f"| `{env_name(name)}` | {_default_text(field.default)} | {meaning} |")
     return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows])
 

@@ -8,7 +8,8 @@ import pytest
 from icedb.cli import app
 
 QUEUE_AND_ENGINES = {"celery", "kombu", "redis", "duckdb", "grpc", "pyarrow", "sqlglot", "boto3", "botocore"}
-HEAVY = QUEUE_AND_ENGINES | {"asyncio", "pydantic", "pydantic_settings", "markdown_it", "pygments", "attr"}
+SETTINGS = {"asyncio", "pydantic_settings", "dotenv"}
+HEAVY = QUEUE_AND_ENGINES | SETTINGS | {"pydantic", "markdown_it", "pygments", "attr"}
 
 
 def imported(program, *arguments):
@@ -43,13 +44,15 @@ def test_the_release_and_the_help_need_no_command_and_nothing_of_the_log_but_err
 def test_a_command_that_reads_a_directory_needs_no_queue_and_no_engine(tmp_path, cli_env, arguments):
     cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
     found = icedb(*arguments)
-    assert not found & QUEUE_AND_ENGINES
+    assert not found & (QUEUE_AND_ENGINES | SETTINGS)
     assert arguments == ("table", "list") or "icedb_log.erasure.erasure_scan" not in found
     assert "prompt_toolkit" not in found
 
 
 def test_connecting_to_a_directory_needs_no_queue_and_no_engine():
-    assert not imported("from icedb import connect; connect('.')") & (QUEUE_AND_ENGINES | {"pyspark", "typer", "rich"})
+    assert not imported("from icedb import connect; connect('.')") & (
+        QUEUE_AND_ENGINES | SETTINGS | {"pyspark", "typer", "rich"}
+    )
 
 
 def test_an_append_and_a_query_load_the_engine_and_neither_spark_nor_a_queue(tmp_path):
@@ -64,7 +67,7 @@ def test_an_append_and_a_query_load_the_engine_and_neither_spark_nor_a_queue(tmp
 
 def test_importing_the_client_loads_what_is_asked_for():
     assert not imported("import icedb_client") & {*HEAVY, "icedb_log", "orjson", "typer", "rich"}
-    assert not imported("from icedb_client import Client") & (QUEUE_AND_ENGINES | {"typer", "rich"})
+    assert not imported("from icedb_client import Client") & (QUEUE_AND_ENGINES | SETTINGS | {"typer", "rich"})
 
 
 def test_the_help_has_the_first_sentences_of_the_commands_own_help(run_icedb):

@@ -14,20 +14,20 @@ from icedb_log.errors import InvalidRequest, Unauthenticated
 from icedb_log.hosts import check_redis_url, is_loopback, redact_url
 from icedb_log.store.stores import StoreFields
 from icedb_log.units import MINUTE_MS, SECOND_MS
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
 MAX_SECRET_BYTES: Final = 64 * 1024
 _log = logging.getLogger(__name__)
 
 
-class ClientSettings(StoreFields, BaseSettings):
-    """Where everything is. Each value may also be given to :class:`icedb_client.Client` by name."""
+class ClientSettings(StoreFields):
+    """Where everything is. Each value may also be given to :class:`icedb_client.Client` by name.
 
-    model_config = SettingsConfigDict(
-        env_prefix="ICEDB_", frozen=True, extra="ignore", env_ignore_empty=True, use_attribute_docstrings=True
-    )
+    Plain values: pydantic-settings, with asyncio and all else that it imports, would take a fifth of ``icedb status``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     store: str | None = None
     """Where the warehouse lies: a folder, `file:///absolute/folder` or `s3://bucket/prefix`. Needed to enqueue; not
@@ -70,6 +70,13 @@ class ClientSettings(StoreFields, BaseSettings):
 
     snapshot_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
     """How long a call of the snapshot service may take, milliseconds."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_environment(cls, given: dict[str, object]) -> dict[str, object]:
+        """Return what is given, and of the rest what the variables say that are not empty."""
+        names = {name: name.lower().removeprefix("icedb_") for name in os.environ if name.lower().startswith("icedb_")}
+        return {field: value for name, field in names.items() if (value := os.environ[name])} | given
 
     @field_validator("store", mode="before")
     @classmethod

@@ -1,6 +1,10 @@
 """What counts as text where people send some, how it is written in SQL, and what people are told of mistakes."""
 
+import ast
+import inspect
 from collections.abc import Iterable
+from itertools import pairwise
+from textwrap import dedent
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, ValidationError
@@ -23,6 +27,22 @@ def _require_text(value: str) -> str:
 
 Text: TypeAlias = Annotated[str, AfterValidator(_require_text)]
 """A field of a model that is written down as JSON."""
+
+
+def read_field_docs(kind: type) -> dict[str, str]:
+    """Return what stands below the fields of a class of ours, and of those of ours that it extends, by field, in one line.
+
+    Read from the source when somebody asks: pydantic's ``use_attribute_docstrings`` reads it at each import.
+    """
+    found = {}
+    for each in reversed(kind.__mro__):
+        if each.__module__.startswith("icedb"):
+            (tree,) = ast.parse(dedent(inspect.getsource(each))).body
+            for field, below in pairwise(tree.body):  # type: ignore[attr-defined]  # it is a class
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                        found[name] = " ".join(words.split())
+    return found
 
 
 def quote_name(name: str) -> str:

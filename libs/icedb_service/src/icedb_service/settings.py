@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from icedb_log.errors import InvalidRequest
 from icedb_log.hosts import check_redis_url, redact_url
 from icedb_log.store.stores import StoreFields, StoreSettings
+from icedb_log.texts import read_field_docs
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -48,9 +49,7 @@ CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 class ServiceSettings(StoreFields, BaseSettings):
     """What all services need to know."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="ICEDB_", frozen=True, extra="ignore", env_ignore_empty=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="ICEDB_", frozen=True, extra="ignore", env_ignore_empty=True)
 
     store: str
     """Where the warehouse lies: `file:///absolute/folder` (one machine) or `s3://bucket/prefix`."""
@@ -294,8 +293,7 @@ def _explain(kind: type[ServiceSettings], error: ValidationError) -> list[str]:
         if not field:
             lines.append(message)
         elif problem["type"] == "missing":
-            meaning = " ".join((kind.model_fields[field].description or "").split())
-            lines.append(f"{env_name(field)} is not set: {meaning}")
+            lines.append(f"{env_name(field)} is not set: {read_field_docs(kind)[field]}")
         else:
             given = redact_url(os.environ.get(env_name(field), ""))[:120]
             lines.append(f"{env_name(field)}={given!r}: {message}")

@@ -19,6 +19,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS
 from icedb_log.table.table_config import QUERIES, SQL_TYPES, TableConfig
 from icedb_log.table.time_columns import TIME_UNITS, parse_bound
+from icedb_log.texts import read_field_docs
 from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 
 from icedb.cli.output import format_span
@@ -40,6 +41,7 @@ HIDDEN_FIELDS: Final = frozenset(
     }  # not a setting, or named so
     | {"cold_after_ms", "row_group_rows", "max_files_per_group", "seal_age_ms"}  # nobody has had to set them
 )
+_DOCS: Final = read_field_docs(TableConfig)
 CREATE_FIELDS: Final = tuple(name for name in TableConfig.model_fields if name not in HIDDEN_FIELDS)
 ALTER_FIELDS: Final = tuple(
     name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | QUERIES.keys() | {"declared", "times"}
@@ -171,7 +173,7 @@ def _read(name: str, value: Any, flag: str) -> Any:
 def _make_option(name: str, *, shows_default: bool) -> inspect.Parameter:
     flag, metavar, takes = *_flag_of(name), _type_of(name)
     field = TableConfig.model_fields[name]
-    text = _HELP.get(name) or _MARKUP.sub("", " ".join((field.description or "").split())).replace("None:", "off:")
+    text = _HELP.get(name) or _MARKUP.sub("", _DOCS.get(name, "")).replace("None:", "off:")
     if name.endswith("_query"):
         off = ", off takes it back" if name in FREE_FIELDS else ""
         text += f" @FILE reads it from a file{off}. A worker checks it now."

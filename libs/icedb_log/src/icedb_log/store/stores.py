@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.local_store import LocalObjectStore
@@ -73,8 +73,6 @@ class S3Options:
 
 class StoreFields(BaseModel):
     """The fields by which settings, of clients and of services, say where the store is and how it is reached."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     store: str | None = None
     """Where the warehouse lies: `file:///absolute/folder` or `s3://bucket/prefix`."""

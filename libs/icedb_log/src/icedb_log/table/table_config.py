@@ -225,8 +225,6 @@ class TableConfig(_Model):
     The command line makes its options of these fields: what stands below a field is their help.
     """
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     format_version: Literal[1] = 1
     name: str
     partition: tuple[PartitionField, ...] = ()
