@@ -2,12 +2,13 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+
+from icedb_local.ports import find_free_ports
 
 LIMIT_S = 60
 
@@ -19,9 +20,7 @@ def service_env(**settings):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return find_free_ports(1)[0]
 
 
 def fetch(port, path):

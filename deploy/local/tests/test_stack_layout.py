@@ -7,7 +7,7 @@ import os
 import socket
 
 import pytest
-from icedb_local.ports import HeldPorts, find_free_ports
+from icedb_local.ports import OTHER_PORTS, HeldPorts, find_free_ports, is_free
 from icedb_local.stack import LocalStack, PortTaken
 from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_local.supervisor_config import Program, render_config
@@ -152,6 +152,7 @@ def test_a_stack_holds_its_ports_until_it_has_stopped(tmp_path, monkeypatch):
 def test_a_port_is_lost_where_somebody_else_listens(tmp_path, monkeypatch, state, own, is_lost):
     stack = LocalStack(StackLayout(tmp_path, "local", StackPorts(), has_frontend=True))
     monkeypatch.setattr("icedb_local.stack.is_listening", lambda port: port == 9106)
+    monkeypatch.setattr("icedb_local.stack.is_free", lambda port: port != 9106)
     monkeypatch.setattr(stack, "_listening_ports", lambda _: own)
     monkeypatch.setattr(stack, "_states", lambda: {"enqueue": state})
     monkeypatch.setattr(stack, "is_alive", lambda: True)
@@ -159,6 +160,27 @@ def test_a_port_is_lost_where_somebody_else_listens(tmp_path, monkeypatch, state
         stack._check_progress(["enqueue"], deadline_ms=2**62)  # once says nothing: its processes may have just changed
     with pytest.raises(PortTaken, match="enqueue lost port 9106") if is_lost else contextlib.nullcontext():
         stack._check_progress(["enqueue"], deadline_ms=2**62)
+
+
+def test_a_port_is_lost_where_a_connection_begins(tmp_path, monkeypatch):
+    """The usual ports of gRPC are among those that the system gives to connections: nobody listens there then."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as connection:
+        connection.connect(server.getsockname())
+        ports = StackPorts(grpc=connection.getsockname()[1])
+        stack = LocalStack(StackLayout(tmp_path, "local", ports, has_frontend=True))
+        monkeypatch.setattr(stack, "is_alive", lambda: True)
+        monkeypatch.setattr(stack, "_listening_ports", lambda _: set())
+        monkeypatch.setattr(stack, "_states", lambda: {"frontend": "FATAL"})
+        with pytest.raises(PortTaken, match=f"frontend lost port {ports.grpc}"):
+            stack._check_progress(["frontend"], deadline_ms=2**62)
+
+
+def test_free_ports_are_none_that_connections_are_given():
+    ports = find_free_ports(20)
+    assert len(set(ports)) == 20
+    assert set(ports) <= set(OTHER_PORTS)
+    with socket.create_server(("127.0.0.1", ports[0])):
+        assert not is_free(ports[0])
 
 
 def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_path):

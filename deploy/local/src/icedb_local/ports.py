@@ -6,14 +6,14 @@ Another stack does not take one in between (:class:`HeldPorts`). Somebody else m
 
 import contextlib
 import socket
+from itertools import islice
 from typing import Final
 
 from icedb_log.errors import Unavailable
 
 LOOPBACK = "127.0.0.1"
-FIRST_OTHER_PORT: Final = 20_000
-END_OF_OTHER_PORTS: Final = 32_768
-"""Where the ports begin that systems give to outgoing connections, on Linux; they begin higher elsewhere."""
+OTHER_PORTS: Final = range(20_000, 32_768)
+"""After them those begin that systems give to outgoing connections, on Linux; they begin higher elsewhere."""
 
 
 class HeldPorts(contextlib.AbstractContextManager["HeldPorts"]):
@@ -49,12 +49,10 @@ class HeldPorts(contextlib.AbstractContextManager["HeldPorts"]):
         Raises:
             Unavailable: There is none.
         """
-        for port in range(FIRST_OTHER_PORT, END_OF_OTHER_PORTS):
+        for port in OTHER_PORTS:
             if self.take(port):
                 return port
-        raise Unavailable(
-            f"no port from {FIRST_OTHER_PORT} to {END_OF_OTHER_PORTS - 1} is free: stop what listens there"
-        )
+        raise _no_port()
 
     def release(self) -> None:
         """Let all of them go. Idempotent."""
@@ -63,15 +61,25 @@ class HeldPorts(contextlib.AbstractContextManager["HeldPorts"]):
 
 
 def find_free_ports(count: int) -> tuple[int, ...]:
-    """Return ``count`` different loopback ports that nobody listens on now; somebody else may take them at any time.
+    """Return ``count`` different loopback ports on which a server may listen now.
 
-    All are held open until the last is found, so they differ from each other.
+    No outgoing connection gets one of them before their server begins to listen. They lie one after the other from a
+    place on that the system draws, so that who asks at the same time is unlikely to be given the same.
+
+    Raises:
+        Unavailable: There are not so many.
     """
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) for _ in range(count)]
-        for probe in probes:
-            probe.bind((LOOPBACK, 0))
-        return tuple(probe.getsockname()[1] for probe in probes)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as drawn:
+        drawn.bind((LOOPBACK, 0))
+        place = drawn.getsockname()[1] % len(OTHER_PORTS)
+    found = tuple(islice(filter(is_free, (*OTHER_PORTS[place:], *OTHER_PORTS[:place])), count))
+    if len(found) < count:
+        raise _no_port()
+    return found
+
+
+def _no_port() -> Unavailable:
+    return Unavailable(f"no port from {OTHER_PORTS[0]} to {OTHER_PORTS[-1]} is free: stop what listens there")
 
 
 def is_free(port: int) -> bool:

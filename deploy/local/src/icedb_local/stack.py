@@ -24,7 +24,7 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 from supervisor.xmlrpc import SupervisorTransport
 
-from icedb_local.ports import HeldPorts, is_listening
+from icedb_local.ports import HeldPorts, is_free, is_listening
 from icedb_local.readiness import answers_http, answers_ok, answers_ping, is_serving
 from icedb_local.run_processes import find_run_processes, kill_run_processes
 from icedb_local.stack_layout import DOORS, ENV_FILE, LARGE, WORKERS, StackLayout, StackPorts
@@ -328,11 +328,14 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             return None
 
     def _find_lost_port(self, program_name: str, state: str | None) -> int | None:
-        """Return a port of a program on which somebody else listens, whether the program has given up or still runs."""
+        """Return a port of a program that somebody else has, whether the program has given up or still runs.
+
+        One that has given up may also have lost it to a connection, where no server listens.
+        """
         if state not in (RUNNING_STATE, *LEFT_STATES):
             return None
         for port in self.layout.ports.of(program_name).values():
-            if is_listening(port):
+            if is_listening(port) if state == RUNNING_STATE else not is_free(port):
                 # After the look at the port: the program may have begun to listen in between.
                 found = self._listening_ports(program_name)
                 if found is not None and port not in found:

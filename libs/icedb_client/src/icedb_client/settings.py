@@ -134,7 +134,7 @@ def load_client_settings(**given: object) -> ClientSettings:
     for misspelt in ClientSettings.find_misspelt(os.environ):
         _log.warning("%s", misspelt)
     try:
-        return ClientSettings(**chosen)  # type: ignore[arg-type]  # pydantic checks them
+        return ClientSettings(**chosen)
     except ValidationError as error:
         problems = (
             f"{_name_of(problem['loc'])}{str(problem['msg']).removeprefix('Value error, ')}"

@@ -30,7 +30,7 @@ Text: TypeAlias = Annotated[str, AfterValidator(_require_text)]
 
 
 def read_field_docs(kind: type) -> dict[str, str]:
-    """Return what stands below the fields of a class of ours, and of those of ours that it extends, by field, in one line.
+    """Return what stands below each field of a class of ours, and of those of ours that it extends, in one line.
 
     Read from the source when somebody asks: pydantic's ``use_attribute_docstrings`` reads it at each import.
     """

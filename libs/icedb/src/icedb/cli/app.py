@@ -205,7 +205,7 @@ def set_options(
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; prints at most one error line, never a traceback."""
     logging.basicConfig(level=logging.WARNING, handlers=[WarningPrinter()], force=True)
-    # pydantic would look for plugins in every installed package: a twentieth of `icedb status`, for models of ours alone.
+    # pydantic would look for plugins in every installed package: 5 % of `icedb status`, for models of ours alone.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if "--help" in arguments or not arguments:
         _import_help_pages()

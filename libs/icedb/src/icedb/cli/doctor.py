@@ -23,6 +23,7 @@ from icedb.cli.runner import FAILED, JsonFlag, flag
 if TYPE_CHECKING:
     from icedb_client.settings import ClientSettings
     from icedb_log.warehouse import Warehouse
+    from pydantic import BaseModel
     from pydantic_settings import BaseSettings
 
 Status = Literal["ok", "warn", "fail"]
@@ -135,7 +136,7 @@ def _look_at_settings(given: dict[str, Any]) -> Iterator[Finding]:
     from pydantic import ValidationError  # noqa: PLC0415 - as above
 
     kinds = _service_settings()
-    everyone: list[type[BaseSettings]] = [ClientSettings, *kinds.values()]
+    everyone: list[type[BaseModel]] = [ClientSettings, *kinds.values()]
     known = {f"ICEDB_{name.upper()}" for kind in everyone for name in kind.model_fields}
     unknown = sorted(name for name in os.environ if name.startswith("ICEDB_") and name not in known | NOT_SETTINGS)
     yield from (_unknown(name, known) for name in unknown)
