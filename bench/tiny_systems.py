@@ -22,7 +22,7 @@ from icedb_sim.rigs.redis_server import RedisServer
 from bench.figures import OURS, Figure, TakesTurns
 from bench.ingest_systems import SparkWork
 from bench.processes import Remote
-from bench.tiny_work import ROWS_PER_BATCH, make_rows, sum_durations
+from bench.tiny_work import ROWS_PER_BATCH, WARM_SHARE, make_rows, sum_durations
 
 PROCESSES: Final = 4
 FLUSH_INTERVAL_S: Final = 1.0
@@ -43,6 +43,11 @@ class TinyLoad:
     store: StoreSettings
     batch_count: int
     producer_count: int
+
+    def count_in(self, turn: int) -> int:
+        """Return how many batches a turn has, counted from 1; a multiple of the producers."""
+        count = self.batch_count // WARM_SHARE if turn == 1 else self.batch_count
+        return max(self.producer_count, count // self.producer_count * self.producer_count)
 
 
 def _share(load: TinyLoad, work: Callable[[int], object], first: int, count: int) -> None:
@@ -93,11 +98,12 @@ class StoreAlone(TakesTurns):
         """Begin a fresh folder."""
         self._store = self._load.store.open().store
         self._turn += 1
+        self._count = self._load.count_in(self._turn)
 
     def run(self) -> None:
         """Write, read and delete as many objects as there are batches."""
         body, started_s = encode_rows(make_rows(1)).body, perf_counter()
-        store, keys = self._store, [f"ceiling/{self._turn}/{number:08}" for number in range(self._load.batch_count)]
+        store, keys = self._store, [f"ceiling/{self._turn}/{number:08}" for number in range(self._count)]
         with ThreadPoolExecutor(self._load.producer_count) as pool:
             list(pool.map(lambda key: store.put_if_absent(key, body), keys))
             list(pool.map(store.get, keys))
@@ -106,8 +112,7 @@ class StoreAlone(TakesTurns):
 
     def check(self) -> Sequence[Figure]:
         """Return the rate."""
-        count = self._load.batch_count
-        return (Figure("visible", "batches/s", count / self._elapsed_s), Figure("batches", "", count))
+        return (Figure("visible", "batches/s", self._count / self._elapsed_s), Figure("batches", "", self._count))
 
 
 class IceDB:
@@ -137,13 +142,13 @@ class IceDB:
                 remote.take(Producers(self._load, self._redis.url))
                 remote.ask("connect")
         self._turn += 1
-        self._table = f"tiny_{self._turn}"
+        self._table, self._count = f"tiny_{self._turn}", self._load.count_in(self._turn)
         place = self._load.store.open().table(self._table)
         create_table(place, TableConfig.create(name=self._table, sort=("event", "ts")))
 
     def run(self) -> None:
         """Send all batches, and flush until all are visible."""
-        count = self._load.batch_count // PROCESSES
+        count = self._count // PROCESSES
         started_s = perf_counter()
         self._acknowledged_s, self._commit_count = 0.0, 0
         with ThreadPoolExecutor(PROCESSES) as pool:
@@ -175,7 +180,7 @@ class IceDB:
         durations = pa.chunked_array(
             [pq.read_table(pa.BufferReader(body))["duration_ms"].combine_chunks() for body in bodies]
         )
-        found, count = (len(durations), pc.sum(durations).as_py()), self._load.batch_count
+        found, count = (len(durations), pc.sum(durations).as_py()), self._count
         if found != (count * ROWS_PER_BATCH, sum_durations(count)):
             raise AssertionError(f"{self.name}: rows and their sum are {found}")
         return (

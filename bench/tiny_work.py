@@ -3,6 +3,8 @@
 from typing import Any, Final
 
 ROWS_PER_BATCH: Final = 10
+WARM_SHARE: Final = 10
+"""Of its batches a system sends one in so many in its first turn, which does not count."""
 
 
 def make_rows(number: int) -> list[dict[str, Any]]:

@@ -2,41 +2,47 @@
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
 from bench.figures import Figure, TakesTurns
-from bench.tiny_work import ROWS_PER_BATCH, make_rows, sum_durations
+from bench.tiny_work import ROWS_PER_BATCH, WARM_SHARE, make_rows, sum_durations
 
 
 class Appends(TakesTurns, ABC):
     """So many appends to a fresh table.
 
     Args:
-        folder: Where the table lies.
-        count: How many batches.
+        folder: Of this process.
+        count: How many batches; in the first turn, which does not count, a tenth of them.
+        place: Where the tables lie, a path or a URL; in the folder by default.
+        options: How they are reached.
     """
 
     name = ""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path, count: int, place: str = "", options: Mapping[str, str] | None = None) -> None:
         self._folder = folder
-        self._count = count
+        self._full_count = count
+        self._place = place or str(folder)
+        self._options = dict(options or {})
+        self._turn = 0
         self._elapsed_s = 0.0
 
     def prepare(self) -> None:
         """Make an empty table."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        self._create(pa.Table.from_pylist(make_rows(0)).schema)
+        self._turn += 1
+        self._count = max(1, self._full_count // WARM_SHARE if self._turn == 1 else self._full_count)
+        self._create(f"{self._place}/{self._turn}", pa.Table.from_pylist(make_rows(0)).schema)
 
     def run(self) -> None:
         """Append one batch after the other."""
@@ -54,7 +60,7 @@ class Appends(TakesTurns, ABC):
         return (Figure("visible", "batches/s", self._count / self._elapsed_s), Figure("batches", "", self._count))
 
     @abstractmethod
-    def _create(self, schema: pa.Schema) -> None: ...
+    def _create(self, place: str, schema: pa.Schema) -> None: ...
 
     @abstractmethod
     def _append(self, rows: pa.Table) -> None: ...
@@ -68,16 +74,16 @@ class DeltaRs(Appends):
 
     name = "delta-rs"
 
-    def _create(self, schema: pa.Schema) -> None:
-        self._place: Any = str(self._folder / "table")
-        DeltaTable.create(self._place, schema)
+    def _create(self, place: str, schema: pa.Schema) -> None:
+        self._uri = place
+        self._empty = DeltaTable.create(place, schema, storage_options=self._options)
 
     def _append(self, rows: pa.Table) -> None:
-        write_deltalake(self._place, rows, mode="append")
+        write_deltalake(self._uri, rows, mode="append", storage_options=self._options)
 
     def _read_durations(self) -> pa.ChunkedArray:
-        uris = DeltaTable(self._folder / "table").file_uris()
-        return pa.chunked_array([chunk for uri in uris for chunk in pq.read_table(uri)["duration_ms"].chunks])
+        table = DeltaTable(self._uri, storage_options=self._options)
+        return table.to_pyarrow_table(columns=["duration_ms"])["duration_ms"]
 
 
 class DeltaRsKeptOpen(DeltaRs):
@@ -85,9 +91,8 @@ class DeltaRsKeptOpen(DeltaRs):
 
     name = "delta-rs, kept open"
 
-    def _create(self, schema: pa.Schema) -> None:
-        super()._create(schema)
-        self._place = DeltaTable(self._place)
+    def _append(self, rows: pa.Table) -> None:
+        write_deltalake(self._empty, rows, mode="append")
 
 
 class PyIceberg(Appends):
@@ -95,9 +100,10 @@ class PyIceberg(Appends):
 
     name = "pyiceberg"
 
-    def _create(self, schema: pa.Schema) -> None:
-        place = f"file://{self._folder}/warehouse"
-        self._catalog = SqlCatalog("bench", uri=f"sqlite:///{self._folder}/catalog.db", warehouse=place)
+    def _create(self, place: str, schema: pa.Schema) -> None:
+        warehouse = place if "://" in place else f"file://{place}"
+        database = f"sqlite:///{self._folder}/catalog.db"
+        self._catalog = SqlCatalog("bench", uri=database, warehouse=warehouse, **self._options)
         self._catalog.create_namespace("bench")
         self._table: Any = self._catalog.create_table("bench.events", schema=schema)
 

@@ -13,13 +13,13 @@ from bench.counting_s3 import BUCKET, running_counting_s3
 from bench.harness import Case, Workload
 from bench.processes import started
 from bench.serve import Peer
-from bench.servers import KEY
+from bench.servers import KEY, delta_options, iceberg_options
 from bench.tiny_systems import IceDB, StoreAlone, TinyLoad
 
 PRODUCERS = 16
 EVENTS_A_BATCH = 100
 """Of those that are asked for: 1,000,000 make 10,000 batches."""
-APPENDS = {"DeltaRs": 20, "DeltaRsKeptOpen": 20, "PyIceberg": 50}
+APPENDS = {"DeltaRs": 40, "DeltaRsKeptOpen": 40, "PyIceberg": 100}
 """A peer makes one append for so many of our batches."""
 S3_SHARE = 5
 
@@ -41,9 +41,17 @@ class TinyWorkload(Workload):
             with running_counting_s3(self.folder / "s3") as endpoint:
                 store = StoreSettings(f"s3://{BUCKET}/warehouse", S3Options(endpoint))
                 few = max(PRODUCERS, count // S3_SHARE // PRODUCERS * PRODUCERS)
-                yield from _case("S3 over HTTP", TinyLoad(store, few, PRODUCERS), [])
+                options = {"PyIceberg": iceberg_options(endpoint)}
+                peers = [
+                    Peer(
+                        f"bench.peers.tiny:{kind}", self.folder / kind, few // n, f"s3://{BUCKET}/{kind}",
+                        options.get(kind, delta_options(endpoint)),
+                    )
+                    for kind, n in APPENDS.items()
+                ]  # fmt: skip
+                yield from _case("S3 over HTTP", TinyLoad(store, few, PRODUCERS), peers)
 
 
 def _case(name: str, load: TinyLoad, peers: list[Peer]) -> Iterator[Case]:
     with started(IceDB(load), *peers, StoreAlone(load)) as systems:
-        yield Case(name=name, row_count=load.batch_count, systems=systems, is_timed=False)
+        yield Case(name, load.batch_count, systems, warm_turn_count=1, is_timed=False)
