@@ -167,7 +167,12 @@ class _SortedOut:
 def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut) -> tuple[int, int]:
     """Clear staging of what the log has decided; return how many were other content, and how many have to stay (I8)."""
     table = commit.table
-    known = {batch_id: content for file in commit.log.files for batch_id, content in file.log.contents.items()}
+    duplicates = {batch.batch_id for batch in sorted_out.duplicates}
+    known = {
+        batch_id: file.log.contents[batch_id]
+        for file in commit.log.files
+        for batch_id in duplicates & file.log.contents.keys()
+    }
     settled: list[Settled] = []
     gone: list[str] = []
     for batch in sorted_out.duplicates:
@@ -187,8 +192,10 @@ def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut) -> tuple[int, 
 def _sort_out(
     batches: tuple[StagedBatch, ...], log: LogHeads, *, config: TableConfig, limits: FlushLimits
 ) -> _SortedOut:
-    committed_ids = {batch_id for file in log.files for batch_id in file.log.batch_ids}
-    refused_ids = {batch_id for file in log.files for batch_id in file.log.refused_ids}
+    # The log has the ids of all that came within its grace period: only those that are staged are gathered.
+    staged_ids = {batch.batch_id for batch in batches}
+    committed_ids = set().union(*(staged_ids.intersection(file.log.batch_ids) for file in log.files))
+    refused_ids = set().union(*(staged_ids.intersection(file.log.refused_ids) for file in log.files))
     decided: set[str] = set()
     found = _SortedOut()
     taken_bytes = 0

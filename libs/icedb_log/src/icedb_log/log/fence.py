@@ -8,7 +8,7 @@ whether it still has its fence (:class:`FenceWatch`), so that a lost run ends ea
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from typing import Final
 
@@ -107,6 +107,7 @@ class FenceState:
 
 
 _STATE: Final = TypeAdapter(FenceState)
+_STATE_FIELDS: Final = tuple(each.name for each in fields(FenceState))
 _ALWAYS_SAID: Final = ("epoch", "owner", "commit", "sequence", "incarnation")
 
 
@@ -521,7 +522,7 @@ def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | 
     Raises:
         CommitOutcomeUnknown: The write may still land.
     """
-    said = {name: value for name, value in asdict(state).items() if value or name in _ALWAYS_SAID}
+    said = {name: value for name in _STATE_FIELDS if (value := getattr(state, name)) or name in _ALWAYS_SAID}
     body = orjson.dumps(said)
     is_unknown = False
     try:
