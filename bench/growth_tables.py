@@ -155,6 +155,7 @@ class GrowingTable:
         name: Of the table.
         batches_per_commit: Batches of ten rows that are staged between two commits.
         interval_ms: Between two commits.
+        upkeep_pace: How many times as seldom as services do it merges and vacuums come.
         used: By whom the store was used how much: ``stage``, ``flush``, ``merge``, ``vacuum``.
     """
 
@@ -163,6 +164,7 @@ class GrowingTable:
     name: str = "events"
     batches_per_commit: int = 100
     interval_ms: int = SECOND_MS
+    upkeep_pace: int = 1
     used: dict[str, Usage] = field(default_factory=dict)
     commit_count: int = 0
     appended_bytes: int = 0
@@ -292,10 +294,10 @@ class GrowingTable:
         return list_all(self.store._store, self._table.paths.log_prefix).objects  # noqa: SLF001 - nobody pays for it
 
     def _is_due(self, what: str, every_ms: int) -> bool:
-        now_ms = self.clock.now_ms()
-        if now_ms < self._due_ms.setdefault(what, now_ms + every_ms):
+        now_ms, pause_ms = self.clock.now_ms(), every_ms * self.upkeep_pace
+        if now_ms < self._due_ms.setdefault(what, now_ms + pause_ms):
             return False
-        self._due_ms[what] = now_ms + every_ms
+        self._due_ms[what] = now_ms + pause_ms
         return True
 
     @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import orjson
 from rich.console import Console
@@ -23,6 +23,8 @@ from bench.processes import PEERS_PYTHON, ROOT
 
 Size = Literal["small", "middle", "full"]
 RESULTS = ROOT / "bench" / "results"
+ONE_TURN_S: Final = 1e-9
+"""The patience of a case whose systems take one timed turn, however many others take."""
 OUR_PACKAGES = ("pyspark", "duckdb", "pyarrow")
 PEER_PACKAGES = ("deltalake", "pyiceberg", "polars", "duckdb")
 _VERSIONS = """

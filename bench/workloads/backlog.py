@@ -21,7 +21,7 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 from bench.figures import Figure
-from bench.harness import Case, Options, Workload
+from bench.harness import ONE_TURN_S, Case, Options, Workload
 from bench.ingest_systems import TABLE, SparkWork
 from bench.ingest_work import SORT
 from bench.processes import started
@@ -35,8 +35,6 @@ class BacklogWorkload(Workload):
 
     def __init__(self, folder: Path, options: Options) -> None:
         super().__init__(folder / "warehouse", options)
-        if options.repeat_count > 1:
-            raise SystemExit("a backlog is flushed once: say --repeat 1")
         sample = EventGenerator(BATCH_EVENTS * 100, 100).make_batch(50)
         self.event_count = int(options.size_gb * GB * sample.row_count / len(sample.body))
         self.description = (
@@ -48,7 +46,7 @@ class BacklogWorkload(Workload):
         size_bytes = _stage(self.folder, self.event_count)
         with started(Worker(self.folder, self.event_count), split=(Worker,)) as systems:
             name = f"{size_bytes / GB:.2f} GB in {-(-self.event_count // BATCH_EVENTS):,} batches"
-            yield Case(name=name, row_count=self.event_count, systems=systems, warm_turn_count=0)
+            yield Case(name, self.event_count, systems, warm_turn_count=0, patience_s=ONE_TURN_S)
         shutil.rmtree(self.folder)
 
 

@@ -26,7 +26,7 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
 from bench.figures import OURS, Figure, TakesTurns
-from bench.harness import Case, Options, Workload
+from bench.harness import ONE_TURN_S, Case, Options, Workload
 from bench.merge_events import SCHEMA, TABLE, make_rows, put_file
 from bench.processes import started
 
@@ -45,8 +45,6 @@ class MergeMemoryWorkload(Workload):
 
     def __init__(self, folder: Path, options: Options) -> None:
         super().__init__(folder / "memory", options)
-        if options.repeat_count > 1:
-            raise SystemExit("it takes minutes, and memory hardly differs: say --repeat 1")
 
     def cases(self) -> Iterator[Case]:
         """Make the files, then start the process."""
@@ -56,7 +54,7 @@ class MergeMemoryWorkload(Workload):
         size_bytes = sum(marker.size_bytes for marker in markers)
         with started(Unit(self.folder, config, markers)) as systems:
             name = f"{size_bytes / GB:.2f} GB in {len(markers)} files, limit {EngineLimits().memory_bytes // MIB} MiB"
-            yield Case(name=name, row_count=row_count, systems=systems, warm_turn_count=0, size_bytes=size_bytes)
+            yield Case(name, row_count, systems, warm_turn_count=0, size_bytes=size_bytes, patience_s=ONE_TURN_S)
         shutil.rmtree(self.folder)
 
 

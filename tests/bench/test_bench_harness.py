@@ -1,6 +1,8 @@
 """Turns of a benchmark: who takes how many, what counts, and what is written of it."""
 
+import importlib
 import os
+import pkgutil
 from types import SimpleNamespace
 
 import pytest
@@ -90,6 +92,15 @@ def test_a_workload_that_fails_is_named_and_the_others_run(monkeypatch, tmp_path
     written, failed = command.run_all(["bad", "good"], Options(1, 1, 1), tmp_path)
     assert written == [tmp_path / "good.json"]
     assert failed == ["bad"]
+
+
+@pytest.mark.parametrize("size", command.SIZES)
+def test_no_workload_refuses_the_options_of_a_size(tmp_path, size):
+    names = sorted(module.name for module in pkgutil.iter_modules(command.workloads.__path__))
+    for name in names:
+        module = importlib.import_module(f"bench.workloads.{name}")
+        kind = getattr(module, f"{name.title().replace('_', '')}Workload")
+        assert kind(tmp_path, command.SIZES[size]).name == name
 
 
 def test_the_middle_latency_and_the_slowest_of_few():
