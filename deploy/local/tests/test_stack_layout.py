@@ -11,7 +11,7 @@ from icedb_local.ports import OTHER_PORTS, HeldPorts, find_free_ports, is_free
 from icedb_local.stack import LocalStack, PortTaken
 from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_local.supervisor_config import Program, render_config
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import InvalidRequest, Unavailable
 
 
 class StubHeldPorts(HeldPorts):
@@ -181,6 +181,13 @@ def test_free_ports_are_none_that_connections_are_given():
     assert set(ports) <= set(OTHER_PORTS)
     with socket.create_server(("127.0.0.1", ports[0])):
         assert not is_free(ports[0])
+
+
+def test_free_ports_are_looked_for_in_all_of_their_range(monkeypatch):
+    monkeypatch.setattr("icedb_local.ports.is_free", lambda port: port in (20_001, 32_767))
+    assert sorted(find_free_ports(2)) == [20_001, 32_767]
+    with pytest.raises(Unavailable, match="no port from 20000 to 32767 is free"):
+        find_free_ports(3)
 
 
 def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_path):
