@@ -280,4 +280,4 @@ def _client_settings(doors: Doors) -> Any:
 
     s3 = doors.store.s3
     more = {} if s3 is None else {"s3_endpoint": s3.endpoint_url}
-    return ClientSettings(store=doors.store.url, redis_url=doors.redis_url, **more)  # type: ignore[arg-type]
+    return ClientSettings(store=doors.store.url, redis_url=doors.redis_url, **more)
