@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import orjson
-from icedb_log.clock import Clock
+from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
@@ -224,16 +224,14 @@ M = TypeVar("M", bound=EndpointMetrics)
 class EndpointService(ServerThread, ABC, Generic[S, M]):
     """A whole service: endpoints on an event loop in a thread of its own, and metrics and health. Start it, stop it.
 
-    Its settings are called after its component: ``<component>_host``, ``…_max_connections``, ``…_header_timeout_ms``,
-    ``…_keep_alive_ms`` and ``…_shutdown_ms``.
+    A kind of service says of itself what the class variables are for. Its settings are called after its component:
+    ``<component>_host``, ``…_max_connections``, ``…_header_timeout_ms``, ``…_keep_alive_ms`` and ``…_shutdown_ms``.
 
     Args:
         warehouse: Where the tables lie.
         settings: Addresses and bounds.
         clock: Times and ids.
         metrics: What it counts.
-        endpoint: Which endpoint asks the guard first.
-        what: The service in words, for errors: "the front end".
 
     Attributes:
         port: Where it is served (HTTP), once it is started.
@@ -244,21 +242,34 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
             address.
     """
 
-    def __init__(
-        self, warehouse: Warehouse, *, settings: S, clock: Clock, metrics: M, endpoint: Endpoint, what: str
-    ) -> None:
+    what: ClassVar[str]
+    """The service in words, for errors: "the front end"."""
+    endpoint: ClassVar[Endpoint]
+    """Which endpoint asks the guard first."""
+    make_metrics: ClassVar[Callable[[], Any]]
+    """Makes what it counts."""
+    mitigation: ClassVar[str]
+    """Why it does no harm if threads hang when its process ends."""
+    only_reads: ClassVar[bool] = True
+    """Whether the store need not take conditional writes."""
+    waits: ClassVar[bool] = True
+    """Whether it is not begun before the store answers."""
+
+    def __init__(self, warehouse: Warehouse, *, settings: S, clock: Clock, metrics: M | None = None) -> None:
         self.port = 0
-        self.metrics = metrics
+        self.metrics: M = metrics or type(self).make_metrics()
         self._warehouse = warehouse
         self._settings = settings
         self._clock = clock
         self._metrics_server: MetricsServer | None = None
         self._health = LoopHealth(warehouse, clock=clock, on_change=self._show_ready)
         stop_limit_s = self._setting("shutdown_ms") / SECOND_MS + STOP_MARGIN_S
-        super().__init__(self._serve, name=metrics.component, what=what, stop_limit_s=stop_limit_s)
-        self._guard = open_guard(settings, clock=clock, metrics=metrics.access, endpoint=endpoint, hosts=(self.host,))
+        super().__init__(self._serve, name=self.metrics.component, what=self.what, stop_limit_s=stop_limit_s)
+        self._guard = open_guard(
+            settings, clock=clock, metrics=self.metrics.access, endpoint=self.endpoint, hosts=(self.host,)
+        )
         self._tls = ssl_context(settings, clock=clock)
-        watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
+        watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
 
     @property
     def host(self) -> str:
@@ -348,34 +359,23 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
                 await health.drain()
 
 
-def run_endpoints(
-    make: Callable[[Warehouse], EndpointService[Any, Any]],
-    settings: ServiceSettings,
-    *,
-    metrics: EndpointMetrics,
-    clock: Clock,
-    mitigation: str,
-    only_reads: bool = True,
-    waits: bool = True,
-) -> int:
+def run_endpoints(kind: type[EndpointService[S, M]], settings: S, *, metrics: M | None = None, **parts: Any) -> int:
     """Serve until SIGTERM or SIGINT, or the service's end, and return the exit code. Redis need not be there.
 
     Args:
-        make: Makes the service, when the store answers.
+        kind: Of service; it is made when the store answers.
         settings: Its settings.
-        metrics: What it counts; the requests of the start, too.
-        clock: For pauses.
-        mitigation: Why it does no harm if threads hang when the process ends.
-        only_reads: Whether the store need not take conditional writes.
-        waits: Whether it is not begun before the store answers.
+        metrics: What it counts, the requests of the start, too; its own by default.
+        parts: What else it is made of.
     """
+    clock, metrics = SystemClock(), metrics or kind.make_metrics()
     name = metrics.component
     metrics.dependencies.watch_store()
-    if waits:
+    if kind.waits:
         with shown_as_waiting(settings, clock=clock):
-            wait_for_servers(settings, clock=clock, needs_redis=False, only_reads=only_reads)
+            wait_for_servers(settings, clock=clock, needs_redis=False, only_reads=kind.only_reads)
     stopping = stop_on_signals()
-    service = make(settings.store_settings.open())
+    service = kind(settings.store_settings.open(), settings=settings, clock=clock, metrics=metrics, **parts)
     service.start()
     get_logger().info(f"{name}_served", **service.addresses(), store=settings.store, is_open=not service.is_enforced)
     service.load_more()
@@ -389,7 +389,7 @@ def run_endpoints(
     hanging = find_hanging_threads()
     if hanging:
         # The interpreter would wait for them, and they for a store that does not answer.
-        get_logger().warning("shutdown_forced", threads=hanging, mitigation=mitigation)
+        get_logger().warning("shutdown_forced", threads=hanging, mitigation=kind.mitigation)
         os._exit(code)
     get_logger().info(f"{name}_stopped")
     return code

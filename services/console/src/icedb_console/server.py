@@ -132,17 +132,10 @@ def _make_app(pages: Pages, parts: PageParts) -> Starlette:
 class Console(EndpointService[ConsoleSettings, ConsoleMetrics]):
     """A console in this process. Start it, stop it."""
 
-    def __init__(
-        self, warehouse: Warehouse, *, settings: ConsoleSettings, clock: Clock, metrics: ConsoleMetrics | None = None
-    ) -> None:
-        super().__init__(
-            warehouse,
-            settings=settings,
-            clock=clock,
-            metrics=metrics or ConsoleMetrics(),
-            endpoint="http",
-            what="the console",
-        )
+    what = "the console"
+    endpoint = "http"
+    make_metrics = ConsoleMetrics
+    mitigation = "they only read, or have been asked twice"
 
     def addresses(self) -> dict[str, str]:
         """Return where it is served."""

@@ -225,6 +225,11 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
         iceberg_port: Where the Iceberg catalog is.
     """
 
+    what = "the gateway"
+    endpoint = "s3"
+    make_metrics = GatewayMetrics
+    mitigation = "they only read"
+
     def __init__(
         self,
         warehouse: Warehouse,
@@ -236,14 +241,7 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
     ) -> None:
         self.iceberg_port = 0
         self._publish = publish
-        super().__init__(
-            warehouse,
-            settings=settings,
-            clock=clock,
-            metrics=metrics or GatewayMetrics(),
-            endpoint="s3",
-            what="the gateway",
-        )
+        super().__init__(warehouse, settings=settings, clock=clock, metrics=metrics)
 
     def addresses(self) -> dict[str, str]:
         """Return where it is served."""

@@ -218,6 +218,12 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         port: The port it listens on, once it is started.
     """
 
+    what = "the snapshot service"
+    endpoint = "grpc"
+    make_metrics = SnapshotMetrics
+    mitigation = "they only read, or renew leases that end by themselves"
+    waits = False  # a store that does not answer makes it not ready, and nothing else
+
     def __init__(
         self,
         warehouse: Warehouse,
@@ -226,14 +232,7 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         clock: Clock,
         metrics: SnapshotMetrics | None = None,
     ) -> None:
-        super().__init__(
-            warehouse,
-            settings=settings,
-            clock=clock,
-            metrics=metrics or SnapshotMetrics(),
-            endpoint="grpc",
-            what="the snapshot service",
-        )
+        super().__init__(warehouse, settings=settings, clock=clock, metrics=metrics)
         wait_ms, setting = settings.snapshot_read_timeout_ms, "ICEDB_SNAPSHOT_READ_TIMEOUT_MS"
         work = BlockingWork(max_jobs=settings.snapshot_threads, max_jobs_per_table=settings.snapshot_table_threads)
         tables = TableCache(

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from icedb_log.clock import SystemClock
 from icedb_log.names import INGEST_FLUSH
 from icedb_service.celery_app import make_app
 from icedb_service.endpoints import run_endpoints
@@ -17,19 +16,11 @@ from icedb_ingest.frontend.settings import FrontendSettings
 
 def serve(settings: FrontendSettings) -> int:
     """Serve until SIGTERM or SIGINT; Redis need not be there (I4)."""
-    clock, metrics = SystemClock(), FrontendMetrics()
+    metrics = FrontendMetrics()
     count = metrics.dependencies.counter_of("queue")
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
-    wake = partial(wakeups.wake, INGEST_FLUSH)
-    return run_endpoints(
-        partial(Frontend, settings=settings, clock=clock, wake=wake, metrics=metrics),
-        settings,
-        metrics=metrics,
-        clock=clock,
-        only_reads=False,
-        mitigation="what was acknowledged is durable",
-    )
+    return run_endpoints(Frontend, settings, metrics=metrics, wake=partial(wakeups.wake, INGEST_FLUSH))
 
 
 if __name__ == "__main__":

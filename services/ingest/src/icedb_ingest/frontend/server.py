@@ -41,6 +41,12 @@ def make_gate(
 class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
     """A front end in this process. Start it, stop it; ``wake`` wakes the workers of a table."""
 
+    what = "the front end"
+    endpoint = "grpc"
+    make_metrics = FrontendMetrics
+    mitigation = "what was acknowledged is durable"
+    only_reads = False
+
     def __init__(
         self,
         warehouse: Warehouse,
@@ -50,14 +56,7 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
         wake: Callable[[str], object],
         metrics: FrontendMetrics | None = None,
     ) -> None:
-        super().__init__(
-            warehouse,
-            settings=settings,
-            clock=clock,
-            metrics=metrics or FrontendMetrics(),
-            endpoint="grpc",
-            what="the front end",
-        )
+        super().__init__(warehouse, settings=settings, clock=clock, metrics=metrics)
         self.grpc_port = 0
         self._aligned = AlignedClock(clock, warehouse.store, may_ask=False)  # I3: ids have the store's time
         self._waker = Waker(wake)
