@@ -41,9 +41,10 @@ class Rig:
         self.clock = SystemClock()
         self.store = GatedStore(self.clock.now_ms)
         self.warehouse = Warehouse(self.store)
-        self.work = BlockingWork(**{"max_jobs": 4, "max_jobs_per_table": 4, **limits})
+        bounds = {"max_jobs": 4, "max_jobs_per_table": 4, "wait_ms": 30_000, "wait_setting": "X", **limits}
+        self.work = BlockingWork(**bounds)
         tables = TableCache(self.warehouse, clock=self.clock, max_tables=9, wait_ms=30_000, on_refresh=lambda _ms: None)
-        self.reads = TableReads(tables, work=self.work, clock=self.clock, wait_ms=30_000, wait_setting="X")
+        self.reads = TableReads(tables, work=self.work)
         for name in "ab":
             create_table(TableStore(self.store, self.warehouse.table(name).paths), TableConfig.create(name=name))
 
@@ -141,11 +142,11 @@ def test_a_table_has_its_share_of_threads_and_not_more():
 
 def test_a_read_that_takes_too_long_is_left_alone_and_the_next_caller_has_it():
     async def test(rig):
-        rig.reads._wait_ms = 20
+        rig.work.wait_ms = 20
         rig.store.gate.clear()
         with pytest.raises(Unavailable, match=r"within 20 ms \(X\)"):
             await rig.read()
-        rig.reads._wait_ms = 30_000
+        rig.work.wait_ms = 30_000
         again = rig.read(max_staleness_ms=60_000)
         rig.store.gate.set()
         assert count(await again) == 0
@@ -159,6 +160,6 @@ def test_an_unknown_table_is_not_remembered():
         for _ in range(2):
             with pytest.raises(NotFound):
                 await rig.read("nope")
-        assert not rig.reads._running
+        assert rig.reads._reads.find("nope") is None
 
     run(test)

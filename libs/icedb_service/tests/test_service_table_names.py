@@ -42,15 +42,8 @@ class Rig:
         self.clock = ManualClock()
         self.store = LookedAtStore(self.clock.now_ms)
         self.warehouse = Warehouse(self.store)
-        self.work = BlockingWork(max_jobs=2, max_jobs_per_table=2)
-        self.names = TableNames(
-            self.warehouse,
-            work=self.work,
-            clock=self.clock,
-            max_age_ms=max_age_ms,
-            wait_ms=wait_ms,
-            wait_setting="ICEDB_X_MS",
-        )
+        self.work = BlockingWork(max_jobs=2, max_jobs_per_table=2, wait_ms=wait_ms, wait_setting="ICEDB_X_MS")
+        self.names = TableNames(self.warehouse, work=self.work, clock=self.clock, max_age_ms=max_age_ms)
 
     def create(self, *names):
         for name in names:
@@ -124,7 +117,7 @@ def test_a_store_that_hangs_is_said_to_be_slow_and_one_that_fails_fails_for_that
         with pytest.raises(Unavailable, match=r"within 1 ms \(ICEDB_X_MS\)"):
             await rig.names.read()
         rig.store.gate.set()
-        rig.names._wait_ms = 30_000
+        rig.work.wait_ms = 30_000
         assert await rig.names.read() == ("a",)
         rig.clock.advance(1001)
         rig.store.failure = NotFound("no bucket")

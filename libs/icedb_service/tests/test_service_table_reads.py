@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_log.errors import Unavailable
-from icedb_service.readers import TableReads
+from icedb_service.readers import BlockingWork, TableReads
 from icedb_sim.fakes.fake_clock import FakeClock
 
 ACCEPTED_MS = 1000
@@ -39,7 +39,7 @@ class Table:
         return self.state
 
 
-class Work:
+class Work(BlockingWork):
     """Runs coroutines where the real one runs threads."""
 
     async def run_blocking(self, _table, function):
@@ -51,7 +51,8 @@ async def opened():
     clock = FakeClock()
     table = Table(clock)
     tables = SimpleNamespace(table=lambda _: table, drop=lambda _: None)
-    yield TableReads(tables, work=Work(), clock=clock, wait_ms=1000, wait_setting="SETTING"), table, clock
+    work = Work(max_jobs=1, max_jobs_per_table=1, wait_ms=1000, wait_setting="SETTING")
+    yield TableReads(tables, work=work), table, clock
     table.is_open.set()
     await settle()
 

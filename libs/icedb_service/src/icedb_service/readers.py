@@ -15,10 +15,11 @@ the next read begins before the last one is too old for them: nobody waits for i
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from cachetools import LRUCache
 from icedb_log.clean.holds import HoldReader
@@ -122,11 +123,15 @@ class BlockingWork:
     Args:
         max_jobs: Most functions that may wait for the store at once, each in a thread.
         max_jobs_per_table: Most of them for one table.
+        wait_ms: How long a caller waits for what they give, whatever its own deadline.
+        wait_setting: Name of the setting that says so, for the error.
     """
 
-    def __init__(self, *, max_jobs: int, max_jobs_per_table: int) -> None:
+    def __init__(self, *, max_jobs: int, max_jobs_per_table: int, wait_ms: int, wait_setting: str) -> None:
         self._max_jobs = max_jobs
         self._max_jobs_per_table = max_jobs_per_table
+        self.wait_ms = wait_ms
+        self._wait_setting = wait_setting
         self._store_pool = ThreadPoolExecutor(max_jobs, "icedb-store")
         self._compute_pool = ThreadPoolExecutor(COMPUTE_THREADS, "icedb-compute")
         self._jobs: Counter[str] = Counter()
@@ -161,6 +166,15 @@ class BlockingWork:
         running.add_done_callback(lambda _: self._end(table))
         return await asyncio.shield(running)
 
+    @asynccontextmanager
+    async def in_time(self, problem: str, remedy: str) -> AsyncIterator[None]:
+        """Bound how long a block waits. Raises Unavailable with both texts, and the limit between them."""
+        try:
+            async with asyncio.timeout(self.wait_ms / SECOND_MS):
+                yield
+        except TimeoutError:
+            raise Unavailable(f"{problem} within {self.wait_ms} ms ({self._wait_setting}){remedy}") from None
+
     async def run_compute(self, function: Callable[[], T]) -> T:
         """Run a function that only computes, and for longer than the event loop may stand still.
 
@@ -190,6 +204,42 @@ class BlockingWork:
             del self._jobs[table]
 
 
+class SharedWork(Generic[T]):
+    """Work that several callers wait for: under each name at most one piece runs. Use it from one event loop.
+
+    It outlives callers that are cancelled: others may wait for it. What it raises, whoever waits for it has.
+
+    Args:
+        on_error: Told of each piece that failed: its name, and what it raised.
+    """
+
+    def __init__(self, on_error: Callable[[str, BaseException], None] = lambda _name, _error: None) -> None:
+        self._on_error = on_error
+        self._running: dict[str, asyncio.Task[T]] = {}
+        self._begun_ms: dict[str, int] = {}
+
+    def find(self, name: str) -> "asyncio.Task[T] | None":
+        """Return the piece that runs under a name. Wait for it shielded, or by ``asyncio.wait``."""
+        return self._running.get(name)
+
+    def start(self, name: str, work: Coroutine[Any, Any, T], *, begun_ms: int = 0) -> "asyncio.Task[T]":
+        """Begin a piece; none runs under its name. ``begun_ms``: what :meth:`begun_ms` returns of it."""
+        task = self._running[name] = asyncio.ensure_future(work)
+        self._begun_ms[name] = begun_ms
+        task.add_done_callback(lambda done: self._end(name, done))
+        return task
+
+    def begun_ms(self, name: str) -> int:
+        """Return when the piece that runs began."""
+        return self._begun_ms[name]
+
+    def _end(self, name: str, done: "asyncio.Task[T]") -> None:
+        del self._running[name], self._begun_ms[name]
+        error = None if done.cancelled() else done.exception()  # taken: no loop complains that nobody waited
+        if error is not None:
+            self._on_error(name, error)
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     names: tuple[str, ...]
@@ -204,29 +254,16 @@ class TableNames:
         work: Runs the looks.
         clock: For ages.
         max_age_ms: How old the list of folders may be; 0: as of a look that ends after the call.
-        wait_ms: How long a caller waits for a look.
-        wait_setting: Name of the setting that says so, for the error.
     """
 
-    def __init__(
-        self,
-        warehouse: Warehouse,
-        *,
-        work: BlockingWork,
-        clock: Clock,
-        max_age_ms: int,
-        wait_ms: int,
-        wait_setting: str,
-    ) -> None:
+    def __init__(self, warehouse: Warehouse, *, work: BlockingWork, clock: Clock, max_age_ms: int) -> None:
         self._warehouse = warehouse
         self._work = work
         self._clock = clock
         self._max_age_ms = max_age_ms
-        self._wait_ms = wait_ms
-        self._wait_setting = wait_setting
         self._seen_ms: dict[str, int] = {}
         self._last: _Look | None = None
-        self._looking: asyncio.Task[_Look] | None = None
+        self._looking: SharedWork[_Look] = SharedWork()
 
     async def read(self) -> tuple[str, ...]:
         """Return the names of the tables that are there and not dropped, ascending.
@@ -240,27 +277,14 @@ class TableNames:
         last = self._last
         if last is not None and self._clock.monotonic_ms() - last.started_ms <= self._max_age_ms > 0:
             return last.names
-        if self._looking is None:
-            self._looking = asyncio.ensure_future(self._read_now())
-            self._looking.add_done_callback(self._end)
-        try:
-            # The task outlives callers that are cancelled: others may wait for it.
-            look = await asyncio.wait_for(asyncio.shield(self._looking), self._wait_ms / SECOND_MS)
-        except TimeoutError:
-            raise Unavailable(
-                f"the tables were not listed within {self._wait_ms} ms ({self._wait_setting}): the object store is "
-                "slow; try again, or name one table"
-            ) from None
+        remedy = ": the object store is slow; try again, or name one table"
+        async with self._work.in_time("the tables were not listed", remedy):
+            look = await asyncio.shield(self._looking.find("") or self._looking.start("", self._read_now()))
         return look.names
 
     async def _read_now(self) -> _Look:
         self._last = await self._work.run_blocking("", self._look)
         return self._last
-
-    def _end(self, done: asyncio.Task[_Look]) -> None:
-        self._looking = None
-        if not done.cancelled():
-            done.exception()  # taken; whoever waits for it has it, too
 
     def _look(self) -> _Look:
         started_ms = self._clock.monotonic_ms()
@@ -291,20 +315,12 @@ class TableReads:
     Args:
         tables: What is known about each table.
         work: Runs the reads.
-        clock: For ages.
-        wait_ms: How long a caller waits for a read, whatever its own deadline.
-        wait_setting: Name of the setting that says so, for the error.
     """
 
-    def __init__(
-        self, tables: TableCache, *, work: BlockingWork, clock: Clock, wait_ms: int, wait_setting: str
-    ) -> None:
+    def __init__(self, tables: TableCache, *, work: BlockingWork) -> None:
         self.tables: Final = tables
         self.work: Final = work
-        self._clock = clock
-        self._wait_ms = wait_ms
-        self._wait_setting = wait_setting
-        self._running: dict[str, asyncio.Task[TableState]] = {}
+        self._reads: SharedWork[TableState] = SharedWork(self._forget_missing)
 
     async def read(self, table: str, *, max_staleness_ms: int) -> TableState:
         """Return a state of a table that is at most ``max_staleness_ms`` old; 0: of a read that begins after the call.
@@ -321,36 +337,25 @@ class TableReads:
         known = cached.answer(question)
         if known is not None:
             age_ms = question.arrived_ms - known.started_ms
-            if age_ms > max_staleness_ms // READ_AHEAD_PARTS and table not in self._running:
+            if age_ms > max_staleness_ms // READ_AHEAD_PARTS and self._reads.find(table) is None:
                 self._start(table, cached)  # what becomes of it, whoever needs it will see
             return known
-        try:
-            async with asyncio.timeout(self._wait_ms / SECOND_MS):
-                return await self._wait(table, cached, question)
-        except TimeoutError:
-            raise Unavailable(
-                f"table {table}: no read of its log ended within {self._wait_ms} ms ({self._wait_setting}); "
-                "the object store is slow: try again, or accept an older state"
-            ) from None
+        remedy = "; the object store is slow: try again, or accept an older state"
+        async with self.work.in_time(f"table {table}: no read of its log ended", remedy):
+            return await self._wait(table, cached, question)
 
     async def _wait(self, table: str, cached: CachedTable, question: Question) -> TableState:
         """Wait for one read after the other until one will do; begin it if none runs."""
         while (known := cached.answer(question)) is None:
-            running = self._running.get(table)
+            running = self._reads.find(table)
             if running is None:
                 return await asyncio.shield(self._start(table, cached))
             await asyncio.wait((running,))
         return known
 
     def _start(self, table: str, cached: CachedTable) -> asyncio.Task[TableState]:
-        # The task outlives callers that are cancelled: others may wait for it.
-        work = self.work.run_blocking(table, lambda: cached.read(max_staleness_ms=0))
-        task = self._running[table] = asyncio.ensure_future(work)
-        task.add_done_callback(lambda done: self._end(table, done))
-        return task
+        return self._reads.start(table, self.work.run_blocking(table, lambda: cached.read(max_staleness_ms=0)))
 
-    def _end(self, table: str, done: asyncio.Task[TableState]) -> None:
-        del self._running[table]
-        error = None if done.cancelled() else done.exception()  # taken; whoever waits for it has it, too
+    def _forget_missing(self, table: str, error: BaseException) -> None:
         if isinstance(error, NotFound):
             self.tables.drop(table)

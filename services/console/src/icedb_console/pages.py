@@ -25,14 +25,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from icedb_console.actions import ACTIONS, Actions
-from icedb_console.facts_keeper import FactsKeeper
 from icedb_console.figures import Figures, TableFigures
 from icedb_console.metrics import ConsoleMetrics, Page
 from icedb_console.queries import Queries, QueryFailed, QueryRows
 from icedb_console.rendering import Renderer
 from icedb_console.sessions import FORM_FIELD, Sessions
 from icedb_console.settings import ConsoleSettings
-from icedb_console.table_facts import MOST_COMMITS, TableFacts
+from icedb_console.table_facts import MOST_COMMITS, FactsKeeper, TableFacts
 from icedb_console.views import (
     MOST_COLUMNS,
     PARTITIONS_PER_PAGE,

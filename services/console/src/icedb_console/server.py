@@ -35,7 +35,6 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from icedb_console.actions import Actions
-from icedb_console.facts_keeper import FactsKeeper
 from icedb_console.figures import Figures
 from icedb_console.metrics import ConsoleMetrics
 from icedb_console.pages import NOTES, SEE_OTHER, PageParts, Pages, title_of
@@ -43,7 +42,7 @@ from icedb_console.queries import Queries
 from icedb_console.rendering import HEADERS, Renderer, answer_static
 from icedb_console.sessions import Sessions
 from icedb_console.settings import ConsoleSettings
-from icedb_console.table_facts import FactsReader
+from icedb_console.table_facts import FactsKeeper, FactsReader
 
 NAMES_AGE_MS: Final = 5 * SECOND_MS
 _STATUS: Final[tuple[tuple[type[IceDBError], int], ...]] = (
@@ -167,9 +166,13 @@ def open_parts(
     stack: AsyncExitStack,
 ) -> PageParts:
     """Return what pages share, on the running event loop; the stack ends it. Nothing is started yet."""
-    wait_ms, setting = settings.console_read_timeout_ms, "ICEDB_CONSOLE_READ_TIMEOUT_MS"
-    threads = settings.console_store_threads
-    work = BlockingWork(max_jobs=threads, max_jobs_per_table=max(2, threads // 4))
+    wait_ms, threads = settings.console_read_timeout_ms, settings.console_store_threads
+    work = BlockingWork(
+        max_jobs=threads,
+        max_jobs_per_table=max(2, threads // 4),
+        wait_ms=wait_ms,
+        wait_setting="ICEDB_CONSOLE_READ_TIMEOUT_MS",
+    )
     stack.callback(work.close)
     most = settings.console_max_tables
     tables = TableCache(warehouse, clock=clock, max_tables=most, wait_ms=wait_ms, on_refresh=lambda _ms: None)
@@ -195,7 +198,7 @@ def open_parts(
         Renderer(clock),
         figures,
         FactsKeeper(reader, work=work, clock=clock, max_tables=most),
-        TableNames(warehouse, work=work, clock=clock, max_age_ms=NAMES_AGE_MS, wait_ms=wait_ms, wait_setting=setting),
+        TableNames(warehouse, work=work, clock=clock, max_age_ms=NAMES_AGE_MS),
         work,
         queries,
         Actions(warehouse, settings=settings, clock=clock, on_redis_failure=metrics.dependencies.counter_of("queue")),

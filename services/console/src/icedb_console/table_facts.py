@@ -4,6 +4,7 @@ Nothing is worked out here that the ``icedb`` command works out, too: figures, e
 come from :mod:`icedb_log`. What would cost too much for a page is left out, and the page says so. Must never write.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,7 +16,7 @@ from icedb_log.clean.guards import Kept, group_waiting
 from icedb_log.clean.pins import Pin, PinStatus, list_pins
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError
+from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
 from icedb_log.feed.views import ViewLag, list_view_lags
 from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.log.history import CommitHistory, CommitInfo
@@ -28,7 +29,8 @@ from icedb_log.table.partition_removal import PartitionInfo, list_partitions
 from icedb_log.table.status import TableStatus
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
-from icedb_log.units import HOUR_MS
+from icedb_log.units import HOUR_MS, SECOND_MS
+from icedb_service.readers import BlockingWork, SharedWork
 
 from icedb_console.figures import Figures
 
@@ -212,3 +214,57 @@ def _read_deletions(table: Table, status: TableStatus, problems: dict[str, str])
         return ()
     parts = [part for part in found if isinstance(part, AuditPart)]
     return tuple(sorted(parts, key=lambda part: part.written_ms, reverse=True)[:MOST_DELETIONS])
+
+
+FRESH_MS: Final = 1000
+"""What was read so lately is not read again."""
+PATIENCE_MS: Final = 600
+"""So long a page waits for what is being read; then it shows what was known, or that it is being read."""
+
+
+class FactsKeeper:
+    """Keeps what pages of tables show, so that none waits long: what was known is shown, and read anew behind it.
+
+    Use it from one event loop.
+
+    Args:
+        reader: Reads, in a thread.
+        work: Runs it.
+        clock: For ages.
+        max_tables: How many are kept.
+    """
+
+    def __init__(self, reader: FactsReader, *, work: BlockingWork, clock: Clock, max_tables: int) -> None:
+        self._reader = reader
+        self._work = work
+        self._clock = clock
+        self._kept: LRUCache[str, tuple[int, TableFacts]] = LRUCache(max_tables)
+        self._reads: SharedWork[TableFacts] = SharedWork(self._forget)
+
+    async def read(self, name: str) -> TableFacts | None:
+        """Return what is known of a table; ``None``: it is being read for the first time, ask again.
+
+        Raises:
+            NotFound: No such table.
+            HaltError: Its log cannot be read.
+            Overloaded: Too many reads wait for the store.
+            Unavailable: The store did not answer.
+        """
+        kept = self._kept.get(name)
+        if kept is not None and self._clock.monotonic_ms() - kept[0] <= FRESH_MS:
+            return kept[1]
+        running = self._reads.find(name) or self._reads.start(name, self._read(name))
+        done, _ = await asyncio.wait((running,), timeout=PATIENCE_MS / SECOND_MS)
+        if done:
+            return running.result()
+        return None if kept is None else kept[1]
+
+    async def _read(self, name: str) -> TableFacts:
+        started_ms = self._clock.monotonic_ms()
+        facts = await self._work.run_blocking(name, lambda: self._reader.read(name))
+        self._kept[name] = (started_ms, facts)
+        return facts
+
+    def _forget(self, name: str, error: BaseException) -> None:
+        if isinstance(error, NotFound | HaltError | UnsupportedFormat):
+            self._kept.pop(name, None)

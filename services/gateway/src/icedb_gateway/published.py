@@ -26,9 +26,8 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.table.table import Table, name_owner
-from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
-from icedb_service.readers import LogReaders
+from icedb_service.readers import LogReaders, SharedWork
 
 from icedb_gateway.requests import GatewayParts
 
@@ -87,12 +86,6 @@ class _Held:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    started_ms: int
-    task: "asyncio.Task[PublishedTable]"
-
-
 class PublishedTables:
     """Knows the newest publications. Use it from one event loop.
 
@@ -108,10 +101,9 @@ class PublishedTables:
         self._metrics = parts.metrics
         self._publish = publish
         self._staleness_ms = parts.settings.gateway_iceberg_staleness_ms
-        self._wait_ms = parts.settings.gateway_read_timeout_ms
         self._readers = LogReaders(parts.clock)
         self._known: LRUCache[str, PublishedTable] = LRUCache(parts.settings.gateway_max_tables)
-        self._runs: dict[str, _Run] = {}
+        self._runs: SharedWork[PublishedTable] = SharedWork()
         self._held: LRUCache[str, _Held] = LRUCache(parts.settings.gateway_max_tables)
         self._is_probed = False
 
@@ -126,21 +118,16 @@ class PublishedTables:
             HaltError: The log is damaged.
         """
         needed_ms = self._clock.monotonic_ms() - self._staleness_ms
-        try:
-            async with asyncio.timeout(self._wait_ms / SECOND_MS):
-                while True:
-                    known = self._known.get(name)
-                    if known is not None and known.started_ms >= needed_ms:
-                        return known
-                    run = self._runs.get(name) or self._start(name)
-                    if run.started_ms >= needed_ms:
-                        return await asyncio.shield(run.task)
-                    await asyncio.wait((run.task,))
-        except TimeoutError:
-            raise Unavailable(
-                f"table {name}: it was not published within {self._wait_ms} ms (ICEDB_GATEWAY_READ_TIMEOUT_MS); the "
-                "first time takes long for a large table: try again"
-            ) from None
+        remedy = "; the first time takes long for a large table: try again"
+        async with self._work.in_time(f"table {name}: it was not published", remedy):
+            while True:
+                known = self._known.get(name)
+                if known is not None and known.started_ms >= needed_ms:
+                    return known
+                run = self._runs.find(name) or self._start(name)
+                if self._runs.begun_ms(name) >= needed_ms:
+                    return await asyncio.shield(run)
+                await asyncio.wait((run,))
 
     async def hold(self, name: str, found: PublishedTable, *, until_ms: int, ttl_ms: int) -> None:
         """Let a lease hold what a publication shows as its newest state, for an engine that has just been given a key.
@@ -176,19 +163,15 @@ class PublishedTables:
                 return
             held.at_ms, held.until_ms = at_ms, until_ms
 
-    def _start(self, name: str) -> _Run:
-        # The task outlives callers that are cancelled: others may wait for it.
+    def _start(self, name: str) -> "asyncio.Task[PublishedTable]":
         before = self._known.get(name)
-        task = asyncio.ensure_future(self._work.run_blocking(name, lambda: self._look(name, before)))
-        run = self._runs[name] = _Run(self._clock.monotonic_ms(), task)
-        task.add_done_callback(lambda done: self._end(name, done))
-        return run
 
-    def _end(self, name: str, done: "asyncio.Task[PublishedTable]") -> None:
-        del self._runs[name]
-        error = None if done.cancelled() else done.exception()  # taken; whoever waits for it has it, too
-        if error is None and not done.cancelled():
-            self._known[name] = done.result()
+        async def run() -> PublishedTable:
+            found = await self._work.run_blocking(name, lambda: self._look(name, before))
+            self._known[name] = found
+            return found
+
+        return self._runs.start(name, run(), begun_ms=self._clock.monotonic_ms())
 
     def _look(self, name: str, before: PublishedTable | None) -> PublishedTable:
         started_ms = self._clock.monotonic_ms()

@@ -253,8 +253,13 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings, clock, metrics = self._settings, self._clock, self.metrics
-        wait_ms, setting = settings.gateway_read_timeout_ms, "ICEDB_GATEWAY_READ_TIMEOUT_MS"
-        work = BlockingWork(max_jobs=settings.gateway_store_threads, max_jobs_per_table=settings.gateway_table_threads)
+        wait_ms = settings.gateway_read_timeout_ms
+        work = BlockingWork(
+            max_jobs=settings.gateway_store_threads,
+            max_jobs_per_table=settings.gateway_table_threads,
+            wait_ms=wait_ms,
+            wait_setting="ICEDB_GATEWAY_READ_TIMEOUT_MS",
+        )
         stack.callback(work.close)
         tables = TableCache(
             self._warehouse,
@@ -263,15 +268,8 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
             wait_ms=wait_ms,
             on_refresh=metrics.observe_refresh,
         )
-        names = TableNames(
-            self._warehouse,
-            work=work,
-            clock=clock,
-            max_age_ms=settings.gateway_tables_staleness_ms,
-            wait_ms=wait_ms,
-            wait_setting=setting,
-        )
-        reads = TableReads(tables, work=work, clock=clock, wait_ms=wait_ms, wait_setting=setting)
+        names = TableNames(self._warehouse, work=work, clock=clock, max_age_ms=settings.gateway_tables_staleness_ms)
+        reads = TableReads(tables, work=work)
         secret = settings.gateway_iceberg_secret
         keys = VendedKeys(None if secret is None else secret.get_secret_value())
         parts = GatewayParts(self._warehouse, settings, metrics, clock, self._guard, reads, names, keys)

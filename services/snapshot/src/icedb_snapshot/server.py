@@ -233,8 +233,13 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         metrics: SnapshotMetrics | None = None,
     ) -> None:
         super().__init__(warehouse, settings=settings, clock=clock, metrics=metrics)
-        wait_ms, setting = settings.snapshot_read_timeout_ms, "ICEDB_SNAPSHOT_READ_TIMEOUT_MS"
-        work = BlockingWork(max_jobs=settings.snapshot_threads, max_jobs_per_table=settings.snapshot_table_threads)
+        wait_ms = settings.snapshot_read_timeout_ms
+        work = BlockingWork(
+            max_jobs=settings.snapshot_threads,
+            max_jobs_per_table=settings.snapshot_table_threads,
+            wait_ms=wait_ms,
+            wait_setting="ICEDB_SNAPSHOT_READ_TIMEOUT_MS",
+        )
         tables = TableCache(
             warehouse,
             clock=clock,
@@ -242,15 +247,8 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
             wait_ms=wait_ms,
             on_refresh=self.metrics.observe_refresh,
         )
-        names = TableNames(
-            warehouse,
-            work=work,
-            clock=clock,
-            max_age_ms=settings.snapshot_max_staleness_ms,
-            wait_ms=wait_ms,
-            wait_setting=setting,
-        )
-        reads = TableReads(tables, work=work, clock=clock, wait_ms=wait_ms, wait_setting=setting)
+        names = TableNames(warehouse, work=work, clock=clock, max_age_ms=settings.snapshot_max_staleness_ms)
+        reads = TableReads(tables, work=work)
         access = GrpcAccess(self._guard)
         self.parts = ServiceParts(warehouse, settings, self.metrics, clock, reads, names, access)
         self.calls = SnapshotCalls(self.parts)
