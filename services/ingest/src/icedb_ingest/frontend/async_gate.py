@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from icedb_log.clock import Clock
@@ -114,9 +113,7 @@ class Hold:
         await self._budget.take(self._size_bytes)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._budget.give(self._size_bytes)
 
     def grow_to(self, size_bytes: int) -> None:
