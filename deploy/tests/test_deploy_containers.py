@@ -13,8 +13,7 @@ from icedb_local.chaos.batches import encode_batch, expected_content
 from icedb_local.containers import podman as podman_module
 from icedb_local.containers.__main__ import app
 from icedb_local.containers.composed import COMMAND, NOT_TO_BE_HAD, ONCE, Release, read_seconds
-from icedb_local.containers.containers_layout import SETTINGS, ContainersLayout
-from icedb_local.containers.containers_run import JANITOR, MAX_ROWS, UPGRADE_ORDER
+from icedb_local.containers.containers_run import JANITOR, MAX_ROWS, SETTINGS, UPGRADE_ORDER, ContainersLayout
 from icedb_local.containers.images import LABELS, NEEDED, STAND_INS, find_faults
 from icedb_log.errors import InvalidRequest
 from icedb_merger.settings import MergerSettings

@@ -23,8 +23,7 @@ import pytest
 import yaml
 from icedb_client import Client, ClientSettings
 from icedb_local.chaos.chaos_layout import ChaosLayout, Pace
-from icedb_local.chaos.fault_proxy import FaultProxy
-from icedb_local.chaos.proxy_faults import ProxyFault
+from icedb_local.chaos.fault_proxy import FaultProxy, ProxyFault
 from icedb_local.ports import find_free_ports
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY

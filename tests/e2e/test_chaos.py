@@ -11,8 +11,7 @@ import sys
 
 import pytest
 from icedb_local.chaos.chaos_layout import BROKER, ChaosLayout, Pace
-from icedb_local.chaos.fault_kinds import KIND_BY_NAME, KINDS
-from icedb_local.chaos.fault_plan import PlannedFault
+from icedb_local.chaos.fault_plan import KIND_BY_NAME, KINDS, PlannedFault
 from icedb_local.chaos.injector import Injector
 from icedb_local.readiness import answers_ping
 from icedb_local.stack import LocalStack

@@ -21,13 +21,12 @@ from pathlib import Path
 import pytest
 from icedb_local.background import running_together
 from icedb_local.chaos.aftermath import look_at_the_end
-from icedb_local.chaos.batch_ledger import BatchLedger
+from icedb_local.chaos.batches import BatchLedger
 from icedb_local.chaos.chaos_layout import SCRATCH_USERS, Pace
 from icedb_local.chaos.chaos_producers import ChaosProducer, make_staging_door
 from icedb_local.chaos.content_checker import ContentChecker
 from icedb_local.chaos.load import Load
-from icedb_local.containers.containers_layout import SETTINGS, ContainersLayout
-from icedb_local.containers.containers_run import JANITOR, UPGRADE_ORDER
+from icedb_local.containers.containers_run import JANITOR, SETTINGS, UPGRADE_ORDER, ContainersLayout
 from icedb_local.lake import Lake
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import LARGE, SERVERS, StackPorts

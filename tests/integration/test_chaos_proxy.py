@@ -4,8 +4,7 @@ What the store makes of it is looked at, too: an unknown outcome stays unknown, 
 """
 
 import pytest
-from icedb_local.chaos.fault_proxy import FaultProxy
-from icedb_local.chaos.proxy_faults import WRITES, ProxyFault
+from icedb_local.chaos.fault_proxy import WRITES, FaultProxy, ProxyFault
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, NotFound, PreconditionFailed, Unavailable
 from icedb_log.store.request_failures import listen_to_failures, stop_listening

@@ -5,8 +5,7 @@ from dataclasses import replace
 import duckdb
 import pytest
 from icedb_local.chaos.aftermath import came_too_late
-from icedb_local.chaos.batch_ledger import BatchLedger
-from icedb_local.chaos.batches import encode_batch, expected_content
+from icedb_local.chaos.batches import BatchLedger, encode_batch, expected_content
 from icedb_local.chaos.chaos_readers import ChaosReader, Found, PastReader
 from icedb_local.chaos.content_checker import CLOCK_SLACK_MS, ContentChecker, Read
 from icedb_log.errors import BelowHorizon, Unavailable

@@ -6,16 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from icedb_local.chaos.batch_ledger import BatchEntry
+from icedb_local.chaos.batches import BatchEntry
 from icedb_local.chaos.conductor import Conductor
-from icedb_local.chaos.fault_kinds import KIND_BY_NAME, KINDS
-from icedb_local.chaos.fault_plan import PlannedFault, PlanShape, draw_faults
+from icedb_local.chaos.fault_plan import KIND_BY_NAME, KINDS, PlannedFault, PlanShape, draw_faults
+from icedb_local.chaos.fault_proxy import ActiveFaults, FaultHits, ProxyFault
 from icedb_local.chaos.fault_records import InjectedFault, sum_kinds
 from icedb_local.chaos.injector import Effect
-from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, parse_metrics
+from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, lack_of_work, parse_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
-from icedb_local.chaos.proxy_faults import ActiveFaults, FaultHits, ProxyFault
-from icedb_local.chaos.run_figures import lack_of_work
 from icedb_local.chaos.verdicts import count_failures, find_cuts, judge_fault
 from icedb_sim.fakes.fake_clock import FakeClock
 

@@ -2,7 +2,7 @@
 
 from icedb_local.checks import CheckBook
 from icedb_local.generator import EventBatch
-from icedb_local.ledger import Ledger
+from icedb_local.producers import Ledger
 
 
 def test_counts_that_differ_are_broken_and_say_by_how_much():

@@ -6,8 +6,7 @@ import threading
 import pytest
 from icedb_local.demo_plan import DemoTable
 from icedb_local.generator import EventBatch
-from icedb_local.ledger import Ledger
-from icedb_local.producers import Producers
+from icedb_local.producers import Ledger, Producers
 from waiting import wait_until
 
 TABLES = (DemoTable("all", (), ()), DemoTable("some", (), (), takes_every=3))

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_local.generator import EventBatch
-from icedb_local.ledger import Ledger
+from icedb_local.producers import Ledger
 from icedb_local.table_health import PartitionFiles
 from icedb_local.watcher import Watcher
 from icedb_log.clock import SystemClock

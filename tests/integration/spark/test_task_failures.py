@@ -10,8 +10,7 @@ from icedb_engine.spark.spark_runner import (
     read_answers,
     watch_failures,
 )
-from icedb_local.chaos.fault_proxy import FaultProxy
-from icedb_local.chaos.proxy_faults import ProxyFault
+from icedb_local.chaos.fault_proxy import FaultProxy, ProxyFault
 from icedb_log.clock import SystemClock
 from icedb_log.store.request_failures import listen_to_failures, stop_listening
 from icedb_log.store.stores import S3Options, StoreSettings

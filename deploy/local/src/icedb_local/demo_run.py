@@ -14,8 +14,7 @@ from icedb_local.checks import CheckBook
 from icedb_local.demo_plan import USER_COLUMN, DemoPlan, DemoTable
 from icedb_local.demo_report import Count, make_counts_table, make_files_table
 from icedb_local.lake import Lake
-from icedb_local.ledger import Ledger
-from icedb_local.producers import Producers
+from icedb_local.producers import Ledger, Producers
 from icedb_local.sampler import Sampler
 from icedb_local.screen import Screen, make_table
 from icedb_local.table_health import Leftovers, find_leftovers, group_by_partition, read_quarantine_reasons

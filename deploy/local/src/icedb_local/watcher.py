@@ -13,7 +13,7 @@ from icedb_log.errors import IceDBError
 
 from icedb_local.background import BackgroundThread
 from icedb_local.lake import Lake
-from icedb_local.ledger import Ledger
+from icedb_local.producers import Ledger
 
 MIN_PAUSE_S: Final = 0.8
 PAUSE_SHARE: Final = 3

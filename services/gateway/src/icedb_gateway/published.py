@@ -4,6 +4,10 @@ A publication is made by :mod:`icedb_log.publish` with the writer of :mod:`icedb
 in which order; asked for a state that is published already, it writes nothing. Here stands only when it is asked: for
 each table by one thread at a time, and not more often than callers accept the age of what is known. Who comes while a
 run is under way waits for it if it began late enough, else for the next one.
+
+:class:`PublishLoop` asks for tables that are set to ``iceberg = on-commit``, for engines that read metadata files
+without a catalog. It asks as an engine asks: a table in which nothing has changed costs a few requests and writes
+nothing, and of two gateways that publish at once one loses. Commits know nothing of it.
 """
 
 import asyncio
@@ -20,12 +24,16 @@ from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
     HaltError,
+    IceDBError,
     InvalidRequest,
     NotFound,
     Overloaded,
     Unavailable,
 )
+from icedb_log.intervals import Backoff, Intervals
+from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table, name_owner
+from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders, SharedWork
 
@@ -213,3 +221,66 @@ class PublishedTables:
         location = metadata["location"].rstrip("/")
         uri = location + publication.metadata_key.removeprefix(table.paths.prefix)
         return PublishedTable(publication, metadata, uri, location)
+
+
+CONFIG_AGE_MS: Final = MINUTE_MS
+"""How old the configuration of a table may be: a table that is altered is published from then on."""
+AT_ONCE: Final = 4
+
+
+class PublishLoop:
+    """Looks at all tables, again and again. Use it from one event loop.
+
+    Args:
+        parts: Of the gateway.
+        published: Publishes them.
+    """
+
+    def __init__(self, parts: GatewayParts, published: PublishedTables) -> None:
+        self._parts = parts
+        self._published = published
+        self._interval_s = parts.settings.gateway_iceberg_publish_interval_ms / SECOND_MS
+        self._configs = Intervals(parts.clock, CONFIG_AGE_MS)
+        self._backoff = Backoff(parts.clock)
+        self._chosen: set[str] = set()
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            try:
+                await self.look_once()
+            except IceDBError as error:
+                get_logger().warning("tables_not_listed", reason=str(error), mitigation="looks again")
+            await asyncio.sleep(self._interval_s)
+
+    async def look_once(self) -> None:
+        """Publish what has changed in each table that is set so. Raises Overloaded, Unavailable: which there are."""
+        names = await self._parts.names.read()
+        self._chosen.intersection_update(names)
+        async with asyncio.TaskGroup() as group:
+            for name in names:
+                group.create_task(self._look(name))
+
+    async def _look(self, name: str) -> None:
+        if not self._backoff.is_due(name):
+            return
+        async with self._places:
+            try:
+                if self._configs.is_due(name):
+                    await self._choose(name)
+                if name in self._chosen:
+                    await self._published.read(name)
+            except NotFound:
+                self._chosen.discard(name)
+            except IceDBError as error:
+                self._backoff.record_failure(name)
+                get_logger().warning("table_not_published", table=name, reason=str(error), mitigation="tries again")
+            else:
+                self._backoff.record_success(name)
+
+    async def _choose(self, name: str) -> None:
+        place = self._parts.warehouse.table(name)
+        config = await self._parts.reads.work.run_blocking(name, lambda: read_table_config(place))
+        self._configs.note(name)
+        (self._chosen.add if config.iceberg == "on-commit" else self._chosen.discard)(name)

@@ -15,8 +15,7 @@ from icedb_proto import ingest_pb2 as pb
 from icedb_proto import ingest_pb2_grpc
 
 from icedb_local.background import BackgroundThread
-from icedb_local.chaos.batch_ledger import BatchEntry, BatchLedger
-from icedb_local.chaos.batches import MAX_ROWS, encode_batch
+from icedb_local.chaos.batches import MAX_ROWS, BatchEntry, BatchLedger, encode_batch
 from icedb_local.chaos.content_checker import ContentChecker
 from icedb_local.chaos.outages import Outages
 from icedb_local.ports import LOOPBACK

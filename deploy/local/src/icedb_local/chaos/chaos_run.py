@@ -19,19 +19,17 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.chaos.aftermath import look_at_the_end, save_bucket
-from icedb_local.chaos.batch_ledger import BatchLedger
+from icedb_local.chaos.batches import BatchLedger
 from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, ChaosLayout
 from icedb_local.chaos.conductor import Conductor
 from icedb_local.chaos.content_checker import ContentChecker
-from icedb_local.chaos.fault_kinds import KINDS
-from icedb_local.chaos.fault_plan import PlanShape, draw_faults
+from icedb_local.chaos.fault_plan import KINDS, PlanShape, draw_faults
 from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Injector
 from icedb_local.chaos.load import DEADLINE_MS, POLL_MS, Load
-from icedb_local.chaos.metric_history import Scraper, read_metrics
+from icedb_local.chaos.metric_history import ENOUGH_FROM_S, Scraper, lack_of_work, read_metrics, sum_figures
 from icedb_local.chaos.outages import find_recovery_ms
-from icedb_local.chaos.run_figures import ENOUGH_FROM_S, lack_of_work, sum_figures
 from icedb_local.chaos.small_disks import SmallDisks
 from icedb_local.chaos.verdicts import CountedFailures, count_failures
 from icedb_local.stack import LocalStack

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from icedb_local.chaos.batch_ledger import BatchEntry, BatchLedger
-from icedb_local.chaos.batches import MAX_ROWS, BatchContent, expected_content
+from icedb_local.chaos.batches import MAX_ROWS, BatchContent, BatchEntry, BatchLedger, expected_content
 
 MAX_VIOLATIONS = 50
 CLOCK_SLACK_MS = 1_000

@@ -6,7 +6,7 @@ from typing import Literal
 
 from icedb_local.chaos.chaos_layout import WATCHERS_DOOR
 from icedb_local.chaos.fault_plan import PlannedFault
-from icedb_local.chaos.proxy_faults import FaultHits
+from icedb_local.chaos.fault_proxy import FaultHits
 
 Seen = Literal["seen", "unseen", "masked", "nothing_to_see"]
 """masked: every service that it met and that does not tell of it was down just then, which shows, or was killed before

@@ -16,8 +16,7 @@ from icedb_log.errors import Unavailable
 
 from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, WATCHERS_DOOR, ChaosLayout
 from icedb_local.chaos.fault_plan import PlannedFault
-from icedb_local.chaos.fault_proxy import FaultProxy
-from icedb_local.chaos.proxy_faults import FaultHits
+from icedb_local.chaos.fault_proxy import FaultHits, FaultProxy
 from icedb_local.chaos.small_disks import SmallDisks
 from icedb_local.ports import LOOPBACK
 from icedb_local.stack import LocalStack

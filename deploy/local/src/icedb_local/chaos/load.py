@@ -13,8 +13,7 @@ from icedb_log.clock import Clock
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.background import running_together
-from icedb_local.chaos.batch_ledger import STATES, BatchLedger, State
-from icedb_local.chaos.batches import MAX_ROWS, expected_content
+from icedb_local.chaos.batches import MAX_ROWS, STATES, BatchLedger, State, expected_content
 from icedb_local.chaos.chaos_layout import TestedLayout
 from icedb_local.chaos.chaos_producers import ChaosProducer, Send, make_grpc_door, make_http_door, make_staging_door
 from icedb_local.chaos.chaos_readers import ChaosReader, PastReader, make_client_read, make_gateway_read

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from icedb_local.chaos.batch_ledger import BatchEntry
+from icedb_local.chaos.batches import BatchEntry
 
 
 class Outages:

@@ -12,17 +12,31 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import yaml  # type: ignore[import-untyped]
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, Unavailable
 
-from icedb_local.containers.containers_layout import ContainersLayout
+from icedb_local.chaos.chaos_layout import Pace, TestedLayout
 from icedb_local.containers.images import STAND_INS, image_name, stand_in_name
 from icedb_local.containers.podman import Podman
-from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
+from icedb_local.ports import find_free_ports
+from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY, StackPorts
 
+PACE: Final = Pace(
+    log_grace_ms=120_000, data_grace_ms=120_000, orphan_age_ms=3_600_000, read_timeout_ms=20_000, sweep_ms=2_000
+)
+"""As short as the command of a release lets a table be; long enough for a container that is started anew."""
+SETTINGS: Final = {
+    "ICEDB_FLUSH_INTERVAL_MS": "500",
+    "ICEDB_MERGE_WAKE_COMMITS": "4",
+    "ICEDB_MERGE_SWEEP_INTERVAL_MS": "3000",
+    "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "3000",
+    "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "5000",
+    "ICEDB_GATEWAY_STALENESS_MS": "0",
+}
+"""What differs from the compose file: what takes minutes in production takes seconds here."""
 PROJECT: Final = "icedb-containers"
 NOT_TO_BE_HAD: Final = ("grafana",)
 """No package of Debian or PyPI brings it."""
@@ -31,6 +45,24 @@ COMMAND: Final = "cli"
 HEALTH_DEADLINE_MS: Final = 240_000
 """A JVM starts within it on a machine that does much else."""
 POLL_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ContainersLayout(TestedLayout):
+    """How the containers are reached from outside.
+
+    Attributes:
+        prometheus_port: On loopback.
+    """
+
+    prometheus_port: int = 0
+
+    @classmethod
+    def make(cls, run_dir: Path) -> Self:
+        """Choose ports that are free now."""
+        return cls(
+            run_dir, "s3", StackPorts.find_free(), has_frontend=True, pace=PACE, prometheus_port=find_free_ports(1)[0]
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,10 @@ from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 
 from icedb_local.chaos.aftermath import look_at_the_end
-from icedb_local.chaos.batch_ledger import BatchLedger
+from icedb_local.chaos.batches import BatchLedger
 from icedb_local.chaos.content_checker import ContentChecker
 from icedb_local.chaos.load import DEADLINE_MS, Load
-from icedb_local.containers.composed import Composed, Release
-from icedb_local.containers.containers_layout import SETTINGS, ContainersLayout
+from icedb_local.containers.composed import SETTINGS, Composed, ContainersLayout, Release
 from icedb_local.containers.images import TARGETS, ImageFacts, Images, read_revision
 from icedb_local.containers.podman import Podman
 from icedb_local.lake import Lake
