@@ -6,12 +6,12 @@ import duckdb
 import pytest
 from icedb.cli.app import run
 from icedb_client import Client
-from icedb_client.footers import ParquetFooterReader
 from icedb_engine.local_engine import LocalEngine
 from icedb_log.errors import SchemaConflict
 from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.ingest.imports import import_files
 from icedb_log.log.fold import fold
+from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.rebuild import rebuild_table
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partition_removal import remove_partitions

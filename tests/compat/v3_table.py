@@ -7,7 +7,6 @@ files together with the columns of their path, drops markers when it removes a p
 import json
 
 import duckdb
-from icedb_client.footers import ParquetFooterReader
 from icedb_engine.local_engine import LocalEngine
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
@@ -17,6 +16,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
+from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.rebuild import rebuild_table
 from icedb_log.repair.rebuild_plan import RebuildOptions

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb.cli.app import run
-from icedb_client.footers import ParquetFooterReader
 from icedb_engine.imports.import_footers import read_sql_type
 from icedb_engine.limits import EngineLimits
 from icedb_engine.units.work import Unit
@@ -17,6 +16,7 @@ from icedb_engine.writing.part_files import PartEncoder, PartLayout
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile
+from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.parquet.footer import Footer
 from icedb_log.repair.fsck_findings import CODES, Counted, Finding, FsckReport
 from icedb_log.store.local_store import LocalObjectStore

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from icedb_client.footers import ParquetFooterReader
 from icedb_engine.jobs.flush_driver import FlushDriver
 from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.spark.spark_runner import SparkRunner
@@ -20,6 +19,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
+from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore

@@ -4,19 +4,13 @@ Engines take the number of rows from a manifest (``count(*)`` asks for nothing e
 answer: where another writer's marker does not say it, it is read from the footer.
 """
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from collections.abc import Iterable
 
-from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
+from icedb_log.errors import CorruptLog, InvalidRequest, Unavailable
 from icedb_log.model import FileMarker
-from icedb_log.parquet.footer import TAIL_BYTES, Footer, parse_footer
-from icedb_log.parquet.schema import DamagedFile
+from icedb_log.parquet.file_reads import FOOTER_THREADS, ParquetFooterReader
+from icedb_log.parquet.footer import Footer, UnreadableFooter
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
-
-READ_THREADS: Final = 16
-_GUESS_BYTES: Final = 64 * 1024
-_LENGTH_BYTES: Final = 4
 
 
 def read_footers(store: ObjectStore, markers: Iterable[FileMarker]) -> list[Footer]:
@@ -27,11 +21,9 @@ def read_footers(store: ObjectStore, markers: Iterable[FileMarker]) -> list[Foot
         CorruptLog: A file is gone.
         Unavailable: The store did not answer.
     """
-    wanted: Sequence[FileMarker] = tuple(markers)
-    if not wanted:
-        return []
-    with ThreadPoolExecutor(limit_reads(store, READ_THREADS), "icedb-footers") as pool:
-        return list(pool.map(lambda marker: _read(store, marker), wanted))
+    infos = [ObjectInfo(marker.path, "", marker.size_bytes, marker.created_ms) for marker in markers]
+    reader = ParquetFooterReader(store, threads=limit_reads(store, FOOTER_THREADS))
+    return [_require(found) for found in reader.read_footers(infos)]
 
 
 def read_row_counts(store: ObjectStore, markers: Iterable[FileMarker]) -> dict[str, int]:
@@ -40,25 +32,15 @@ def read_row_counts(store: ObjectStore, markers: Iterable[FileMarker]) -> dict[s
     return {footer.info.key: footer.row_count for footer in read_footers(store, unknown)}
 
 
-def _read(store: ObjectStore, marker: FileMarker) -> Footer:
-    size = marker.size_bytes
-    try:
-        tail = _read_tail(store, marker, min(size, _GUESS_BYTES))
-        length = int.from_bytes(tail[-TAIL_BYTES:-_LENGTH_BYTES], "little") + TAIL_BYTES
-        if length > size:
-            raise DamagedFile("its footer claims more bytes than the file has")
-        if length > len(tail):
-            tail = _read_tail(store, marker, length)
-        footer = tail[-length:-TAIL_BYTES]
-        return parse_footer(footer, ObjectInfo(marker.path, "", size, marker.created_ms))
-    except DamagedFile as error:
+def _require(found: Footer | UnreadableFooter) -> Footer:
+    if isinstance(found, Footer):
+        return found
+    path = found.info.key
+    if found.cause == "gone":
+        raise CorruptLog(f"data file {path} is gone, but the log says that it is live: `icedb fsck`")
+    if found.cause == "damaged":
         raise InvalidRequest(
-            f"data file {marker.path}: {error}; what it holds has to be known to publish the table: "
+            f"data file {path}: {found.reason}; what it holds has to be known to publish the table: "
             "`icedb fsck --deep` finds all such files"
-        ) from error
-    except NotFound as error:
-        raise CorruptLog(f"data file {marker.path} is gone, but the log says that it is live: `icedb fsck`") from error
-
-
-def _read_tail(store: ObjectStore, marker: FileMarker, length: int) -> bytes:
-    return store.get_range(marker.path, start=marker.size_bytes - length, length=length).body
+        )
+    raise Unavailable(f"data file {path}: {found.reason}")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import duckdb
 from icedb_client import Client, ClientSettings
-from icedb_client.footers import ParquetFooterReader
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
+from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings

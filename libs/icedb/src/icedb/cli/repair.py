@@ -6,8 +6,8 @@ from functools import partial
 from typing import Final, Literal
 
 import typer
-from icedb_client.footers import ParquetFooterReader, ParquetPageReader
 from icedb_log.errors import InvalidRequest
+from icedb_log.parquet.file_reads import ParquetFooterReader, ParquetPageReader
 from icedb_log.parquet.footer import Footer, FooterReader, UnreadableFooter
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_findings import CODES, REPORT_VERSION, SEVERITIES, Counted, FsckReport, Severity

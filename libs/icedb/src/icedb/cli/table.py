@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_client.footers import ParquetFooterReader
 from icedb_client.requests import TableInfo
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
 from icedb_log.feed.views import (
@@ -18,6 +17,7 @@ from icedb_log.feed.views import (
     source_of,
 )
 from icedb_log.names import INGEST_CHECK_QUERY
+from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.adoption import require_fit
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, read_table_config

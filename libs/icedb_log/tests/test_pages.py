@@ -6,8 +6,8 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_client.footers import ParquetPageReader
 from icedb_log.parquet import pages
+from icedb_log.parquet.file_reads import ParquetPageReader
 from icedb_log.parquet.pages import check_page_sums, read_chunks, read_pages
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectInfo

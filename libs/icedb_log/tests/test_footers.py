@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_client.footers import TAIL_BYTES, ParquetFooterReader
+from icedb_log.parquet.file_reads import TAIL_BYTES, ParquetFooterReader
 from icedb_log.parquet.footer import ColumnBounds, Footer, UnreadableFooter
 from icedb_log.parquet.thrift import BINARY, I32, LIST, MAP, STRUCT, ThriftError, ThriftReader
 from icedb_log.store.object_store import ObjectInfo, list_all
