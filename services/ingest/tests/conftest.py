@@ -1,7 +1,8 @@
-"""A staging gate over a store in memory."""
+"""A staging gate over a store in memory, and what the tasks find in their process."""
 
 import pytest
 from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, Offer, StagingGate
+from icedb_ingest.metrics import IngestMetrics
 from icedb_log.ingest.staging import Acceptance, list_staged
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
@@ -9,6 +10,7 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.rigs.task_context import MemoryContext
 
 
 class Pressure:
@@ -55,3 +57,10 @@ class Bench(TableStore):
 @pytest.fixture
 def bench():
     return Bench()
+
+
+@pytest.fixture
+def context():
+    context = MemoryContext(IngestMetrics())
+    context.create_table("events")
+    return context

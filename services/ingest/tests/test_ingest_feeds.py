@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 from icedb_ingest.feeds import VIEW_NAMES_AGE_MS
 from icedb_ingest.imports import ImportTasks
-from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clean.drop import drop_table
@@ -14,14 +13,6 @@ from icedb_log.feed.views import create_view, detach_view
 from icedb_log.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_log.table.table_config import TableConfig
 from icedb_service.runs import backoff_key
-from icedb_sim.rigs.task_context import MemoryContext
-
-
-@pytest.fixture
-def context():
-    context = MemoryContext(IngestMetrics())
-    context.create_table("events")
-    return context
 
 
 def make_tasks(context, **options):

@@ -3,7 +3,6 @@
 import pytest
 from icedb_ingest.flush_choice import MAX_LOOKS, FlushChoice
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clock import new_batch_id
@@ -16,17 +15,9 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.units import MIB
 from icedb_service.redis_clients import LockBusy
 from icedb_service.settings import load_settings
-from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows
 
 LARGE_ROWS = 10
-
-
-@pytest.fixture
-def context():
-    context = MemoryContext(IngestMetrics())
-    context.create_table("events")
-    return context
 
 
 def make_tasks(context, *, serves_large=False, **options):

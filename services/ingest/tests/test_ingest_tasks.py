@@ -1,19 +1,10 @@
 import pytest
-from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.ingest.staging import list_staged
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_service.redis_clients import LockBusy
-from icedb_sim.rigs.task_context import MemoryContext
-
-
-@pytest.fixture
-def context():
-    context = MemoryContext(IngestMetrics())
-    context.create_table("events")
-    return context
 
 
 def make_tasks(context, **options):
