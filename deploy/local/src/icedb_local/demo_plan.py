@@ -17,6 +17,8 @@ ROWS_PER_BATCH: Final = 5_000
 SORT_COLUMN: Final = "event"
 USER_COLUMN: Final = "user_id"
 SECOND_TABLE_EVERY: Final = 4
+FLUSH_COUNT: Final = 14
+"""Into about how many commits the batches should go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,6 @@ class DemoPlan:
         rows_per_batch: Of a file's events.
         file_facts: What the file holds; None for generated events.
         policies: Of all tables.
-        producer_count: Threads that enqueue.
-        checkpoint_count: Exact counts while events come in.
-        flush_count: Into about how many commits the batches should go.
     """
 
     store: StoreKind
@@ -79,9 +78,6 @@ class DemoPlan:
     rows_per_batch: int = ROWS_PER_BATCH
     file_facts: FileFacts | None = None
     policies: DemoPolicies = field(default_factory=DemoPolicies)
-    producer_count: int = 2
-    checkpoint_count: int = 3
-    flush_count: int = 14
 
     @property
     def row_count(self) -> int:
@@ -96,7 +92,7 @@ class DemoPlan:
         """The pace of the services: what a production table does in minutes happens in seconds."""
         return {
             "ICEDB_FLUSH_INTERVAL_MS": "500",
-            "ICEDB_FLUSH_MAX_BATCHES": str(max(1, self.batch_count // self.flush_count)),
+            "ICEDB_FLUSH_MAX_BATCHES": str(max(1, self.batch_count // FLUSH_COUNT)),
             "ICEDB_MERGE_WAKE_COMMITS": "4",
             "ICEDB_MERGE_SWEEP_INTERVAL_MS": "3000",
             "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "2000",

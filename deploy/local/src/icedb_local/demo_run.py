@@ -21,6 +21,9 @@ from icedb_local.table_health import Leftovers, find_leftovers, group_by_partiti
 from icedb_local.watcher import Watcher
 
 POLL_MS: Final = 100
+PRODUCER_COUNT: Final = 2
+CHECKPOINT_COUNT: Final = 3
+"""Exact counts while events come in."""
 COMMIT_DEADLINE_MS: Final = 90_000
 CLEANUP_DEADLINE_MS: Final = 60_000
 MAX_MERGE_ROUNDS: Final = 6
@@ -79,14 +82,14 @@ class DemoRun:
 
     def _enqueue(self) -> None:
         plan = self.plan
-        parts = plan.checkpoint_count + 1
+        parts = CHECKPOINT_COUNT + 1
         ends = [plan.batch_count * part // parts for part in range(parts)]
         producers = Producers(
             plan.batches(),
             tables=plan.tables,
             ledgers=self._ledgers,
             enqueue=self._lake.enqueue,
-            thread_count=plan.producer_count,
+            thread_count=PRODUCER_COUNT,
         )
         with self._screen.make_progress() as progress, producers:
             bars = _Bars(progress, plan, self._ledgers, self._watcher, self.sampler)

@@ -54,6 +54,14 @@ class EventBatch:
     rows_per_day: Mapping[str, int]
 
 
+DAY_COUNT: Final = 3
+"""Days over which a stream runs; late events may fall up to two days earlier."""
+USER_COUNT: Final = 50_000
+"""Distinct users at most; the share of the k-th most active one falls like ``k**-1.1``."""
+LATE_SHARE: Final = 0.06
+"""Share of events that arrive hours after they happened."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventGenerator:
     """A stream of batches; the same arguments give the same bytes.
@@ -62,17 +70,11 @@ class EventGenerator:
         event_count: Events in all batches.
         batch_count: Number of batches, nearly equal in size.
         seed: Any non-negative integer.
-        day_count: Days over which the stream runs; late events may fall up to two days earlier.
-        user_count: Distinct users at most; the share of the k-th most active one falls like ``k**-1.1``.
-        late_share: Share of events that arrive hours after they happened, 0..1.
     """
 
     event_count: int
     batch_count: int
     seed: int = 1
-    day_count: int = 3
-    user_count: int = 50_000
-    late_share: float = 0.06
     _user_cdf: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +88,7 @@ class EventGenerator:
                 f"{self.event_count} events in {self.batch_count} batches are more than "
                 f"{MAX_EVENTS_PER_BATCH} in one batch: ask for more batches"
             )
-        weights = np.arange(1, self.user_count + 1, dtype=np.float64) ** -1.1
+        weights = np.arange(1, USER_COUNT + 1, dtype=np.float64) ** -1.1
         object.__setattr__(self, "_user_cdf", np.cumsum(weights) / weights.sum())
 
     def batches(self) -> Iterator[EventBatch]:
@@ -113,10 +115,10 @@ class EventGenerator:
         )
 
     def _make_times(self, rng: np.random.Generator, first: int, row_count: int) -> np.ndarray:
-        span_ms = self.day_count * DAY_MS
+        span_ms = DAY_COUNT * DAY_MS
         ts_ms = FIRST_DAY_MS + (np.arange(first, first + row_count) * span_ms) // self.event_count
         ts_ms += rng.integers(0, 1 + span_ms // self.event_count, row_count)
-        late = rng.random(row_count) < self.late_share
+        late = rng.random(row_count) < LATE_SHARE
         delay_ms = np.minimum(rng.exponential(8 * 3_600_000, row_count), 2 * DAY_MS).astype(np.int64)
         return np.where(late, ts_ms - delay_ms, ts_ms)
 

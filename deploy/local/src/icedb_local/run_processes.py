@@ -18,8 +18,8 @@ def find_run_processes(run_dir: Path) -> tuple[psutil.Process, ...]:
     return tuple(process for process in psutil.process_iter() if process.pid != own_pid and _belongs(process, run_dir))
 
 
-def kill_run_processes(run_dir: Path, *, wait_s: float = 5.0) -> int:
-    """Kill every process of a run, again and again until none is left or ``wait_s`` seconds have gone.
+def kill_run_processes(run_dir: Path) -> int:
+    """Kill every process of a run, again and again until none is left or five seconds have gone.
 
     Returns:
         How many were killed.
@@ -35,7 +35,7 @@ def kill_run_processes(run_dir: Path, *, wait_s: float = 5.0) -> int:
                 killed_count += 1
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(left, timeout=wait_s / 5)
+        psutil.wait_procs(left, timeout=1)
     return killed_count
 
 

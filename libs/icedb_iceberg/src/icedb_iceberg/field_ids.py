@@ -22,8 +22,6 @@ from icedb_iceberg.column_types import IcebergType, NestedType
 
 _FORMAT: Final = 1
 _TRIES: Final = 20
-MAX_FIELD_ID: Final = 2_147_483_447
-"""Numbers above are those of Iceberg's own columns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ Nothing is written while nothing has changed. Engines without a catalog find the
 from typing import Final
 
 from icedb_log.errors import NotFound
-from icedb_log.log.state import LogState
 from icedb_log.publish.head import read_publication
 from icedb_log.publish.held_back import write_held_back
 from icedb_log.publish.model import Publication
@@ -24,7 +23,7 @@ _HINT_TRIES: Final = 5
 _writer: Final = IcebergWriter()
 
 
-def publish_table(table: Table, *, writer: IcebergWriter | None = None, state: LogState | None = None) -> Publication:
+def publish_table(table: Table, *, writer: IcebergWriter | None = None) -> Publication:
     """Return a publication of everything that had landed when this was called; make one if there is none yet.
 
     Idempotent: asking again while nothing has changed writes nothing. While the newest state has data files that
@@ -34,7 +33,6 @@ def publish_table(table: Table, *, writer: IcebergWriter | None = None, state: L
     Args:
         table: The table.
         writer: Keeps in memory what was published; one for all tables of a process. The module's own if not given.
-        state: What is known of the log from an earlier time, as in :func:`~icedb_log.log.fold.fold`.
 
     Raises:
         UnfitFiles: There are such data files, and no publication; the message says what to do.
@@ -47,7 +45,7 @@ def publish_table(table: Table, *, writer: IcebergWriter | None = None, state: L
     """
     used = writer or _writer
     try:
-        known = used.take_state(table) if state is None else state
+        known = used.take_state(table)
         publication = publish(table, used, state=known)
         used.keep_state(table, known)
         used.note_fit(table)

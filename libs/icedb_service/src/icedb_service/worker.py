@@ -309,7 +309,7 @@ class WorkerService(Generic[E]):
     says_served: bool = False
 
 
-def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: Clock | None = None) -> int:
+def run_worker(service: WorkerService[E], settings: ServiceSettings) -> int:
     """Serve a queue until SIGTERM, and return the exit code.
 
     SIGTERM lets the running tasks finish, for at most ``shutdown_grace_ms``.
@@ -319,7 +319,7 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
         UnsupportedFormat: The store cannot be used.
         InvalidRequest: An address cannot be right, or the access file is wrong.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     check_port_is_free(settings.metrics_host, settings.metrics_port)
     with shown_as_waiting(settings, clock=clock):
         wait_for_servers(settings, clock=clock)

@@ -150,11 +150,11 @@ class ContentChecker:
         ]
         self._note(read, "was acknowledged and is not there at the end", lost)
 
-    def note(self, what: str, *, table: str, reader: str, snapshot: str = "") -> None:
+    def note(self, what: str, *, table: str, reader: str) -> None:
         """Record something else that must not be."""
         with self._lock:
             if len(self._violations) < MAX_VIOLATIONS:
-                self._violations.append(Violation(what, table, reader, snapshot, (), ()))
+                self._violations.append(Violation(what, table, reader, "", (), ()))
 
     def _check_content(self, read: Read) -> None:
         sent = self._ledger.entries(read.table)

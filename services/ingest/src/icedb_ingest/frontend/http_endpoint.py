@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
-from icedb_log.clock import Clock, SystemClock, format_ms, new_batch_id, parse_uuid7_ms
+from icedb_log.clock import SystemClock, format_ms, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import (
     CommitOutcomeUnknown,
     IceDBError,
@@ -62,8 +62,8 @@ _NOTES: Final = "icedb"
 class AccessLog(ObservedApp):
     """Logs requests when they end."""
 
-    def __init__(self, app: ASGIApp, *, which: str, clock: Clock | None = None) -> None:
-        super().__init__(app, clock=clock or SystemClock())
+    def __init__(self, app: ASGIApp, *, which: str) -> None:
+        super().__init__(app, clock=SystemClock())
         self._which = which
 
     def _end(self, scope: Scope, status: int, *, waited_ms: int, duration_ms: int) -> None:
