@@ -5,9 +5,10 @@ its script when the stream of its events says that something is new.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -16,6 +17,7 @@ from icedb_client.redis_look import RedisLook, look_at_redis
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.quarantine import find_reason
+from icedb_log.table.status import TableStatus
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.access_file import Identity, Verb
@@ -46,6 +48,7 @@ from icedb_console.views import (
 )
 
 SHOWN_LINES: Final = 20
+MOST_WAITING: Final = 20
 LOOK_S: Final = 1.0
 """How often a stream looks for news."""
 AGE_S: Final = 20
@@ -91,11 +94,8 @@ class Pages:
 
     async def overview(self, request: Request) -> Response:
         """Show all tables that one may read."""
-        note(request, "overview")
-        parts, guard = self._parts, self._parts.sessions.guard
-        identity = parts.sessions.identify(request)
-        note(request, "overview", identity)
-        known = [each for name, each in parts.figures.look().items() if guard.allows(identity, Verb.READ, name)]
+        parts, identity = self._parts, self._identify(request, "overview")
+        known = self._readable(identity)
         search = request.query_params.get("q", "")[:100]
         sort = request.query_params.get("sort", "")
         sort = sort if sort in SORTS else next(iter(SORTS))
@@ -209,11 +209,8 @@ class Pages:
 
     async def workers(self, request: Request) -> Response:
         """Show who works on what now, and what waits in the queues."""
-        note(request, "workers")
-        parts, guard = self._parts, self._parts.sessions.guard
-        identity = parts.sessions.identify(request)
-        note(request, "workers", identity)
-        known = [each for name, each in parts.figures.look().items() if guard.allows(identity, Verb.READ, name)]
+        parts, identity = self._parts, self._identify(request, "workers")
+        known = self._readable(identity)
         read = [(each.name, each.status) for each in known if each.status is not None and each.error is None]
         look: RedisLook | None = None
         problem = ""
@@ -236,12 +233,8 @@ class Pages:
                 ),
                 key=lambda each: each[:2],
             ),
-            staged=sorted(((s.staged_lag_ms, n, s) for n, s in read if s.staged_batches), reverse=True, key=_first)[
-                :20
-            ],
-            lagging=sorted(((s.merge_lag_ms, n, s) for n, s in read if s.merge_lag_files), reverse=True, key=_first)[
-                :20
-            ],
+            staged=_longest((status.staged_lag_ms, name, status) for name, status in read if status.staged_batches),
+            lagging=_longest((status.merge_lag_ms, name, status) for name, status in read if status.merge_lag_files),
             redis=look,
             problem=problem,
             is_reading=not parts.figures.has_listed,
@@ -254,10 +247,7 @@ class Pages:
 
     async def query(self, request: Request) -> Response:
         """Show the query box; run what was sent."""
-        note(request, "query")
-        identity = self._parts.sessions.identify(request)
-        note(request, "query", identity)
-        guard = self._parts.sessions.guard
+        identity, guard = self._identify(request, "query"), self._parts.sessions.guard
         names = [name for name in await self._parts.names.read() if guard.allows(identity, Verb.READ, name)]
         table = request.query_params.get("table", "")
         sql = request.query_params.get("sql", "")[:10_000] or (_EXAMPLE.format(table) if table in names else "")
@@ -381,11 +371,10 @@ class Pages:
             return  # the page says so
 
     def _mark(self, identity: Identity, table: str) -> object:
-        known = self._parts.figures.look()
         if table:
-            return known[table].mark if table in known else None
-        guard = self._parts.sessions.guard
-        return hash(tuple((name, each.mark) for name, each in known.items() if guard.allows(identity, Verb.READ, name)))
+            known = self._parts.figures.look().get(table)
+            return None if known is None else known.mark
+        return hash(tuple((each.name, each.mark) for each in self._readable(identity)))
 
     async def sign_in(self, request: Request) -> Response:
         """Take a token."""
@@ -409,6 +398,18 @@ class Pages:
         response = RedirectResponse("/sign-in", SEE_OTHER)
         self._parts.sessions.sign_out(response)
         return response
+
+    def _identify(self, request: Request, page: Page) -> Identity:
+        """Return who sends a request for a page that is of no table."""
+        note(request, page)
+        identity = self._parts.sessions.identify(request)
+        note(request, page, identity)
+        return identity
+
+    def _readable(self, identity: Identity) -> list[TableFigures]:
+        """Return what is known of the tables that somebody may read."""
+        guard = self._parts.sessions.guard
+        return [each for name, each in self._parts.figures.look().items() if guard.allows(identity, Verb.READ, name)]
 
     def _may(self, request: Request, page: Page, verb: Verb) -> tuple[str, Identity]:
         """Return which table a request is about, and who sends it, if they may do this."""
@@ -461,8 +462,8 @@ async def _wait_until_left(request: Request) -> None:
         pass
 
 
-def _first(item: tuple[int, Any, Any]) -> int:
-    return item[0]
+def _longest(found: Iterable[tuple[int, str, TableStatus]]) -> list[tuple[int, str, TableStatus]]:
+    return sorted(found, reverse=True, key=itemgetter(0))[:MOST_WAITING]
 
 
 def _page_number(request: Request) -> int:

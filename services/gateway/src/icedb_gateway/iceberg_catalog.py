@@ -101,8 +101,7 @@ class IcebergCatalog:
 
     async def get_config(self, request: Request) -> Response:
         """Say what clients have to know first."""
-        note(request, "iceberg_config")
-        self._identify(request)
+        self._identify(request, "iceberg_config")
         return _json({"defaults": {}, "overrides": {}, "endpoints": ENDPOINTS})
 
     async def post_token(self, request: Request) -> Response:
@@ -123,8 +122,7 @@ class IcebergCatalog:
 
     async def list_namespaces(self, request: Request) -> Response:
         """List the one namespace, which has none below it."""
-        note(request, "iceberg_list")
-        self._identify(request)
+        self._identify(request, "iceberg_list")
         parent = request.query_params.get("parent", "")
         if parent:
             self._check_namespace(parent)
@@ -132,8 +130,7 @@ class IcebergCatalog:
 
     async def get_namespace(self, request: Request) -> Response:
         """Describe the namespace, or say that it is there (HEAD)."""
-        note(request, "iceberg_list")
-        self._identify(request)
+        self._identify(request, "iceberg_list")
         self._check_namespace(request.path_params["namespace"])
         if request.method == "HEAD":
             return Response(status_code=_NO_CONTENT)
@@ -141,8 +138,7 @@ class IcebergCatalog:
 
     async def list_tables(self, request: Request) -> Response:
         """List the tables that the caller may read, in pages if it asks for pages."""
-        note(request, "iceberg_list")
-        identity = self._identify(request)
+        identity = self._identify(request, "iceberg_list")
         self._check_namespace(request.path_params["namespace"])
         after = request.query_params.get("pageToken")
         size = _page_size(request.query_params.get("pageSize"), is_paged=after is not None)
@@ -153,8 +149,7 @@ class IcebergCatalog:
 
     async def get_table(self, request: Request) -> Response:
         """Answer with a table's metadata as of now; with HEAD, whether it is there."""
-        note(request, "iceberg_load")
-        identity, name = await self._require(request)
+        identity, name = await self._require(request, "iceberg_load")
         if request.method == "HEAD":
             await self._parts.reads.read(name, max_staleness_ms=self._parts.settings.gateway_staleness_ms)
             return Response(status_code=_NO_CONTENT)
@@ -180,50 +175,49 @@ class IcebergCatalog:
 
     async def get_credentials(self, request: Request) -> Response:
         """Answer with a fresh key for a table, if keys are given."""
-        note(request, "iceberg_load")
-        identity, name = await self._require(request)
+        identity, name = await self._require(request, "iceberg_load")
         table = await self._published.read(name)
         config = await self._vend(request, identity, name, table) if self._vends(table) else {}
         return _json({"storage-credentials": [{"prefix": table.location, "config": config}] if config else []})
 
     async def post_metrics(self, request: Request) -> Response:
         """Take a client's report about a scan, of which nothing is made."""
-        note(request, "iceberg_other")
-        await self._require(request)
+        await self._require(request, "iceberg_other")
         return Response(status_code=_NO_CONTENT)
 
     async def refuse_write(self, request: Request) -> Response:
         """Refuse what would change something."""
-        note(request, "iceberg_other")
-        self._identify(request)
+        self._identify(request, "iceberg_other")
         raise read_only()
 
     async def refuse_other(self, request: Request) -> Response:
         """Refuse what is not offered."""
-        note(request, "iceberg_other")
-        self._identify(request)
+        self._identify(request, "iceberg_other")
         raise IcebergError(
             "UnsupportedOperationException",
             f"{request.url.path[:200]}: is not offered here; /v1/config lists what is",
             status=404,
         )
 
-    def _identify(self, request: Request) -> Identity:
+    def _identify(self, request: Request, operation: Operation) -> Identity:
+        """Return who asks for what is about no table."""
+        note(request, operation)
         identity = self._access.recognise(request.scope)
-        request.scope[NOTES]["identity"] = identity.name
+        note(request, operation, identity=identity.name)
         self._guard.charge(identity)
         return identity
 
-    async def _require(self, request: Request) -> tuple[Identity, str]:
+    async def _require(self, request: Request, operation: Operation) -> tuple[Identity, str]:
         """Return who asks and the table, if he may read it.
 
         Raises:
             IcebergError: No such namespace.
             NotFound: No such table, for him; names those that are close.
         """
+        note(request, operation)
         identity = self._access.recognise(request.scope)
         name = request.path_params["table"]
-        request.scope[NOTES].update(identity=identity.name, table=name[:80])
+        note(request, operation, identity=identity.name, table=name[:80])
         self._check_namespace(request.path_params["namespace"])
         self._guard.require(identity, Verb.READ, name)
         if not TABLE_NAME.fullmatch(name):
