@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
-from icedb_log.errors import Unavailable
+from icedb_log.errors import NotFound, Unavailable
 from icedb_service.readers import BlockingWork, TableReads
 from icedb_sim.fakes.fake_clock import FakeClock
 
@@ -20,6 +20,7 @@ class Table:
         self.state = SimpleNamespace(started_ms=clock.monotonic_ms())
         self.read_count = 0
         self.error = None
+        self.dropped = []
         self.is_open = asyncio.Event()
 
     def ask(self, max_staleness_ms):
@@ -50,7 +51,7 @@ class Work(BlockingWork):
 async def opened():
     clock = FakeClock()
     table = Table(clock)
-    tables = SimpleNamespace(table=lambda _: table, drop=lambda _: None)
+    tables = SimpleNamespace(table=lambda _: table, drop=table.dropped.append)
     work = Work(max_jobs=1, max_jobs_per_table=1, wait_ms=1000, wait_setting="SETTING")
     yield TableReads(tables, work=work), table, clock
     table.is_open.set()
@@ -96,5 +97,18 @@ def test_a_read_ahead_that_fails_is_the_trouble_of_who_needs_it():
             clock.advance(1)
             with pytest.raises(Unavailable, match="the store is away"):
                 await reads.read("events", max_staleness_ms=ACCEPTED_MS)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(("error", "dropped"), [(NotFound("no such table"), ["events"]), (Unavailable("away"), [])])
+def test_what_is_known_of_a_table_is_forgotten_when_the_table_is_gone_and_only_then(error, dropped):
+    async def go():
+        async with opened() as (reads, table, _clock):
+            table.error = error
+            table.is_open.set()
+            with pytest.raises(type(error)):
+                await reads.read("events", max_staleness_ms=0)
+            assert table.dropped == dropped
 
     asyncio.run(go())
