@@ -5,11 +5,13 @@ answer: where another writer's marker does not say it, it is read from the foote
 """
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
-from icedb_log.errors import CorruptLog, InvalidRequest, Unavailable
+from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
 from icedb_log.model import FileMarker
 from icedb_log.parquet.file_reads import FOOTER_THREADS, ParquetFooterReader
-from icedb_log.parquet.footer import Footer, UnreadableFooter
+from icedb_log.parquet.footer import Footer
+from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
 
 
@@ -21,9 +23,9 @@ def read_footers(store: ObjectStore, markers: Iterable[FileMarker]) -> list[Foot
         CorruptLog: A file is gone.
         Unavailable: The store did not answer.
     """
-    infos = [ObjectInfo(marker.path, "", marker.size_bytes, marker.created_ms) for marker in markers]
-    reader = ParquetFooterReader(store, threads=limit_reads(store, FOOTER_THREADS))
-    return [_require(found) for found in reader.read_footers(infos)]
+    reader = ParquetFooterReader(store)
+    with ThreadPoolExecutor(limit_reads(store, FOOTER_THREADS), "icedb-footers") as pool:
+        return list(pool.map(lambda marker: _read(reader, marker), markers))
 
 
 def read_row_counts(store: ObjectStore, markers: Iterable[FileMarker]) -> dict[str, int]:
@@ -32,15 +34,13 @@ def read_row_counts(store: ObjectStore, markers: Iterable[FileMarker]) -> dict[s
     return {footer.info.key: footer.row_count for footer in read_footers(store, unknown)}
 
 
-def _require(found: Footer | UnreadableFooter) -> Footer:
-    if isinstance(found, Footer):
-        return found
-    path = found.info.key
-    if found.cause == "gone":
-        raise CorruptLog(f"data file {path} is gone, but the log says that it is live: `icedb fsck`")
-    if found.cause == "damaged":
+def _read(reader: ParquetFooterReader, marker: FileMarker) -> Footer:
+    try:
+        return reader.require_footer(ObjectInfo(marker.path, "", marker.size_bytes, marker.created_ms))
+    except DamagedFile as error:
         raise InvalidRequest(
-            f"data file {path}: {found.reason}; what it holds has to be known to publish the table: "
+            f"data file {marker.path}: {error}; what it holds has to be known to publish the table: "
             "`icedb fsck --deep` finds all such files"
-        )
-    raise Unavailable(f"data file {path}: {found.reason}")
+        ) from error
+    except NotFound as error:
+        raise CorruptLog(f"data file {marker.path} is gone, but the log says that it is live: `icedb fsck`") from error

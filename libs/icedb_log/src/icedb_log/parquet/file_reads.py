@@ -57,11 +57,20 @@ class ParquetFooterReader:
         return _read_in_order(lambda info: self.read_footer(info, bounds_of=wanted), infos, self._threads, ahead=ahead)
 
     def read_footer(self, info: ObjectInfo, *, bounds_of: frozenset[str] = frozenset()) -> Footer | UnreadableFooter:
-        """Read the footer of one file."""
+        """Read the footer of one file, or say why it cannot be read."""
         try:
-            footer = parse_footer(self._fetch(info), info, bounds_of=bounds_of)
+            return self.require_footer(info, bounds_of=bounds_of)
         except (DamagedFile, IceDBError) as error:
             return UnreadableFooter(info, *_explain(error))
+
+    def require_footer(self, info: ObjectInfo, *, bounds_of: frozenset[str] = frozenset()) -> Footer:
+        """Read the footer of one file. One or two requests.
+
+        Raises:
+            DamagedFile: It is no Parquet file, or a damaged one.
+            IceDBError: What the store says to the request.
+        """
+        footer = parse_footer(self._fetch(info), info, bounds_of=bounds_of)
         columns = footer.columns
         if len(self._shared) < _MAX_SHARED_SCHEMAS:  # a million files of a table have a few different ones
             columns = self._shared.setdefault(tuple(columns.items()), columns)
