@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from icedb_engine.reading import frame
 from icedb_engine.reading.frame import UnitSections
 from icedb_engine.reading.read_fast import read_counts, read_days, read_moments
+from icedb_engine.unit_engine import UnitEngine
 
 SCHEMA = {"v": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "b": "BOOLEAN", "t": "TIMESTAMP", "d": "DATE"}
 MOMENTS = (
@@ -121,6 +122,7 @@ LAX = {
     "another case after the sample": [b'{"v":"a"}\n{"v":"b"}\n{"V":"c"}\n', b'{"z":null}\n', b'{"Z":1}\n{"Z":1}\n{"y":1}\n'],
     "a moment after a day": [b'{"t":"2023-06-07"}\n{"t":"2023-06-07T10:00:00Z"}\n{"t":"2023-06-07T10:00:00z"}\n'],
     "a moment of the year 0": [b'{"t":"0001-01-01T00:00:00Z"}\n{"t":"0001-01-01T00:00:00+01:00"}\n'],
+    "a fraction after integers of which it would take digits": [b'{"i":9007199254740993}\n{"i":1}\n', b'{"i":0.5}\n'],
     "milliseconds after text": [b'{"t":"2023-06-07"}\n{"t":"2023-06-07"}\n{"t":1}\n', b'{"t":1}\n{"t":2}\n'],
     "milliseconds beyond the years": [b'{"t":1}\n', b'{"t":253402300800000}\n'],
     "text that is escaped": [b'{"v":"\\u0000\\ud83d\\ude00\\/"}\n{"v":"\\ud800"}\n'],
@@ -192,3 +194,38 @@ def test_columns_are_called_as_users_like_also_as_the_engine_calls_its_own(make_
     assert result.row_count == 12
     found = sorted(table.rows(*result.files), key=lambda row: row["no"])
     assert [{name: row[name] for name in OWN_NAMES} for row in found] == [row for rows in sent for row in rows]
+
+
+def test_the_engine_orders_places_and_rows_are_taken_from_their_table(make_table, fast_batches, monkeypatch):
+    """Copied into the engine and out of it they took twice the time, and disk where they are more than its memory."""
+    streamed = []
+
+    def spying(stream):
+        def spy(self, query, *, rows_per_chunk):
+            reader = stream(self, query, rows_per_chunk=rows_per_chunk)
+            streamed.append(reader.schema.names)
+            return reader
+
+        return spy
+
+    for kind in (UnitEngine, *UnitEngine.__subclasses__()):
+        monkeypatch.setattr(kind, "stream", spying(kind.stream))
+    monkeypatch.setattr(frame, "CHUNK_BYTES", 1)  # each row is taken alone
+    table = make_table("day=day(t)", sort=("v", "n"))
+    batches = []
+    for at in range(4):
+        rows = [
+            {"t": f"2023-06-0{1 + (at + place) % 3}T10:00:00Z", "v": value, "n": 4 * place + at, "o": {"a": at}}
+            for place, value in enumerate(["b", None, "a", "é", "a"])
+        ]
+        batches.append(table.stage(*(rows if at != 2 else [*rows, {**rows[0], "t": "never"}])))
+    found = table.flush(*batches)
+    assert (fast_batches, streamed) == ([3], [["__ordinal", "place"]])
+    assert found.accepted == tuple(batch.batch_id for batch in batches if batch is not batches[2])
+    monkeypatch.setattr(UnitSections, "read_fast", lambda _: None)
+    exact = table.flush(*batches)
+    assert len(streamed[1]) == 5
+    assert [table.rows(file) for file in found.files] == [table.rows(file) for file in exact.files]
+    texts = [[row["v"] for row in table.rows(file)] for file in found.files]
+    assert texts == [sorted(each, key=lambda text: (text is None, text)) for each in texts]
+    assert sorted(map(len, texts)) == [4, 5, 6]

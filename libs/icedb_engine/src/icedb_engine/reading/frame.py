@@ -12,26 +12,43 @@ some batches, read by the exact reader. Whoever checks the batches may send some
 it alone says why a batch is bad.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from icedb_log.table.table_config import PartitionField, check_column_name
 from icedb_log.table.time_columns import DEFAULT_UNIT, TimeColumn, TimeUnit
 from icedb_log.table.transforms import transform_sql
+from icedb_log.units import MIB
 
-from icedb_engine.reading.batches import Batch, join_chunks
+from icedb_engine.arrow_types import make_schema
+from icedb_engine.reading.batches import Batch, count_up, join_chunks
 from icedb_engine.reading.read_fast import CELL_BYTES, MAX_GROWTH, FastColumn, read_fast
 from icedb_engine.reading.read_json import BatchKeys, Offenders, RawEvents
-from icedb_engine.reading.types import Form, Kind, can_fail, cast_sql, evidence_sql, is_cast, kinds_sql
+from icedb_engine.reading.types import (
+    EXACT_DOUBLE_MAX,
+    KINDS,
+    Form,
+    Kind,
+    can_fail,
+    cast_sql,
+    evidence_sql,
+    is_cast,
+    kinds_sql,
+)
 from icedb_engine.sql import among, quote_name, quote_text
 from icedb_engine.unit_engine import UnitEngine
 from icedb_engine.units.work import FlushUnit
 from icedb_engine.writing.part_files import ORDINAL
 
 ROWS_PER_CHUNK: Final = 61_440
+CHUNK_BYTES: Final = 32 * MIB
+"""Of rows that are taken from a table; a single row may be larger."""
+TAKEN_BYTES: Final = 128 * MIB
+"""Of such a table: Arrow joins the pieces of a column each time, and in larger ones that costs more than it saves."""
 _PLAIN_TIME: Final = TimeColumn()
 
 
@@ -43,13 +60,18 @@ class Section:
         relation: Its name in the engine; columns ``batch``, ``no``, and one for each of ``forms``.
         batches: Numbers of the batches in it.
         forms: The form of each column of a batch, by its name.
-        is_raw: Whether it is of use only until its typed rows are there.
+        rows: The Arrow table that the relation is, if it is one; then its column ``place`` says where a row is in it.
     """
 
     relation: str
     batches: tuple[int, ...]
     forms: Mapping[str, Form]
-    is_raw: bool = False
+    rows: pa.Table | None = None
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether it is of use only until its typed rows are there."""
+        return self.rows is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +137,9 @@ class EventFrame:
             names = list(section.forms)
             outputs = "".join(
                 f", {evidence_sql(self._columns[name], section.forms[name])}, count({self._columns[name]})"
-                for name in names
+                if kind is None
+                else f", {kind:d}, count(*)"
+                for name, kind in self._find_plain_kinds(section).items()
             )
             shared: dict[tuple[int | None, ...], dict[str, ColumnEvidence]] = {}
             for batch, *found in self._fetch(
@@ -128,6 +152,13 @@ class EventFrame:
                     shared[numbers] = {name: ColumnEvidence(Kind(kind), count) for name, kind, count in pairs if count}
                 evidence[batch] = shared[numbers]
         return evidence
+
+    def _find_plain_kinds(self, section: Section) -> dict[str, Kind | None]:
+        """Return the kind of all values of each column that has one in each row; None: not as simple as that."""
+        table = section.rows
+        if table is None:
+            return dict.fromkeys(section.forms)
+        return {name: _find_plain_kind(table.column(self._columns[name]), form) for name, form in section.forms.items()}
 
     def form_of(self, batch: int, column: str) -> Form | None:
         """Return the form in which a batch has a column; None if it has none."""
@@ -174,10 +205,10 @@ class EventFrame:
             casts = "".join(f", {self._cast_sql(section, name)} AS {self._columns[name]}" for name in types)
             values = "".join(f", {self._value_sql(field)} AS p{index}" for index, field in enumerate(self._partition))
             query = (
-                f"SELECT *{values} FROM (SELECT batch, no{casts} "  # noqa: S608 - names are ours
+                f"SELECT *{values} FROM (SELECT batch, no, {'0 AS place' if section.is_raw else 'place'}{casts} "  # noqa: S608 - names are ours
                 f"FROM {section.relation} WHERE {among(section.batches)})"
             )
-            if section.is_raw or any(is_cast(form, types.get(name)) for name, form in section.forms.items()):
+            if section.is_raw or self._has_casts(section):
                 relation = f"typed_{section.relation}"
                 self.engine.make_table(relation, query)
                 query = f"FROM {relation}"
@@ -276,23 +307,62 @@ class EventFrame:
         self.batches.clear()
         keys = pa.table({**values, ORDINAL: pa.array(range(len(partitions)), pa.int32())})
         self.engine.fill("partitions", keys)
-        joined = f"JOIN partitions USING ({self._values})" if self._values else "CROSS JOIN partitions"
+        joined = f"JOIN partitions USING ({self._values})" if len(partitions) > 1 else "CROSS JOIN partitions"
         outputs = "".join(
             f", {self._columns[name] if name in self.types else f'CAST(NULL AS {sql_type})'} AS {quote_name(name)}"
             for name, sql_type in columns.items()
         )
+        table = self._find_typed_rows(batches, columns)
+        if table is not None:  # the engine orders places: the rows themselves would be copied into it, and out again
+            outputs = ", place"
         order = "".join(f", {self._columns[name]} NULLS LAST" for name in sort if name in self.types)
-        return self.engine.stream(
+        stream = self.engine.stream(
             f"SELECT {ORDINAL}{outputs} FROM typed {joined} WHERE {among(batches)} "  # noqa: S608 - names are quoted
             f"ORDER BY {ORDINAL}{order}",
             rows_per_chunk=ROWS_PER_CHUNK,
         )
+        return stream if table is None else _take_rows(table, stream)
+
+    def _find_typed_rows(self, batches: Collection[int], columns: Mapping[str, str]) -> pa.Table | None:
+        """Return some columns of the Arrow table that has the typed rows of these batches as they are, if one has."""
+        first, *others = (each for each in self._sections if not set(batches).isdisjoint(each.batches))
+        if others or first.rows is None or self._has_casts(first):
+            return None
+        if not columns.keys() <= first.forms.keys() & self.types.keys():
+            return None
+        rows = first.rows.select([self._columns[name] for name in columns]).rename_columns(list(columns))
+        return rows if rows.nbytes <= TAKEN_BYTES and rows.schema.types == make_schema(columns).types else None
+
+    def _has_casts(self, section: Section) -> bool:
+        return any(is_cast(form, self.types.get(name)) for name, form in section.forms.items())
 
     def _offenders(self, batch: int, condition: str, shown: str = "''") -> Offenders:
         return Offenders(self.engine, self._section_of[batch].relation, batch, condition, shown)
 
     def _fetch(self, query: str) -> list[tuple[Any, ...]]:
         return self.engine.fetch(query)
+
+
+def _find_plain_kind(values: pa.ChunkedArray, form: Form) -> Kind | None:
+    """Return the kind of all values of a column, if each row has one, and it is seen without looking at each."""
+    if values.null_count:
+        return None
+    if form != Form.BIGINT:
+        return KINDS.get(form)
+    found = pc.min_max(values)
+    low, high = found["min"].as_py(), found["max"].as_py()
+    return Kind.INTEGER if low is not None and -EXACT_DOUBLE_MAX <= low <= high <= EXACT_DOUBLE_MAX else None
+
+
+def _take_rows(table: pa.Table, order: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table, each after its ordinal, in the order in which ordinals and places come."""
+    names = [ORDINAL, *table.column_names]
+    most = max(1, table.num_rows * CHUNK_BYTES // max(table.nbytes, 1))
+    for found in order:
+        for start in range(0, found.num_rows, most):
+            ordinals, places = found.slice(start, most).columns
+            (rows,) = table.take(places).combine_chunks().to_batches()
+            yield pa.RecordBatch.from_arrays([ordinals, *rows.columns], names)
 
 
 SAMPLE_LINES: Final = 4096
@@ -320,6 +390,7 @@ class UnitSections:
         self.lines: RawEvents | None = None
         self._frame = frame
         self._unit = unit
+        self._fast_rows: pa.Table | None = None
 
     def read_fast(self) -> None:
         """Let the fast reader take what it can; once, before anything else."""
@@ -337,7 +408,7 @@ class UnitSections:
         self.fast = set(rows.batches)
         self.fast_names = tuple(name for name in columns if name not in self._unit.schema)
         self.fast_columns = rows.forms
-        frame.engine.hold("fast", rows.table.rename_columns(self._name_columns(rows.forms)))
+        self._fast_rows = self._hold("fast", rows.table.rename_columns(self._name_columns(rows.forms)))
 
     def slow_down(self, batches: Collection[int]) -> None:
         """Send some batches, of those that are fast, to the exact reader."""
@@ -378,7 +449,7 @@ class UnitSections:
         frame.clear()
         fast = tuple(number for number in batches if number in self.fast)
         if fast:
-            frame.add(Section("fast", fast, self.fast_columns))
+            frame.add(Section("fast", fast, self.fast_columns, self._fast_rows))
         by_forms: dict[tuple[tuple[str, Form], ...], list[int]] = {}
         lines = []
         for number in batches:
@@ -392,7 +463,7 @@ class UnitSections:
         if lines and self.lines is not None:
             names = dict.fromkeys(name for number in lines for name in keys[number].names)
             self.lines.extract(lines, {name: frame.name_column(name) for name in names})
-            frame.add(Section("raw", tuple(lines), dict.fromkeys(names, Form.JSON), is_raw=True))
+            frame.add(Section("raw", tuple(lines), dict.fromkeys(names, Form.JSON)))
 
     def _add_tables(self, relation: str, forms: Mapping[str, Form], numbers: Sequence[int]) -> None:
         names = self._name_columns(forms)
@@ -401,8 +472,13 @@ class UnitSections:
             batch = self._frame.batches[number]
             ids = pa.repeat(pa.scalar(number, pa.int32()), batch.row_count)
             parts.append(pa.table([ids, batch.numbers, *batch.rows.columns], names=names))
-        self._frame.engine.hold(relation, join_chunks(pa.concat_tables(parts)))
-        self._frame.add(Section(relation, tuple(numbers), forms))
+        rows = self._hold(relation, join_chunks(pa.concat_tables(parts)))
+        self._frame.add(Section(relation, tuple(numbers), forms, rows))
+
+    def _hold(self, relation: str, rows: pa.Table) -> pa.Table:
+        rows = rows.append_column("place", count_up(rows.num_rows))
+        self._frame.engine.hold(relation, rows)
+        return rows
 
     def _name_columns(self, forms: Mapping[str, Form]) -> list[str]:
         return ["batch", "no", *map(self._frame.name_column, forms)]

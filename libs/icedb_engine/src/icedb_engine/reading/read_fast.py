@@ -134,7 +134,7 @@ def _within(values: pa.Array | None, to: pa.DataType) -> pa.Array | None:
 
 
 GROUP_BYTES: Final = 4 * MIB
-"""Small batches are read together, up to so many bytes."""
+"""Small batches are read together, up to so many bytes; a large one in pieces of so many, two lines at least."""
 MAX_GROWTH: Final = 4
 """Columns may take so many times the bytes of the lines; many columns of which each line has few take more."""
 CELL_BYTES: Final = 8
@@ -304,11 +304,10 @@ class _Reader:
             _check_braces(bounds, view)
         data = pa.py_buffer(views[0][1]) if len(views) == 1 else b"\n".join(view for _, view in views)
         longest = max(int(np.diff(bounds).max()) for bounds, _ in views)
-        block_bytes = max(GROUP_BYTES, 2 * longest) if self._use_threads else len(data) + 1
         rows = pj.read_json(
             pa.BufferReader(data),
             parse_options=self._parse_options,
-            read_options=pj.ReadOptions(use_threads=self._use_threads, block_size=block_bytes),
+            read_options=pj.ReadOptions(use_threads=self._use_threads, block_size=max(GROUP_BYTES, 2 * longest)),
         )
         if rows.num_rows != row_count:
             raise _Declined

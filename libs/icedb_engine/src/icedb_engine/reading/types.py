@@ -264,7 +264,7 @@ class Form(StrEnum):
     DATE = "DATE"
 
 
-_KINDS: Final = {
+KINDS: Final = {
     Form.VARCHAR: Kind.STRING,
     Form.NESTED: Kind.NESTED,
     Form.DOUBLE: Kind.FRACTION,
@@ -295,13 +295,13 @@ def kinds_sql(column: str, form: Form) -> str:
             f"CASE WHEN {column} BETWEEN -{EXACT_DOUBLE_MAX} AND {EXACT_DOUBLE_MAX} THEN {Kind.INTEGER:d} "
             f"WHEN {column} IS NULL THEN 0 ELSE {Kind.LONG_INTEGER:d} END"
         )
-    return f"CASE WHEN {column} IS NULL THEN 0 ELSE {_KINDS[form]:d} END"
+    return f"CASE WHEN {column} IS NULL THEN 0 ELSE {KINDS[form]:d} END"
 
 
 def evidence_sql(column: str, form: Form) -> str:
     """Return the SQL of the kinds of all values of a group of rows; NULL if there is none."""
-    if form in _KINDS:
-        return f"CASE WHEN count({column}) > 0 THEN {_KINDS[form]:d} END"
+    if form in KINDS:
+        return f"CASE WHEN count({column}) > 0 THEN {KINDS[form]:d} END"
     return f"bit_or({kinds_sql(column, form)})"
 
 
