@@ -254,7 +254,7 @@ def test_a_failed_upload_raises_and_leaves_no_scratch(make_table, monkeypatch):
     table = make_table()
     files = [table.put_file(pa.table({"n": [1]}), "0"), table.put_file(pa.table({"n": [2]}), "1")]
 
-    def refuse(key, path):
+    def refuse(key, path, *, may_move):
         raise Unavailable("no room")
 
     monkeypatch.setattr(table.store, "upload", refuse)

@@ -166,6 +166,31 @@ def test_versions_differ_although_inode_tick_and_size_are_used_again(tmp_path):
         assert stat.st_mtime_ns < stat.st_ctime_ns
 
 
+@pytest.mark.parametrize("is_other_disk", [False, True])
+def test_a_file_that_nobody_needs_becomes_the_object_where_that_is_possible(
+    store, root, tmp_path, monkeypatch, is_other_disk
+):
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 100_000)
+    written = source.stat()
+    if is_other_disk:
+        monkeypatch.setattr(os, "rename", lambda *_: _refuse_move())
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle, fsync=os.fsync: synced.append(os.fstat(handle)) or fsync(handle))
+    info = store.upload("a/b", source, may_move=True)
+    made = (root / "a/b").stat()
+    assert source.exists() is is_other_disk
+    assert (made.st_ino == written.st_ino) is not is_other_disk
+    assert made.st_ino in {each.st_ino for each in synced}, "its content is durable before it is acknowledged"
+    assert made.st_ctime_ns > written.st_ctime_ns
+    assert info == store.head("a/b") and store.get("a/b").body == b"x" * 100_000
+    assert list((root / STORE_FOLDER / "new").iterdir()) == []
+
+
+def _refuse_move():
+    raise OSError(errno.EXDEV, "lies on another disk")
+
+
 def test_nothing_comes_between_the_look_at_an_etag_and_the_replace(store, monkeypatch):
     etag = store.put("key", b"old")
     replace, others = os.replace, []

@@ -160,10 +160,12 @@ class MemoryObjectStore:
         path.write_bytes(stored.body)
         return stored.info
 
-    def upload(self, key: str, path: Path) -> ObjectInfo:
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
         """Read a local file into an object. Raises InvalidRequest if the file cannot be read."""
         try:
             body = path.read_bytes()
+            if may_move:
+                path.unlink()
         except OSError as error:
             raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror}") from error
         self.put(key, body)

@@ -184,9 +184,9 @@ class ScriptedStore:
         info: ObjectInfo = self._run("download", key, lambda: self.inner.download(key, path))
         return info
 
-    def upload(self, key: str, path: Path) -> ObjectInfo:
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
         """Copy in, unless the script says otherwise."""
-        info: ObjectInfo = self._run("upload", key, lambda: self.inner.upload(key, path))
+        info: ObjectInfo = self._run("upload", key, lambda: self.inner.upload(key, path, may_move=may_move))
         return info
 
     def uri(self, key: str) -> str:

@@ -507,8 +507,16 @@ class StoreAcceptance(StoreRaces):
             assert store.list_page("files/").objects == (info,)
             assert store.download(info.key, copy) == info
             assert copy.read_bytes() == body
+            moved = store.upload("moved/data.parquet", copy, may_move=True)
+            assert store.head(moved.key) == moved
+            assert store.get(moved.key).body == body == source.read_bytes()
+            copy.unlink(missing_ok=True)
         assert store.get("files/d=1/data.parquet", if_match=info.etag).info == info
-        expect(InvalidRequest, lambda: store.upload("files/none", tmp_path / "none"))
+        for may_move in (False, True):
+            expect(
+                InvalidRequest,
+                lambda may_move=may_move: store.upload("files/none", tmp_path / "none", may_move=may_move),  # type: ignore[misc]
+            )
         expect(NotFound, lambda: store.head("files/none"))
 
     def test_the_probe_accepts_the_store_and_leaves_nothing(self, store: ObjectStore) -> None:

@@ -133,7 +133,7 @@ def _stream(source_store: ObjectStore, source_key: str, store: ObjectStore, key:
         return store.upload(key, Path(address))
     try:
         source_store.download(source_key, scratch)
-        return store.upload(key, scratch)
+        return store.upload(key, scratch, may_move=True)
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -147,7 +147,7 @@ def _copy_without_ids(
         if scratch.stat().st_size != source.size_bytes:
             raise FileRefused(_CHANGED)
         remove_field_ids(scratch)
-        return store.upload(key, scratch)
+        return store.upload(key, scratch, may_move=True)
     except ThriftError as error:
         raise FileRefused(f"its field ids cannot be taken out of a copy ({error}): write it again without") from error
     finally:

@@ -630,8 +630,8 @@ class PartFileWriter:
         size_bytes = file.path.stat().st_size
         if self._keeps_footers:
             self.footers[key] = file.read_footer()
-        self._store.upload(key, file.path)
-        file.path.unlink()
+        self._store.upload(key, file.path, may_move=True)
+        file.path.unlink(missing_ok=True)
         return FileMarker(
             path=key,
             size_bytes=size_bytes,

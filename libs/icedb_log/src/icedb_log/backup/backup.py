@@ -428,4 +428,4 @@ def _copy(source: ObjectStore, target: ObjectStore, key: str, size_bytes: int) -
     with tempfile.TemporaryDirectory(prefix="icedb-backup-") as folder:
         path = Path(folder) / "object"
         source.download(key, path)
-        return target.upload(key, path).size_bytes
+        return target.upload(key, path, may_move=True).size_bytes

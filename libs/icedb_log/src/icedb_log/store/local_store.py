@@ -306,14 +306,14 @@ class LocalObjectStore:
                 raise explain(error, str(path), f"write the copy of {key}") from error
             return self._info(key, handle, stat)
 
-    def upload(self, key: str, path: Path) -> ObjectInfo:
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
         """Copy a local file to an object, durably. Raises InvalidRequest if it cannot be read, Unavailable."""
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror}") from error
         try:
-            self._overwrite(key, _read_chunks(handle))
+            self._overwrite(key, _read_chunks(handle), moved=path if may_move else None)
         finally:
             os.close(handle)
         return self.head(key)
@@ -414,16 +414,18 @@ class LocalObjectStore:
         return StoredObject(info, body)
 
     @contextlib.contextmanager
-    def _temporary(self, chunks: Iterator[bytes], key: str) -> Iterator[tuple[str, os.stat_result]]:
+    def _temporary(
+        self, chunks: Iterator[bytes], key: str, *, moved: Path | None = None
+    ) -> Iterator[tuple[str, os.stat_result]]:
         """Write a durable temporary file that is gone in the end, under whatever name it got meanwhile."""
         unique_id = self._clock.new_id()
         path = f"{self._own}/new/{unique_id}"
         try:
             try:
-                stat = write_new_file(path, chunks, unique_id)
+                stat = write_new_file(path, chunks, unique_id, moved=moved)
             except FileNotFoundError:
                 make_folders(os.path.dirname(path))
-                stat = write_new_file(path, chunks, unique_id)
+                stat = write_new_file(path, chunks, unique_id, moved=moved)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -455,10 +457,10 @@ class LocalObjectStore:
                 return
         raise Unavailable(f"{path}: its folder, or the file in {self._own}/new, vanishes again and again; try later")
 
-    def _overwrite(self, key: str, chunks: Iterator[bytes]) -> os.stat_result:
+    def _overwrite(self, key: str, chunks: Iterator[bytes], *, moved: Path | None = None) -> os.stat_result:
         """Write an object whatever is there; return the ``stat`` of the new file before it got its name."""
         path = self._path(key)
-        with self._temporary(chunks, key) as (temporary, stat), self._locked(key):
+        with self._temporary(chunks, key, moved=moved) as (temporary, stat), self._locked(key):
             self._place(path, lambda: os.replace(temporary, path))
         self._make_durable(path, Unavailable)
         return stat
@@ -634,20 +636,23 @@ def remove_empty_folders(path: str, root: str) -> str:
     return current
 
 
-def write_new_file(path: str, chunks: Iterator[bytes], unique_id: str) -> os.stat_result:
+def write_new_file(path: str, chunks: Iterator[bytes], unique_id: str, *, moved: Path | None = None) -> os.stat_result:
     """Write a file that nobody else knows yet, durably, and return its ``stat``.
 
     Args:
         path: Must not exist.
         chunks: The content.
         unique_id: Hex digits, unique: the last ones go into the modification time (see :class:`FileVersion`).
+        moved: A file of the same content that becomes this one, if it lies on the same file system.
 
     Raises:
         OSError: As the system says; what was written may be left at ``path``.
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    is_there = moved is not None and _move(moved, path)
+    flags = 0 if is_there else os.O_CREAT | os.O_EXCL
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666)
     try:
-        for chunk in chunks:
+        for chunk in () if is_there else chunks:
             rest = memoryview(chunk)
             while rest:
                 rest = rest[os.write(handle, rest) :]
@@ -658,6 +663,15 @@ def write_new_file(path: str, chunks: Iterator[bytes], unique_id: str) -> os.sta
         return os.fstat(handle)
     finally:
         os.close(handle)
+
+
+def _move(source: Path, path: str) -> bool:
+    """Give a file another name, and return whether that was possible: mostly not if it lies on another disk."""
+    try:
+        os.rename(source, path)
+    except OSError:
+        return False
+    return True
 
 
 def _read_chunks(handle: int) -> Iterator[bytes]:

@@ -256,8 +256,15 @@ class ObjectStore(Protocol):
         """Copy an object to a local file, streaming. Raises NotFound, Unavailable."""
         ...
 
-    def upload(self, key: str, path: Path) -> ObjectInfo:
-        """Copy a local file to an object, streaming, whatever is there. Only for keys with a fresh unique id."""
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
+        """Copy a local file to an object, streaming, whatever is there. Only for keys with a fresh unique id.
+
+        Args:
+            key: The key.
+            path: The file.
+            may_move: Nobody needs the file any more, and nobody writes it: it may become the object, and be gone then,
+                or if this fails.
+        """
         ...
 
     def uri(self, key: str) -> str:
