@@ -10,7 +10,7 @@ from icedb_engine.writing.parquet_join import remove_field_ids
 from icedb_log.ingest.import_sources import list_sources, parse_pattern
 from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.log.fold import fold
-from icedb_log.parquet.field_ids import has_field_ids
+from icedb_log.parquet.field_ids import ARROW_KEY, has_field_ids, keeps_field_ids
 from icedb_log.store.stores import StoreSettings
 
 IDS = {"id": 2, "user": 1, "amount": 7}
@@ -169,3 +169,8 @@ def test_n6_batches_with_ids_become_files_without(lake):
     table.append(pq.read_table(io.BytesIO(numbered(IDS, first=5))))
     require_none(table)
     assert len(rows_of(lake)) == 6
+
+
+@pytest.mark.parametrize("text", ["no base64", "x", "\ufffd"])
+def test_a_schema_of_arrow_that_is_damaged_says_nothing_of_field_ids(text):
+    assert not keeps_field_ids({ARROW_KEY: text})

@@ -7,7 +7,6 @@ key-value metadata, and readers that are made on it find them there, too.
 """
 
 import base64
-import binascii
 from collections.abc import Mapping
 from typing import Final
 
@@ -42,5 +41,5 @@ def keeps_field_ids(texts: Mapping[str, str]) -> bool:
     """Return whether the key-value metadata of a footer has field ids, where Arrow keeps its schema."""
     try:
         return _ARROW_FIELD in base64.b64decode(texts.get(ARROW_KEY, ""))
-    except binascii.Error:
+    except ValueError:  # no base64, or not even ASCII
         return False
