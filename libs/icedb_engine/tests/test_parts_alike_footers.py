@@ -6,7 +6,7 @@ from datetime import date, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from icedb_engine.reading import alike_footers
 from icedb_engine.reading.alike_footers import unite_footers
@@ -72,6 +72,7 @@ def read_each(footers, markers):
     return found
 
 
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(written_files(), min_size=2, max_size=12))
 def test_many_say_together_what_they_say_one_by_one(files):
     footers, markers = [footer for footer, _ in files], [FileMarker("k", size, 0) for _, size in files]

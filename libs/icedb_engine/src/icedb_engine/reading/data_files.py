@@ -36,7 +36,7 @@ from icedb_log.model import FileMarker
 from icedb_log.parquet.footer import TAIL_BYTES, Footer, parse_footer
 from icedb_log.parquet.pages import check_file_sums
 from icedb_log.parquet.schema import DamagedFile
-from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
 from icedb_log.table.partitions import decode_partition_value
 from icedb_log.units import MIB
 
@@ -263,8 +263,12 @@ class DataFiles:
                 store.download(marker.path, file)
                 return InputFile.open(marker, file)
 
+        inputs = enumerate(self._unit.group.inputs)
+        if in_memory and limit_reads(store, self._unit.engine.transfer_count) == 1:  # to hand over each costs more
+            self.files = list(map(fetch, inputs))
+            return
         with self._transfers("download") as pool:
-            self.files = list(pool.map(fetch, enumerate(self._unit.group.inputs)))
+            self.files = list(pool.map(fetch, inputs))
 
     def _fetch_footer(self, store: ObjectStore, marker: FileMarker) -> InputFile | None:
         """Return a file with its footer alone, or with its content if that came, too; ``None``: it has another size."""
