@@ -240,7 +240,7 @@ def main() -> None:
     ):  # typer loads pydantic to see that no option was given: half of the time
         version()
     else:
-        gc.disable()  # what is imported stays: looking for garbage in it takes a tenth of `icedb status`
+        gc.set_threshold(100_000)  # what is imported stays: looking for garbage in it takes a tenth of `icedb status`
         sys.exit(run(arguments))
 
 

@@ -4,7 +4,6 @@ Exit codes are what scripts rely on: never renumber. A result is one JSON docume
 else what a person reads; never both.
 """
 
-import gc
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -225,7 +224,6 @@ def open_client(context: typer.Context) -> "Iterator[Client]":
 
     settings = load_client_settings(**(context.find_root().obj or {}))
     with Client(settings=settings) as client, naming_tables(client):
-        gc.enable()
         yield client
 
 
