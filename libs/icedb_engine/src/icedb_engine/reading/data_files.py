@@ -43,7 +43,6 @@ from icedb_log.units import MIB
 from icedb_engine.arrow_types import ARROW_TYPES, align, make_schema
 from icedb_engine.engine import CapturedRows
 from icedb_engine.imports.import_footers import NARROW_TYPES
-from icedb_engine.reading.alike_footers import unite_footers
 from icedb_engine.reading.sort import count_plain_bytes, sort_rows
 from icedb_engine.sql import quote_name, quote_text
 from icedb_engine.units.work import MergeUnit
@@ -589,15 +588,8 @@ def unreadable(marker: FileMarker, error: Exception) -> CorruptLog:
     )
 
 
-def read_all_contents(
-    footers: Sequence[bytes], markers: Sequence[FileMarker], columns: Mapping[str, str]
-) -> list[Footer | None]:
-    """Return what footers say of some columns, those of many small files as one; ``None`` where it cannot be told."""
-    united, others = unite_footers(footers, markers, columns)
-    return [*united, *(_read_contents(footers[place], markers[place], columns) for place in others)]
-
-
-def _read_contents(footer: bytes, marker: FileMarker, columns: Mapping[str, str]) -> Footer | None:
+def read_contents(footer: bytes, marker: FileMarker, columns: Mapping[str, str]) -> Footer | None:
+    """Return what a footer says of some columns; ``None`` if it cannot be told."""
     try:
         info = ObjectInfo(marker.path, "", marker.size_bytes, marker.created_ms)
         return parse_footer(footer, info, bounds_of=columns)

@@ -35,7 +35,7 @@ from icedb_log.units import MIB
 from icedb_engine.arrow_types import align, fit, make_schema, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
-from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles, read_all_contents
+from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles, read_contents
 from icedb_engine.sql import quote_name
 from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
 from icedb_engine.sql.columns import ROWS_VIEW
@@ -97,9 +97,8 @@ def _merge(unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> 
     memory_bytes = unit.engine.memory_bytes
     engine_bytes = max(memory_bytes // ENGINE_SHARE, min(memory_bytes, SMALL_ENGINE_BYTES))
     done = _rewrite(unit, store, clock, scratch, limits=replace(unit.engine, memory_bytes=engine_bytes))
-    read = done.inputs.files
-    before = read_all_contents([each.read_footer() for each in read], [each.marker for each in read], unit.schema)
-    after = read_all_contents([done.footers[each.path] for each in done.outputs], done.outputs, unit.schema)
+    before = [read_contents(each.read_footer(), each.marker, unit.schema) for each in done.inputs.files]
+    after = [read_contents(done.footers[each.path], each, unit.schema) for each in done.outputs]
     return replace(done.as_group(unit), contents=compare_contents(before, after, unit.schema))
 
 
