@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import orjson
-from icedb_log.clock import format_ms
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
@@ -218,6 +217,8 @@ def format_count(count: int | None) -> str:
 
 def format_time(time_ms: int) -> str:
     """Return ISO 8601 in UTC to the millisecond, as options take it; what no calendar has as a number."""
+    from icedb_log.clock import format_ms  # noqa: PLC0415 - not for `icedb --help`
+
     if not 0 <= time_ms <= _MAX_TIME_MS:  # a damaged log file, a host without a clock
         return str(time_ms)
     return format_ms(time_ms)
