@@ -87,7 +87,7 @@ def test_spark_settings_have_defaults():
     assert (settings.master, settings.is_local, settings.is_remote) == ("local[2]", True, False)
 
 
-@pytest.mark.parametrize(("purges", "more"), [(False, {}), (True, {"MIMALLOC_PURGE_DELAY": "0"})])
+@pytest.mark.parametrize(("purges", "more"), [(False, {}), (True, {"MIMALLOC_PURGE_DELAY": "10"})])
 def test_tasks_of_flushes_give_memory_back_at_once_and_those_of_merges_do_not(purges, more):
     found = {"MALLOC_ARENA_MAX": "2", "MIMALLOC_ALLOW_THP": "0", **more}
     assert SparkSettings(purges_memory=purges).task_env == found
