@@ -8,6 +8,7 @@ import sys
 
 import grpc
 import pytest
+from icedb_log.clock import SystemClock
 from icedb_log.store.stores import open_warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
@@ -121,6 +122,23 @@ def test_it_serves_exports_and_stops_in_order(start, url, parquet):
     names = [event["event"] for event in service.events()]
     assert names.index("snapshot_stopping") < names.index("snapshot_stopped")
     assert "Traceback" not in service.log.read_text()
+
+
+@pytest.mark.s3
+def test_a_service_that_has_read_logs_from_s3_does_not_wait_for_its_readers(start, s3_server):
+    url = f"s3://{s3_server.bucket}/stopped/{SystemClock().new_id()}"
+    parquet = ParquetWarehouse(open_warehouse(url, s3_server.options))
+    parquet.create("events", "d=day(ts)")
+    for _ in range(4):  # several are read at once
+        parquet.commit("events", "select 1 as amount", partition="d=2026-01-02")
+    keys = {"AWS_ACCESS_KEY_ID": "dev", "AWS_SECRET_ACCESS_KEY": "dev"}
+    service = start(ICEDB_STORE=url, ICEDB_S3_ENDPOINT=s3_server.endpoint_url, **keys)
+    with service.channel() as channel:
+        stub = snapshot_pb2_grpc.SnapshotServiceStub(channel)
+        assert stub.GetSnapshot(pb.GetSnapshotRequest(table="events"), timeout=DEADLINE_S).row_count == 4
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(DEADLINE_S) == 0
+    assert [event["event"] for event in service.events()][-2:] == ["snapshot_stopping", "snapshot_stopped"]
 
 
 def test_the_parser_of_conditions_is_loaded_once_it_serves_and_before_anybody_asks(start, url):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NoReturn
 
-from icedb_log.clock import Clock
+from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.names import Component
 from icedb_log.store.object_store import ObjectPage, ObjectStore
@@ -133,7 +133,7 @@ def wait_for_servers(
 EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 2
 
-_LAST_MOMENT_S: Final = 1.0
+_LAST_MOMENT_MS: Final = SECOND_MS
 
 
 def stop_on_signals() -> threading.Event:
@@ -145,10 +145,12 @@ def stop_on_signals() -> threading.Event:
 
 
 def find_hanging_threads() -> list[str]:
-    """Return the names of threads that would keep this process; waits a second each for those that are about to end."""
+    """Return the names of threads that would keep this process; waits a second for those that are about to end."""
     found = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    clock = SystemClock()
+    deadline_ms = clock.monotonic_ms() + _LAST_MOMENT_MS
     for thread in found:
-        thread.join(_LAST_MOMENT_S)
+        thread.join(max(0, deadline_ms - clock.monotonic_ms()) / SECOND_MS)
     return [thread.name for thread in found if thread.is_alive()]
 
 

@@ -176,6 +176,7 @@ def open_parts(
     stack.callback(work.close)
     most = settings.console_max_tables
     tables = TableCache(warehouse, clock=clock, max_tables=most, wait_ms=wait_ms, on_refresh=lambda _ms: None)
+    stack.callback(tables.close)
     statuses = StatusReader(warehouse, tables, clock=clock)
     figures = Figures(
         warehouse,

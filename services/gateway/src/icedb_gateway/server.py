@@ -267,6 +267,7 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
             wait_ms=wait_ms,
             on_refresh=metrics.observe_refresh,
         )
+        stack.callback(tables.close)
         names = TableNames(self._warehouse, work=work, clock=clock, max_age_ms=settings.gateway_tables_staleness_ms)
         reads = TableReads(tables, work=work)
         secret = settings.gateway_iceberg_secret

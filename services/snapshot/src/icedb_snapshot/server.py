@@ -288,6 +288,7 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
     async def _open(self, stack: AsyncExitStack) -> None:
         parts, settings = self.parts, self._settings
         stack.callback(parts.reads.work.close)
+        stack.callback(parts.reads.tables.close)
         interceptor = ErrorInterceptor(
             self.metrics, clock=self._clock, write_timeout_ms=settings.snapshot_write_timeout_ms
         )

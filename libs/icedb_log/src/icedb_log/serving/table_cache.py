@@ -326,6 +326,10 @@ class TableCache:
         self._tables: LRUCache[str, CachedTable] = LRUCache(max_tables)
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Read nothing more: threads that wait for the next read would hold the end of the process up."""
+        self._fetch_pool.shutdown(wait=False, cancel_futures=True)
+
     def table(self, name: str) -> CachedTable:
         """Return the shared state of a table, which need not exist yet.
 
