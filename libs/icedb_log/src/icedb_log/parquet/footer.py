@@ -282,7 +282,7 @@ class _FooterParser:
         self._data_bytes = data_bytes
         self._bounds_of = bounds_of
         self._schema: ParquetSchema | None = None
-        self._bounds: dict[int, GatheredBounds] = {}
+        self._bounds: dict[int, _Bounds] = {}
         self._group_rows = 0
 
     def parse(self, info: ObjectInfo) -> Footer:
@@ -311,7 +311,7 @@ class _FooterParser:
         self._schema = read_schema(reader, kind)
         for place, leaf in enumerate(self._schema.leaves):
             if leaf.sql_type is not None and leaf.name in self._bounds_of:
-                self._bounds[place] = GatheredBounds(leaf)
+                self._bounds[place] = _Bounds(leaf)
 
     def _read_groups(self, reader: ThriftReader, kind: int) -> None:
         for group in read_row_groups(reader, kind, data_bytes=self._data_bytes):
@@ -325,8 +325,8 @@ class _FooterParser:
 
 
 @dataclass(slots=True)
-class GatheredBounds:
-    """The bounds of one column, while row groups are read, or those of files like it."""
+class _Bounds:
+    """The bounds of one column, while row groups are read."""
 
     leaf: Leaf
     low: Scalar = None
