@@ -8,6 +8,7 @@ from icedb_log.clean.leases import read_leases
 from icedb_log.errors import BelowHorizon, InvalidRequest
 from icedb_log.feed.follower import Follower, PositionLost
 from icedb_log.feed.position import Budget, Position, Slice, read_position, slices_between
+from icedb_log.log.fence import seal
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import read_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -133,6 +134,26 @@ def test_without_a_lease_a_position_is_lost_after_the_grace_period(table):
         reader.deliver(end)
     with pytest.raises(PositionLost, match="no lease has lasted since"):
         reader.step()
+
+
+@pytest.mark.parametrize("starts_with_all", [False, True])
+def test_a_seal_in_the_place_of_a_log_file_is_no_append_without_rows(table, starts_with_all):
+    """Its committer slept before it let its fence go; the next one found nothing at the name of its intent (F1)."""
+    table.append(1)
+    table.append(2)
+    reader = Reader(table, lease_ms=0, starts_with_all=starts_with_all)
+    if not starts_with_all:
+        table.append(3)
+    end = reader.plan()
+    names = {name for each in slices_between(reader.position, end) for name in each.logs}
+    table.merge(full=True)
+    table.clock.advance(table.config.log_grace_ms + 1)
+    table.vacuum()
+    for name in names:
+        assert seal(table.store, table.paths.named_log_key(name))
+    reader.restart()
+    with pytest.raises(PositionLost, match="is gone, which this position needs"):
+        reader.deliver(end)
 
 
 def test_a_lease_that_ended_is_no_lease(table):

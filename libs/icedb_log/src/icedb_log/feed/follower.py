@@ -282,7 +282,7 @@ class Follower:
     def _read_state(self, names: tuple[str, ...]) -> tuple[FileMarker, ...]:
         """Fold the log files of which a follower's first state was made: what came later does not count."""
         view = self._table.read_log()
-        missing = set(names) - {log_name(file.key) for file in view.files}
+        missing = set(names) - {log_name(file.key) for file in view.files if not file.log.is_seal}  # as in read_append
         if missing:
             raise self._lost(min(missing))
         return _fold_some(view, names)

@@ -316,13 +316,17 @@ def read_append(table: TableStore, key: str, *, etag: str | None = None) -> Sour
     V2: the data files are in the store as long as this log file is (J2, V4).
 
     Raises:
-        NotFound: It is gone.
+        NotFound: It is gone, whether or not a seal has its name since.
         PreconditionFailed: It is another one than that with this ETag.
         CorruptLog: It is damaged.
     """
     body = table.store.get(key, if_match=etag).body
     with naming_remedy(table.paths):
         log = decode_log_file(key, body)
+    if log.is_seal:
+        # WARN: a committer sleeps before it lets its fence go; its log file is merged and deleted; whoever takes the
+        # fence finds nothing at the name of its intent, and puts a seal there (F1). No append is empty: it is gone.
+        raise NotFound(f"{key}: a seal stands where it was")
     return SourceCommit(log_name(key), log.time_ms, tuple(marker for marker in log.markers if marker.is_live))
 
 
