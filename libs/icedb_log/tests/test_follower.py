@@ -156,6 +156,26 @@ def test_a_seal_in_the_place_of_a_log_file_is_no_append_without_rows(table, star
         reader.deliver(end)
 
 
+@pytest.mark.parametrize(("lease_ms", "first_ms"), [(0, 20_000), (LEASE_MS, 61_000)])
+def test_what_a_budget_leaves_is_held_as_it_was_before_or_said_to_be_lost(lease_ms, first_ms):
+    """It is merged already: neither a younger lease nor the time of a later look keeps it."""
+    table = SmallTable(log_grace_ms=60_000, data_grace_ms=120_000)
+    reader = Reader(table, lease_ms=lease_ms, budget=Budget(max_files=1))
+    table.append(1)
+    table.append(2)
+    table.merge(full=True)
+    table.clock.advance(first_ms)
+    assert reader.step() == [1]
+    reader.follower.renew_leases()
+    table.clock.advance(61_000 if lease_ms else 41_000)
+    table.vacuum()
+    if lease_ms:
+        assert reader.step() == [2]
+    else:
+        with pytest.raises(PositionLost, match="no lease has lasted since"):
+            reader.step()
+
+
 def test_a_lease_that_ended_is_no_lease(table):
     reader = Reader(table, lease_ms=30_000)
     table.append(1)
