@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from icedb_log.errors import IceDBError, InvalidRequest
-from icedb_log.units import SECOND_MS
+from icedb_log.units import SECOND_MS, parse_duration
 
 from icedb.cli.output import out, print_lines, to_json
-from icedb.cli.parsing import parse_duration
 from icedb.cli.runner import argument, flag, open_client, option
 from icedb.cli.top_reads import Overview, Page, Source, open_source
 from icedb.cli.top_screen import (
