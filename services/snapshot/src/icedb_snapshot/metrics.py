@@ -216,11 +216,7 @@ def value_of(status: TableStatus, where: str | Callable[[TableStatus], float | N
 
 
 class TableMetrics:
-    """The figures of each table: there also when every worker is dead.
-
-    Args:
-        registry: Where they are registered.
-    """
+    """The figures of each table: there also when every worker is dead."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = MetricMaker(registry)

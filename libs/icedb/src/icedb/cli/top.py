@@ -98,13 +98,7 @@ def _print_documents(source: Source, client: "Client", screen: Screen, *, every_
 
 
 class _Reading:
-    """Reads what is asked for, in a thread of its own, again and again; keeps what came last.
-
-    Args:
-        source: Where from.
-        every_ms: Pause between two looks.
-        on_change: Called after each.
-    """
+    """Reads what is asked for, in a thread of its own, again and again; keeps what came last."""
 
     def __init__(self, source: Source, *, every_ms: int, on_change: Callable[[], None]) -> None:
         self._source = source
@@ -159,13 +153,7 @@ class _Reading:
 
 
 class _Terminal:
-    """A person's terminal: pictures, keys.
-
-    Args:
-        source: Where figures come from.
-        screen: What is seen at first.
-        every_ms: Pause between two looks.
-    """
+    """A person's terminal: pictures, keys."""
 
     def __init__(self, source: Source, screen: Screen, *, every_ms: int) -> None:
         self._title = f"icedb top  {source.place}"
