@@ -11,7 +11,6 @@ from icedb_log.store.object_store import list_all
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.background import BackgroundThread
-from icedb_local.charts import Point
 
 INTERVAL_S: Final = 0.5
 PAUSE_SHARE: Final = 4
@@ -36,13 +35,7 @@ class Sample:
 
 
 class Sampler(BackgroundThread):
-    """A thread that counts objects; use as a context manager.
-
-    Args:
-        warehouse: Where the tables lie.
-        tables: Their names.
-        clock: For the time axis.
-    """
+    """A thread that counts objects; use as a context manager."""
 
     def __init__(self, warehouse: Warehouse, tables: Sequence[str], *, clock: Clock) -> None:
         super().__init__("sampler")
@@ -56,14 +49,6 @@ class Sampler(BackgroundThread):
     def samples(self) -> Mapping[str, Sequence[Sample]]:
         """All samples of each table, ascending in time."""
         return {table: tuple(samples) for table, samples in self._samples.items()}
-
-    def elapsed_s(self) -> float:
-        """Seconds since the sampler was made."""
-        return (self._clock.monotonic_ms() - self._begin_ms) / 1000
-
-    def points(self, table: str, field: str) -> list[Point]:
-        """Return one series of a table, e.g. ``data_files``."""
-        return [Point(sample.at_s, getattr(sample, field)) for sample in self._samples[table]]
 
     def merge_count(self, table: str) -> int:
         """Return how many commits of merges were seen in a table's log."""
@@ -86,7 +71,7 @@ class Sampler(BackgroundThread):
         log_keys = [info.key for info in list_all(store, paths.log_prefix).objects]
         self._merge_keys[table].update(key for key in log_keys if parse_log_key(key).is_merged)
         return Sample(
-            at_s=self.elapsed_s(),
+            at_s=(self._clock.monotonic_ms() - self._begin_ms) / 1000,
             log_files=len(log_keys),
             data_files=len(list_all(store, paths.data_prefix).objects),
             staged_batches=len(list_all(store, paths.staging_prefix).objects),

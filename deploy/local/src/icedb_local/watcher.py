@@ -22,14 +22,7 @@ UPLOAD_COLUMN: Final = "upload"
 
 
 class Watcher(BackgroundThread):
-    """A thread that reads snapshots of all tables in turn; use as a context manager.
-
-    Args:
-        lake: The stack's client.
-        ledgers: Of each table.
-        numbers_batches: Whether rows name their batch.
-        clock: For pauses.
-    """
+    """A thread that reads snapshots of all tables in turn; use as a context manager."""
 
     def __init__(self, lake: Lake, ledgers: Mapping[str, Ledger], *, numbers_batches: bool, clock: Clock) -> None:
         super().__init__("watcher")
