@@ -8,7 +8,7 @@ import pytest
 from icedb_local.demo_plan import DemoTable
 from icedb_local.generator import EventGenerator, add_counts
 from icedb_local.lake import Lake
-from icedb_local.readiness import answers_ok
+from icedb_local.ports import answers_ok
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_local.table_health import find_leftovers

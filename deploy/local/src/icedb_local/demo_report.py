@@ -11,9 +11,9 @@ from rich.text import Text
 from icedb_local.charts import render_chart
 from icedb_local.checks import CheckBook
 from icedb_local.demo_plan import TARGET_FILE_BYTES
-from icedb_local.sampler import Sampler
 from icedb_local.screen import Screen, StepTime, make_table
 from icedb_local.table_health import PartitionFiles
+from icedb_local.watcher import Sampler
 
 CHART_HEIGHT: Final = 5
 MAX_PARTITION_LINES: Final = 8

@@ -16,10 +16,9 @@ from icedb_local.demo_plan import GRACE_MS, TARGET_FILE_BYTES, USER_COLUMN, Demo
 from icedb_local.demo_report import Count, make_counts_table, make_files_table
 from icedb_local.lake import Lake
 from icedb_local.producers import Ledger, Producers
-from icedb_local.sampler import Sampler
 from icedb_local.screen import Screen, make_table
 from icedb_local.table_health import Leftovers, find_leftovers, group_by_partition
-from icedb_local.watcher import Watcher
+from icedb_local.watcher import Sampler, Watcher
 
 POLL_MS: Final = 100
 PRODUCER_COUNT: Final = 2
