@@ -34,9 +34,9 @@ def test_the_release_and_the_help_need_no_command_and_nothing_of_the_log_but_err
         "icedb.cli",
         "icedb.cli.app",
         "icedb.cli.output",
-        "icedb.cli.parsing",
         "icedb.cli.runner",
         "icedb_log.errors",
+        "icedb_log.units",
     }
 
 

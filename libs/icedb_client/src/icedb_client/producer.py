@@ -161,11 +161,7 @@ class ProducerCounters:
 
 
 class RowBuffer:
-    """Rows that wait: one open batch that grows, and sealed ones, oldest first.
-
-    Args:
-        options: When a batch is sealed.
-    """
+    """Rows that wait: one open batch that grows, and sealed ones, oldest first."""
 
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options

@@ -42,12 +42,7 @@ class TaskTimeout(Unavailable):
 
 
 class WakeupSender:
-    """Sends wake-ups and tasks. Connects on first use. Thread-safe.
-
-    Args:
-        settings: Addresses and limits.
-        clock: For the pause after a failure.
-    """
+    """Sends wake-ups and tasks. Connects on first use. Thread-safe."""
 
     def __init__(self, settings: ClientSettings, *, clock: Clock) -> None:
         self._settings = settings
