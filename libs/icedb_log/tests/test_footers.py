@@ -235,3 +235,18 @@ def test_times_beyond_what_python_knows_have_no_bounds(store):
 def test_thrift_that_is_none(data, kind, words):
     with pytest.raises(ThriftError, match=words):
         ThriftReader(data).skip(kind)
+
+
+def test_a_later_releases_file_says_for_which_table(store):
+    assert read(store, parquet(texts=OURS)).written_for == "t"
+    assert read(store, parquet(texts={**OURS, "icedb.format": "2"})).written_for == "t"
+    assert read(store, parquet(texts={"icedb.format": "3"})).written_for == "?"
+    assert read(store, parquet()).written_for == ""
+
+
+def test_what_all_row_groups_are_sorted_by(store):
+    order = [pq.SortingColumn(1), pq.SortingColumn(0)]
+    assert read(store, parquet(sorting_columns=order, row_group_size=1)).sorted_by == ("s", "n")
+    assert read(store, parquet(sorting_columns=[order[0], pq.SortingColumn(0, descending=True)])).sorted_by == ("s",)
+    assert read(store, parquet(sorting_columns=[pq.SortingColumn(1, nulls_first=True)])).sorted_by == ()
+    assert read(store, parquet()).sorted_by == ()
