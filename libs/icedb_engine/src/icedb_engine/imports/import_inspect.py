@@ -37,11 +37,6 @@ class FileRefused(Exception):
 def inspect_file(store: ObjectStore, source: SourceFile, job: InspectJob) -> InspectedFile:
     """Inspect one file.
 
-    Args:
-        store: Where it is.
-        source: The file.
-        job: The table.
-
     Raises:
         FileRefused: It cannot be a data file of the table.
         Unavailable: The store did not answer.

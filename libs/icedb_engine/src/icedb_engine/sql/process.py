@@ -262,11 +262,6 @@ class SqlProcess:
     def select(self, sql: str, outputs: Sequence[str], *, relation: str) -> Iterator[pa.RecordBatch]:
         """Run a checked query over a relation, yield its rows as expressions make them, and forget the relation.
 
-        Args:
-            sql: The query.
-            outputs: Expressions over the query's columns.
-            relation: What it reads.
-
         Raises:
             QueryProblem: It fails on these rows.
             QueryTooLarge: They need more than it may have.

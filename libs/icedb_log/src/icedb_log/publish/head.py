@@ -49,14 +49,12 @@ class Head:
     etag: str = ""
     modified_ms: int = 0
 
-    def retired(self, *, sequence: int = 0, is_withdrawn: bool = False) -> "Head":
+    def retired(self, *, is_withdrawn: bool = False) -> "Head":
         """Return a state that shows no publication: all that began before it lose their compare-and-set.
 
-        Args:
-            sequence: At least so much: of a record that stands above this head.
-            is_withdrawn: Whether nothing that was published before may be read any more.
+        ``is_withdrawn``: nothing that was published before may be read any more.
         """
-        sequence = max(self.sequence + 1, sequence)
+        sequence = self.sequence + 1
         withdrawn = sequence if is_withdrawn else self.withdrawn
         return replace(self, sequence=sequence, current=None, withdrawn=withdrawn)
 

@@ -274,12 +274,12 @@ def find_partition_problem(partition: str, spec: tuple[PartitionField, ...]) -> 
         values = parse_partition_path(partition)
     except InvalidRequest as error:
         return str(error)
-    if [value.name for value in values] != [each.name for each in spec]:
+    if [name for name, _ in values] != [each.name for each in spec]:
         return f"it lies in partition {partition or '(none)'}; the configuration says {wanted}"
-    for value, each in zip(values, spec, strict=True):
+    for (_, value), each in zip(values, spec, strict=True):
         pattern = _VALUES.get(each.transform)
-        if pattern is not None and not pattern.fullmatch(value.value):
-            return f"{value.value[:80]!r} is no {each.transform}, which partition each {each.name} is"
-        if each.transform == "bucket" and int(value.value) >= (each.width or 1):
-            return f"bucket {value.value} of partition each {each.name}, which has {each.width}"
+        if pattern is not None and not pattern.fullmatch(value):
+            return f"{value[:80]!r} is no {each.transform}, which partition each {each.name} is"
+        if each.transform == "bucket" and int(value) >= (each.width or 1):
+            return f"bucket {value} of partition each {each.name}, which has {each.width}"
     return None
