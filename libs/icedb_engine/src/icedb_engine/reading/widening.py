@@ -54,7 +54,7 @@ def unite_known(job: Target) -> dict[str, str]:
 
     A declared type that is wider than the logged one needs no proof: whoever declares it accepts what it costs.
     """
-    fixed = {field.column for field in job.config.partition}.union(job.config.sort)
+    fixed = fixed_columns(job.config)
     spelling = {name.lower(): name for name in job.schema}
     for name, declared_type in job.config.declared.items():
         logged_name = spelling.get(name.lower(), name)
@@ -80,7 +80,7 @@ def find_widenable(config: TableConfig, schema: Mapping[str, str]) -> dict[str, 
     """Return the columns that may become wider at all, with the wider type."""
     if config.evolution != "widen":
         return {}
-    fixed = {field.column for field in config.partition}.union(config.sort, config.declared)
+    fixed = fixed_columns(config) | config.declared.keys()
     return {name: _WIDER[kind] for name, kind in schema.items() if kind in _WIDER and name not in fixed}
 
 

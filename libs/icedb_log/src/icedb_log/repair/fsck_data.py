@@ -248,14 +248,12 @@ def check_config(seen: Inspection, config: TableConfig) -> None:
     found, paths, log, key = seen.found, seen.table.paths, seen.after, seen.table.paths.config_key
     if config.name != paths.name:
         found.add("config-mismatch:name", key, name=config.name)
-    newest = {column: sql_type for file in log.readable for column, sql_type in file.log.schema.items()}
-    newest |= {column: sql_type for file in log.readable for column, sql_type in file.log.widened.items()}
     for column, declared in config.declared.items():
-        known = newest.get(column, declared)
+        known = log.schema.get(column, declared)
         if declared != known and not is_widening(known, declared):
             found.add("config-mismatch:type", key, column=column, declared=declared, known=known)
     for each in config.partition if log.live and log.is_whole else ():  # a sort column may be one that no row has yet
-        if each.column not in newest:
+        if each.column not in log.schema:
             found.add("config-mismatch:column", key, column=each.column)
     partitions: dict[str, str] = {}
     for path in log.live:
