@@ -1,6 +1,8 @@
 """What a footer proves (N5), what is refused and why, and that imported files read and merge as any other."""
 
+import contextlib
 import io
+import random
 from datetime import date, datetime, timedelta
 
 import duckdb
@@ -141,6 +143,20 @@ def test_a_file_whose_data_was_cut_is_refused(make_table):
     whole = parquet({"n": list(range(10_000))})
     footer_bytes = int.from_bytes(whole[-8:-4], "little") + 8
     assert "damaged or cut" in reason(make_table(), b"PAR1" + whole[-footer_bytes:])
+
+
+@pytest.mark.parametrize("seeds", [(434,), (553,), (770,), range(200)], ids=str)
+def test_a_damaged_footer_is_read_or_refused_and_ends_no_process(make_table, seeds):
+    """Of the first three pyarrow 26 ends the process."""
+    table = make_table(sort=("a",))
+    whole = parquet({"a": [1, 2, 3], "s": ["x", "y", None], "d": [1.5, 2.5, None]})
+    footer_bytes = int.from_bytes(whole[-8:-4], "little")
+    for seed in seeds:
+        chance, body = random.Random(seed), bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            body[len(body) - 8 - chance.randint(1, footer_bytes)] = chance.randrange(256)
+        with contextlib.suppress(FileRefused):
+            inspect(table, bytes(body))
 
 
 def test_a_summary_file_of_others_is_refused(make_table, tmp_path):
