@@ -18,11 +18,6 @@ from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView, feed_state, grow_old
 
 
-@pytest.fixture
-def table():
-    return SmallTable()
-
-
 def test_a_view_has_the_rows_of_every_commit_once(table):
     table.append(1)
     view = SmallView(table)  # what was there before is not its business

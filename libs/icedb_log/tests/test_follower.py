@@ -64,11 +64,6 @@ class Reader:
         return self.rows
 
 
-@pytest.fixture
-def table():
-    return SmallTable()
-
-
 def test_each_append_once_from_now_on(table):
     table.append(1)
     reader = Reader(table)

@@ -12,12 +12,6 @@ from icedb_log.log.reader import MAX_READ_ATTEMPTS, LogReader
 from icedb_log.model import LogFile
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import data, dead, kill, live, log_key
-from icedb_sim.tables.small_table import SmallTable
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def write(table, time_ms, *markers, merged=False, **fields):

@@ -42,7 +42,6 @@ from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import ARROW_TYPES, align, make_schema
 from icedb_engine.engine import CapturedRows
-from icedb_engine.imports.import_footers import NARROW_TYPES
 from icedb_engine.reading.sort import count_plain_bytes, sort_rows
 from icedb_engine.sql import quote_name, quote_text
 from icedb_engine.units.work import MergeUnit
@@ -608,6 +607,13 @@ def describe_columns(engine: Any, file: Path) -> dict[str, str]:
     """Return column to SQL type of a data file, as the engine reads it."""
     rows = engine.execute(f"DESCRIBE SELECT * FROM {scan_files([file])}").fetchall()  # noqa: S608 - quoted
     return {name: sql_type for name, sql_type, *_ in rows}
+
+
+NARROW_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER"), "BIGINT"),
+    "FLOAT": "DOUBLE",
+}
+"""DuckDB's name of a narrower type that an imported file may have, to the table's type."""
 
 
 def is_read_as(found_type: str, table_type: str) -> bool:
