@@ -5,7 +5,8 @@ long past any grace period, with the proof of landing that such log files carry 
 files themselves are put by the caller, if they are to exist: deleting one that does not exist is a success, too (J6).
 
 ``python -m icedb_sim.growth.dead_table build DIRECTORY`` and then ``… plan DIRECTORY`` say what a plan costs, ``…
-merge DIRECTORY`` what that of a merge of its live files costs: CPU time and peak memory of a process that does nothing else.
+merge DIRECTORY`` what that of a merge of its live files costs: CPU time and peak memory of a process that does nothing
+else.
 """
 
 import argparse

@@ -10,8 +10,8 @@ the write is acknowledged.
 * **ETags** of small files are a hash of the content. Those of large ones (data files, which are never edited) are
   inode, size and modification time, so that no listing ever reads a large file: there, equal ETags mean equal content,
   but equal content written twice has two ETags.
-* **Deletes** are made by one thread: several were measured not to be faster. What costs is the lock of each key, so
-  that keys which share one are deleted under it together.
+* **Deletes** are made by one thread: several were measured not to be faster. Keys that share a lock are deleted under
+  it together; a file is not looked at before, but where its unlink failed.
 * **Times** are the file system's: ``modified_ms`` is when the object got its name, and the store's "now" is read
   off a file that is touched for it. So they agree on a network disk, too (J1).
 * **Listings** read the folders until two looks in a row agree: a page is a state that the store really had, as
