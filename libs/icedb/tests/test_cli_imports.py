@@ -49,6 +49,14 @@ def test_a_command_that_reads_a_directory_needs_no_queue_and_no_engine(tmp_path,
     assert "prompt_toolkit" not in found
 
 
+def test_an_ingest_loads_no_queue_where_no_redis_listens(tmp_path, cli_env):
+    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
+    (tmp_path / "events.ndjson").write_text('{"n": 1}\n')
+    icedb("table", "create", "events")
+    found = icedb("ingest", "events", str(tmp_path / "events.ndjson"))
+    assert not found & (QUEUE_AND_ENGINES | SETTINGS | {"opentelemetry"})
+
+
 def test_connecting_to_a_directory_needs_no_queue_and_no_engine():
     assert not imported("from icedb import connect; connect('.')") & (
         QUEUE_AND_ENGINES | SETTINGS | {"pyspark", "typer", "rich"}

@@ -313,7 +313,7 @@ class Task:
         if self.run.here:
             with followed(f"{self.name} of table {self.table}", is_quiet=is_quiet or self.run.as_json):
                 return self.run.do(self.name, self.table, self.arguments)
-        from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
+        from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - not for `icedb --help`
 
         workers = self.run.client.workers
         try:
