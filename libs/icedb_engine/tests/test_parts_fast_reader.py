@@ -277,7 +277,9 @@ def test_text_of_few_values_is_taken_and_encoded_as_a_dictionary(make_table, fas
     assert [{name: row[name] for name in rows[0]} for row in shown] == ordered
 
 
-@pytest.mark.parametrize(("memory_bytes", "columns"), [(2**20, ["__ordinal", "place"]), (4000, ["__ordinal", "n", "t"])])
+@pytest.mark.parametrize(
+    ("memory_bytes", "columns"), [(2**20, ["__ordinal", "place"]), (4000, ["__ordinal", "n", "t"])]
+)
 def test_rows_above_half_of_the_memory_are_sorted_by_the_engine(
     make_table, fast_batches, monkeypatch, memory_bytes, columns
 ):

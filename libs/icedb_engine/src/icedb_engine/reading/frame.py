@@ -331,7 +331,7 @@ class EventFrame:
         rows = f"FROM typed {joined} WHERE {among(batches)}"
         table = self._find_typed_rows(batches, columns)
         if table is not None:  # the rows themselves would be copied into the engine, and out again
-            found = self.engine.stream(f"SELECT {ORDINAL}, place {rows}", rows_per_chunk=ROWS_PER_CHUNK)  # noqa: S608
+            found = self.engine.stream(f"SELECT {ORDINAL}, place {rows}", rows_per_chunk=ROWS_PER_CHUNK)
             return _sort_taken(table, found.read_all(), sort, repeats=repeats, thread_count=self.thread_count)
         outputs = "".join(
             f", {self._columns[name] if name in self.types else f'CAST(NULL AS {sql_type})'} AS {quote_name(name)}"
@@ -339,7 +339,7 @@ class EventFrame:
         )
         order = "".join(f", {self._columns[name]} NULLS LAST" for name in sort if name in self.types)
         return self.engine.stream(
-            f"SELECT {ORDINAL}{outputs} {rows} ORDER BY {ORDINAL}{order}",  # noqa: S608 - names are quoted
+            f"SELECT {ORDINAL}{outputs} {rows} ORDER BY {ORDINAL}{order}",
             rows_per_chunk=ROWS_PER_CHUNK,
         )
 
@@ -406,11 +406,12 @@ def _join(values: pa.ChunkedArray) -> pa.Array:
 
 def _join_repeated(values: pa.ChunkedArray) -> pa.Array:
     """Return a column in one piece, text of few values as a dictionary."""
-    if pa.types.is_string(values.type) and len(values) >= SAMPLED_VALUES:
-        if pc.count_distinct(values.slice(0, SAMPLED_VALUES), mode="all").as_py() <= FEW_VALUES:
-            encoded = _join(pc.dictionary_encode(values).unify_dictionaries())
-            if len(encoded.dictionary) <= MAX_DICTIONARY_VALUES:
-                return encoded
+    sample = values.slice(0, SAMPLED_VALUES)
+    may_repeat = pa.types.is_string(values.type) and len(sample) == SAMPLED_VALUES
+    if may_repeat and pc.count_distinct(sample, mode="all").as_py() <= FEW_VALUES:
+        encoded = _join(pc.dictionary_encode(values).unify_dictionaries())
+        if len(encoded.dictionary) <= MAX_DICTIONARY_VALUES:
+            return encoded
     return _join(values)
 
 
