@@ -280,9 +280,7 @@ def test_text_of_few_values_is_taken_and_encoded_as_a_dictionary(make_table, fas
 @pytest.mark.parametrize(
     ("memory_bytes", "columns"), [(2**20, ["__ordinal", "place"]), (4000, ["__ordinal", "n", "t"])]
 )
-def test_rows_above_half_of_the_memory_are_sorted_by_the_engine(
-    make_table, fast_batches, monkeypatch, memory_bytes, columns
-):
+def test_rows_that_do_not_fit_are_sorted_by_the_engine(make_table, fast_batches, monkeypatch, memory_bytes, columns):
     """It spills; in memory they would be there twice."""
     table = make_table("day=day(t)", sort=("n",))
     batch = table.stage(*({"t": "2023-06-01T10:00:00Z", "n": -n} for n in range(200)))

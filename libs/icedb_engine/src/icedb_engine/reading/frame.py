@@ -52,6 +52,8 @@ CHUNK_BYTES: Final = 32 * MIB
 """Of rows that are sorted in memory; a single row may be larger."""
 MAX_SORTED_BYTES: Final = GIB
 """Of a table that is sorted in memory, however much of that there is: a column of text in one piece ends at 2 GiB."""
+SORTED_ROW_BYTES: Final = 40
+"""Of such a table, for each row besides: its ordinal and place as the engine tells them, code, place in the order."""
 SAMPLED_VALUES: Final = 4096
 FEW_VALUES: Final = 256
 """Text of which so many values in a row have no more different ones becomes a dictionary: to take and encode numbers
@@ -351,7 +353,9 @@ class EventFrame:
         if not columns.keys() <= first.forms.keys() & self.types.keys():
             return None
         rows = first.rows.select([self._columns[name] for name in columns]).rename_columns(list(columns))
-        return rows if rows.nbytes <= self._sorted_bytes and rows.schema.types == make_schema(columns).types else None
+        size_bytes = rows.nbytes + rows.num_rows * SORTED_ROW_BYTES
+        fits = size_bytes <= self._sorted_bytes
+        return rows if fits and rows.schema.types == make_schema(columns).types else None
 
     def _has_casts(self, section: Section) -> bool:
         return any(is_cast(form, self.types.get(name)) for name, form in section.forms.items())

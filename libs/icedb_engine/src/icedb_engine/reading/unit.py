@@ -59,8 +59,8 @@ SMALL_UNIT_BYTES: Final = 64 * KIB
 """Decoded size of batches up to which the engine is one that the process keeps: opening one takes longer than these."""
 _MEMORY_SHARE: Final = 4
 """Of the unit's memory, beside what the unit itself holds."""
-_SORTED_SHARE: Final = 2
-"""Of the unit's memory: a unit that sorts rows in memory holds them twice, and the text of its batches no more."""
+_SORTED_SHARE: Final = 3
+"""Of the unit's memory, as of a merge's: rows that are sorted in memory are there twice."""
 
 
 class _OtherSizeError(Exception):
