@@ -190,6 +190,21 @@ def test_an_unreachable_store_is_counted_and_the_last_figures_stay(tables, expor
     assert registry.get_sample_value("icedb_table_data_files", {"table": "events"}) == 0
 
 
+def test_a_table_that_is_not_read_keeps_its_figures_and_the_round_is_no_success(tables, exporter, registry, clock):
+    for name in ("bad", "good"):
+        tables.create(name)
+    exporter.export_once()
+    success_ms, clock.ms = clock.ms, clock.ms + 5000
+    read = exporter._statuses.read
+    exporter._statuses.read = lambda name: read(name) if name == "good" else _raise(Unavailable("no answer"))()
+    assert exporter.export_once() == {"bad": "failed", "good": "shown"}
+    assert registry.get_sample_value("icedb_snapshot_exporter_failures_total", {"what": "table"}) == 1
+    when = "icedb_snapshot_exporter_last_success_timestamp_seconds"
+    assert registry.get_sample_value(when) == success_ms / 1000
+    times = [registry.get_sample_value("icedb_table_read_timestamp_seconds", {"table": n}) for n in ("bad", "good")]
+    assert times == [success_ms / 1000, clock.ms / 1000]
+
+
 def _raise(error):
     def fail(*_args):
         raise error

@@ -2,6 +2,7 @@
 
 import grpc
 from icedb_log.clean.drop import drop_table
+from icedb_log.clean.pins import create_pin
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.units import DAY_MS
 from icedb_proto import snapshot_pb2 as pb
@@ -75,6 +76,19 @@ def test_changes_at_times_that_cannot_be_answered(table, stub):
         changes(stub, from_ms=from_ms)
     with refused(grpc.StatusCode.NOT_FOUND):
         list(stub.GetChanges(pb.GetChangesRequest(table="nothing", from_ms=1), timeout=DEADLINE_S))
+
+
+# Pins.
+
+
+def test_a_pin_that_has_ended_by_itself_is_answered_from_memory_no_more(table, stub):
+    table.append(1)
+    create_pin(table.opened(), "q3", ttl_ms=DAY_MS)
+    request = pb.GetSnapshotRequest(table="events", pin="q3")
+    assert stub.GetSnapshot(request, timeout=DEADLINE_S).row_count == 1
+    table.clock.advance(DAY_MS + MAX_STORE_GAP_MS)
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "ended"):
+        stub.GetSnapshot(request, timeout=DEADLINE_S)
 
 
 # ListTables, GetTable.
