@@ -177,9 +177,9 @@ def test_a_store_that_answers_now_and_then_is_no_problem_of_a_table():
         for _ in range(PATIENT_POLLS):
             rig.states["a"] = Unavailable("no answer")
             await rig.poll()
+            assert await taken(watcher) == []
             rig.states["a"] = "a1"
             await rig.poll()
-        assert await taken(watcher) == []
 
     run(test)
 
