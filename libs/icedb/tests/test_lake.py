@@ -153,6 +153,14 @@ def test_an_appender_commits_what_is_good_and_says_at_the_end_what_was_refused(l
     assert rows_of(lake, "select n from strict") == [(1,)]
 
 
+def test_an_appender_counts_rows_that_went_to_quarantine(lake):
+    table = lake.create_table("loose", columns={"n": "BIGINT"})
+    with table.appender(commit_every_ms=60_000) as out:
+        for number in range(2):
+            out.append([{"n": number}, {"n": "wrong"}, {"n": "too"}])
+    assert (out.committed_count, out.row_count, out.bad_row_count) == (2, 2, 4)
+
+
 @pytest.fixture
 def in_memory(warehouse, clock):
     """A lake in memory by a clock that sleeps at once, and its table, on which a worker of the stack was at work."""

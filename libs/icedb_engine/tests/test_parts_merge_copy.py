@@ -611,6 +611,26 @@ def test_a_merge_that_is_split_has_whole_row_groups(make_table, tmp_path):
     assert sum(each.row_count for each in merged.outputs) == 96
 
 
+def test_a_file_has_no_more_row_groups_than_what_counts_them(make_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(part_files, "MAX_GROUPS", 4)
+    made = Files(make_table, sort=("i",))
+    markers = [made.put(rows, tmp_path) for rows in in_order(6, 16)]
+    for merged in (made.merge(*markers), made.merge(*reversed(markers))):
+        assert merged.rows_decoded == 0
+        groups = [made.table.parquet(each).metadata.num_row_groups for each in merged.outputs]
+        assert (sum(groups), max(groups)) == (12, 3)
+
+
+def test_a_file_of_another_size_than_the_log_says_is_read_whole(make_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(merge_unit_module, "SMALL_FILE_BYTES", 0)
+    monkeypatch.setattr(data_files, "FOOTER_BYTES", 64)
+    made = Files(make_table, sort=("i",))
+    one, two = (made.put(rows, tmp_path) for rows in in_order(2, 16))
+    for odd in (-10, 10):
+        merged = made.merge(replace(one, size_bytes=one.size_bytes + odd), two)
+        assert made.read(merged.outputs)["i"].to_pylist() == list(range(32))
+
+
 def test_damage_in_what_is_copied_halts(make_table, tmp_path):
     made = Files(make_table, sort=("i",))
     one, two = (made.put(rows, tmp_path) for rows in in_order(2, 16))
