@@ -78,7 +78,18 @@ def test_changes_at_times_that_cannot_be_answered(table, stub):
         list(stub.GetChanges(pb.GetChangesRequest(table="nothing", from_ms=1), timeout=DEADLINE_S))
 
 
-# Pins.
+# GetSnapshot.
+
+
+def test_answers_are_counted_by_where_what_they_say_came_from(table, serve, clock):
+    table.append(1)
+    rig = serve()
+    for max_staleness_ms, counts in ((0, [0, 1]), (DAY_MS, [1, 1]), (0, [1, 2])):
+        clock.ahead_ms += 10
+        request = pb.GetSnapshotRequest(table="events", max_staleness_ms=max_staleness_ms)
+        rig.stub.GetSnapshot(request, timeout=DEADLINE_S)
+        found = [rig.metric("icedb_snapshot_answers_total", source=source) for source in ("memory", "log")]
+        assert found == counts
 
 
 def test_a_pin_that_has_ended_by_itself_is_answered_from_memory_no_more(table, stub):
