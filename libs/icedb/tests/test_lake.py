@@ -7,9 +7,10 @@ import threading
 import orjson
 import pytest
 from icedb import connect
-from icedb.lake_table import ROOM_WAIT_MS
+from icedb.lake_table import ROOM_WAIT_MS, LakeTable
 from icedb.work import Worker
 from icedb_client.bodies import encode_rows
+from icedb_log.clean.orphans import DEFAULT_MAX_SHARE
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, InvalidRequest, NotFound, Overloaded
 from icedb_log.ingest.flush import flush_table
@@ -19,6 +20,7 @@ from icedb_log.merge.merge import MergeResult
 from icedb_log.names import (
     INGEST_FLUSH,
     INGEST_IMPORT,
+    JANITOR_ORPHANS,
     MERGE_DROP_PARTITIONS,
     MERGE_ERASE,
     MERGE_MERGE,
@@ -345,6 +347,19 @@ def test_an_appender_goes_on_after_what_passes_and_says_what_does_not(lake, even
         out._thread.join()
         out.append(ROWS)
     assert len(list_staged(events.place).batches) == 1  # it was accepted, and the next flush of the table takes it
+
+
+def test_a_sweep_that_may_delete_no_share_deletes_none(lake, events, monkeypatch):
+    asked = []
+
+    def sweep(_table, policy):
+        asked.append(policy.max_share)
+        return {"deleted_orphans": 0, "deleted_leftovers": 0}
+
+    monkeypatch.setattr(LakeTable, "sweep_orphans", sweep)
+    for share in (0.0, None):
+        Worker(lake).run(JANITOR_ORPHANS, events.name, {"max_share": share})
+    assert asked == [0.0, DEFAULT_MAX_SHARE]
 
 
 @pytest.mark.parametrize("is_ended", [False, True])

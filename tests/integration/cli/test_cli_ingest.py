@@ -119,6 +119,17 @@ def test_a_line_that_cannot_be_sent_names_the_file_and_how_to_go_on(icedb, parqu
     assert icedb("ingest", "events", str(path), "--from-row", "7", "--json").json["rows"] == 4
 
 
+def test_rows_of_a_folder_have_no_numbers_to_go_on_from(icedb, parquet, tmp_path):
+    parquet.create("events")
+    (tmp_path / "a.ndjson").write_bytes(b'{"n": 1}\n')
+    (tmp_path / "b.ndjson").write_bytes(b'{"n": 2}\n{"n": "%s"}\n' % (b"7" * (8 << 20)))
+    error = icedb("ingest", "events", str(tmp_path), code=2).error
+    assert "accepted in 1 batch: do not ingest them again" in error
+    assert "--from-row" not in error
+    for option in (("--from-row", "2"), ("--batch-id", "018bcfe5-6800-7000-8000-000000000000")):
+        assert "are for one file, but" in icedb("ingest", "events", str(tmp_path), *option, code=2).error
+
+
 def test_a_batch_without_an_answer_can_be_sent_again_under_its_id(icedb, parquet, tmp_path, monkeypatch):
     parquet.create("events")
     path = tmp_path / "a.ndjson"
