@@ -92,6 +92,13 @@ def test_answers_are_counted_by_where_what_they_say_came_from(table, serve, cloc
         assert found == counts
 
 
+def test_an_answer_says_which_time_was_asked_for_although_nothing_changed_since_another(table, stub):
+    table.append(1)
+    times = [table.clock.now_ms() - 1, table.clock.now_ms()]
+    asked = [pb.GetSnapshotRequest(table="events", as_of_ms=time_ms) for time_ms in times]
+    assert [stub.GetSnapshot(request, timeout=DEADLINE_S).as_of_ms for request in asked] == times
+
+
 def test_a_pin_that_has_ended_by_itself_is_answered_from_memory_no_more(table, stub):
     table.append(1)
     create_pin(table.opened(), "q3", ttl_ms=DAY_MS)
