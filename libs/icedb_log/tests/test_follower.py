@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.clean.leases import read_leases
-from icedb_log.errors import BelowHorizon, InvalidRequest
+from icedb_log.errors import BelowHorizon, InvalidRequest, Overloaded
+from icedb_log.feed import follower
 from icedb_log.feed.follower import Follower, PositionLost
 from icedb_log.feed.position import Budget, Position, Slice, read_position, slices_between
+from icedb_log.keys import parse_log_key
 from icedb_log.log.fence import seal
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import read_rows
@@ -171,14 +173,37 @@ def test_what_a_budget_leaves_is_held_as_it_was_before_or_said_to_be_lost(lease_
             reader.step()
 
 
-def test_a_lease_that_ended_is_no_lease(table):
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_lease_that_ended_is_no_lease(table, is_restarted):
     reader = Reader(table, lease_ms=30_000)
     table.append(1)
     table.merge(full=True)
     table.clock.advance(31_000)
-    reader.restart()
+    if is_restarted:
+        reader.restart()
     with pytest.raises(PositionLost, match="no lease has lasted since"):
         reader.step()
+
+
+def test_a_lease_that_ended_is_exchanged_while_the_grace_period_lasts():
+    table = SmallTable(log_grace_ms=60_000)
+    reader = Reader(table, lease_ms=2000)
+    table.clock.advance(15_000)
+    reader.follower.renew_leases()
+    table.append(1)
+    assert reader.plan().lease_id not in {reader.position.lease_id, None}
+
+
+@pytest.mark.parametrize("error", [BelowHorizon, Overloaded])
+def test_a_lease_that_cannot_be_had_leaves_the_grace_periods(table, monkeypatch, error):
+    def refuse(*_told, **_how):
+        raise error("none now")
+
+    monkeypatch.setattr(follower, "acquire_lease", refuse)
+    reader = Reader(table)
+    table.append(1)
+    assert reader.step() == [1]
+    assert reader.position.lease_id is None
 
 
 def test_a_short_break_needs_no_lease(table):
@@ -269,6 +294,8 @@ def test_a_budget_of_bytes_delivers_one_file_at_least(table):
 
 def test_a_time_to_begin_from(table):
     table.append(1)
+    (first,) = table.view().files
+    assert Reader(table, starting_ms=parse_log_key(first.key).time_ms, lease_ms=0).step() == [], "after this time"
     from_ms = table.clock.now_ms()
     table.clock.advance(10)
     table.append(2)
@@ -351,6 +378,9 @@ def test_a_rebuilt_log_ends_a_position(table):
     table.store.put(table.paths.rebuild_key("r1"), b"{}")
     with pytest.raises(PositionLost, match="was rebuilt"):
         reader.step()
+    anew = Reader(table)
+    table.append(1)
+    assert anew.step() == [1]
 
 
 def test_a_checkpoint_keeps_its_form():
