@@ -243,7 +243,7 @@ PROFILES: Final[dict[str, Profile]] = {
         ),
         Profile(
             "sleepyfollowers",
-            "A follower stalls before it reads the log, while what it left behind is merged and cleaned up (L2).",
+            "A follower stalls before it reads the log, what it left is merged and goes; time passes (L2, A2).",
             wants="outsiders",
             settings={
                 "janitors": 3,
