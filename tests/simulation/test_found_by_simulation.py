@@ -2,6 +2,7 @@
 
 import pytest
 from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
+from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.purge import purge_table
 from icedb_log.errors import Fenced, InvalidRequest, Unavailable
 from icedb_log.ingest.flush import flush_table
@@ -15,6 +16,7 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import BELIEVED_MS
+from icedb_log.units import HOUR_MS
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.simulation.schedule import run_schedule
@@ -309,3 +311,28 @@ def test_t5_a_deletion_of_all_rows_that_lands_behind_the_mark_makes_a_table_empt
     assert seen == [("visitor1", "list", "lake/events/_log/"), ("visitor1", "get", landed)]
     assert not any("delete" in what for _, what, _ in acted), "nothing is purged: it sees all that ever landed"
     assert run.counters["odd_visits"] == 1, "an empty table, and that is no violation"
+
+
+def quarantined(table):
+    return {key.rpartition("/")[2].partition(".")[2][:4] for key in table.keys(table.paths.quarantine_prefix)}
+
+
+def test_j11_who_ends_the_drop_of_another_sweep_takes_the_batch_too_that_its_own_walk_found_young():
+    """Found by the simulation (seed 23631): a drop was ended with the bad rows that a first flush had set aside."""
+    table = make_refusing_table(on_bad_rows="quarantine_rows", quarantine_retention_ms=2 * HOUR_MS)
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "quarantine/")]
+    with pytest.raises(Crash):
+        table.flush()
+    assert quarantined(table) == {"rows"}
+    table.clock.advance(HOUR_MS)
+    alter(table, on_bad_rows="quarantine_batch")
+    table.flush()
+    table.clock.advance(HOUR_MS)
+    found = table.sweep().walk  # of a sweep that sleeps now
+    table.clock.advance(HOUR_MS)
+    table.store.script = [Fault("put_if_match", Effect.CRASH_AFTER, "quarantine/")]
+    with pytest.raises(Crash):
+        sweep_leftovers(table.known(), table.sweep().walk)
+    assert quarantined(table) == {"rows", "batc", "json"}
+    sweep_leftovers(table.known(), found)
+    assert quarantined(table) == set(), "a batch without its reason nobody finds"

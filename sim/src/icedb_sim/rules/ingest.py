@@ -8,7 +8,7 @@ from icedb_log.errors import Unavailable
 from icedb_log.ingest.content import DIGEST_CHARS
 from icedb_log.ingest.flush import FlushLimits, _quarantine_bad_rows
 from icedb_log.ingest.quarantine import conflict_name, find_reason, quarantine_batch, reason_key
-from icedb_log.ingest.quarantine_ops import _delete_entry, _payloads_of
+from icedb_log.ingest.quarantine_ops import _delete_entry, payloads_of
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
 from icedb_log.store.object_store import delete_or_raise
@@ -32,7 +32,7 @@ def _delete_then_stage(table: Any, found: Any, *, payload: Any, retry_id: str) -
 
 
 def _delete_reason_first(table: Any, entry: Any) -> None:
-    for keys in ([reason_key(table.paths, entry.batch_id)], _payloads_of(table, entry)):
+    for keys in ([reason_key(table.paths, entry.batch_id)], payloads_of(table, entry)):
         report = table.store.delete(keys)
         if report.failed:
             raise Unavailable(f"{report.failed[0].key}: {report.failed[0].reason}; do it again")

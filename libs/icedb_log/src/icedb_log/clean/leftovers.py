@@ -23,7 +23,7 @@ from icedb_log.ingest.quarantine import (
     is_reason,
     reason_key,
 )
-from icedb_log.ingest.quarantine_ops import begin_drop
+from icedb_log.ingest.quarantine_ops import begin_drop, payloads_of
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import ObjectKind
 from icedb_log.publish.ending import retire_idle, sweep_publications
@@ -244,6 +244,10 @@ def _find_lone_payloads(
         if len(found) >= MAX_DROPS:
             break
         reason = find_reason(table, entry)
-        if (reason is None and entry in free) or (reason is not None and reason.is_being_dropped):
+        if reason is None and entry in free:
             found[entry] = tuple(keys)
+        elif reason is not None and reason.is_being_dropped:
+            # WARN: not only what this walk found old. Whoever took the entry walked later: bad rows of an earlier flush
+            # were old for this walk, the batch was not, and its reason would go before it.
+            found[entry] = tuple(sorted({*keys, *payloads_of(table, reason.entry)}))
     return found

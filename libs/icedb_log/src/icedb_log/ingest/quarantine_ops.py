@@ -112,7 +112,7 @@ def begin_drop(table: TableStore, batch_id: str, *, etag: str) -> tuple[str, ...
     # deleted: the next try finds none and takes the batch for staged, and it is nowhere.
     if not put_reason(table, batch_id, found.changed(dropped=True), replaces=found):
         return None
-    return _payloads_of(table, found.entry)
+    return payloads_of(table, found.entry)
 
 
 def retry_quarantined(
@@ -226,13 +226,18 @@ def _stage_again(table: TableStore, found: StoredReason, *, payload: Quarantined
 def _delete_entry(table: TableStore, entry: QuarantinedBatch) -> None:
     # The payload first: a reason without a payload says that its retry was staged; a payload without a reason nobody
     # would find.
-    for keys in (_payloads_of(table, entry), [reason_key(table.paths, entry.batch_id)]):
+    for keys in (payloads_of(table, entry), [reason_key(table.paths, entry.batch_id)]):
         report = table.store.delete(keys)
         if report.failed:
             raise Unavailable(f"{report.failed[0].key}: {report.failed[0].reason}; do it again")
 
 
-def _payloads_of(table: TableStore, entry: QuarantinedBatch) -> tuple[str, ...]:
+def payloads_of(table: TableStore, entry: QuarantinedBatch) -> tuple[str, ...]:
+    """Return all keys that go with an entry, before its reason. Costs a listing for a whole batch.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
     # J6: a reason that names something else must not make us delete it.
     payloads = (
         {entry.payload_key} if entry.payload_key.startswith(table.paths.quarantine_key(entry.batch_id)) else set()
