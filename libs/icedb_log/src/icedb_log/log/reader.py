@@ -31,10 +31,9 @@ from icedb_log.store.table_store import TableStore
 
 MAX_READ_ATTEMPTS = 10
 FIRST_BACKOFF_MS = 10
-FETCH_THREADS = 16
-SHARED_THREADS = 64
-"""Log files fetched at once by threads that many readers share: a cold start waits for answers no longer than it takes
-to ask, and a store that is slow holds so many threads and no more."""
+FETCH_THREADS = 128
+"""Log files fetched at once by one reader, or by all that share threads: a cold start waits for answers no longer than
+it takes to ask, and a store that is slow holds so many threads and no more."""
 DEFAULT_MAX_REFRESH_MS = 5 * 60 * 1000
 
 HEAD_BYTES = 128 * 1024
@@ -75,7 +74,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         self._max_refresh_ms = max_refresh_ms
         self._page_size = page_size
         self._fetch = fetch
-        self._threads = limit_reads(table.store, SHARED_THREADS if isinstance(fetch, Executor) else fetch)
+        self._threads = limit_reads(table.store, fetch if isinstance(fetch, int) else FETCH_THREADS)
         self._is_compact = is_compact
         self._settings: dict[str, Any] = {
             "clock": clock,
