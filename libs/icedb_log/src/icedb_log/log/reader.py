@@ -21,9 +21,9 @@ from icedb_log.log.codec import HEAD_LINES, decode_log_file, decode_log_head
 from icedb_log.log.markers import paused_gc
 from icedb_log.model import ListedLogFile, ListedLogHead, LogFile, LogHead, LogHeads, LogView
 from icedb_log.store.object_store import (
-    MAX_KEYS_PER_PAGE,
     Listing,
     ObjectInfo,
+    largest_page,
     limit_reads,
     list_all,
 )
@@ -51,7 +51,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         clock: For back-off and for the time a refresh takes.
         max_refresh_ms: A refresh that takes longer is thrown away (R2): half the log files' grace period,
             ``config.log_grace_ms // 2``.
-        page_size: Keys per page; smaller only in tests.
+        page_size: Keys per page; ``None``: as many as the store lists at once. Smaller only in tests.
         fetch: How many log files are fetched at once, in threads of this reader's own, or threads that many readers
             share; 1 fetches one after another in the caller's thread, and so does a store that wants it
             (:func:`~icedb_log.store.object_store.limit_reads`).
@@ -64,7 +64,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         *,
         clock: Clock,
         max_refresh_ms: int = DEFAULT_MAX_REFRESH_MS,
-        page_size: int = MAX_KEYS_PER_PAGE,
+        page_size: int | None = None,
         fetch: int | Executor = FETCH_THREADS,
         is_compact: bool = False,
     ) -> None:
@@ -72,7 +72,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         self._paths = table.paths
         self._clock = clock
         self._max_refresh_ms = max_refresh_ms
-        self._page_size = page_size
+        self._page_size = page_size or largest_page(table.store)
         self._fetch = fetch
         self._threads = limit_reads(table.store, fetch if isinstance(fetch, int) else FETCH_THREADS)
         self._is_compact = is_compact
