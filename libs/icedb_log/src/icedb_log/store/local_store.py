@@ -148,8 +148,8 @@ class LocalObjectStore:
     Attributes:
         max_parallel_reads: Small files come from the page cache: threads would wait for the interpreter alone, and
             2,000 log files take them more than twice as long.
-        max_keys_per_page: A page costs a look at the whole folder, however few keys it takes: a long log is one page, of
-            one moment, and no reader has to list it again (R1).
+        max_keys_per_page: A page costs a look at the whole folder, however few keys it takes: a long log is one page,
+            of one moment, and no reader has to list it again (R1).
         time_listeners: See :class:`icedb_log.store.store_clock.TellsTime`.
     """
 
