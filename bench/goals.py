@@ -106,6 +106,7 @@ GOALS: Final[tuple[Goal, ...]] = (
     Goal("vacuum", "*10,000 dead files", "duration", at_least=0.9, against="delta-rs"),
     Goal("vacuum", "a plan over 1,000,000 live*", "duration", at_most=6),
     Goal("vacuum", "a plan over 1,000,000 live*", "peak_memory", at_most=700),
+    Goal("vacuum", "a plan over 1,000,000 live*", "plan_cpu", at_most=3, system=f"{OURS}, a merge"),
 )
 
 

@@ -9,7 +9,7 @@ from bench.counting_s3 import running_counting_s3
 from bench.harness import Case, Workload
 from bench.processes import SystemInProcess
 from bench.vacuum_places import Bucket, Directory, Place
-from bench.vacuum_systems import FILE_BYTES, DeltaRs, DeltaRsPlan, Floor, IceDB, IceDBPlan
+from bench.vacuum_systems import FILE_BYTES, DeltaRs, DeltaRsPlan, Floor, IceDB, IceDBMergePlan, IceDBPlan
 
 
 class VacuumWorkload(Workload):
@@ -34,8 +34,10 @@ class VacuumWorkload(Workload):
         dead_count = marker_count // 10
         mostly_live = f"a plan over {marker_count:,} live and {dead_count:,} dead files, in a fresh process"
         if self.wants(mostly_live):
-            folders = {kind: self.folder / f"plan-live-{kind.name}" for kind in (IceDBPlan, DeltaRsPlan)}
-            plans = [kind(at, count=dead_count, live_count=marker_count) for kind, at in folders.items()]
+            plans = [
+                kind(self.folder / f"plan-live-{name}", count=dead_count, live_count=marker_count)
+                for kind, name in ((IceDBPlan, "ours"), (IceDBMergePlan, "ours"), (DeltaRsPlan, "delta"))
+            ]
             yield Case(name=mostly_live, row_count=marker_count, systems=plans, warm_turn_count=0, unit="markers")
 
 

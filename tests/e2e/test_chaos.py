@@ -13,7 +13,7 @@ import pytest
 from icedb_local.chaos.chaos_layout import BROKER, ChaosLayout, Pace
 from icedb_local.chaos.fault_plan import KIND_BY_NAME, KINDS, PlannedFault
 from icedb_local.chaos.injector import Injector
-from icedb_local.readiness import answers_ping
+from icedb_local.ports import answers_ping
 from icedb_local.stack import LocalStack
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable

@@ -5,20 +5,20 @@ With Spark, and therefore a soak; ``make test`` kills workers without it, and mu
 
 import psutil
 import pytest
-from icedb_local.demo_plan import DemoPolicies, DemoTable
+from icedb_local.demo_plan import DemoTable
 from icedb_local.generator import EventGenerator, add_counts
 from icedb_local.lake import Lake
-from icedb_local.readiness import answers_ok
+from icedb_local.ports import answers_ok
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import StackLayout, StackPorts
-from icedb_local.table_health import find_leftovers, read_quarantine_reasons
+from icedb_local.table_health import find_leftovers
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.ingest.quarantine import list_quarantined
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 TABLE = DemoTable("events", ("d=day(ts)",), ("event", "ts"))
-POLICIES = DemoPolicies(grace_ms=60_000, merge_fan_in=3)
 PACE = {
     "ICEDB_FLUSH_INTERVAL_MS": "200",
     "ICEDB_FLUSH_MAX_BATCHES": "3",
@@ -53,8 +53,8 @@ def test_every_row_once_whoever_is_killed(stack, wait_until):
     generator = EventGenerator(24_000, 48)
     per_day = {}
     with Lake(stack.layout, clock=SystemClock()) as lake:
-        lake.create_table(TABLE, POLICIES)
-        paths = lake.paths(TABLE.name)
+        lake.create_table(TABLE, grace_ms=60_000, merge_fan_in=3)
+        paths = lake.warehouse.table(TABLE.name).paths
 
         def commits():
             return len(lake.list_objects(paths.log_prefix))
@@ -66,7 +66,7 @@ def test_every_row_once_whoever_is_killed(stack, wait_until):
             nonlocal per_day
             for number in numbers:
                 batch = generator.make_batch(number)
-                lake.enqueue(TABLE.name, batch.body)
+                lake.client.enqueue(TABLE.name, batch.body)
                 per_day = add_counts(per_day, batch.rows_per_day)
 
         send(range(12))
@@ -88,7 +88,7 @@ def test_every_row_once_whoever_is_killed(stack, wait_until):
         wait_until(lambda: is_replaced(stack, "merger", merger), what="a new merger")
         wait_until(lambda: is_replaced(stack, "ingest", ingest), what="a new ingest worker")
         counted = count_days(lake)
-        assert read_quarantine_reasons(lake.warehouse, TABLE.name) == []
+        assert not list_quarantined(lake.warehouse.table(TABLE.name))
         assert counted == per_day
         assert sum(counted.values()) == 24_000
         lake.merge_fully(TABLE.name)
@@ -118,8 +118,8 @@ def test_a_worker_whose_jvm_died_is_replaced(stack, wait_until):
         before = count_days(lake)
         wait_until(lambda: answers_ok(ports.ingest_metrics, "/readyz"), what="ingest's engine")
         find_java(stack, "ingest").kill()
-        lake.enqueue(TABLE.name, batch.body)
-        prefix = lake.paths(TABLE.name).staging_prefix
+        lake.client.enqueue(TABLE.name, batch.body)
+        prefix = lake.warehouse.table(TABLE.name).paths.staging_prefix
         wait_until(lambda: not lake.list_objects(prefix), what="the batch to be committed")
         assert count_days(lake) == add_counts(before, batch.rows_per_day)
     wait_until(lambda: answers_ok(ports.merger_metrics, "/readyz"), what="merger's engine")

@@ -322,7 +322,7 @@ def test_a_directory_has_no_urls_and_too_many_are_refused(start):
     code, details = refused(rig.get, presign_ms=60_000, max_staleness_ms=0)
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert "4 data files would get a URL; at most 3 (ICEDB_SNAPSHOT_MAX_PRESIGNED_FILES)" in details
-    rig.commit("events", days=(2,))
+    rig.commit("events", days=(2,), count=3)
     code, details = refused(rig.get, presign_ms=60_000, where="ts >= '2026-01-02'", max_staleness_ms=0)
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert "files of a directory have no URLs" in details
@@ -335,6 +335,7 @@ def test_a_url_reads_the_file_without_credentials_until_it_ends(start, s3_server
     rig.commit()
     (file,) = rig.get(presign_ms=90_000, max_staleness_ms=0).files
     rig.warehouse.store.put(file.path, b"the file")
+    assert len(rig.service.calls.answers) == 0  # who asks for the same later gets a URL that lasts as long
     with urllib.request.urlopen(file.presigned_url, timeout=DEADLINE_S) as answer:
         assert answer.read() == b"the file"
     parts = urlsplit(file.presigned_url)

@@ -7,13 +7,13 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pytest
-from icedb_engine.limits import MIB
+from icedb_engine.limits import MIB, EngineLimits
 from icedb_engine.sql import process as process_module
-from icedb_engine.sql.process import KILL_AFTER_MS, QueryProblem, QueryTooLarge, SqlLimits, SqlProcess
+from icedb_engine.sql.process import KILL_AFTER_MS, QueryProblem, QueryTooLarge, SqlProcess
 
 SCHEMA = {"a": "VARCHAR", "n": "BIGINT"}
 ROWS = pa.record_batch([pa.array(["x", None]), pa.array([1, 2])], ["a", "n"])
-LIMITS = SqlLimits(memory_bytes=128 * MIB, scratch_bytes=64 * MIB, time_ms=1000)
+LIMITS = EngineLimits(memory_bytes=128 * MIB, scratch_bytes=64 * MIB, thread_count=1, query_ms=1000)
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ def test_what_does_not_fit_ends_within_its_limits_and_leaves_nothing(process, qu
     begun = time.monotonic()
     with pytest.raises(QueryProblem, match=r"needs more than|takes longer than|characters|Regex|Invalid") as raised:
         run(process, query)
-    assert time.monotonic() - begun < (LIMITS.time_ms + KILL_AFTER_MS) / 1000 + 6, "a busy machine may take a while"
+    assert time.monotonic() - begun < (LIMITS.query_ms + KILL_AFTER_MS) / 1000 + 6, "a busy machine may take a while"
     assert "\n" not in str(raised.value)
     assert not psutil.pid_exists(pid), "it really is gone"
     assert run(process, "SELECT n FROM _rows") == [{"n": 1}, {"n": 2}], "the next query runs"
@@ -246,7 +246,7 @@ def test_no_text_takes_long_to_refuse_or_to_take(process, text):
         process.check(text, SCHEMA, relation="_rows", kind="query")
     except QueryProblem as error:
         assert len(str(error)) < 1000
-    assert time.monotonic() - begun < (LIMITS.time_ms + KILL_AFTER_MS) / 1000 + 6
+    assert time.monotonic() - begun < (LIMITS.query_ms + KILL_AFTER_MS) / 1000 + 6
     assert run(process, "SELECT n FROM _rows") == [{"n": 1}, {"n": 2}]
 
 
@@ -386,13 +386,13 @@ def test_one_process_answers_group_after_group_and_forgets_each():
 
 def test_rows_that_fit_neither_memory_nor_scratch_are_said(tmp_path):
     wide = pa.record_batch([pa.array([os.urandom(4000).hex() for _ in range(1000)]), pa.array(range(1000))], ["a", "n"])
-    limits = SqlLimits(memory_bytes=64 * MIB, scratch_bytes=8 * MIB, time_ms=2000)
+    limits = EngineLimits(memory_bytes=64 * MIB, scratch_bytes=8 * MIB, thread_count=1, query_ms=2000)
     with (
         SqlProcess(limits, scratch=tmp_path) as process,
         pytest.raises(QueryTooLarge, match="64 MiB of memory and 8 MiB of scratch"),
     ):
         process.load("_rows", SCHEMA, (wide for _ in range(40)))
-    with SqlProcess(SqlLimits(memory_bytes=64 * MIB, time_ms=20_000), scratch=tmp_path) as process:
+    with SqlProcess(EngineLimits(memory_bytes=64 * MIB, thread_count=1, query_ms=20_000), scratch=tmp_path) as process:
         assert process.load("_rows", SCHEMA, (wide for _ in range(20))) == 20_000
         assert sum(batch.num_rows for batch in process.select("FROM _rows", ["n"], relation="_rows")) == 20_000
     assert list((tmp_path / "sql").iterdir()) == []

@@ -17,6 +17,8 @@ from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import BELIEVED_MS
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.simulation.schedule import run_schedule
+from icedb_sim.simulation.shrink import decode_replay
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.row_files import RowFileMerger, RowFileWriter
 from icedb_sim.tables.small_table import SmallTable
@@ -285,3 +287,25 @@ def test_t5_a_flush_that_sleeps_while_its_bad_rows_are_purged_is_fenced_and_halt
     table.store.script.append(Fault("head", None, key="quarantine", before=drop_and_purge))
     with pytest.raises(Fenced):
         table.flush()
+
+
+LATE_DELETION = (
+    "5760|droppers:1|dropper1*3 changer2*3 208+producer1 1016+producer1 dropper1*2 flusher1*12 visitor1 70616+visitor1 "
+    "dropper1*3 751+visitor1 visitor1 changer2*9 233+changer2 260+dropper1 dropper1*2 676+dropper1 dropper1 "
+    "87217+dropper1 dropper1 407+visitor1 changer2*2 322+changer2 340+changer2 changer2 881+visitor1 visitor1 "
+    "97+visitor1 553+dropper1 dropper1*2 2002+dropper1 dropper1*2 824+changer2 changer2*2 visitor1 627+visitor1 "
+    "changer2*3 74552+visitor1 visitor1 changer2*7 dropper1*11 changer2 visitor1*2|"
+)
+"""A deletion of all rows has its fence; the table is dropped, and about to be purged; the deletion lands; a service that
+read the configuration just before lists the log."""
+
+
+def test_t5_a_deletion_of_all_rows_that_lands_behind_the_mark_makes_a_table_empty():
+    replay = decode_replay(LATE_DELETION)
+    run = run_schedule(replay.seed, replay.mix, script=replay.script, trace_tail=None)
+    acted = [(line.actor, line.what, line.key) for line in run.trace if line.actor != "-"]  # before the quiet
+    (_, _, landed), *seen = acted[-3:]
+    assert acted[-3] == ("changer2", "create", landed)
+    assert seen == [("visitor1", "list", "lake/events/_log/"), ("visitor1", "get", landed)]
+    assert not any("delete" in what for _, what, _ in acted), "nothing is purged: it sees all that ever landed"
+    assert run.counters["odd_visits"] == 1, "an empty table, and that is no violation"

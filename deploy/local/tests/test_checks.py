@@ -10,7 +10,7 @@ def test_counts_that_differ_are_broken_and_say_by_how_much():
     book.add_equal("rows", found=10, expected=10)
     book.add_equal("rows", found=1_009, expected=1_010)
     assert [check.holds for check in book.checks] == [True, False]
-    assert book.broken[0].detail == "1,009 rows found, 1,010 expected (-1)"
+    assert book.checks[1].detail == "1,009 rows found, 1,010 expected (-1)"
 
 
 def test_counts_by_key_name_the_keys():

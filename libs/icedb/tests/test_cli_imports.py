@@ -34,9 +34,9 @@ def test_the_release_and_the_help_need_no_command_and_nothing_of_the_log_but_err
         "icedb.cli",
         "icedb.cli.app",
         "icedb.cli.output",
-        "icedb.cli.parsing",
         "icedb.cli.runner",
         "icedb_log.errors",
+        "icedb_log.units",
     }
 
 
@@ -47,6 +47,14 @@ def test_a_command_that_reads_a_directory_needs_no_queue_and_no_engine(tmp_path,
     assert not found & (QUEUE_AND_ENGINES | SETTINGS)
     assert arguments == ("table", "list") or "icedb_log.erasure.erasure_scan" not in found
     assert "prompt_toolkit" not in found
+
+
+def test_an_ingest_loads_no_queue_where_no_redis_listens(tmp_path, cli_env):
+    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
+    (tmp_path / "events.ndjson").write_text('{"n": 1}\n')
+    icedb("table", "create", "events")
+    found = icedb("ingest", "events", str(tmp_path / "events.ndjson"))
+    assert not found & (QUEUE_AND_ENGINES | SETTINGS | {"opentelemetry"})
 
 
 def test_connecting_to_a_directory_needs_no_queue_and_no_engine():

@@ -3,7 +3,6 @@
 import pytest
 from icedb.cli.app import run
 from icedb.cli.output import format_bytes, format_span, format_time
-from icedb.cli.parsing import parse_duration, split_names
 from icedb.cli.read import maybe_time
 from icedb.cli.runner import (
     HALTED,
@@ -15,8 +14,10 @@ from icedb.cli.runner import (
     exit_code,
     outcome_exit_code,
 )
+from icedb.cli.table import split_names
 from icedb.cli.table_settings import parse_columns, parse_declared, parse_ranges
 from icedb_log import errors
+from icedb_log.units import parse_duration
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,8 @@ def test_all_rows_are_written_unless_limited(icedb, tmp_path):
         found = json.loads(icedb(*ask, "--output", str(path), "--limit", "7", "--json"))
         assert (found["row_count"], found["size_bytes"]) == (7, path.stat().st_size)
         assert set(found["snapshots"]) == {"events"}
+    for limit, has_more in (("599", True), ("600", False)):
+        assert json.loads(icedb(*ask, "--limit", limit, "--json"))["has_more"] is has_more
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 7
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 7
 

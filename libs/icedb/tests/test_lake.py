@@ -7,9 +7,10 @@ import threading
 import orjson
 import pytest
 from icedb import connect
-from icedb.lake_table import ROOM_WAIT_MS
+from icedb.lake_table import ROOM_WAIT_MS, LakeTable
 from icedb.work import Worker
 from icedb_client.bodies import encode_rows
+from icedb_log.clean.orphans import DEFAULT_MAX_SHARE
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, InvalidRequest, NotFound, Overloaded
 from icedb_log.ingest.flush import flush_table
@@ -19,6 +20,7 @@ from icedb_log.merge.merge import MergeResult
 from icedb_log.names import (
     INGEST_FLUSH,
     INGEST_IMPORT,
+    JANITOR_ORPHANS,
     MERGE_DROP_PARTITIONS,
     MERGE_ERASE,
     MERGE_MERGE,
@@ -151,6 +153,14 @@ def test_an_appender_commits_what_is_good_and_says_at_the_end_what_was_refused(l
         out.append([{"n": "wrong"}])
     assert out.committed_count == 1
     assert rows_of(lake, "select n from strict") == [(1,)]
+
+
+def test_an_appender_counts_rows_that_went_to_quarantine(lake):
+    table = lake.create_table("loose", columns={"n": "BIGINT"})
+    with table.appender(commit_every_ms=60_000) as out:
+        for number in range(2):
+            out.append([{"n": number}, {"n": "wrong"}, {"n": "too"}])
+    assert (out.committed_count, out.row_count, out.bad_row_count) == (2, 2, 4)
 
 
 @pytest.fixture
@@ -337,6 +347,19 @@ def test_an_appender_goes_on_after_what_passes_and_says_what_does_not(lake, even
         out._thread.join()
         out.append(ROWS)
     assert len(list_staged(events.place).batches) == 1  # it was accepted, and the next flush of the table takes it
+
+
+def test_a_sweep_that_may_delete_no_share_deletes_none(lake, events, monkeypatch):
+    asked = []
+
+    def sweep(_table, policy):
+        asked.append(policy.max_share)
+        return {"deleted_orphans": 0, "deleted_leftovers": 0}
+
+    monkeypatch.setattr(LakeTable, "sweep_orphans", sweep)
+    for share in (0.0, None):
+        Worker(lake).run(JANITOR_ORPHANS, events.name, {"max_share": share})
+    assert asked == [0.0, DEFAULT_MAX_SHARE]
 
 
 @pytest.mark.parametrize("is_ended", [False, True])

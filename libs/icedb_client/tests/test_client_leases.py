@@ -73,6 +73,21 @@ def test_a_lease_is_good_until_its_time_is_over(lease, clock):
         lease.check()  # what was lost once stays lost: files may have gone meanwhile
 
 
+def test_the_time_of_a_lease_counts_from_when_it_was_asked_for(answers, clock, monkeypatch):
+    acquire = answers._acquire_lease
+
+    def acquire_slowly(table, **how):
+        clock.ms += 10_000
+        return acquire(table, **how)
+
+    monkeypatch.setattr(answers, "_acquire_lease", acquire_slowly)
+    lease = take_lease(answers, "events", at_ms=None, ttl_ms=MINUTE_MS, clock=clock)
+    clock.ms += MINUTE_MS - 10_000
+    with pytest.raises(Unavailable, match="could not be renewed in time"):
+        lease.check()
+    lease.close()
+
+
 def test_a_store_that_is_away_for_a_while_loses_nothing(lease, answers, clock):
     answers.failure = Unavailable("away")
     clock.ms += MINUTE_MS // 2
@@ -157,6 +172,7 @@ def test_a_read_goes_by_the_lease_that_its_snapshot_has(snapshot, lease, answers
     with hold_while_reading(held):
         pass
     assert "release_lease" not in answers.asked
-    clock.ms += MINUTE_MS
+    with pytest.raises(Unavailable), hold_while_reading(held):
+        clock.ms += MINUTE_MS  # while it is read: what was read may not be all
     with pytest.raises(Unavailable), hold_while_reading(held):
         raise AssertionError("not reached")

@@ -131,6 +131,18 @@ def test_refused_batches_wait_as_long_as_they_are_told(client, warehouse, puts, 
     assert parse_uuid7_ms(key.rpartition("/")[2].partition(".")[0]) == began_ms + 21_000
 
 
+def test_a_table_that_has_no_room_in_time_was_sent_nothing(client, warehouse, puts, clock):
+    publish_pressure(warehouse.table("events"), Pressure("stop", 60.0, "800 log files", 7000), clock=clock)
+    began_ms = clock.ms
+    with client.producer("events", retry_ms=10 * SECOND_MS) as producer:
+        producer.send({"n": 1})
+        with pytest.raises(UnsentRows):
+            producer.flush()
+        (batch,) = producer.take_unsent()
+    assert type(batch.error) is Overloaded  # not Undelivered: that is of a batch which may be there
+    assert (clock.ms - began_ms, puts.keys) == (10 * SECOND_MS, [])
+
+
 def test_a_store_that_stays_down_leaves_the_rows_with_their_id(client, warehouse, puts, clock):
     puts.script = ["lost"] + ["down"] * 10_000
     failed = []
@@ -216,6 +228,8 @@ def test_an_error_in_the_block_sends_the_rows_and_stays_the_error(client, wareho
         raise KeyboardInterrupt
     assert staged_rows(warehouse) == Counter([1])
     puts.script = ["down"] * 10_000
+    with pytest.raises(UnsentRows, match="1 rows in 1 batches"), client.producer("events", retry_ms=0) as producer:
+        producer.send({"n": 2})
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(ZeroDivisionError) as caught,
@@ -281,6 +295,30 @@ def test_closing_gives_up_in_time(client, warehouse, puts, clock):
     assert not any(thread.is_alive() for thread in ended(producer))
     with pytest.raises(InvalidRequest, match="is closed"):
         producer.send({"n": 1})
+
+
+def test_a_batch_on_its_way_is_not_tried_again_once_closing_gave_up(client, puts, clock):
+    puts.script = ["down"] * 10_000
+    producer = client.producer("events", senders=1, retry_ms=3600 * SECOND_MS)
+    pauses, given_up, give_up = threading.Event(), threading.Event(), producer._give_up
+
+    def pause():
+        pauses.set()
+        assert given_up.wait(60)
+
+    def end():
+        give_up()
+        given_up.set()
+
+    clock.on_sleep, producer._give_up = pause, end
+    producer.send({"n": 1})
+    with producer._lock:
+        producer._buffer.seal()
+        producer._work.notify_all()
+    assert pauses.wait(60)
+    with pytest.raises(UnsentRows):
+        producer.close(timeout_ms=0)
+    assert producer.counters.retries == 1
 
 
 def test_age_seals_a_batch(client, warehouse, puts, clock):

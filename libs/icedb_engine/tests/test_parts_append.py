@@ -6,6 +6,7 @@ from icedb_engine.sql.checks import check_reader_condition
 from icedb_engine.units.read_unit import read_files
 from icedb_engine.units.typed_rows import append_unit
 from icedb_log.errors import InvalidRequest
+from icedb_log.store.object_store import MAX_KEY_BYTES
 
 UTC = pa.timestamp("us", tz="UTC")
 
@@ -68,6 +69,27 @@ def test_types_that_lose_nothing_go_in(make_table):
 def test_a_row_without_a_partition_value_is_an_error(make_table):
     with pytest.raises(InvalidRequest, match="the write gives a row in which column 'ts' is NULL"):
         append(make_table("d=day(ts)"), {"ts": pa.array([None], UTC)}, ts="TIMESTAMP")
+
+
+def test_partition_values_that_make_a_key_too_long_together_are_an_error(make_table):
+    names = [f"c{number}" for number in range(6)]
+    table = make_table(*names)
+
+    def write(count):
+        return append(table, {name: pa.array(["x" * count]) for name in names}, **dict.fromkeys(names, "VARCHAR"))
+
+    (marker,) = write(130)
+    assert len(marker.path) <= MAX_KEY_BYTES
+    with pytest.raises(InvalidRequest, match=r"190 bytes a value and \d+ a key"):
+        write(190)
+
+
+def test_a_time_that_the_table_does_not_take_is_an_error(make_table):
+    times = {"at": {"unit": "epoch_ms", "from_ms": 946_684_800_000, "to_ms": 4_102_444_800_000}}
+    table = make_table(declared={"at": "BIGINT"}, times=times)
+    assert len(append(table, {"at": pa.array([1_767_312_000_000, None])}, at="BIGINT")) == 1
+    with pytest.raises(InvalidRequest, match=r"the write gives at = 1767312000: .*looks like seconds"):
+        append(table, {"at": pa.array([1_767_312_000_000, 1_767_312_000])}, at="BIGINT")
 
 
 def test_a_condition_chooses_rows_and_columns_come_in_the_order_asked_for(make_table):

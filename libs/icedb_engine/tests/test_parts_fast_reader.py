@@ -6,10 +6,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from icedb_engine.arrow_types import REPEATED_TEXT
 from icedb_engine.reading import frame
 from icedb_engine.reading.frame import UnitSections
 from icedb_engine.reading.read_fast import read_counts, read_days, read_moments
 from icedb_engine.unit_engine import UnitEngine
+from icedb_engine.writing.part_files import PartEncoder
 
 SCHEMA = {"v": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "b": "BOOLEAN", "t": "TIMESTAMP", "d": "DATE"}
 MOMENTS = (
@@ -196,7 +198,7 @@ def test_columns_are_called_as_users_like_also_as_the_engine_calls_its_own(make_
     assert [{name: row[name] for name in OWN_NAMES} for row in found] == [row for rows in sent for row in rows]
 
 
-def test_the_engine_orders_places_and_rows_are_taken_from_their_table(make_table, fast_batches, monkeypatch):
+def test_rows_of_an_arrow_table_are_sorted_outside_of_the_engine(make_table, fast_batches, monkeypatch):
     """Copied into the engine and out of it they took twice the time, and disk where they are more than its memory."""
     streamed = []
 
@@ -229,3 +231,75 @@ def test_the_engine_orders_places_and_rows_are_taken_from_their_table(make_table
     texts = [[row["v"] for row in table.rows(file)] for file in found.files]
     assert texts == [sorted(each, key=lambda text: (text is None, text)) for each in texts]
     assert sorted(map(len, texts)) == [4, 5, 6]
+
+
+def spy_on_row_groups(monkeypatch):
+    """Return the types of each row group that is encoded from now on, by column."""
+    encoded = []
+    encode = PartEncoder.encode_group
+
+    def spy(self, rows, *, is_first):
+        encoded.append(dict(zip(rows.schema.names, rows.schema.types, strict=True)))
+        return encode(self, rows, is_first=is_first)
+
+    monkeypatch.setattr(PartEncoder, "encode_group", spy)
+    return encoded
+
+
+def test_text_of_few_values_is_taken_and_encoded_as_a_dictionary(make_table, fast_batches, monkeypatch):
+    """To sort a million rows of 30 columns took 0.8 s as text, 0.4 s as dictionaries; to encode them 0.75, 0.6 s."""
+    monkeypatch.setattr(frame, "SAMPLED_VALUES", 50)
+    monkeypatch.setattr(frame, "FEW_VALUES", 4)
+    monkeypatch.setattr(frame, "MAX_DICTIONARY_VALUES", 5)
+    encoded = spy_on_row_groups(monkeypatch)
+    table = make_table("day=day(t)", sort=("few", "own"))
+    rows = [
+        {
+            "t": f"2023-06-0{1 + n % 2}T10:00:00Z",
+            "few": ["é", None, "a"][n % 3],
+            "own": f"u{n:03}",
+            "late": "x" if n < 60 else f"x{n % 9}",
+            "n": n % 2,
+        }
+        for n in range(120)
+    ]
+    batch = table.stage(*rows)
+    found = table.flush(batch)
+    assert fast_batches == [1]
+    kinds = {name: {each[name] for each in encoded} for name in rows[0]}
+    assert kinds["few"] == {REPEATED_TEXT}
+    assert kinds["own"] == kinds["late"] == {pa.string()}, "the sample has many values; all values are many"
+    assert kinds["n"] == {pa.int64()}
+    plain = [{**row, "t": row["t"].replace("Z", "")} for row in rows]
+    ordered = sorted(plain, key=lambda row: (row["t"], row["few"] is None, row["few"] or "", row["own"]))
+    stored = [row for file in found.files for row in table.rows(file)]
+    shown = [{**row, "t": row["t"].isoformat()} for row in stored]
+    assert [{name: row[name] for name in rows[0]} for row in shown] == ordered
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "columns"), [(2**20, ["__ordinal", "place"]), (4000, ["__ordinal", "n", "t"])]
+)
+def test_rows_that_do_not_fit_are_sorted_by_the_engine(make_table, fast_batches, monkeypatch, memory_bytes, columns):
+    """It spills; in memory they would be there twice."""
+    table = make_table("day=day(t)", sort=("n",))
+    batch = table.stage(*({"t": "2023-06-01T10:00:00Z", "n": -n} for n in range(200)))
+    streamed = []
+    stream = UnitEngine.stream
+
+    def spy(self, query, *, rows_per_chunk):
+        reader = stream(self, query, rows_per_chunk=rows_per_chunk)
+        streamed.append(sorted(reader.schema.names))
+        return reader
+
+    init = frame.EventFrame.__init__
+    monkeypatch.setattr(UnitEngine, "stream", spy)
+    monkeypatch.setattr(
+        frame.EventFrame,
+        "__init__",
+        lambda self, *args, **options: init(self, *args, **{**options, "sorted_bytes": memory_bytes // 2}),
+    )
+    monkeypatch.setattr("icedb_engine.reading.unit.SMALL_UNIT_BYTES", 0)
+    found = table.flush(batch)
+    assert (fast_batches, streamed) == ([1], [columns])
+    assert [row["n"] for file in found.files for row in table.rows(file)] == list(range(-199, 1))

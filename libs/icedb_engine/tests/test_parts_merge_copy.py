@@ -22,7 +22,7 @@ from icedb_engine.units.work import MergeUnit, Unit
 from icedb_engine.writing import part_files
 from icedb_engine.writing.part_files import PartEncoder, PartLayout
 from icedb_engine.writing.row_groups import PieceMaker
-from icedb_log.errors import CorruptLog, SchemaConflict
+from icedb_log.errors import CorruptLog, InvariantViolated, SchemaConflict
 from icedb_log.jobs import MergeGroup, RowChange
 from icedb_log.model import FileMarker
 from icedb_log.parquet.pages import check_page_sums
@@ -204,6 +204,14 @@ def test_a_deletion_decodes_only_row_groups_that_hold_such_a_row(make_table, tmp
     assert made.read(left.outputs)["i"].to_pylist() == [n for n in range(5 * GROUP_ROWS) if n != 19]
     everywhere = made.delete("f = 4.75", file)
     assert (everywhere.rows_removed, everywhere.rows_decoded, everywhere.copied_bytes) == (1, 5 * GROUP_ROWS, 0)
+
+
+def test_a_deletion_that_loses_a_row_is_not_committed(make_table, tmp_path, monkeypatch):
+    made = Files(make_table, sort=("i",))
+    (file,) = (made.put(rows, tmp_path) for rows in in_order(1, GROUP_ROWS))
+    monkeypatch.setattr(merge_unit_module._Kept, "keep", lambda _, rows: rows.slice(1))
+    with pytest.raises(InvariantViolated, match="8 rows came, 0 were removed and 7 written"):
+        made.delete("i = 3", file)
 
 
 def dictionaries_of(table, marker, column):
@@ -609,6 +617,26 @@ def test_a_merge_that_is_split_has_whole_row_groups(make_table, tmp_path):
     assert len(merged.outputs) > 1
     assert [each.stats["i"][0] for each in merged.outputs] == sorted(each.stats["i"][0] for each in merged.outputs)
     assert sum(each.row_count for each in merged.outputs) == 96
+
+
+def test_a_file_has_no_more_row_groups_than_what_counts_them(make_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(part_files, "MAX_GROUPS", 4)
+    made = Files(make_table, sort=("i",))
+    markers = [made.put(rows, tmp_path) for rows in in_order(6, 16)]
+    for merged in (made.merge(*markers), made.merge(*reversed(markers))):
+        assert merged.rows_decoded == 0
+        groups = [made.table.parquet(each).metadata.num_row_groups for each in merged.outputs]
+        assert (sum(groups), max(groups)) == (12, 3)
+
+
+def test_a_file_of_another_size_than_the_log_says_is_read_whole(make_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(merge_unit_module, "SMALL_FILE_BYTES", 0)
+    monkeypatch.setattr(data_files, "FOOTER_BYTES", 64)
+    made = Files(make_table, sort=("i",))
+    one, two = (made.put(rows, tmp_path) for rows in in_order(2, 16))
+    for odd in (-10, 10):
+        merged = made.merge(replace(one, size_bytes=one.size_bytes + odd), two)
+        assert made.read(merged.outputs)["i"].to_pylist() == list(range(32))
 
 
 def test_damage_in_what_is_copied_halts(make_table, tmp_path):

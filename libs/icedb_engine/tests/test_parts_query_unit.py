@@ -1,7 +1,7 @@
 """Which batches a unit takes when its query cannot be run on all of them at once."""
 
 from icedb_engine.sql.process import QueryProblem, QueryTooLarge, QueryTooSlow
-from icedb_engine.units.query_unit import find_parts
+from icedb_engine.units.query_unit import MAX_QUERY_RUNS, NoRoom, find_parts
 
 
 def take(answer, count=8):
@@ -38,3 +38,34 @@ def test_what_is_too_large_or_wrong_is_found_by_halves():
     parts, result = take(answer)
     assert ([*result.refused], result.deferred) == ([5], [])
     assert len(parts) == 7
+
+
+def halves_then(problem):
+    """Let a query fail over all of them, and so over the older half."""
+
+    def answer(part):
+        if len(part) == 8:
+            raise QueryProblem("wrong")
+        if part == (0, 1, 2, 3):
+            raise problem
+
+    return answer
+
+
+def test_what_was_not_tried_any_more_waits():
+    parts, result = take(halves_then(QueryTooSlow("it takes longer than 180 s")))
+    assert parts[2:] == [(0,)]
+    assert (result.refused, sorted(result.deferred)) == ({}, [*range(1, 8)])
+    parts, result = take(halves_then(NoRoom()))
+    assert parts[2:] == [(0, 1)]
+    assert (result.refused, sorted(result.deferred)) == ({}, [*range(2, 8)])
+
+
+def test_a_query_that_fails_again_and_again_is_tried_a_bounded_number_of_times():
+    def wrong(_part):
+        raise QueryProblem("wrong")
+
+    parts, result = take(wrong, count=1000)
+    assert len(parts) == MAX_QUERY_RUNS
+    assert sorted([*result.refused, *result.deferred]) == [*range(1000)]
+    assert result.refused, "each unit comes further"

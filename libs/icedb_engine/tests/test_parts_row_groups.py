@@ -1,11 +1,29 @@
 """Which row groups of a merge are copied, and which are sorted together: the plan alone."""
 
+import io
+import struct
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_engine.writing.row_groups import LARGE_BYTES, RUN_BYTES, CopyFacts, Piece, min_rows, plan_runs
-from icedb_engine.writing.sort_keys import ABOVE, BELOW, NULL, Span, decode_order, encode_order, make_key
+from icedb_engine.writing.parquet_join import ChunkBounds, parse_file
+from icedb_engine.writing.row_groups import LARGE_BYTES, RUN_BYTES, CopyFacts, Piece, PieceMaker, min_rows, plan_runs
+from icedb_engine.writing.sort_keys import (
+    ABOVE,
+    BELOW,
+    NAN,
+    NULL,
+    Span,
+    decode_order,
+    encode_order,
+    make_key,
+    span_of_bounds,
+    span_of_stats,
+)
+from icedb_log.model import FileMarker
 
 ROWS = 100
 FACTS = CopyFacts({}, (), None)
@@ -155,3 +173,70 @@ def test_what_is_said_of_an_order_is_taken_only_if_it_is_understood():
     assert decode_order({"icedb.order": '{"by":["i"],"groups":[[[1],[2]]]}'}, ("i",), types, group_count=1) == [
         ([1], [2])
     ]
+
+
+COLUMNS = {"i": "BIGINT", "s": "VARCHAR"}
+OURS = {"icedb.format": "1", "icedb.kind": "flush"}
+SAID = '{"by":["i","s"],"groups":[[[0,"a"],[%s,"b"]]]}'
+
+
+def pieces_of(values, *, stats=(0, 7, 0), created_by="", **key_values):
+    """Return the pieces of a file of one row group, given what its footer and the log say."""
+    rows = pa.table({"i": pa.array(values, pa.int64()), "s": ["a"] * 7 + ["b"]})
+    sink = io.BytesIO()
+    by = [pq.SortingColumn(place, nulls_first=False) for place in range(2)]
+    pq.write_table(rows, sink, sorting_columns=by, store_schema=False)
+    source = parse_file(sink.getvalue())
+    source.key_values = key_values
+    source.created_by = created_by or source.created_by
+    marker = FileMarker("f", 1, 0, row_count=8, stats={"i": stats})
+    return PieceMaker(COLUMNS, ("i", "s"), ("i",)).make_pieces(0, marker, source)
+
+
+def test_a_row_group_is_copied_if_all_that_is_said_of_it_is_the_same():
+    told = {**OURS, "icedb.order": SAID % 7}
+    (proven,) = pieces_of(range(8), **told)
+    assert proven.span == Span(((0, 0), (0, b"a")), ((0, 7), (0, b"b")))
+    assert proven.facts.stats["i"] == (0, 7, 0)
+    nothing = Span.anywhere(2)
+    for doubtful in (
+        pieces_of(range(8), stats=(0, 7, 1), **told),  # nulls that the footer does not know
+        pieces_of(range(8), stats=(0, 8, 0), **told),
+        pieces_of([*range(7), None], stats=(0, 6, 1), **told),  # the last row is NULL by the statistics
+        pieces_of(range(8), **OURS, **{"icedb.order": SAID % 6}),
+    ):
+        assert [(piece.span, piece.facts) for piece in doubtful] == [(nothing, None)]
+
+
+def test_of_other_writers_statistics_count_and_no_order():
+    (piece,) = pieces_of(range(8), **{"icedb.order": SAID % 7})
+    assert (piece.span, piece.facts) == (Span.of_first((0, 0), (0, 7), 2), None)
+
+
+@pytest.mark.parametrize(
+    ("created_by", "is_old"),
+    [
+        ("parquet-mr version 1.9.1 (build a1)", True),
+        ("parquet-mr version 1.10.0 (build a1)", False),
+        ("parquet-cpp version 1.5.1-SNAPSHOT", True),
+        ("parquet-cpp-arrow version 4.0.1", True),
+        ("parquet-cpp-arrow version 20.0.0", False),
+        ("somebody else", False),
+    ],
+)
+def test_files_of_writers_whose_statistics_were_wrong_are_decoded_whole(created_by, is_old):
+    (piece,) = pieces_of(range(8), created_by=created_by, **OURS)
+    assert (piece.group is None) == is_old
+
+
+def test_what_statistics_do_not_say_lies_above_their_highest_value():
+    def spans(*values, kind, nulls=0):
+        low, high = (struct.pack("<d" if kind == "DOUBLE" else "<q", value) for value in values)
+        bounds = span_of_bounds(ChunkBounds(low, high, nulls, is_exact=False), kind, 8, 1)
+        return bounds.high, span_of_stats((*values, nulls), kind, 8, 1).high
+
+    assert spans(0, 7, kind="BIGINT") == (((0, 7),), ((0, 7),))
+    assert spans(0, 7, kind="BIGINT", nulls=1) == ((NULL,), (NULL,))
+    assert spans(0, 7, kind="BIGINT", nulls=8) == ((NULL,), (NULL,))
+    assert spans(0.0, 7.0, kind="DOUBLE") == ((NAN,), ((0, 7.0),)), "the log has no bounds where a NaN is"
+    assert spans(0.0, 7.0, kind="DOUBLE", nulls=1) == ((NULL,), (NULL,))

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_engine.limits import PROCESS_BYTES, EngineLimits, FlushUnitLimits
+from icedb_engine.reading import batches
 from icedb_log.jobs import SizeClass
 from icedb_log.units import MIB
 
@@ -87,6 +88,17 @@ def test_a_batch_above_the_further_bound_is_refused_with_the_bound(table, stagin
         (found,) = flush(table, batch, sizes=sizes).rejected.values()
         assert reason in found
         assert "smaller batches" in found
+
+
+@pytest.mark.parametrize("staging_format", ["ndjson", "ndjson.gz"])
+def test_lines_are_counted_before_those_that_are_no_text_are_looked_at_one_by_one(table, monkeypatch, staging_format):
+    monkeypatch.setattr(batches, "_blank_undecodable", None)
+    body = b"\xff\n" * 2001
+    batch = table.stage(
+        body=gzip.compress(body) if staging_format.endswith("gz") else body, staging_format=staging_format
+    )
+    (found,) = flush(table, batch, sizes=None).rejected.values()
+    assert "more than 2000 rows" in found
 
 
 @CASES

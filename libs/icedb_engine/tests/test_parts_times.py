@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_engine.imports.import_footers import FileRefused
-from icedb_engine.imports.import_inspect import inspect_file
+from icedb_engine.imports.import_inspect import FileRefused, inspect_file
 from icedb_engine.reading.frame import SAMPLE_LINES
 from icedb_engine.units.typed_rows import open_typed_rows
 from icedb_log.errors import InvalidRequest

@@ -4,11 +4,10 @@ from datetime import date, datetime
 
 import pyarrow as pa
 import pytest
-from icedb_engine.imports.import_footers import read_footer
 from icedb_engine.reading.widening import WideningProof, find_inexact, find_widenable, unite_known
 from icedb_log.errors import SchemaConflict
-from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.jobs import FlushJob
+from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 KNOWN = {"n": "BIGINT", "s": "VARCHAR"}
@@ -183,11 +182,8 @@ def test_who_writes_a_file_says_which_columns_could_not_become_wider(make_table,
     (merged,) = table.merge(marker, schema=schema).outputs
     assert merged.inexact == inexact
     if rows[0]["n"] != 0.5:
-        assert find_inexact(read_footer(table.store, source_of(marker))) == inexact
-
-
-def source_of(marker):
-    return SourceFile("", marker.path, marker.path, "", marker.size_bytes, 0, is_named=True)
+        footer = ParquetFooterReader(table.store).require_footer(table.store.head(marker.path), bounds_of=None)
+        assert find_inexact(footer) == inexact
 
 
 def test_no_data_file_is_needed_where_the_log_says_it(make_table):

@@ -65,3 +65,8 @@ def test_types_of_other_writers(sql_type, wanted):
 )  # fmt: skip
 def test_what_iceberg_cannot_say_is_left_out_whole(sql_type):
     assert find_type(sql_type) is None
+
+
+def test_what_comes_after_a_nested_field_is_a_field_of_its_own():
+    nested = find_type("STRUCT(a INTEGER[], b DECIMAL(9,2), c VARCHAR)")
+    assert [name for name, _ in nested.parts] == ["a", "b", "c"]

@@ -1,10 +1,11 @@
 """Which manifests a commit writes, and what they say."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 from icedb_iceberg.avro_files import ADDED, DELETED, ManifestCodec, decode_list, decode_manifest, encode_list
-from icedb_iceberg.manifests import FAN_IN, TARGET_FILES, ManifestSet
+from icedb_iceberg.manifests import FAN_IN, TARGET_FILES, ManifestSet, _summarize
 from icedb_log.errors import CorruptLog
 
 SCHEMA = {"type": "struct", "fields": [], "schema-id": 0}
@@ -180,3 +181,17 @@ def test_large_manifests_that_fit_into_no_other_are_left_as_they_are():
     folder.commit((["one"], []))
     (key,) = set(folder.objects) - before
     assert len(decode_manifest(folder.objects[key], key)) == 1
+
+
+def test_a_list_says_whether_files_of_null_are_among_those_of_a_manifest():
+    codec = SimpleNamespace(spec_id=1, names=[(SimpleNamespace(result_type="string"), "p")])
+    for values, said in (
+        (["b", "a"], (False, b"a", b"b")),
+        (["a", None], (True, b"a", b"a")),
+        ([None], (True, None, None)),
+    ):
+        entries = [make_entry(f"f{place}", 1) for place in range(len(values))]
+        for entry, value in zip(entries, values, strict=True):
+            entry["data_file"]["partition"] = {"p": value}
+        (found,) = _summarize(entries, codec, snapshot_id=1, sequence_number=1)["partitions"]
+        assert (found["contains_null"], found["lower_bound"], found["upper_bound"]) == said

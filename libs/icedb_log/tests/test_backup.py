@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 from icedb_log.backup.backup import LEASE_MS, backup_warehouse
+from icedb_log.backup.target import CopiedTable
 from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, NotFound
@@ -200,6 +201,30 @@ def test_a_second_run_copies_what_is_new_and_deletes_what_nobody_names():
         table.snapshot().live.paths()
     )
     assert not table.keys(table.paths.leases_prefix)
+
+
+def test_what_left_quarantine_leaves_the_copy():
+    table = make()
+    table.backup()
+    assert len(list_quarantined(table.copy())) == 1
+    table.store.delete(table.keys(table.paths.quarantine_prefix))
+    table.backup()
+    assert not table.copy().keys(table.paths.quarantine_prefix)
+
+
+def test_a_copy_in_which_somebody_commits_meanwhile_is_not_called_whole(monkeypatch):
+    table = make()
+    finish = CopiedTable.finish_switch
+
+    def commit_then(copy):
+        has_switched = finish(copy)
+        if has_switched:
+            CopiedSmallTable(table, table.target).append(8)
+        return has_switched
+
+    monkeypatch.setattr(CopiedTable, "finish_switch", commit_then)
+    with pytest.raises(AssertionError, match=r"its copy is not whole \(it has other data files\)"):
+        table.backup()
 
 
 def test_a_batch_that_waited_for_long_is_committed_once_wherever_it_is_brought_back():

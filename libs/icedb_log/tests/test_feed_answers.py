@@ -10,13 +10,7 @@ from icedb_log.log.state import LogState
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import FeedState, FileMarker, LogFile
 from icedb_log.table.table_config import TableConfig
-from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def test_a_merge_that_forgets_what_was_taken_is_not_committed(table):

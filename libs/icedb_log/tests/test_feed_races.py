@@ -10,13 +10,7 @@ from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.row_files import RowFileWriter
-from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView, feed_state, grow_old
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def test_two_feeds_without_a_lock_take_a_commit_once(table):

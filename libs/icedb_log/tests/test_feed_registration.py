@@ -7,13 +7,7 @@ from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
 from icedb_log.feed.views import create_view, detach_view, is_feed_needed, read_registration, register_view
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView, grow_old
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def test_a_commit_that_lands_while_the_view_is_registered_is_fed_although_a_janitor_runs(table):

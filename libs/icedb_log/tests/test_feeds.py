@@ -1,12 +1,14 @@
 """Feeds: every commit of a source is in a view exactly once, whatever happens to either log in between (V1 to V5)."""
 
 import contextlib
+from dataclasses import dataclass, replace
 
 import orjson
 import pytest
-from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest
+from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest, InvariantViolated
 from icedb_log.feed.feeds import FeedLimits
-from icedb_log.feed.views import is_feed_needed, register_view
+from icedb_log.feed.views import is_feed_needed, list_view_lags, register_view
+from icedb_log.keys import log_name
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.store.table_store import TableStore
@@ -16,11 +18,6 @@ from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView, feed_state, grow_old
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def test_a_view_has_the_rows_of_every_commit_once(table):
@@ -48,6 +45,37 @@ def test_a_feed_takes_the_oldest_within_its_bounds(table):
     assert (second.commit_count, second.waiting_count, view.ids()) == (1, 2, [0, 1, 2])
     assert view.feed_all() == 2
     assert view.ids() == [0, 1, 2, 3, 4]
+
+
+@dataclass
+class LeavingFeeder:
+    """Leaves the last commit to the next feed, and says so, or does not."""
+
+    inner: RowFileFeeder
+    is_honest: bool
+
+    def feed_rows(self, job):
+        output = self.inner.feed_rows(replace(job, commits=job.commits[:-1]))
+        return replace(output, deferred=job.commits[-1:]) if self.is_honest else output
+
+
+def test_commits_that_the_query_leaves_wait(table):
+    view = SmallView(table)
+    for number in range(3):
+        table.append(number)
+    result = view.feed(feeder=LeavingFeeder(RowFileFeeder(table.store, table.clock), is_honest=True))
+    assert (result.commit_count, result.waiting_count, view.ids()) == (2, 1, [0, 1])
+    assert view.feed().commit_count == 1
+
+
+def test_an_answer_that_forgets_a_commit_is_not_committed(table):
+    view = SmallView(table)
+    table.append(1)
+    table.append(2)
+    with pytest.raises(InvariantViolated, match="did not decide each"):
+        view.feed(feeder=LeavingFeeder(RowFileFeeder(table.store, table.clock), is_honest=False))
+    view.feed()
+    assert view.ids() == [1, 2]
 
 
 def test_commits_that_were_merged_before_they_were_fed_are_fed_as_appended(table):
@@ -275,6 +303,27 @@ def test_a_missing_data_file_halts_the_view(table):
     table.store.delete([table.snapshot().live[0].path])
     with pytest.raises(CorruptLog, match="icedb view detach v"):
         view.feed()
+
+
+def test_a_refusal_that_another_feed_has_recorded_is_left_as_it_is(table):
+    view = SmallView(table)
+    append_poison(table, 1)
+    (log_key,) = table.keys(table.paths.log_prefix)
+    table.store.put(view.paths.refused_key(log_name(log_key)), b"by another feed")
+    assert view.feed().refused
+    (key,) = table.keys(view.paths.refused_prefix)
+    assert table.store.get(key).body == b"by another feed"
+
+
+def test_a_view_that_is_halted_hides_no_other(table):
+    halted, sound = SmallView(table), SmallView(table, name="w")
+    table.append(1)
+    table.store.put(f"{halted.paths.log_prefix}0000000000001_aa.jsonl", b"broken")
+    told = []
+    lags = list_view_lags(table.opened(), on_halt=lambda view, _: told.append(view))
+    assert [(lag.view, lag.state, lag.waiting_commits) for lag in lags] == [("v", "halted", 0), ("w", "active", 1)]
+    assert told == ["v"]
+    assert sound.feed().commit_count == 1
 
 
 def test_the_lag_is_the_age_of_the_oldest_commit_that_waits(table):

@@ -16,12 +16,6 @@ from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.table_steps import FENCE, LOG, acquire, log_files, make_log, state_of
 
-
-@pytest.fixture
-def table():
-    return SmallTable()
-
-
 # -- F1: acquire
 
 

@@ -19,15 +19,9 @@ from icedb_log.log.fence import (
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import PATIENCE_MS, name_owner
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.table_steps import FENCE, LOG, acquire, make_log, state_of
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def take(table, owner="other", **changes):

@@ -13,13 +13,7 @@ from icedb_log.log.fence import MAX_SETTLE_ATTEMPTS, seal
 from icedb_log.model import LogFile
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import live
-from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.table_steps import FENCE, LOG, acquire, log_files, make_log, state_of
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def test_f3_the_intent_is_written_before_the_log_file(table):

@@ -11,12 +11,6 @@ from icedb_log.log.fence import FENCE_LOOK_MS, MAX_SETTLE_ATTEMPTS, FenceWatch, 
 from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger, RowFileWriter, encode_rows
-from icedb_sim.tables.small_table import SmallTable
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def make_watch(table, check_alive=lambda: None):

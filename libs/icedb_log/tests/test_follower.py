@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.clean.leases import read_leases
-from icedb_log.errors import BelowHorizon, InvalidRequest
-from icedb_log.feed.follower import Follower, PositionLost
+from icedb_log.errors import BelowHorizon, InvalidRequest, Overloaded
+from icedb_log.feed import follower
+from icedb_log.feed.follower import MAX_LEASES_HELD, Follower, PositionLost
 from icedb_log.feed.position import Budget, Position, Slice, read_position, slices_between
+from icedb_log.keys import parse_log_key
 from icedb_log.log.fence import seal
 from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import read_rows
@@ -62,11 +64,6 @@ class Reader:
         while self.step():
             pass
         return self.rows
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def test_each_append_once_from_now_on(table):
@@ -176,14 +173,93 @@ def test_what_a_budget_leaves_is_held_as_it_was_before_or_said_to_be_lost(lease_
             reader.step()
 
 
-def test_a_lease_that_ended_is_no_lease(table):
+@pytest.mark.parametrize("lease_ms", [0, LEASE_MS])
+def test_what_comes_after_a_time_is_held_since_that_time_or_said_to_be_lost(lease_ms):
+    """It may be merged already when the follower begins."""
+    table = SmallTable(log_grace_ms=60_000, data_grace_ms=120_000)
+    from_ms = table.clock.now_ms()
+    table.clock.advance(1)
+    table.append(1)
+    table.append(2)
+    table.merge(full=True)
+    table.clock.advance(30_000)
+    reader = Reader(table, lease_ms=lease_ms, starting_ms=from_ms)
+    table.clock.advance(31_000)
+    table.vacuum()
+    if lease_ms:
+        assert reader.step() == [1, 2]
+    else:
+        with pytest.raises(PositionLost, match="no lease has lasted since"):
+            reader.step()
+
+
+def test_who_stays_behind_holds_a_few_leases_and_the_log_as_far_as_it_is_behind():
+    table = SmallTable(log_grace_ms=60_000, data_grace_ms=120_000)
+    reader = Reader(table, budget=Budget(max_files=1))
+    behind, every_ms = 12, 30_000
+    for number in range(behind):
+        table.append(number)
+    for number in range(behind, 60):
+        table.append(number)
+        table.merge(full=True)
+        reader.step()
+        table.clock.advance(every_ms)
+        reader.follower.renew_leases()
+        table.vacuum()
+        held = read_leases(table)
+        assert 1 <= len(held) <= MAX_LEASES_HELD
+        assert table.clock.now_ms() - min(lease.at_ms for lease in held) <= 2 * behind * every_ms
+    assert reader.drain() == list(range(60))
+    assert len(read_leases(table)) <= 2
+
+
+def test_a_copied_log_file_is_as_old_as_its_name_says():
+    table = SmallTable(log_grace_ms=60_000, data_grace_ms=120_000)
+    reader = Reader(table, lease_ms=0, budget=Budget(max_files=1))
+    table.append(1)
+    table.append(2)
+    table.merge(full=True)
+    table.clock.advance(20_000)
+    for key in table.keys(table.paths.log_prefix):
+        table.store.put(key, table.store.get(key).body)
+    assert reader.step() == [1]
+    table.clock.advance(41_000)
+    table.vacuum()
+    with pytest.raises(PositionLost, match="no lease has lasted since"):
+        reader.step()
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_lease_that_ended_is_no_lease(table, is_restarted):
     reader = Reader(table, lease_ms=30_000)
     table.append(1)
     table.merge(full=True)
     table.clock.advance(31_000)
-    reader.restart()
+    if is_restarted:
+        reader.restart()
     with pytest.raises(PositionLost, match="no lease has lasted since"):
         reader.step()
+
+
+def test_a_lease_that_ended_is_exchanged_while_the_grace_period_lasts():
+    table = SmallTable(log_grace_ms=60_000)
+    reader = Reader(table, lease_ms=2000)
+    table.clock.advance(15_000)
+    reader.follower.renew_leases()
+    table.append(1)
+    assert reader.plan().lease_id not in {reader.position.lease_id, None}
+
+
+@pytest.mark.parametrize("error", [BelowHorizon, Overloaded])
+def test_a_lease_that_cannot_be_had_leaves_the_grace_periods(table, monkeypatch, error):
+    def refuse(*_told, **_how):
+        raise error("none now")
+
+    monkeypatch.setattr(follower, "acquire_lease", refuse)
+    reader = Reader(table)
+    table.append(1)
+    assert reader.step() == [1]
+    assert reader.position.lease_id is None
 
 
 def test_a_short_break_needs_no_lease(table):
@@ -274,6 +350,8 @@ def test_a_budget_of_bytes_delivers_one_file_at_least(table):
 
 def test_a_time_to_begin_from(table):
     table.append(1)
+    (first,) = table.view().files
+    assert Reader(table, starting_ms=parse_log_key(first.key).time_ms, lease_ms=0).step() == [], "after this time"
     from_ms = table.clock.now_ms()
     table.clock.advance(10)
     table.append(2)
@@ -356,6 +434,9 @@ def test_a_rebuilt_log_ends_a_position(table):
     table.store.put(table.paths.rebuild_key("r1"), b"{}")
     with pytest.raises(PositionLost, match="was rebuilt"):
         reader.step()
+    anew = Reader(table)
+    table.append(1)
+    assert anew.step() == [1]
 
 
 def test_a_checkpoint_keeps_its_form():

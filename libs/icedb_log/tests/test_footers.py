@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from icedb_log.parquet import footer as footer_fields
 from icedb_log.parquet.file_reads import TAIL_BYTES, ParquetFooterReader
 from icedb_log.parquet.footer import ColumnBounds, Footer, UnreadableFooter
 from icedb_log.parquet.thrift import BINARY, I32, LIST, MAP, STRUCT, ThriftError, ThriftReader
@@ -235,3 +236,27 @@ def test_times_beyond_what_python_knows_have_no_bounds(store):
 def test_thrift_that_is_none(data, kind, words):
     with pytest.raises(ThriftError, match=words):
         ThriftReader(data).skip(kind)
+
+
+def test_a_later_releases_file_says_for_which_table(store):
+    assert read(store, parquet(texts=OURS)).written_for == "t"
+    assert read(store, parquet(texts={**OURS, "icedb.format": "2"})).written_for == "t"
+    assert read(store, parquet(texts={"icedb.format": "3"})).written_for == "?"
+    assert read(store, parquet()).written_for == ""
+
+
+def test_what_all_row_groups_are_sorted_by(store):
+    order = [pq.SortingColumn(1), pq.SortingColumn(0)]
+    assert read(store, parquet(sorting_columns=order, row_group_size=1)).sorted_by == ("s", "n")
+    assert read(store, parquet(sorting_columns=[order[0], pq.SortingColumn(0, descending=True)])).sorted_by == ("s",)
+    assert read(store, parquet(sorting_columns=[pq.SortingColumn(1, nulls_first=True)])).sorted_by == ()
+    assert read(store, parquet()).sorted_by == ()
+
+
+def test_bounds_of_older_writers_count_for_signed_integers_alone(store, monkeypatch):
+    rows = pa.table({"n": [3, 1], "u": pa.array([3, 1], pa.uint32()), "s": ["b", "a"]})
+    for newer in (footer_fields._LOW, footer_fields._HIGH):
+        monkeypatch.delitem(footer_fields._STATISTICS_SHAPE, newer)
+    bounds = read(store, parquet(rows), "n", "u", "s").bounds
+    assert (bounds["n"].low, bounds["n"].high) == (1, 3)
+    assert bounds["u"].low is bounds["s"].low is None

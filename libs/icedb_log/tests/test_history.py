@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from icedb_log.clean.guards import Waiting, group_waiting
 from icedb_log.errors import CorruptLog, Unavailable
 from icedb_log.feed.views import ViewLag
@@ -13,12 +12,6 @@ from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.table.status import LATE_MS, VERY_LATE_MS, Health, find_health
 from icedb_log.warehouse import Warehouse
-from icedb_sim.tables.small_table import SmallTable
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def told(table, **given):

@@ -5,12 +5,6 @@ from icedb_log.clean.leases import MAX_LEASE_TTL_MS, Lease, LeaseReader, read_le
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.lease_steps import delete_lease, put_lease
-from icedb_sim.tables.small_table import SmallTable
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def put(table, at_ms=5, ttl_ms=1000, lease_id=None):

@@ -309,6 +309,32 @@ def test_a_disk_that_refuses_is_unavailable_with_path_and_remedy(store, root, mo
     assert remedy in str(expect(Unavailable, lambda: delete_or_raise(store, ["key"])))
 
 
+@pytest.mark.parametrize("hidden", ["/t", "/t/key"])
+def test_what_may_not_be_looked_at_does_not_count_as_deleted(store, root, monkeypatch, hidden):
+    store.put("t/key", b"x")
+    stat, unlink = os.stat, os.unlink
+
+    def hide(call):
+        def guarded(path, *arguments, **options):
+            if str(path).startswith(f"{root}{hidden}"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return call(path, *arguments, **options)
+
+        return guarded
+
+    monkeypatch.setattr(os, "stat", hide(stat))
+    monkeypatch.setattr(os, "unlink", hide(unlink))
+    report = store.delete(["t/key"])
+    assert report.deleted == ()
+    assert [(each.key, each.kind) for each in report.failed] == [("t/key", "denied")]
+
+
+def test_a_folder_is_no_object_and_stays(store):
+    store.put("t/a/key", b"x")
+    assert store.delete(["t/a", "t/a/key/below"]).failed == ()
+    assert store.get("t/a/key").body == b"x"
+
+
 def test_a_page_that_never_stands_still_is_unavailable(store, monkeypatch):
     store.put("key", b"x")
     stat = os.stat

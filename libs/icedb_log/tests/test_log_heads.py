@@ -23,11 +23,6 @@ def head_of(log):
     return LogHead(**{field.name: getattr(log, field.name) for field in fields(LogHead)})
 
 
-@pytest.fixture
-def table():
-    return SmallTable()
-
-
 def put_log(table, time_ms, *markers, **fields):
     log = LogFile(time_ms, fields.pop("schema", {"a": "BIGINT"}), markers, commit_id="00", **fields)
     body = encode_log_file(log)

@@ -20,11 +20,7 @@ from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger, read_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
+from icedb_sim.tables.table_steps import rival_of
 
 
 class TamperingMerger(RowFileMerger):
@@ -36,12 +32,6 @@ class TamperingMerger(RowFileMerger):
 
     def merge_groups(self, job):
         return self.tamper(super().merge_groups(job))
-
-
-def rival_of(table):
-    rival = SmallTable(store=table.store.inner, name="rival")
-    rival.paths, rival.clock = table.paths, table.clock
-    return rival
 
 
 def test_nothing_to_merge_takes_no_fence(table):

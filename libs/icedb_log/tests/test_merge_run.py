@@ -14,6 +14,7 @@ from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect
 from icedb_sim.tables.row_files import RowFileMerger
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import rival_of
 
 EACH_GROUP = MergeLimits(commit_bytes=1)
 ALL_IDS = sorted([1, 2] * 3)
@@ -46,12 +47,6 @@ def run(table, *, merger=None, check_alive=never_stop, index=None, **watch):
         watch=MergeWatch(**watch),
         index=index,
     )
-
-
-def rival_of(table):
-    rival = SmallTable(store=table.store.inner, name="rival")
-    rival.paths, rival.clock = table.paths, table.clock
-    return rival
 
 
 def merged_partitions(table):

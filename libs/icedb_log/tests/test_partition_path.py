@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.partitions import (
     HIVE_NULL,
-    PartitionValue,
     decode_partition_value,
     encode_partition_value,
     parse_partition_path,
@@ -63,10 +62,7 @@ def test_a_form_of_another_writer_stands_for_itself(foreign):
 
 
 def test_a_path_is_split_into_decoded_values():
-    assert parse_partition_path("d=2023-06-07/c=S_c3_a3o") == (
-        PartitionValue("d", "2023-06-07"),
-        PartitionValue("c", "São"),
-    )
+    assert parse_partition_path("d=2023-06-07/c=S_c3_a3o") == (("d", "2023-06-07"), ("c", "São"))
     assert parse_partition_path("") == ()
 
 

@@ -11,6 +11,7 @@ from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import PATHS, dead, listed, live, view
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import rival_of
 
 
 def list_all(log, **config):
@@ -25,12 +26,6 @@ def filled():
         table.flush()
     table.append(30, p="a")
     return table
-
-
-def rival_of(table):
-    rival = SmallTable(store=table.store.inner, name="rival")
-    rival.paths, rival.clock = table.paths, table.clock
-    return rival
 
 
 def test_partitions_are_listed_with_their_figures():

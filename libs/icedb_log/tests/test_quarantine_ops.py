@@ -7,7 +7,7 @@ import orjson
 import pytest
 from icedb_log.clock import make_uuid7_hex
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, IceDBError, InvalidRequest, NotFound, Unavailable
-from icedb_log.ingest.quarantine import MAX_DIRECT_READS, find_quarantined, list_quarantined, reason_key
+from icedb_log.ingest.quarantine import list_quarantined, reason_key
 from icedb_log.ingest.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
@@ -372,17 +372,3 @@ def test_a_delete_that_fails_is_said():
     table.store.script = [Fault("delete", Effect.REFUSE, "/quarantine/")]
     with pytest.raises(Unavailable, match="do it again"):
         drop_quarantined(table, table.batch_id)
-
-
-@pytest.mark.parametrize("count", [3, MAX_DIRECT_READS + 1])
-def test_entries_are_found_by_id_without_reading_the_others(count):
-    table = SmallTable()
-    ids = [table.stage_bytes(b"{%d" % number) for number in range(count + 5)]
-    table.flush()
-    asked = [*ids[:count], "018bcfe5-6800-7000-8000-000000000009"]
-    table.store.calls.clear()
-    found = find_quarantined(table, asked)
-    assert list(found) == ids[:count]
-    assert all(entry.batch_id == batch_id for batch_id, entry in found.items())
-    assert len(table.store.keys_of("list_page")) == (count > MAX_DIRECT_READS)
-    assert len(table.store.keys_of("get")) == (count if count > MAX_DIRECT_READS else count + 1)

@@ -18,12 +18,6 @@ from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
 from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import data, dead, kill, live, log_key
-from icedb_sim.tables.small_table import SmallTable
-
-
-@pytest.fixture
-def table():
-    return SmallTable()
 
 
 def write(table, time_ms, *markers, merged=False, **fields):

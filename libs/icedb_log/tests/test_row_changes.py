@@ -13,6 +13,7 @@ from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import RowFileChanger, read_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import rival_of
 
 
 class TamperingChanger(RowFileChanger):
@@ -28,12 +29,6 @@ class TamperingChanger(RowFileChanger):
 
     def count_rows(self, job):
         return self.tamper_counts(super().count_rows(job))
-
-
-def rival_of(table):
-    rival = SmallTable(store=table.store.inner, name="rival")
-    rival.paths, rival.clock = table.paths, table.clock
-    return rival
 
 
 def three_partitions():

@@ -30,26 +30,26 @@ def make_tasks(context, **options):
 
 def test_a_sweep_that_was_asked_for_may_be_forced(context):
     tasks = make_tasks(context)
-    work = tasks.orphans.sweep("events")
+    work = tasks.sweep_orphans("events")
     assert (work.is_idle, work.details["held_orphans"], work.details["orphan_share"]) == (True, 1, 1.0)
     context.clock.advance(GRACE_MS)
-    assert tasks.orphans.sweep("events", max_share=1.0).details["deleted_orphans"] == 1
-    assert tasks.orphans.sweep("events", force=True).is_idle
+    assert tasks.sweep_orphans("events", max_share=1.0).details["deleted_orphans"] == 1
+    assert tasks.sweep_orphans("events", force=True).is_idle
     assert list_all(context.warehouse.store, context.warehouse.table("events").paths.audit_prefix).objects
 
 
 def test_an_age_below_the_tables_is_refused_and_the_setting_only_raises_it(context):
     tasks = make_tasks(context, janitor_orphan_age_ms=1)
     with pytest.raises(InvalidRequest, match="orphan age is 600000 ms"):
-        tasks.orphans.sweep("events", older_than_ms=AGE_MS - 1)
-    assert tasks.orphans.sweep("events").details["young_orphans"] == 0
+        tasks.sweep_orphans("events", older_than_ms=AGE_MS - 1)
+    assert tasks.sweep_orphans("events").details["young_orphans"] == 0
     tasks = make_tasks(context, janitor_orphan_age_ms=2 * AGE_MS)
-    assert tasks.orphans.sweep("events").details["young_orphans"] == 1
+    assert tasks.sweep_orphans("events").details["young_orphans"] == 1
 
 
 def test_a_sweep_that_was_asked_for_counts_for_the_interval(context):
     tasks = make_tasks(context)
-    tasks.orphans.sweep("events")
+    tasks.sweep_orphans("events")
     assert "young_orphans" not in tasks.vacuum("events").details
 
 
@@ -62,7 +62,7 @@ def test_a_sweep_that_failed_waits_for_the_next_interval_and_stops_no_vacuum(con
         raise Unavailable("the listing broke off")
 
     with monkeypatch.context() as patch:
-        patch.setattr("icedb_janitor.orphans.sweep_orphans", breaks_off)
+        patch.setattr("icedb_janitor.tasks.sweep_orphans", breaks_off)
         with pytest.raises(Unavailable):
             tasks.vacuum("events")
         assert tasks.vacuum("events").is_idle
@@ -78,9 +78,9 @@ def test_leftovers_and_probes_are_swept_along(context):
     store.put(paths.idempotency_key("ab"), b"x")
     store.put(probe, b"x")
     tasks = make_tasks(context)
-    tasks.orphans.sweep("events")
+    tasks.sweep_orphans("events")
     context.clock.advance(max(KEEP_MS, DAY_MS))
-    assert tasks.orphans.sweep("events").details["deleted_leftovers"] == 1
+    assert tasks.sweep_orphans("events").details["deleted_leftovers"] == 1
     assert context.metric("icedb_janitor_deleted_objects_total", kind="idempotency_key") == 1
     assert context.metric("icedb_janitor_deleted_objects_total", kind="leftover") == 1
     assert not list_all(store, probe).objects

@@ -52,10 +52,10 @@ def test_a_table_is_purged_when_its_time_in_the_trash_is_over(context):
     assert woken_purges(context, tasks) == []
     drop(context)
     assert woken_purges(context, tasks) == []
-    assert tasks.purges.purge("events").details["state"] == "kept"
+    assert tasks.purge("events").details["state"] == "kept"
     context.clock.advance(KEEP_MS)
     assert woken_purges(context, tasks) == ["events"]
-    work = tasks.purges.purge("events")
+    work = tasks.purge("events")
     assert (work.is_idle, work.details["state"], work.details["deleted_bytes"]) == (False, "purged", 282)
     assert context.metric("icedb_janitor_deleted_objects_total", kind="dropped_table") == work.details["deleted"] >= 25
     assert context.locked[-1] == "events"
@@ -64,7 +64,7 @@ def test_a_table_is_purged_when_its_time_in_the_trash_is_over(context):
     assert woken_purges(context, tasks) == []
     context.clock.advance(SEAL_MS)
     assert woken_purges(context, tasks) == ["events"]
-    tasks.purges.purge("events")
+    tasks.purge("events")
     assert woken_purges(context, tasks) == ["events"], "its audit has a retention"
     assert woken_purges(context, tasks) == []
     context.clock.advance(86_400_000)
@@ -74,7 +74,7 @@ def test_a_table_is_purged_when_its_time_in_the_trash_is_over(context):
 def test_what_was_said_of_a_table_ends_with_it_so_that_no_alert_lasts_for_ever(context):
     tasks = make_tasks(context)
     context.clock.advance(30 * 86_400_000)
-    tasks.orphans.sweep("events")  # no log names them
+    tasks.sweep_orphans("events")  # no log names them
     context.metrics.halted.labels("events").set(1)
     context.metrics.halted.labels("other").set(1)
     held = {"name": "icedb_janitor_waiting_orphan_files", "table": "events", "guard": "share"}
@@ -99,7 +99,7 @@ def test_a_purge_that_cannot_write_its_audit_deletes_nothing_and_says_so(context
 
     monkeypatch.setattr(store, "put", refuse)
     with pytest.raises(Unavailable):
-        tasks.purges.purge("events")
+        tasks.purge("events")
     assert context.metric("icedb_janitor_audit_failures_total", step="announce") == 1
     assert len(list_all(store, context.warehouse.table("events").paths.data_prefix).objects) == 25
 
@@ -110,11 +110,11 @@ def test_deletes_of_a_purge_that_fail_are_told_for_as_long_as_it_lasts(context, 
     store = context.warehouse.store
     denied = DeleteReport((), (FailedDelete("k", "no", "denied"),))
     monkeypatch.setattr(store, "delete", lambda keys: denied)
-    tasks.purges.purge("events")
+    tasks.purge("events")
     tasks.sweep()
     assert context.metric("icedb_janitor_failing_since_timestamp_seconds", table="events") > 0
     monkeypatch.undo()
-    tasks.purges.purge("events")
+    tasks.purge("events")
     tasks.sweep()
     assert context.metric("icedb_janitor_failing_since_timestamp_seconds", table="events") is None
 
@@ -123,13 +123,13 @@ def test_a_purge_that_is_not_done_is_woken_by_itself_and_by_each_sweep(context, 
     drop(context, force=True)
     tasks = make_tasks(context)
     assert woken_purges(context, tasks) == ["events"]
-    monkeypatch.setattr(tasks.purges, "_limits", tasks.purges._limits.__class__(run_ms=0, chunk_keys=10))
+    monkeypatch.setattr(tasks, "_purge_limits", tasks._purge_limits.__class__(run_ms=0, chunk_keys=10))
     context.wakeups.woken.clear()
-    work = tasks.purges.purge("events")
+    work = tasks.purge("events")
     assert (work.details["state"], work.details["deleted"]) == ("purging", 10)
     assert context.wakeups.woken == [(JANITOR_PURGE, "events")]
     for _ in range(5):
-        work = tasks.purges.purge("events")
+        work = tasks.purge("events")
     assert (work.details["state"], state_of(context)) == ("purged", "purged")
 
 
@@ -142,12 +142,12 @@ def test_deletes_that_fail_are_counted_and_left_to_the_next_sweep(context, monke
         "delete",
         lambda keys: DeleteReport((), tuple(FailedDelete(key, "AccessDenied", "denied") for key in keys)),
     )
-    work = tasks.purges.purge("events")
+    work = tasks.purge("events")
     assert (work.details["state"], work.details["failed"], context.wakeups.woken) == ("purging", 25, [])
     assert context.metric("icedb_janitor_failed_deletes_total", kind="dropped_table", reason="denied") == 25
     monkeypatch.undo()
     assert woken_purges(context, tasks) == ["events"]
-    assert tasks.purges.purge("events").details["state"] == "purged"
+    assert tasks.purge("events").details["state"] == "purged"
 
 
 def test_a_purge_stops_when_its_lock_is_lost_and_pauses_when_it_fails(context):
@@ -155,10 +155,10 @@ def test_a_purge_stops_when_its_lock_is_lost_and_pauses_when_it_fails(context):
     tasks = make_tasks(context)
     context.held.failure = Fenced("the lock is lost")
     with pytest.raises(Fenced):
-        tasks.purges.purge("events")
+        tasks.purge("events")
     context.held.failure = None
     context.busy.add("events")
     with pytest.raises(LockBusy):
-        tasks.purges.purge("events")
+        tasks.purge("events")
     context.runner.backoff.record_failure(backoff_key(JANITOR_PURGE, "events"))
     assert woken_purges(context, tasks) == []

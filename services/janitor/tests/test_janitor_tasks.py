@@ -183,6 +183,29 @@ def test_deletes_that_fail_are_counted_by_kind_and_reason_and_come_again(context
     assert context.metric("icedb_janitor_failing_since_timestamp_seconds", table="events") == 0
 
 
+def test_deletes_that_fail_again_have_failed_since_then_and_not_since_the_first_time(context, monkeypatch):
+    tasks, store, denied = (
+        make_tasks(context),
+        context.warehouse.store,
+        DeleteReport((), (FailedDelete("k", "no", "denied"),)),
+    )
+
+    def failing_since():
+        return context.metric("icedb_janitor_failing_since_timestamp_seconds", table="events")
+
+    for is_dropped in (False, True):
+        for refuses in (True, False, True):
+            fill_and_merge(context)
+            context.clock.advance(GRACE_MS + 1000)
+            with monkeypatch.context() as patch:
+                if refuses:
+                    patch.setattr(store, "delete", lambda keys: denied)
+                tasks.vacuum("events")
+            assert failing_since() == (context.clock.now_ms() / 1000 if refuses else 0)
+        context.metrics.forget_tables([])
+        assert failing_since() is None, is_dropped
+
+
 def test_failures_are_told_apart_by_their_keys(context):
     paths = context.warehouse.table("events").paths
     keys = [f"{paths.log_prefix}x", f"{paths.staging_prefix}y", f"{paths.data_prefix}z", f"{paths.data_prefix}w"]

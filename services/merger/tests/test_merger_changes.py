@@ -2,11 +2,11 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_log.intervals import Intervals
 from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.table_config import PartitionField
-from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
+from icedb_merger.settings import MergerSettings
+from icedb_merger.tasks import MergeTasks
 from icedb_service.redis_clients import LockBusy, LockLost
 from icedb_sim.rigs.task_context import MemoryContext
 
@@ -22,7 +22,7 @@ def context():
 
 @pytest.fixture
 def tasks(context):
-    return ChangeTasks(context, metrics=context.metrics, retention=Intervals(context.clock, 0))
+    return MergeTasks(context, settings=MergerSettings(store="file:///tmp/w"), metrics=context.metrics)
 
 
 def rows(context):

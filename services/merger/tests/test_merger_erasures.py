@@ -5,7 +5,6 @@ from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
-from icedb_merger.erasures import ErasureTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
@@ -27,7 +26,7 @@ def context():
 
 @pytest.fixture
 def tasks(context):
-    return ErasureTasks(context, metrics=context.metrics)
+    return MergeTasks(context, settings=MergerSettings(store="file:///tmp/w"), metrics=context.metrics)
 
 
 def ask(context, condition="n = 2", table="events"):

@@ -5,7 +5,6 @@ from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.names import MERGE_RETAIN
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import DAY_MS, HOUR_MS
-from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
@@ -34,14 +33,13 @@ def days(context):
 
 def make_tasks(context, **options):
     settings = MergerSettings(store="file:///tmp/w", **options)
-    merges = MergeTasks(context, settings=settings, metrics=context.metrics)
-    return merges, ChangeTasks(context, metrics=context.metrics, retention=merges.retention)
+    return MergeTasks(context, settings=settings, metrics=context.metrics)
 
 
 def test_partitions_are_dropped_and_counted(context):
     create(context)
     append(context, *DAYS, "2023-06-01")
-    _, tasks = make_tasks(context)
+    tasks = make_tasks(context)
     dry = tasks.drop_partitions("events", ["d=2023-06-*"], dry_run=True)
     assert len(days(context)) == 4
     assert context.metric("icedb_merge_partitions_removed_total", cause="drop") == 0
@@ -61,7 +59,7 @@ def test_partitions_are_dropped_and_counted(context):
 def test_a_wrong_glob_removes_nothing(context):
     create(context)
     append(context, *DAYS)
-    _, tasks = make_tasks(context)
+    tasks = make_tasks(context)
     for globs in (["d=2024-*"], ["d=*"], ["nonsense"], "d=2023-06-01", [1], []):
         with pytest.raises(InvalidRequest):
             tasks.drop_partitions("events", globs)
@@ -73,7 +71,7 @@ def test_a_lost_lock_stops_a_removal(context):
     create(context)
     append(context, *DAYS)
     context.held.failure = LockLost("gone")
-    _, tasks = make_tasks(context)
+    tasks = make_tasks(context)
     with pytest.raises(LockLost):
         tasks.drop_partitions("events", ["d=2023-06-01"])
     assert days(context) == sorted(DAYS)
@@ -83,7 +81,7 @@ def test_retention_removes_what_has_expired_and_says_why_the_rest_stays(context)
     create(context, retention_ms=30 * DAY_MS)
     # The clock of the tests stands in November 2023.
     append(context, "2023-06-01", "2023-11-14", "nonsense", "2033-01-01")
-    _, tasks = make_tasks(context)
+    tasks = make_tasks(context)
     assert tasks.retain("events").details["kept_late"] == 1
     context.clock.advance(7 * HOUR_MS)
     work = tasks.retain("events")
@@ -100,7 +98,7 @@ def test_retention_of_most_of_a_table_is_refused_unless_forced(context):
     create(context, retention_ms=30 * DAY_MS)
     append(context, "2023-06-01", "2023-06-02", "2023-11-14")
     context.clock.advance(7 * HOUR_MS)
-    _, tasks = make_tasks(context)
+    tasks = make_tasks(context)
     with pytest.raises(InvalidRequest, match="allow it once"):
         tasks.retain("events")
     assert len(days(context)) == 3
@@ -115,7 +113,7 @@ def test_a_host_with_a_wrong_clock_removes_nothing(context):
     store_now_ms = context.clock.now_ms()
     context.warehouse.store._now_ms = lambda: store_now_ms
     context.clock.advance(2 * HOUR_MS)
-    _, tasks = make_tasks(context)
+    tasks = make_tasks(context)
     with pytest.raises(Unavailable, match="clock"):
         tasks.retain("events")
     assert len(days(context)) == 2
@@ -124,21 +122,21 @@ def test_a_host_with_a_wrong_clock_removes_nothing(context):
 def test_the_sweep_wakes_retention_now_and_then_where_there_is_one(context):
     create(context)
     create(context, "short", retention_ms=30 * DAY_MS)
-    sweeps, tasks = make_tasks(context, merge_retain_interval_ms=60_000)
-    work = sweeps.sweep()
+    tasks = make_tasks(context, merge_retain_interval_ms=60_000)
+    work = tasks.sweep()
     assert [task for task in context.wakeups.woken if task[0] == MERGE_RETAIN] == [(MERGE_RETAIN, "short")]
     assert work.details["woken_retention"] == 1
     context.wakeups.woken.clear()
     context.clock.advance(59_999)
-    sweeps.sweep()
+    tasks.sweep()
     assert (MERGE_RETAIN, "short") not in context.wakeups.woken
     context.clock.advance(1)
-    sweeps.sweep()
+    tasks.sweep()
     assert (MERGE_RETAIN, "short") in context.wakeups.woken
 
     context.wakeups.woken.clear()
     context.busy.add("short")
     with pytest.raises(LockBusy):
         tasks.retain("short")
-    sweeps.sweep()
+    tasks.sweep()
     assert (MERGE_RETAIN, "short") in context.wakeups.woken, "a run that did not get its turn is tried again"

@@ -4,7 +4,9 @@ from dataclasses import replace
 import pytest
 from icedb_log.errors import CorruptLog, Unavailable
 from icedb_log.jobs import ContentCheck
+from icedb_log.merge.merge import MergeResult
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
+from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
@@ -88,6 +90,32 @@ def test_after_its_amount_a_table_makes_room_for_others(context):
     append(context, 8)
     assert make_tasks(context, merge_hot_files=8).merge("events").details["has_more"]
     assert context.metric("icedb_merge_turns_total", lane="hot", end="amount") == 1
+
+
+def test_a_table_is_merged_by_its_configuration_as_it_is_now(context):
+    append(context, 3)
+    tasks = make_tasks(context)
+    assert tasks.sweep().is_idle
+    table = context.warehouse.table("events")
+    alter_table_config(table, {"merge_fan_in": 2}, clock=context.clock)
+    tasks.sweep()
+    assert (MERGE_MERGE, "events") in context.wakeups.woken
+    assert tasks.merge("events").details["files_in"] == 3
+
+
+def test_each_figure_of_a_merge_is_counted_as_what_it_is(context):
+    figures = MergeResult(
+        commit_count=1, group_count=2, input_count=3, output_count=4, input_bytes=5, output_bytes=6, row_count=7,
+        copied_bytes=8, decoded_row_count=9, folded_log_count=10,
+    )  # fmt: skip
+    context.metrics.record("cold", figures)
+    names = ("commits", "groups", "rows", "copied_bytes", "decoded_rows", "folded_log_files")
+    assert [context.metric(f"icedb_merge_{name}_total") for name in names] == [1, 2, 7, 8, 9, 10]
+    for name, counts in (("files", [3, 4]), ("bytes", [5, 6])):
+        found = [context.metric(f"icedb_merge_{name}_total", direction=each) for each in ("in", "out")]
+        assert found == counts
+    lane = [context.metric(f"icedb_merge_lane_{name}_total", lane="cold") for name in ("commits", "bytes")]
+    assert lane == [1, 5]
 
 
 def test_a_large_table_does_not_hold_the_workers(context):

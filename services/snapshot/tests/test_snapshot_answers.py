@@ -59,6 +59,13 @@ def test_files_carry_everything_a_reader_needs(tables, ask, clock, store):
     assert [(c.name, c.type) for c in answer.schema] == [("ts", "TIMESTAMP"), ("event", "VARCHAR")]
 
 
+def test_rows_that_nobody_counted_are_not_those_of_the_file_before(tables, ask):
+    config = tables.create()
+    tables.commit(files=[("d=2026-01-02", 5), ("d=2026-01-02", None), ("d=2026-01-02", 0)])
+    files = ask(config).files
+    assert [(file.HasField("row_count"), file.row_count) for file in files] == [(True, 5), (False, 0), (True, 0)]
+
+
 def test_pruning_keeps_totals_of_what_is_kept_and_of_all(tables, ask):
     config = tables.create()
     tables.commit(files=[("d=2026-01-02", 5), ("d=2026-01-02", 6), ("d=2026-01-03", 7)])

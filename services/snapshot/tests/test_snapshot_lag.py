@@ -1,5 +1,6 @@
 """Figures of every table, whatever is wrong with one of them."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -15,12 +16,12 @@ from icedb_log.serving.table_cache import TableCache
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
 from icedb_log.table import status
-from icedb_log.table.status import list_backlog, measure_backlog
+from icedb_log.table.status import TableStatus, list_backlog, measure_backlog
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_snapshot.lag import LagExporter
-from icedb_snapshot.metrics import SnapshotMetrics
+from icedb_snapshot.metrics import FIGURES, SnapshotMetrics
 from icedb_snapshot.requests import ServiceParts
 from icedb_snapshot.settings import SnapshotSettings
 
@@ -68,6 +69,15 @@ def test_figures_of_a_table(tables, exporter, registry, clock):
     assert (value("slow_backlog_files"), value("stop_backlog_files")) == (5000, 20_000)
     assert value("last_commit_timestamp_seconds") == (first + 3) / 1000
     assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == clock.ms / 1000
+
+
+def test_figures_are_those_of_their_names():
+    value_of = {name: value_of for name, _, value_of in FIGURES}
+    names = [field.name for field in fields(TableStatus) if field.name in value_of]
+    status = SimpleNamespace(**{name: number for number, name in enumerate(names)})
+    counted = [name for name in names if name not in ("lost_commits", "leases")]
+    assert {"staged_batches", "quarantined_batches", "bad_row_batches", "tombstoned_files"} <= {*counted}
+    assert [value_of[name](status) for name in counted] == [getattr(status, name) for name in counted]
 
 
 def test_open_erasures_and_the_age_of_the_oldest(tables, exporter, registry, warehouse, clock):
@@ -188,6 +198,21 @@ def test_an_unreachable_store_is_counted_and_the_last_figures_stay(tables, expor
     assert registry.get_sample_value("icedb_snapshot_exporter_failures_total", {"what": "list"}) == 1
     assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == last
     assert registry.get_sample_value("icedb_table_data_files", {"table": "events"}) == 0
+
+
+def test_a_table_that_is_not_read_keeps_its_figures_and_the_round_is_no_success(tables, exporter, registry, clock):
+    for name in ("bad", "good"):
+        tables.create(name)
+    exporter.export_once()
+    success_ms, clock.ms = clock.ms, clock.ms + 5000
+    read = exporter._statuses.read
+    exporter._statuses.read = lambda name: read(name) if name == "good" else _raise(Unavailable("no answer"))()
+    assert exporter.export_once() == {"bad": "failed", "good": "shown"}
+    assert registry.get_sample_value("icedb_snapshot_exporter_failures_total", {"what": "table"}) == 1
+    when = "icedb_snapshot_exporter_last_success_timestamp_seconds"
+    assert registry.get_sample_value(when) == success_ms / 1000
+    times = [registry.get_sample_value("icedb_table_read_timestamp_seconds", {"table": n}) for n in ("bad", "good")]
+    assert times == [success_ms / 1000, clock.ms / 1000]
 
 
 def _raise(error):

@@ -7,6 +7,8 @@ from icedb_snapshot.requests import ServiceParts, parse_request
 from icedb_snapshot.settings import SnapshotSettings
 from pydantic import ValidationError
 
+BATCH_ID = "018bcfe5-6800-7000-8000-000000000000"
+
 
 def parse(**fields):
     return parse_request(pb.GetSnapshotRequest(**fields))
@@ -59,6 +61,7 @@ def test_every_condition_is_understood():
         ({"table": "t", "presign_ms": 0}, "use 1000 to 604800000"),
         ({"table": "t", "presign_ms": 1 << 40}, "use 1000 to 604800000"),
         ({"table": "t", "pin": "p", "as_of_ms": 5}, "leave as_of_ms and min_commit out"),
+        ({"table": "t", "pin": "p", "min_commit": BATCH_ID}, "leave as_of_ms and min_commit out"),
     ],
 )
 def test_wrong_requests(fields, words):

@@ -18,6 +18,7 @@ class Rig:
         self.states = {"a": "a1", "b": "b1"}
         self.names = ["a", "b"]
         self.reads = []
+        self.listings = 0
         self.ages_ms = []
         self.gate = asyncio.Semaphore(0)
         self.idle = asyncio.Event()
@@ -36,6 +37,7 @@ class Rig:
         self.shown = (watchers, tables)
 
     async def read_names(self):
+        self.listings += 1
         return tuple(self.names)
 
     async def read_table(self, table, *, max_staleness_ms):
@@ -110,6 +112,12 @@ def test_without_watchers_nothing_is_read():
         assert rig.shown == (0, 0)
         await rig.poll(3)
         assert rig.reads == []
+        everything = rig.watch()
+        await rig.poll()
+        rig.watches.remove(everything)
+        before = rig.listings
+        await rig.poll(3)
+        assert rig.listings == before > 0
 
     run(test)
 
@@ -161,6 +169,21 @@ def test_a_damaged_table_is_told_at_once_a_silent_store_after_a_while():
     run(test)
 
 
+def test_a_store_that_answers_now_and_then_is_no_problem_of_a_table():
+    async def test(rig):
+        watcher = rig.watch("a")
+        await rig.poll()
+        assert await taken(watcher) == [("a", "a1")]
+        for _ in range(PATIENT_POLLS):
+            rig.states["a"] = Unavailable("no answer")
+            await rig.poll()
+            assert await taken(watcher) == []
+            rig.states["a"] = "a1"
+            await rig.poll()
+
+    run(test)
+
+
 def test_a_store_that_does_not_answer_from_the_beginning_is_told_at_once():
     async def test(rig):
         rig.states["a"] = Unavailable("no answer")
@@ -184,6 +207,16 @@ def test_a_read_that_hangs_leaves_the_others_their_turn():
         assert await taken(watcher) == [("b", "b1")]
 
     run(test, max_polls=2)
+
+
+def test_polls_leave_threads_to_calls():
+    async def test(rig):
+        rig.watch("a", "b")
+        await rig.poll(0)
+        await asyncio.sleep(0)
+        assert len(rig.ages_ms) == 1, "as many read at once as half of the threads"
+
+    run(test, max_polls=1)
 
 
 def test_who_watches_all_is_told_of_those_it_may_see_as_long_as_it_may():
@@ -231,6 +264,7 @@ def test_who_watches_all_forgets_a_table_that_goes_and_who_named_it_waits_for_it
         await rig.poll(8)
         assert await taken(everything) == [("a", "")]
         assert rig.shown == (1, 1)
+        assert [*everything._told] == ["b"]  # tables come and go, as long as it watches
 
     run(test)
 

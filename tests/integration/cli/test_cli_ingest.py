@@ -119,6 +119,17 @@ def test_a_line_that_cannot_be_sent_names_the_file_and_how_to_go_on(icedb, parqu
     assert icedb("ingest", "events", str(path), "--from-row", "7", "--json").json["rows"] == 4
 
 
+def test_rows_of_a_folder_have_no_numbers_to_go_on_from(icedb, parquet, tmp_path):
+    parquet.create("events")
+    (tmp_path / "a.ndjson").write_bytes(b'{"n": 1}\n')
+    (tmp_path / "b.ndjson").write_bytes(b'{"n": 2}\n{"n": "%s"}\n' % (b"7" * (8 << 20)))
+    error = icedb("ingest", "events", str(tmp_path), code=2).error
+    assert "accepted in 1 batch: do not ingest them again" in error
+    assert "--from-row" not in error
+    for option in (("--from-row", "2"), ("--batch-id", "018bcfe5-6800-7000-8000-000000000000")):
+        assert "are for one file, but" in icedb("ingest", "events", str(tmp_path), *option, code=2).error
+
+
 def test_a_batch_without_an_answer_can_be_sent_again_under_its_id(icedb, parquet, tmp_path, monkeypatch):
     parquet.create("events")
     path = tmp_path / "a.ndjson"
@@ -137,11 +148,23 @@ def test_a_batch_without_an_answer_can_be_sent_again_under_its_id(icedb, parquet
     with monkeypatch.context() as patch:
         patch.setattr(LocalObjectStore, "put_if_absent", lose_the_second)
         answer = icedb("ingest", "events", str(path), "--batch-rows", "2", "--retry", "150ms", code=4)
+        again = icedb("ingest", "events", str(path), "--from-row", "4", "--retry", "0s", code=4)
+        assert "go on with --from-row 4 --batch-id" in again.error
     assert "2 rows before it accepted in 1 batch; this one may be accepted, too" in answer.error
     options = re.search(r"--from-row 3 --batch-id [0-9a-f-]{36}", answer.error)[0].split()
     done = icedb("ingest", "events", str(path), "--batch-rows", "2", *options, "--json").json
     assert (done["rows"], done["batches"]) == (3, 2)
     assert icedb("status", "events", "--json").json["tables"][0]["staged_batches"] == 3
+
+
+def test_i8_other_content_under_the_id_of_a_batch_fails_although_nothing_is_refused(icedb, parquet, tmp_path):
+    parquet.create("events")
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b'{"n": 1}\n')
+    (batch_id,) = icedb("ingest", "events", str(path), "--commit", "--json").json["batch_ids"]
+    path.write_bytes(b'{"n": 2}\n')
+    done = icedb("ingest", "events", str(path), "--batch-id", batch_id, "--commit", code=1)
+    assert f"other content under the id of a batch: {batch_id}" in done.error
 
 
 def test_an_interrupt_says_what_is_accepted(icedb, parquet, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import grpc
 from icedb_log.clean.drop import drop_table
+from icedb_log.clean.pins import create_pin
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.units import DAY_MS
 from icedb_proto import snapshot_pb2 as pb
@@ -75,6 +76,37 @@ def test_changes_at_times_that_cannot_be_answered(table, stub):
         changes(stub, from_ms=from_ms)
     with refused(grpc.StatusCode.NOT_FOUND):
         list(stub.GetChanges(pb.GetChangesRequest(table="nothing", from_ms=1), timeout=DEADLINE_S))
+
+
+# GetSnapshot.
+
+
+def test_answers_are_counted_by_where_what_they_say_came_from(table, serve, clock):
+    table.append(1)
+    rig = serve()
+    for max_staleness_ms, counts in ((0, [0, 1]), (DAY_MS, [1, 1]), (0, [1, 2])):
+        clock.ahead_ms += 10
+        request = pb.GetSnapshotRequest(table="events", max_staleness_ms=max_staleness_ms)
+        rig.stub.GetSnapshot(request, timeout=DEADLINE_S)
+        found = [rig.metric("icedb_snapshot_answers_total", source=source) for source in ("memory", "log")]
+        assert found == counts
+
+
+def test_an_answer_says_which_time_was_asked_for_although_nothing_changed_since_another(table, stub):
+    table.append(1)
+    times = [table.clock.now_ms() - 1, table.clock.now_ms()]
+    asked = [pb.GetSnapshotRequest(table="events", as_of_ms=time_ms) for time_ms in times]
+    assert [stub.GetSnapshot(request, timeout=DEADLINE_S).as_of_ms for request in asked] == times
+
+
+def test_a_pin_that_has_ended_by_itself_is_answered_from_memory_no_more(table, stub):
+    table.append(1)
+    create_pin(table.opened(), "q3", ttl_ms=DAY_MS)
+    request = pb.GetSnapshotRequest(table="events", pin="q3")
+    assert stub.GetSnapshot(request, timeout=DEADLINE_S).row_count == 1
+    table.clock.advance(DAY_MS + MAX_STORE_GAP_MS)
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "ended"):
+        stub.GetSnapshot(request, timeout=DEADLINE_S)
 
 
 # ListTables, GetTable.

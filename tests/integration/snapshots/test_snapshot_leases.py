@@ -64,7 +64,9 @@ def test_leases_that_cannot_be_given(table, serve):
         release(stub, "../../table")
     with refused(grpc.StatusCode.NOT_FOUND):
         stub.AcquireLease(pb.AcquireLeaseRequest(table="nothing", ttl_ms=LEASE_MS), timeout=DEADLINE_S)
-    acquire(stub)
+    lease = acquire(stub)
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "ICEDB_SNAPSHOT_MAX_LEASE_TTL_MS"):
+        renew(stub, lease.lease_id, ttl_ms=LEASE_MS + 1)
     acquire(stub)
     with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "2 leases last already"):
         acquire(stub)

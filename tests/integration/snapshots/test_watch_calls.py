@@ -43,6 +43,8 @@ def test_watchers_that_go_leave_nothing_behind(table, serve):
     for events in streams:
         events.cancel()
     wait_until(lambda: not any(map(rig.metric, watched)))  # the server hears of it a moment later
+    calls = {"method": "WatchSnapshots", "code": "CANCELLED"}
+    wait_until(lambda: rig.metric("icedb_snapshot_requests_total", **calls) == len(streams))
 
 
 def test_who_watches_all_tables_hears_of_new_ones_and_of_those_that_go(table, stub, clock):

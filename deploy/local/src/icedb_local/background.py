@@ -12,9 +12,6 @@ class BackgroundThread(ABC):
 
     Leaving the block waits for what the thread is doing. An error ends the thread and no other: subclasses catch what
     they expect.
-
-    Args:
-        name: Of the thread, in debuggers.
     """
 
     def __init__(self, name: str) -> None:

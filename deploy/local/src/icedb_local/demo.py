@@ -11,15 +11,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound
 
 from icedb_local.demo_plan import DemoPlan, plan_file, plan_generated
-from icedb_local.demo_report import DemoReport, make_steps_table, show_charts, show_verdict
+from icedb_local.demo_report import make_steps_table, show_charts, show_verdict
 from icedb_local.demo_run import DemoRun
 from icedb_local.event_files import EventFile
 from icedb_local.lake import Lake
@@ -61,13 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not is_kept:
             shutil.rmtree(run_dir, ignore_errors=True)
     if options.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
-    return 0 if report.is_ok else EXIT_BROKEN
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    return 0 if report["ok"] else EXIT_BROKEN
 
 
 def run_demo(
     plan: DemoPlan, run_dir: Path, choose_ports: Callable[[HeldPorts], StackPorts], *, screen: Screen, clock: Clock
-) -> DemoReport:
+) -> dict[str, Any]:
     """Start a stack, run the plan on it, stop it, and report.
 
     Args:
@@ -76,6 +77,9 @@ def run_demo(
         choose_ports: Where it listens.
         screen: Where to show it.
         clock: For waiting and timing.
+
+    Returns:
+        What ``--json`` writes.
 
     Raises:
         IceDBError: The stack did not start, or a step could not be done at all. Everything is stopped by then.
@@ -103,22 +107,23 @@ def run_demo(
         stop_begin_ms = clock.monotonic_ms()
         stack.stop()
     screen.step_times.append(StepTime("Stop the stack", (clock.monotonic_ms() - stop_begin_ms) / 1000))
-    report = DemoReport(
-        store=plan.store,
-        event_count=plan.row_count,
-        batch_count=plan.batch_count,
-        checks=run.checks.checks,
-        counts=tuple(run.counts),
-        steps=tuple(screen.step_times),
-        samples=run.sampler.samples,
-        took_s=(clock.monotonic_ms() - begin_ms) / 1000,
-    )
+    took_s = (clock.monotonic_ms() - begin_ms) / 1000
     screen.console.print()
     show_charts(screen, run.sampler, plan.tables[0].name)
     screen.console.print()
-    screen.show_table(make_steps_table(report.steps))
-    show_verdict(screen, report)
-    return report
+    screen.show_table(make_steps_table(screen.step_times))
+    show_verdict(screen, run.checks, took_s=took_s)
+    return {
+        "ok": run.checks.is_ok,
+        "store": plan.store,
+        "events": plan.row_count,
+        "batches": plan.batch_count,
+        "seconds": round(took_s, 2),
+        "checks": [asdict(check) for check in run.checks.checks],
+        "counts": [asdict(count) for count in run.counts],
+        "steps": [asdict(step) for step in screen.step_times],
+        "samples": {table: [asdict(one) for one in samples] for table, samples in run.sampler.samples.items()},
+    }
 
 
 def _make_plan(options: argparse.Namespace) -> DemoPlan:

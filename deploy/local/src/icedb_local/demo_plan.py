@@ -1,13 +1,13 @@
 """What the demo does: its tables, its numbers, where its events come from. Pure values and their checks."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.units import MIB
 
-from icedb_local.event_files import EventFile, FileFacts
+from icedb_local.event_files import EventFile
 from icedb_local.generator import EventBatch, EventGenerator
 from icedb_local.stack_layout import StoreKind
 
@@ -19,6 +19,10 @@ USER_COLUMN: Final = "user_id"
 SECOND_TABLE_EVERY: Final = 4
 FLUSH_COUNT: Final = 14
 """Into about how many commits the batches should go."""
+TARGET_FILE_BYTES: Final = 2 * MIB
+"""Data files of this size are mature."""
+GRACE_MS: Final = 12_000
+"""Of log files and data files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,49 +47,24 @@ class DemoTable:
 
 
 @dataclass(frozen=True, slots=True)
-class DemoPolicies:
-    """The policies of the demo's tables: small and short, so that everything happens while one looks on.
-
-    Attributes:
-        target_file_bytes: Data files of this size are mature.
-        merge_fan_in: Files of one size tier that are merged at once.
-        grace_ms: Grace period of log files and data files.
-    """
-
-    target_file_bytes: int = 2 * MIB
-    merge_fan_in: int = 4
-    grace_ms: int = 12_000
-
-
-@dataclass(frozen=True, slots=True)
 class DemoPlan:
     """One run of the demo.
 
     Attributes:
         store: Kind of object store.
-        source: Where events come from.
         tables: At least one; the first takes all batches.
+        row_count: Events of the source.
         batch_count: Batches of the first table.
-        rows_per_batch: Of a file's events.
-        file_facts: What the file holds; None for generated events.
-        policies: Of all tables.
+        batches: Every batch of the source, once.
+        numbers_batches: Whether each row names its batch in a column ``upload``.
     """
 
     store: StoreKind
-    source: EventGenerator | EventFile
     tables: tuple[DemoTable, ...]
+    row_count: int
     batch_count: int
-    rows_per_batch: int = ROWS_PER_BATCH
-    file_facts: FileFacts | None = None
-    policies: DemoPolicies = field(default_factory=DemoPolicies)
-
-    @property
-    def row_count(self) -> int:
-        """Events of the source."""
-        if self.file_facts is not None:
-            return self.file_facts.row_count
-        assert isinstance(self.source, EventGenerator)
-        return self.source.event_count
+    batches: Iterator[EventBatch]
+    numbers_batches: bool
 
     @property
     def service_env(self) -> dict[str, str]:
@@ -97,17 +76,6 @@ class DemoPlan:
             "ICEDB_MERGE_SWEEP_INTERVAL_MS": "3000",
             "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "2000",
         }
-
-    @property
-    def numbers_batches(self) -> bool:
-        """Whether each row names its batch in a column ``upload``."""
-        return isinstance(self.source, EventGenerator)
-
-    def batches(self) -> Iterator[EventBatch]:
-        """Yield every batch of the source."""
-        if isinstance(self.source, EventFile):
-            return self.source.batches(rows_per_batch=self.rows_per_batch)
-        return self.source.batches()
 
 
 def plan_generated(store: StoreKind, *, event_count: int, batch_count: int, seed: int) -> DemoPlan:
@@ -122,9 +90,11 @@ def plan_generated(store: StoreKind, *, event_count: int, batch_count: int, seed
         raise InvalidRequest(f"{event_count} events are more than this demo is for ({MAX_EVENTS})")
     return DemoPlan(
         store=store,
-        source=EventGenerator(event_count, batch_count, seed=seed),
         tables=_make_tables("ts", ("ts", SORT_COLUMN, USER_COLUMN)),
+        row_count=event_count,
         batch_count=batch_count,
+        batches=EventGenerator(event_count, batch_count, seed=seed).batches(),
+        numbers_batches=True,
     )
 
 
@@ -134,11 +104,11 @@ def plan_file(store: StoreKind, source: EventFile) -> DemoPlan:
     rows_per_batch = max(1, min(ROWS_PER_BATCH, facts.row_count // MIN_BATCHES))
     return DemoPlan(
         store=store,
-        source=source,
         tables=_make_tables(source.ts_column, facts.columns),
+        row_count=facts.row_count,
         batch_count=-(-facts.row_count // rows_per_batch),
-        rows_per_batch=rows_per_batch,
-        file_facts=facts,
+        batches=source.batches(rows_per_batch=rows_per_batch),
+        numbers_batches=False,
     )
 
 

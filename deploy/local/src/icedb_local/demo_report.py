@@ -1,18 +1,19 @@
 """What a run of the demo found, as a value and as tables on the screen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from icedb_log.units import MIB
 from rich.table import Table
 from rich.text import Text
 
 from icedb_local.charts import render_chart
-from icedb_local.checks import Check
-from icedb_local.sampler import Sample, Sampler
+from icedb_local.checks import CheckBook
+from icedb_local.demo_plan import TARGET_FILE_BYTES
 from icedb_local.screen import Screen, StepTime, make_table
 from icedb_local.table_health import PartitionFiles
+from icedb_local.watcher import Sampler
 
 CHART_HEIGHT: Final = 5
 MAX_PARTITION_LINES: Final = 8
@@ -39,39 +40,6 @@ class Count:
     is_exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DemoReport:
-    """The outcome of a run."""
-
-    store: str
-    event_count: int
-    batch_count: int
-    checks: tuple[Check, ...]
-    counts: tuple[Count, ...]
-    steps: tuple[StepTime, ...]
-    samples: Mapping[str, Sequence[Sample]]
-    took_s: float
-
-    @property
-    def is_ok(self) -> bool:
-        """Whether everything holds."""
-        return bool(self.checks) and all(check.holds for check in self.checks)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "ok": self.is_ok,
-            "store": self.store,
-            "events": self.event_count,
-            "batches": self.batch_count,
-            "seconds": round(self.took_s, 2),
-            "checks": [asdict(check) for check in self.checks],
-            "counts": [asdict(count) for count in self.counts],
-            "steps": [asdict(step) for step in self.steps],
-            "samples": {table: [asdict(one) for one in samples] for table, samples in self.samples.items()},
-        }
-
-
 def make_counts_table(counts: Sequence[Count], screen: Screen) -> Table:
     """Return the exact counts as a table."""
     table = make_table("moment", "table", "acknowledged", "DuckDB counts", "files", "", left=2)
@@ -88,10 +56,7 @@ def make_counts_table(counts: Sequence[Count], screen: Screen) -> Table:
 
 
 def make_files_table(
-    before: Mapping[str, Sequence[PartitionFiles]],
-    after: Mapping[str, Sequence[PartitionFiles]],
-    *,
-    target_file_bytes: int,
+    before: Mapping[str, Sequence[PartitionFiles]], after: Mapping[str, Sequence[PartitionFiles]]
 ) -> Table:
     """Return files per partition before and after a merge; small partitions of a table share a line."""
     table = make_table("table", "partition", "before", "after", "least", "MiB", "rows", left=2)
@@ -100,17 +65,15 @@ def make_files_table(
         shown = sorted(partitions, key=lambda one: -one.row_count)[:MAX_PARTITION_LINES]
         rest = [one for one in partitions if one not in shown]
         for one in sorted(shown, key=lambda one: one.partition):
-            table.add_row(name, one.partition, *_figures([one], files_before, target_file_bytes))
+            table.add_row(name, one.partition, *_figures([one], files_before))
         if rest:
-            table.add_row(name, f"{len(rest)} more", *_figures(rest, files_before, target_file_bytes))
+            table.add_row(name, f"{len(rest)} more", *_figures(rest, files_before))
     return table
 
 
-def _figures(
-    partitions: Sequence[PartitionFiles], files_before: Mapping[str, int], target_file_bytes: int
-) -> list[str]:
+def _figures(partitions: Sequence[PartitionFiles], files_before: Mapping[str, int]) -> list[str]:
     """Files before and after, how few the target size allows, size and rows of some partitions."""
-    least = sum(-(-sum(one.sizes_bytes) // target_file_bytes) for one in partitions)
+    least = sum(-(-sum(one.sizes_bytes) // TARGET_FILE_BYTES) for one in partitions)
     return [
         f"{sum(files_before.get(one.partition, 0) for one in partitions):,}",
         f"{sum(len(one.sizes_bytes) for one in partitions):,}",
@@ -125,7 +88,7 @@ def show_charts(screen: Screen, sampler: Sampler, table: str) -> None:
     width = screen.console.width - 6
     for field, title in (("data_files", "data files"), ("log_files", "log files")):
         screen.say(Text(f"{title} of {table} in the store, live or waiting for their deletion", "dim"))
-        points = sampler.points(table, field)
+        points = [(sample.at_s, getattr(sample, field)) for sample in sampler.samples[table]]
         lines = render_chart(points, width=width, height=CHART_HEIGHT, is_ascii=screen.is_ascii)
         screen.show_lines(lines, style="cyan")
 
@@ -139,15 +102,15 @@ def make_steps_table(steps: Sequence[StepTime]) -> Table:
     return table
 
 
-def show_verdict(screen: Screen, report: DemoReport) -> None:
+def show_verdict(screen: Screen, book: CheckBook, *, took_s: float) -> None:
     """Say whether everything holds, and what does not."""
     screen.console.print()
-    broken = [check for check in report.checks if not check.holds]
+    broken = [check for check in book.checks if not check.holds]
     for check in broken:
         screen.show_check(check)
-    mark = screen.mark(holds=report.is_ok)
-    if report.is_ok:
-        words = f"all {len(report.checks)} checks hold, {report.took_s:.0f} s"
+    mark = screen.mark(holds=book.is_ok)
+    if book.is_ok:
+        words = f"all {len(book.checks)} checks hold, {took_s:.0f} s"
     else:
-        words = f"{len(broken)} of {len(report.checks)} checks do not hold"
+        words = f"{len(broken)} of {len(book.checks)} checks do not hold"
     screen.console.print(Text.assemble(mark, " ", (words, "bold")))

@@ -7,18 +7,18 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
+from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.units import MIB
 from rich.progress import Progress
 
 from icedb_local.checks import CheckBook
-from icedb_local.demo_plan import USER_COLUMN, DemoPlan, DemoTable
+from icedb_local.demo_plan import GRACE_MS, TARGET_FILE_BYTES, USER_COLUMN, DemoPlan, DemoTable
 from icedb_local.demo_report import Count, make_counts_table, make_files_table
 from icedb_local.lake import Lake
 from icedb_local.producers import Ledger, Producers
-from icedb_local.sampler import Sampler
 from icedb_local.screen import Screen, make_table
-from icedb_local.table_health import Leftovers, find_leftovers, group_by_partition, read_quarantine_reasons
-from icedb_local.watcher import Watcher
+from icedb_local.table_health import Leftovers, find_leftovers, group_by_partition
+from icedb_local.watcher import Sampler, Watcher
 
 POLL_MS: Final = 100
 PRODUCER_COUNT: Final = 2
@@ -31,14 +31,7 @@ DAY: Final = "d"
 
 
 class DemoRun:
-    """One run.
-
-    Args:
-        plan: What to do.
-        lake: Client of the running stack.
-        screen: Where to show it.
-        clock: For waiting.
-    """
+    """One run."""
 
     def __init__(self, plan: DemoPlan, lake: Lake, screen: Screen, *, clock: Clock) -> None:
         self.plan = plan
@@ -65,7 +58,7 @@ class DemoRun:
             self._screen.rate_last_step(sum(one.read_acknowledged().row_count for one in self._ledgers.values()))
             with self._screen.step("Merge what is left to merge"):
                 self._merge()
-            with self._screen.step(f"Clean up (grace period {self.plan.policies.grace_ms // 1000} s)"):
+            with self._screen.step(f"Clean up (grace period {GRACE_MS // 1000} s)"):
                 self._clean_up()
         with self._screen.step("Count again"):
             self._count_at_the_end()
@@ -73,7 +66,7 @@ class DemoRun:
     def _create_tables(self) -> None:
         shown = make_table("table", "partition", "sort", "takes", left=4)
         for table in self.plan.tables:
-            self._lake.create_table(table, self.plan.policies)
+            self._lake.create_table(table)
             share = "every batch" if table.takes_every == 1 else f"every {table.takes_every}th batch"
             shown.add_row(table.name, ", ".join(table.partition), ", ".join(table.sort), share)
         self._screen.show_table(shown)
@@ -85,10 +78,10 @@ class DemoRun:
         parts = CHECKPOINT_COUNT + 1
         ends = [plan.batch_count * part // parts for part in range(parts)]
         producers = Producers(
-            plan.batches(),
+            plan.batches,
             tables=plan.tables,
             ledgers=self._ledgers,
-            enqueue=self._lake.enqueue,
+            enqueue=self._lake.client.enqueue,
             thread_count=PRODUCER_COUNT,
         )
         with self._screen.make_progress() as progress, producers:
@@ -105,7 +98,7 @@ class DemoRun:
             bars.finish()
         self._screen.show_table(make_counts_table(self.counts, self._screen))
         for table in plan.tables:
-            reasons = read_quarantine_reasons(self._lake.warehouse, table.name)
+            reasons = [batch.reason for batch in list_quarantined(self._lake.warehouse.table(table.name))]
             detail = "; ".join(reasons[:2]) or "0 batches"
             self.checks.add(f"{table.name}: nothing in quarantine", holds=not reasons, detail=detail)
 
@@ -120,7 +113,7 @@ class DemoRun:
     def _checkpoint(self, moment: str, bars: "_Bars") -> None:
         """Wait until all that is acknowledged is committed, then count; merges go on meanwhile."""
         for table in self.plan.tables:
-            prefix = self._lake.paths(table.name).staging_prefix
+            prefix = self._lake.warehouse.table(table.name).paths.staging_prefix
             self._wait(
                 lambda prefix=prefix: not self._lake.list_objects(prefix),  # type: ignore[misc]
                 bars.update,
@@ -163,16 +156,16 @@ class DemoRun:
                 self._merge_fully(name)
                 progress.advance(bar)
         after = {name: group_by_partition(self._lake.read_snapshot(name)) for name in names}
-        target_bytes = self.plan.policies.target_file_bytes
-        target_mib = target_bytes / MIB
-        self._screen.say(f"data files of each partition; least: its size by the target of {target_mib:g} MiB")
-        self._screen.show_table(make_files_table(before, after, target_file_bytes=target_bytes))
+        self._screen.say(
+            f"data files of each partition; least: its size by the target of {TARGET_FILE_BYTES / MIB:g} MiB"
+        )
+        self._screen.show_table(make_files_table(before, after))
         for name in names:
-            unmerged = [one.partition for one in after[name] if not one.is_merged(target_bytes)]
+            unmerged = [one.partition for one in after[name] if not one.is_merged(TARGET_FILE_BYTES)]
             files = sum(len(one.sizes_bytes) for one in after[name])
             detail = f"{files} files in {len(after[name])} partitions"
             if unmerged:
-                detail = f"{', '.join(unmerged[:3])}: two files would fit into one of {target_bytes:,} bytes"
+                detail = f"{', '.join(unmerged[:3])}: two files would fit into one of {TARGET_FILE_BYTES:,} bytes"
             check = self.checks.add(
                 f"{name}: as few files as the target size allows", holds=not unmerged, detail=detail
             )
@@ -180,11 +173,10 @@ class DemoRun:
 
     def _merge_fully(self, table: str) -> None:
         """Merge until no two files of a partition fit together: outputs are smaller than their inputs."""
-        target_bytes = self.plan.policies.target_file_bytes
         for _ in range(MAX_MERGE_ROUNDS):
             self._lake.merge_fully(table)
             partitions = group_by_partition(self._lake.read_snapshot(table))
-            if all(one.is_merged(target_bytes) for one in partitions):
+            if all(one.is_merged(TARGET_FILE_BYTES) for one in partitions):
                 return
 
     def _clean_up(self) -> None:
@@ -211,7 +203,7 @@ class DemoRun:
             show()
         for name in names:
             wrong = {what: count for what, count in asdict(left[name]).items() if count}
-            log_files = len(self._lake.list_objects(self._lake.paths(name).log_prefix))
+            log_files = len(self._lake.list_objects(self._lake.warehouse.table(name).paths.log_prefix))
             detail = f"{log_files} log file{'' if log_files == 1 else 's'} left"
             if wrong:
                 detail = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in wrong.items())

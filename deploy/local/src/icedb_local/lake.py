@@ -14,7 +14,6 @@ from icedb_client import Client, ClientSettings, Snapshot
 from icedb_client.duck import open_duckdb
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
-from icedb_log.keys import TablePaths
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_log.store.table_store import TableStore
@@ -22,7 +21,7 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
-from icedb_local.demo_plan import DemoPolicies, DemoTable
+from icedb_local.demo_plan import GRACE_MS, TARGET_FILE_BYTES, DemoTable
 from icedb_local.stack_layout import StackLayout
 
 MERGE_TIMEOUT_MS: Final = 120_000
@@ -33,10 +32,6 @@ class Lake:
 
     Opening one for an S3 stack puts the stack's credentials into this process's environment, where boto3 and the
     client look for them.
-
-    Args:
-        layout: The stack.
-        clock: For ids and waiting.
     """
 
     def __init__(self, layout: StackLayout, *, clock: Clock) -> None:
@@ -63,28 +58,19 @@ class Lake:
         """The open warehouse."""
         return self.client.warehouse
 
-    def paths(self, table: str) -> TablePaths:
-        """Return the keys of a table."""
-        return self.warehouse.table(table).paths
-
-    def create_table(self, table: DemoTable, policies: DemoPolicies) -> TableConfig:
-        """Create a table."""
+    def create_table(self, table: DemoTable, *, merge_fan_in: int = 4, grace_ms: int = GRACE_MS) -> None:
+        """Create a table. Its policies are small and short, so that everything happens while one looks on."""
         config = TableConfig.create(
             name=table.name,
             partition=tuple(PartitionField.parse(text) for text in table.partition),
             sort=table.sort,
-            target_file_bytes=policies.target_file_bytes,
-            merge_fan_in=policies.merge_fan_in,
-            data_grace_ms=policies.grace_ms,
-            log_grace_ms=policies.grace_ms,
+            target_file_bytes=TARGET_FILE_BYTES,
+            merge_fan_in=merge_fan_in,
+            data_grace_ms=grace_ms,
+            log_grace_ms=grace_ms,
             **NEW_TABLE_POLICIES,
         )
-        create_table(TableStore(self.warehouse.store, self.paths(table.name)), config)
-        return config
-
-    def enqueue(self, table: str, body: bytes) -> str:
-        """Send a batch; when this returns, it is acknowledged. Returns its id."""
-        return self.client.enqueue(table, body).batch_id
+        create_table(TableStore(self.warehouse.store, self.warehouse.table(table.name).paths), config)
 
     def read_snapshot(self, table: str) -> Snapshot:
         """Ask for the newest state: every commit that landed before this call is in it."""

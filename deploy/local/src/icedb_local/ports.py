@@ -1,10 +1,13 @@
-"""Free loopback ports for servers that are started a moment later.
+"""Loopback ports: free ones for servers that are started a moment later, and whether what listens there answers.
 
-Another stack does not take one in between (:class:`HeldPorts`). Somebody else may:
-:class:`icedb_local.stack.LocalStack` sees it and chooses again.
+Another stack does not take a port in between (:class:`HeldPorts`). Somebody else may:
+:class:`icedb_local.stack.LocalStack` sees it and chooses again. What asks a server asks once, within about two seconds,
+and does not raise.
 """
 
 import contextlib
+import http
+import http.client
 import socket
 from itertools import islice
 from typing import Final
@@ -12,6 +15,7 @@ from typing import Final
 from icedb_log.errors import Unavailable
 
 LOOPBACK = "127.0.0.1"
+ASK_TIMEOUT_S: Final = 2.0
 OTHER_PORTS: Final = range(20_000, 32_768)
 """After them those begin that systems give to outgoing connections, on Linux; they begin higher elsewhere."""
 
@@ -99,3 +103,49 @@ def is_listening(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def answers_ping(redis_url: str) -> bool:
+    """Whether a Redis server answers PING."""
+    import redis  # noqa: PLC0415 - it takes half a second to load, and meanwhile the servers start
+
+    try:
+        with redis.Redis.from_url(redis_url, socket_timeout=ASK_TIMEOUT_S, retry=None) as client:
+            return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def answers_http(port: int) -> bool:
+    """Whether an HTTP server on a loopback port answers at all."""
+    return _ask(port, "/") > 0
+
+
+def answers_ok(port: int, path: str) -> bool:
+    """Whether an HTTP server on a loopback port answers 200."""
+    return _ask(port, path) == http.HTTPStatus.OK
+
+
+def _ask(port: int, path: str) -> int:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ASK_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
+
+
+def is_serving(address: str) -> bool:
+    """Whether a gRPC server's health service says SERVING."""
+    import grpc  # noqa: PLC0415 - as above
+    from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415
+
+    with grpc.insecure_channel(address) as channel:
+        try:
+            request = health_pb2.HealthCheckRequest(service="")
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=ASK_TIMEOUT_S)
+        except grpc.RpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

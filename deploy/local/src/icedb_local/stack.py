@@ -24,9 +24,8 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 from supervisor.xmlrpc import SupervisorTransport
 
-from icedb_local.ports import HeldPorts, is_free, is_listening
-from icedb_local.readiness import answers_http, answers_ok, answers_ping, is_serving
-from icedb_local.run_processes import find_run_processes, kill_run_processes
+from icedb_local.guard import find_run_processes, kill_run_processes
+from icedb_local.ports import HeldPorts, answers_http, answers_ok, answers_ping, is_free, is_listening, is_serving
 from icedb_local.stack_layout import DOORS, ENV_FILE, LARGE, WORKERS, StackLayout, StackPorts
 from icedb_local.supervisor_config import log_path, render_config
 

@@ -17,8 +17,8 @@ from typing import Final, Literal, Self
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.store.stores import S3Options, StoreSettings
 
+from icedb_local.guard import RUN_DIR_VARIABLE
 from icedb_local.ports import LOOPBACK, HeldPorts, find_free_ports
-from icedb_local.run_processes import RUN_DIR_VARIABLE
 from icedb_local.supervisor_config import Program
 
 StoreKind = Literal["local", "s3"]

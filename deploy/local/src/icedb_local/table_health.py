@@ -2,12 +2,10 @@
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icedb_client import Snapshot
 from icedb_log.clock import Clock
-from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.object_store import list_all
@@ -92,8 +90,3 @@ def find_leftovers(warehouse: Warehouse, table: str, *, clock: Clock, with_orpha
         tombstones=len(state.tombstoned_ms) + len(dead_log_keys),
         staged_batches=len(staged),
     )
-
-
-def read_quarantine_reasons(warehouse: Warehouse, table: str) -> Sequence[str]:
-    """Return why batches were refused, one reason each."""
-    return [batch.reason for batch in list_quarantined(warehouse.table(table))]

@@ -29,6 +29,7 @@ from icedb_log.table.table_config import (
     TableConfig,
     with_plausible_times,
 )
+from icedb_log.units import parse_duration
 from icedb_log.warehouse import Warehouse
 
 from icedb.lake_table import LakeTable
@@ -245,8 +246,6 @@ def _read_setting(name: str, value: Any) -> tuple[str, Any]:
     """Return a setting by the name of its field; a time in words, or as a timedelta, in milliseconds."""
     field = f"{name}_ms" if f"{name}_ms" in TableConfig.model_fields else name
     if field.endswith("_ms") and isinstance(value, str):
-        from icedb.cli.parsing import parse_duration  # noqa: PLC0415 - what draws help comes with it
-
         return field, parse_duration(value, option=name)
     if field.endswith("_ms") and isinstance(value, timedelta):
         return field, value // timedelta(milliseconds=1)

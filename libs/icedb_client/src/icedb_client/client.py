@@ -46,6 +46,7 @@ from icedb_client.requests import (
 )
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_client.snapshots import Snapshot
+from icedb_client.wakeups import WakeupSender
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from icedb_client.duck import Rows
     from icedb_client.grpc_reads import GrpcReads
     from icedb_client.store_reads import StoreReads
-    from icedb_client.wakeups import WakeupSender
 
 DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
 _UNKNOWN_TABLE: Final = re.compile(r"\btable '(?P<table>[a-z][a-z0-9_]{0,62})' does not exist; see ")
@@ -145,12 +145,10 @@ class Client:
             return self._warehouse
 
     @property
-    def workers(self) -> "WakeupSender":
+    def workers(self) -> WakeupSender:
         """Wakes workers and asks them to run tasks."""
         with self._lock:
             if self._sender is None:
-                from icedb_client.wakeups import WakeupSender  # noqa: PLC0415 - redis takes a third of a second
-
                 self._sender = WakeupSender(self.settings, clock=self.clock)
             return self._sender
 

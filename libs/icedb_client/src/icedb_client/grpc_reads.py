@@ -326,10 +326,6 @@ def _waiting(
 class GrpcReads:
     """Asks a snapshot service; implements :class:`icedb_client.requests.Answerer`. Thread-safe; close it when done.
 
-    Args:
-        settings: Addresses, time-out, TLS, token.
-        clock: For deadlines and pauses.
-
     Raises:
         InvalidRequest: A file cannot be read, or a token would go over the network in plain text.
     """
@@ -364,12 +360,7 @@ def _pause_s(state: RetryCallState) -> float:
 
 
 class _WatchState:
-    """What a watch has told already, and how long it has had no server.
-
-    Args:
-        patience_s: How long it may have none.
-        clock: For that.
-    """
+    """What a watch has told already, and how long it has had no server."""
 
     def __init__(self, patience_s: float, *, clock: Clock) -> None:
         self._patience_ms = patience_s * 1000

@@ -161,11 +161,7 @@ class ProducerCounters:
 
 
 class RowBuffer:
-    """Rows that wait: one open batch that grows, and sealed ones, oldest first.
-
-    Args:
-        options: When a batch is sealed.
-    """
+    """Rows that wait: one open batch that grows, and sealed ones, oldest first."""
 
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
@@ -525,7 +521,7 @@ class Producer:
             )
 
     def _describe_loss(self) -> str | None:
-        if self._is_closed or os.getpid() != self._pid or not self._counts["held_bytes"]:
+        if os.getpid() != self._pid or not self._counts["held_bytes"]:
             return None
         return (
             f"the producer for table {self.table} was never closed: {self._counts['held_bytes']} bytes of rows may be "

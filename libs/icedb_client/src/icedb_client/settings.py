@@ -148,11 +148,7 @@ def _name_of(place: tuple[int | str, ...]) -> str:
 
 
 class BearerToken:
-    """Who this client is. Thread-safe.
-
-    Args:
-        settings: Have the token, or its file.
-    """
+    """Who this client is. Thread-safe."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._fixed = settings.token.get_secret_value() if settings.token is not None else None

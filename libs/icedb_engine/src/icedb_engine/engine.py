@@ -19,6 +19,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 from icedb_log.errors import Unavailable
+from icedb_log.texts import first_line
 
 from icedb_engine.limits import EngineLimits
 from icedb_engine.sql import quote_text
@@ -100,7 +101,7 @@ def open_engine(limits: EngineLimits, scratch: Path) -> Iterator[Any]:
     except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
         raise Unavailable(
             f"the native engine ran out of room (memory {limits.memory_bytes} bytes, scratch "
-            f"{limits.scratch_bytes} bytes): give it more of either, or smaller jobs: {_first_line(error)}"
+            f"{limits.scratch_bytes} bytes): give it more of either, or smaller jobs: {first_line(error)}"
         ) from error
     finally:
         connection.close()
@@ -151,7 +152,3 @@ def _is_running(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:300]

@@ -9,6 +9,10 @@ PROCESS_BYTES: Final = 256 * MIB
 """What a task's process takes besides: Python, Arrow and the native engine before they read anything, and what freed
 memory is not given back."""
 
+SQL_SHARE: Final = 3
+MIN_SQL_BYTES: Final = 64 * MIB
+"""A query gets so large a part of a task's memory, and so much at least."""
+
 MAX_PARTITION_VALUE_BYTES: Final = 190
 """Encoded. With a field's name (at most 64) and ``=`` it is one path component of at most 255 bytes."""
 
@@ -40,6 +44,10 @@ class EngineLimits:
     def shared_by(self, unit_count: int) -> Self:
         """Return the bounds of one of several units that run at once."""
         return replace(self, thread_count=max(1, self.thread_count // unit_count))
+
+    def for_sql(self) -> Self:
+        """Return the bounds of SQL of users in a unit: it shares the memory with what reads and writes the rows."""
+        return replace(self, memory_bytes=max(self.memory_bytes // SQL_SHARE, MIN_SQL_BYTES))
 
     def beside(self, held_bytes: int) -> Self:
         """Return what is left for the native engine of a unit that holds batches, decoded, of so many bytes.

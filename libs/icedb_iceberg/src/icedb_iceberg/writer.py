@@ -57,7 +57,7 @@ MAX_HINTED: Final = 10_000
 LOOK_INTERVAL_MS: Final = MINUTE_MS
 """How long it may take until a publication is missed of which somebody has deleted a part."""
 MAX_KEPT_FILES: Final = 1_000_000
-"""Data files of all publications that are kept in memory; about 300 bytes each."""
+"""Data files of all publications, over all tables, whose places are kept in memory; about 300 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +96,11 @@ class _Refusal:
 
 
 class IcebergWriter:
-    """Writes publications of any number of tables. Thread-safe; of one table only one call at a time is useful.
+    """Writes publications of any number of tables. Thread-safe; of one table only one call at a time is useful."""
 
-    Args:
-        max_kept_files: Of how many data files the places are kept in memory, over all tables.
-    """
-
-    def __init__(self, *, max_kept_files: int = MAX_KEPT_FILES) -> None:
-        self._max_kept_files = max_kept_files
+    def __init__(self) -> None:
         self._kept: OrderedDict[str, Published] = OrderedDict()
-        self._states: LRUCache[str, LogState] = LRUCache(max_kept_files, lambda state: len(state.live) + 1)
+        self._states: LRUCache[str, LogState] = LRUCache(MAX_KEPT_FILES, lambda state: len(state.live) + 1)
         self._hinted: LRUCache[str, bool] = LRUCache(MAX_HINTED)
         self._fitness = Fitness()
         self._refused: LRUCache[str, _Refusal] = LRUCache(MAX_HINTED)
@@ -238,7 +233,7 @@ class IcebergWriter:
             for key in old[:-1]:
                 del self._kept[key]
             self._kept[publication_id] = published
-            while len(self._kept) > 1 and sum(len(each.where) for each in self._kept.values()) > self._max_kept_files:
+            while len(self._kept) > 1 and sum(len(each.where) for each in self._kept.values()) > MAX_KEPT_FILES:
                 self._kept.popitem(last=False)
 
     def _published(self, table: TableStore, base: Publication) -> Published:

@@ -204,6 +204,7 @@ class BatchWriter(Protocol):
         an error means that no batch was decided (what was uploaded is left to the orphan sweep, J5).
 
         Raises:
+            SchemaConflict: A declared column has another type in the log, or the query is of another dialect.
             Unavailable: The store or the engine did not answer.
         """
         ...
@@ -330,7 +331,10 @@ class GroupMerger(Protocol):
 
         Raises:
             InvalidRequest: The job's change cannot be made of these rows, and why.
+            SchemaConflict: An input has a column of another type than the table, or the table's ``merge_query`` cannot
+                be run on its rows: a person has to correct it.
             NotFound: An input is gone although it is live: the table is damaged, or this job is stale.
+            HaltError: An input is damaged.
             Unavailable: The store or the engine did not answer.
         """
         ...
@@ -364,6 +368,7 @@ class RowChanger(GroupMerger, Protocol):
         Raises:
             NotFound: A file is gone.
             InvalidRequest: The condition cannot be evaluated on these rows, and why.
+            HaltError: A file is damaged, or of another schema than the table.
             Unavailable: The store or the engine did not answer.
         """
         ...
@@ -564,6 +569,7 @@ class ViewFeeder(Protocol):
 
         Raises:
             NotFound: A data file of a commit is gone although its log file is there: the source is damaged.
+            CorruptLog: A data file cannot be read, or holds other rows than its log file says.
             SchemaConflict: The configuration has a query that cannot be run at all.
             Unavailable: The store or the engine did not answer.
         """

@@ -71,6 +71,11 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.55) -> st
     return f"; did you mean {' or '.join(plain[each] for each in close)}?" if close else ""
 
 
+def first_line(said: object) -> str:
+    """Return the first line of a text, or of what an error says (its kind if nothing), at most 300 characters."""
+    return (str(said).strip() or type(said).__name__).partition("\n")[0][:300]
+
+
 def first_message(error: ValueError) -> str:
     """Return the first thing that a model says is wrong, and where."""
     if isinstance(error, ValidationError):

@@ -227,12 +227,6 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
     A kind of service says of itself what the class variables are for. Its settings are called after its component:
     ``<component>_host``, ``…_max_connections``, ``…_header_timeout_ms``, ``…_keep_alive_ms`` and ``…_shutdown_ms``.
 
-    Args:
-        warehouse: Where the tables lie.
-        settings: Addresses and bounds.
-        clock: Times and ids.
-        metrics: What it counts.
-
     Attributes:
         port: Where it is served (HTTP), once it is started.
         metrics: What it counts.

@@ -320,7 +320,6 @@ class ServerThread:
         self._what = what
         self._start_limit_s = start_limit_s
         self._stop_limit_s = stop_limit_s
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[None] = Future()
         """Done when it serves, or never will."""
         self._stopping: Future[None] = Future()
@@ -378,7 +377,6 @@ class ServerThread:
                 self._started.set_result(None)  # it was stopped before it served
 
     async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
         if not self._stopping.done():
             await self._run_server()
 

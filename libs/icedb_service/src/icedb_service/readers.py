@@ -310,12 +310,7 @@ READ_AHEAD_PARTS: Final = 2
 
 
 class TableReads:
-    """Reads tables for coroutines. Use it from one event loop.
-
-    Args:
-        tables: What is known about each table.
-        work: Runs the reads.
-    """
+    """Reads tables for coroutines. Use it from one event loop."""
 
     def __init__(self, tables: TableCache, *, work: BlockingWork) -> None:
         self.tables: Final = tables

@@ -33,7 +33,7 @@ from icedb_console.queries import Queries, QueryFailed, QueryRows
 from icedb_console.rendering import Renderer
 from icedb_console.sessions import FORM_FIELD, Sessions
 from icedb_console.settings import ConsoleSettings
-from icedb_console.table_facts import MOST_COMMITS, FactsKeeper, TableFacts
+from icedb_console.table_facts import MOST_COMMITS, FactsReader, TableFacts
 from icedb_console.views import (
     MOST_COLUMNS,
     PARTITIONS_PER_PAGE,
@@ -69,7 +69,7 @@ class PageParts:
     sessions: Sessions
     renderer: Renderer
     figures: Figures
-    facts: FactsKeeper
+    facts: FactsReader
     names: TableNames
     work: BlockingWork
     queries: Queries

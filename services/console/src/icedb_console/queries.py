@@ -60,13 +60,7 @@ class QueryRows:
 
 
 class Queries:
-    """Runs queries. Use it from one event loop.
-
-    Args:
-        settings: Bounds.
-        metrics: Counts them.
-        clock: For durations.
-    """
+    """Runs queries. Use it from one event loop."""
 
     def __init__(self, settings: ConsoleSettings, *, metrics: ConsoleMetrics, clock: Clock) -> None:
         self._settings = settings

@@ -11,9 +11,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from icedb_console import formats
-from icedb_console.pictures import draw_share
-from icedb_console.views import GUARD_WORDS, WHAT_WORDS, explain_partition, name_partition, table_path
+from icedb_console.views import (
+    GUARD_WORDS,
+    WHAT_WORDS,
+    draw_share,
+    explain_partition,
+    name_partition,
+    show_ago,
+    show_bytes,
+    show_count,
+    show_exactly,
+    show_span,
+    table_path,
+)
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,11 +62,11 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._environment.filters.update(
-            count=formats.show_count,
-            bytes=formats.show_bytes,
-            span=formats.show_span,
-            ago=lambda time_ms: formats.show_ago(time_ms, clock.now_ms()),
-            exactly=formats.show_exactly,
+            count=show_count,
+            bytes=show_bytes,
+            span=show_span,
+            ago=lambda time_ms: show_ago(time_ms, clock.now_ms()),
+            exactly=show_exactly,
             partition=name_partition,
         )
         self._environment.globals.update(

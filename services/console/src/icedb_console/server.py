@@ -42,7 +42,7 @@ from icedb_console.queries import Queries
 from icedb_console.rendering import HEADERS, Renderer, answer_static
 from icedb_console.sessions import Sessions
 from icedb_console.settings import ConsoleSettings
-from icedb_console.table_facts import FactsKeeper, FactsReader
+from icedb_console.table_facts import FactsReader
 
 NAMES_AGE_MS: Final = 5 * SECOND_MS
 _STATUS: Final[tuple[tuple[type[IceDBError], int], ...]] = (
@@ -189,7 +189,6 @@ def open_parts(
     stack.callback(figures.stop)
     queries = Queries(settings, metrics=metrics, clock=clock)
     stack.callback(queries.close)
-    reader = FactsReader(statuses, figures, clock=clock, max_tables=most)
     return PageParts(
         warehouse,
         settings,
@@ -198,7 +197,7 @@ def open_parts(
         Sessions(guard, settings),
         Renderer(clock),
         figures,
-        FactsKeeper(reader, work=work, clock=clock, max_tables=most),
+        FactsReader(statuses, figures, work=work, clock=clock, max_tables=most),
         TableNames(warehouse, work=work, clock=clock, max_age_ms=NAMES_AGE_MS),
         work,
         queries,

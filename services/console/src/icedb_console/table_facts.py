@@ -44,6 +44,10 @@ AUDIT_MS: Final = 6 * HOUR_MS
 MOST_EXPLAINED_FILES: Final = 100_000
 """Of a table with more live files merges are not explained on the page: the plan would take seconds."""
 MOST_DEAD_FILES: Final = 200_000
+FRESH_MS: Final = 1000
+"""What was read so lately is not read again."""
+PATIENCE_MS: Final = 600
+"""So long a page waits for what is being read; then it shows what was known, or that it is being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,29 +140,58 @@ class _Remembered:
 
 
 class FactsReader:
-    """Reads what pages show. One call for each table at a time; several tables side by side.
+    """Reads what pages show, and keeps it, so that none waits long: what was known is shown, and read anew behind it.
+
+    Use it from one event loop. One read of each table at a time, in a thread; several tables side by side.
 
     Args:
         statuses: Reads figures, and keeps logs.
         figures: Where figures are kept for the other pages.
+        work: Runs the reads.
         clock: For ages.
-        max_tables: How many tables something is remembered of.
+        max_tables: How many tables something is kept of.
     """
 
-    def __init__(self, statuses: StatusReader, figures: Figures, *, clock: Clock, max_tables: int) -> None:
+    def __init__(
+        self, statuses: StatusReader, figures: Figures, *, work: BlockingWork, clock: Clock, max_tables: int
+    ) -> None:
         self._statuses = statuses
         self._figures = figures
+        self._work = work
         self._clock = clock
         self._remembered: LRUCache[str, _Remembered] = LRUCache(max_tables)
+        self._kept: LRUCache[str, tuple[int, TableFacts]] = LRUCache(max_tables)
+        self._reads: SharedWork[TableFacts] = SharedWork(self._forget)
 
-    def read(self, name: str) -> TableFacts:
-        """Read everything about a table.
+    async def read(self, name: str) -> TableFacts | None:
+        """Return what is known of a table; ``None``: it is being read for the first time, ask again.
 
         Raises:
             NotFound: No such table.
             HaltError: Its log cannot be read.
+            Overloaded: Too many reads wait for the store.
             Unavailable: The store did not answer.
         """
+        kept = self._kept.get(name)
+        if kept is not None and self._clock.monotonic_ms() - kept[0] <= FRESH_MS:
+            return kept[1]
+        running = self._reads.find(name) or self._reads.start(name, self._keep(name))
+        done, _ = await asyncio.wait((running,), timeout=PATIENCE_MS / SECOND_MS)
+        if done:
+            return running.result()
+        return None if kept is None else kept[1]
+
+    async def _keep(self, name: str) -> TableFacts:
+        started_ms = self._clock.monotonic_ms()
+        facts = await self._work.run_blocking(name, lambda: self._read(name))
+        self._kept[name] = (started_ms, facts)
+        return facts
+
+    def _forget(self, name: str, error: BaseException) -> None:
+        if isinstance(error, NotFound | HaltError | UnsupportedFormat):
+            self._kept.pop(name, None)
+
+    def _read(self, name: str) -> TableFacts:
         state = self._statuses.read_log(name)
         status = self._figures.read_table(name, log=state)
         table = self._statuses.open(name)
@@ -214,57 +247,3 @@ def _read_deletions(table: Table, status: TableStatus, problems: dict[str, str])
         return ()
     parts = [part for part in found if isinstance(part, AuditPart)]
     return tuple(sorted(parts, key=lambda part: part.written_ms, reverse=True)[:MOST_DELETIONS])
-
-
-FRESH_MS: Final = 1000
-"""What was read so lately is not read again."""
-PATIENCE_MS: Final = 600
-"""So long a page waits for what is being read; then it shows what was known, or that it is being read."""
-
-
-class FactsKeeper:
-    """Keeps what pages of tables show, so that none waits long: what was known is shown, and read anew behind it.
-
-    Use it from one event loop.
-
-    Args:
-        reader: Reads, in a thread.
-        work: Runs it.
-        clock: For ages.
-        max_tables: How many are kept.
-    """
-
-    def __init__(self, reader: FactsReader, *, work: BlockingWork, clock: Clock, max_tables: int) -> None:
-        self._reader = reader
-        self._work = work
-        self._clock = clock
-        self._kept: LRUCache[str, tuple[int, TableFacts]] = LRUCache(max_tables)
-        self._reads: SharedWork[TableFacts] = SharedWork(self._forget)
-
-    async def read(self, name: str) -> TableFacts | None:
-        """Return what is known of a table; ``None``: it is being read for the first time, ask again.
-
-        Raises:
-            NotFound: No such table.
-            HaltError: Its log cannot be read.
-            Overloaded: Too many reads wait for the store.
-            Unavailable: The store did not answer.
-        """
-        kept = self._kept.get(name)
-        if kept is not None and self._clock.monotonic_ms() - kept[0] <= FRESH_MS:
-            return kept[1]
-        running = self._reads.find(name) or self._reads.start(name, self._read(name))
-        done, _ = await asyncio.wait((running,), timeout=PATIENCE_MS / SECOND_MS)
-        if done:
-            return running.result()
-        return None if kept is None else kept[1]
-
-    async def _read(self, name: str) -> TableFacts:
-        started_ms = self._clock.monotonic_ms()
-        facts = await self._work.run_blocking(name, lambda: self._reader.read(name))
-        self._kept[name] = (started_ms, facts)
-        return facts
-
-    def _forget(self, name: str, error: BaseException) -> None:
-        if isinstance(error, NotFound | HaltError | UnsupportedFormat):
-            self._kept.pop(name, None)

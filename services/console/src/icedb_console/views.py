@@ -1,11 +1,19 @@
-"""What templates are given besides facts: rows of the overview, pictures, and words for kinds of things. Pure."""
+"""What templates are given besides facts: rows of the overview, words, numbers as people read them, pictures. Pure.
+
+A number has its exact value in a title. A picture is SVG: columns that rise from a line and hang below it. A partition
+rises by its bytes and hangs by its small files, a commit rises by what it added and hangs by what it removed, a row of
+a result by its number. Words stand outside in HTML, so that they stay readable on a phone; colour is never alone: kinds
+differ in their pattern, too. Everything is escaped.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from icedb_log.clean.guards import Guard
+from icedb_log.clock import format_ms
 from icedb_log.log.history import CommitInfo
 from icedb_log.merge.merge_explain import ExplainedPartition, say_when, say_why_not
 from icedb_log.table.partition_removal import PartitionInfo
@@ -14,9 +22,186 @@ from icedb_log.table.table_config import TableConfig
 from markupsafe import Markup
 
 from icedb_console.figures import TableFigures
-from icedb_console.formats import short_bytes, short_count, show_exactly
-from icedb_console.pictures import Column, draw_columns
 from icedb_console.queries import QueryRows
+
+WIDTH: Final = 1000
+HEIGHT: Final = 120
+"""Of the part above the line; below it there is half of it."""
+_LEAST: Final = 1.5
+"""What is not nothing is seen."""
+_GAP_SHARE: Final = 0.2
+_MAX_COLUMN: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Attributes:
+        up: What it rises by.
+        down: What it hangs by.
+        kind: Class of its upper part: ``solid``, ``hatch``, ``dots``, ``hollow``.
+        title: What is said of it.
+    """
+
+    up: float
+    down: float
+    title: str
+    kind: str = "solid"
+
+
+def draw_columns(
+    columns: Sequence[Column], *, label: str, is_one_scale: bool = False, least_depth: float = 0
+) -> Markup:
+    """Return a picture of columns.
+
+    Args:
+        columns: From the left to the right.
+        label: What it shows, for who does not see it.
+        is_one_scale: Whether up and down are the same thing, to one scale.
+        least_depth: What fills the part below the line at least: less than that hangs less deep.
+    """
+    if not columns:
+        return Markup("")
+    highest = max((each.up for each in columns), default=0) or 1
+    lowest = max((each.down for each in columns), default=0)
+    lowest = max(lowest, least_depth) if lowest else 0
+    depth = HEIGHT / 2 if lowest else 0.0
+    up_scale, down_scale = HEIGHT / highest, depth / (lowest or 1)
+    if is_one_scale and lowest:
+        total = HEIGHT + depth
+        scale = total / (highest + lowest)
+        up_scale = down_scale = scale
+        base = highest * scale
+    else:
+        base = float(HEIGHT)
+    step = WIDTH / max(len(columns), WIDTH / _MAX_COLUMN)
+    width = step * (1 - _GAP_SHARE)
+    bars = Markup("").join(
+        _draw(each, x=at * step + step * _GAP_SHARE / 2, width=width, base=base, scales=(up_scale, down_scale))
+        for at, each in enumerate(columns)
+    )
+    total = HEIGHT + depth
+    return Markup(
+        '<svg class="columns" viewBox="0 0 {w} {h}" preserveAspectRatio="none" role="img" aria-label="{label}">'
+        '{bars}<line class="base" x1="0" x2="{w}" y1="{b:.1f}" y2="{b:.1f}"/></svg>'
+    ).format(w=WIDTH, h=round(total + 2), label=label, bars=bars, b=base + 0.5)
+
+
+def draw_share(value: float, most: float) -> Markup:
+    """Return a bar as long as a share of the most: in a cell of a table, beside its number."""
+    width = max(2.0 if value else 0.0, 100 * value / most) if most else 0.0
+    return Markup(
+        '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect class="solid" width="{:.1f}" height="8"/></svg>'
+    ).format(width)
+
+
+def _draw(column: Column, *, x: float, width: float, base: float, scales: tuple[float, float]) -> Markup:
+    up, down = (
+        max(_LEAST, part * scale) if part else 0.0 for part, scale in zip((column.up, column.down), scales, strict=True)
+    )
+    parts = [
+        Markup("<title>{}</title>").format(column.title),
+        _rect("hit", x, 0, width, HEIGHT),  # the whole height answers to the mouse
+    ]
+    if up:
+        parts.append(_rect(column.kind, x, base - up, width, up))
+    if down:
+        parts.append(_rect("down", x, base + 1, width, down))
+    return Markup("<g>{}</g>").format(Markup("").join(parts))
+
+
+def _rect(kind: str, x: float, y: float, width: float, height: float) -> Markup:
+    return Markup('<rect class="{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/>').format(
+        kind, x, y, width, height
+    )
+
+
+_THOUSAND: Final = 1000
+_KIB: Final = 1024
+_EXACT_BELOW: Final = 10_000
+_COUNT_UNITS: Final = ("", "k", "M", "G", "T")
+_SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+_MAX_TIME_MS: Final = 253_402_300_799_000
+_SECOND_MS: Final = 1000
+
+
+def short_count(count: int) -> str:
+    """Return a number in three digits or so, ``1.2 M``; up to 9,999 all of them."""
+    return f"{count:,}" if abs(count) < _EXACT_BELOW else _shorten(float(count), _COUNT_UNITS, _THOUSAND)
+
+
+def short_bytes(size_bytes: int) -> str:
+    """Return a size: ``1.5 MiB``."""
+    return _shorten(float(size_bytes), _SIZE_UNITS, _KIB)
+
+
+def short_span(duration_ms: int) -> str:
+    """Return a duration in its largest unit, and the next one where that is one digit: ``1 h 5 min``."""
+    if duration_ms < _SECOND_MS:
+        return f"{max(duration_ms, 0)} ms"
+    parts: list[str] = []
+    rest = duration_ms
+    for unit, size_ms in _SPANS:
+        found, rest = divmod(rest, size_ms)
+        if found or parts:
+            parts.append(f"{found} {unit}")
+        if len(parts) == 2 or (parts and found > 9):  # noqa: PLR2004 - two units; one that has two digits is enough
+            break
+    return " ".join(part for part in parts if not part.startswith("0 "))
+
+
+def show_count(count: int | None) -> Markup:
+    """Return a number for a page; ``unknown`` where nobody knows it."""
+    if count is None:
+        return Markup('<span class="quiet">unknown</span>')
+    return Markup('<span class="n" title="{:,}">{}</span>').format(count, short_count(count))
+
+
+def show_bytes(size_bytes: int | None) -> Markup:
+    """Return a size for a page."""
+    if size_bytes is None:
+        return Markup('<span class="quiet">unknown</span>')
+    return Markup('<span class="n" title="{:,} bytes">{}</span>').format(size_bytes, short_bytes(size_bytes))
+
+
+def show_span(duration_ms: int | None) -> Markup:
+    """Return a duration for a page; a dash for none."""
+    if not duration_ms:
+        return Markup('<span class="quiet">–</span>')  # noqa: RUF001 - a dash for people
+    return Markup('<span class="n" title="{:,} ms">{}</span>').format(duration_ms, short_span(duration_ms))
+
+
+def show_ago(time_ms: int | None, now_ms: int) -> Markup:
+    """Return how long ago, or in how long, a time is, with the time itself; a dash for none."""
+    if not time_ms or not 0 < time_ms <= _MAX_TIME_MS:
+        return Markup('<span class="quiet">–</span>')  # noqa: RUF001 - a dash for people
+    gone_ms = now_ms - time_ms
+    if abs(gone_ms) < _SECOND_MS:
+        words = "now"
+    else:
+        words = f"{short_span(gone_ms)} ago" if gone_ms > 0 else f"in {short_span(-gone_ms)}"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(format_ms(time_ms), show_exactly(time_ms), words)
+
+
+def show_exactly(time_ms: int) -> str:
+    """Return a time to the second, UTC."""
+    if not 0 <= time_ms <= _MAX_TIME_MS:
+        return str(time_ms)
+    return f"{datetime.fromtimestamp(time_ms / _SECOND_MS, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _shorten(value: float, units: tuple[str, ...], base: int) -> str:
+    for unit in units:
+        # 999.7 would round to four digits
+        if value < base - 0.5 or unit == units[-1]:
+            digits = 1 if unit != units[0] and value < 100 else 0  # noqa: PLR2004 - two digits before the point are enough
+            return f"{value:.{digits}f} {unit}".strip()
+        value /= base
+    raise AssertionError("unreachable")
+
 
 TABLES_PER_PAGE: Final = 100
 PARTITIONS_PER_PAGE: Final = 30

@@ -229,12 +229,7 @@ AT_ONCE: Final = 4
 
 
 class PublishLoop:
-    """Looks at all tables, again and again. Use it from one event loop.
-
-    Args:
-        parts: Of the gateway.
-        published: Publishes them.
-    """
+    """Looks at all tables, again and again. Use it from one event loop."""
 
     def __init__(self, parts: GatewayParts, published: PublishedTables) -> None:
         self._parts = parts

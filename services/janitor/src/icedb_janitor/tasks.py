@@ -1,32 +1,54 @@
-"""The tasks of the janitor: which table is cleaned when. What may go, is the library's business.
+"""The tasks of the janitor: which table is cleaned, swept for orphans or purged when. What may go, is the library's.
 
 Several tables are cleaned side by side, each under its own lock; tasks share the readers, the metrics and the times of
 the last orphan sweeps, all of which take that.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from celery import Celery
-from icedb_log.clean.deletion import AuditLog, AuditStep
+from icedb_log.clean.deletion import AuditLog, AuditStep, sweep_audit
+from icedb_log.clean.leftovers import LeftoverResult, sweep_leftovers, sweep_probes
+from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, describe_sweep, sweep_orphans
+from icedb_log.clean.purge import AUDIT_LOOK_MS, PurgeLimits, has_work, purge_table, read_now_ms
 from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.intervals import Intervals
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
+from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.table import Table
+from icedb_log.warehouse import DroppedTable
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
 from icedb_service.logs import get_logger
 from icedb_service.redis_clients import TableLock
-from icedb_service.runs import Work
+from icedb_service.runs import Work, backoff_key
 from icedb_service.tasks import define_task
 from icedb_service.worker import WorkerContext, sweep_tables
 
 from icedb_janitor.metrics import JanitorMetrics
-from icedb_janitor.orphans import JanitorOrphans, JanitorRun, warn_of_failures
-from icedb_janitor.purges import JanitorPurges
 from icedb_janitor.settings import JanitorSettings
+
+RUNS_PER_TIME_LIMIT: Final = 3
+"""A run of a purge ends after this part of a task's time limit; the next one goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class JanitorRun:
+    """One run of the janitor over a table, under its lock.
+
+    Attributes:
+        table: The table; asks whether the lock is kept, and whether the run takes too long.
+        audit: Where it is written down what is deleted.
+    """
+
+    table: Table
+    audit: AuditLog
 
 
 class JanitorTasks:
@@ -36,14 +58,12 @@ class JanitorTasks:
         self._context = context
         self._settings = settings
         self._metrics = metrics
-        self.orphans = JanitorOrphans(
-            context,
-            settings=settings,
-            metrics=metrics,
-            begin_run=self._begin_run,
-            note_deletions=self._note_deletions,
-        )
-        self.purges = JanitorPurges(context, settings=settings, metrics=metrics, open_audit=self._open_audit)
+        self._orphan_sweeps = Intervals(context.clock, settings.orphan_sweep_interval_ms)
+        """When each table's orphans were looked for; written under the table's lock."""
+        self._probe_sweeps = Intervals(context.clock, settings.orphan_sweep_interval_ms)
+        run_ms = min(PurgeLimits().run_ms, settings.task_time_limit_ms // RUNS_PER_TIME_LIMIT)
+        self._purge_limits = PurgeLimits(run_ms=run_ms)
+        self._audit_looks = Intervals(context.clock, AUDIT_LOOK_MS)
 
     def vacuum(self, table: str) -> Work:
         """Delete a table's dead objects whose time has come; now and then, its orphans and leftovers, too.
@@ -66,25 +86,140 @@ class JanitorTasks:
             )
             self._metrics.record_vacuum(paths, result, now_ms=self._context.clock.now_ms())
             _warn_of_clock(result)
-            warn_of_failures("deletes_failed", result.failed)
+            _warn_of_failures("deletes_failed", result.failed)
             self._note_deletions(run.table, result.deleted_data)
             details = result.details()
             # Not before the dead objects are done with: a walk through the whole table can wait.
             if not result.has_more:
-                details |= self.orphans.sweep_if_due(run)
+                details |= self._sweep_orphans_if_due(run)
         if result.has_more:
             self._context.wakeups.try_wake(JANITOR_VACUUM, table)
         did = result.deleted_logs or result.deleted_data or result.stripped_count
         return Work(is_idle=not (did or details.get("deleted_orphans")), details=details)
+
+    def sweep_orphans(
+        self, table: str, *, older_than_ms: int | None = None, max_share: float | None = None, force: bool = False
+    ) -> Work:
+        """Look for a table's orphans and leftovers now, and delete those whose time has come.
+
+        Delivery: sent by ``icedb orphans --delete``. Any number of times: what was deleted is gone, and of two sweeps
+        at once one writes the record and deletes (J5). A lost one is asked for again.
+        """
+        with self._context.lock(table) as held:
+            run = self._begin_run(table, held)
+            share = self._settings.janitor_orphan_share if max_share is None else max_share
+            age_ms = self._age_ms(run) if older_than_ms is None else older_than_ms
+            details = self._sweep(run, OrphanPolicy(age_ms, share, force))
+            self._orphan_sweeps.note(table)
+        return Work(is_idle=not (details["deleted_orphans"] or details["deleted_leftovers"]), details=details)
+
+    def purge(self, table: str) -> Work:
+        """Purge a dropped table whose time in the trash is over, or go on with its purge.
+
+        Delivery: woken by the sweep, by ``icedb table drop --force`` and by itself, any number of times; a table that
+        is not dropped is left alone. A run that is killed is gone on with by the next; two at once are harmless, and
+        the lock saves the work.
+        """
+        place, clock = self._context.warehouse.table(table), self._context.clock
+        with self._context.lock(table) as held:
+            result = purge_table(
+                place,
+                clock=clock,
+                owner=self._context.owner,
+                audit=self._open_audit(place),
+                check_alive=held.check_alive,
+                limits=self._purge_limits,
+            )
+        self._metrics.record_purge(place.paths, result, now_ms=clock.now_ms())
+        _warn_of_failures("purge_deletes_failed", result.failed, mitigation="the next sweep goes on")
+        if not result.failed and result.state == "purging":
+            self._context.wakeups.try_wake(JANITOR_PURGE, table)
+        details: dict[str, Any] = {
+            "state": result.state,
+            "deleted": result.deleted_count,
+            "deleted_bytes": result.deleted_bytes,
+            "failed": len(result.failed),
+            "waits_for": [f"{claim.kind} {claim.held_by}" for claim in result.waits_for],
+        }
+        return Work(is_idle=not result.deleted_count, details=details)
 
     def sweep(self) -> Work:
         """Wake the vacuum of every table, and the purge of dropped ones.
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
-        purge_count, purging = self.purges.wake_due()
+        purge_count, purging = self._wake_purges()
         work = sweep_tables(self._context, task=JANITOR_VACUUM, also=purging)
         return Work(is_idle=work.is_idle and not purge_count, details={**work.details, "purges": purge_count})
+
+    def _sweep_orphans_if_due(self, run: JanitorRun) -> dict[str, Any]:
+        """Do the same if the last time is long enough ago. The table's lock is held.
+
+        A sweep that failed is the next interval's, too: it lists all that a table has, and vacuums come often.
+        """
+        if not self._orphan_sweeps.is_due(run.table.name):
+            return {}
+        run = replace(run, table=run.table.renewed())
+        # Also when there are more orphans than one sweep takes: these have to be seen twice, too.
+        self._orphan_sweeps.note(run.table.name)
+        return self._sweep(run, OrphanPolicy(self._age_ms(run), self._settings.janitor_orphan_share))
+
+    def _age_ms(self, run: JanitorRun) -> int:
+        return max(self._settings.janitor_orphan_age_ms, run.table.config.orphan_age_ms)
+
+    def _sweep(self, run: JanitorRun, policy: OrphanPolicy) -> dict[str, Any]:
+        table, clock = run.table, self._context.clock
+        result = sweep_orphans(table, policy=policy, audit=run.audit)
+        self._note_deletions(table, result.deleted)
+        self._metrics.record_orphans(table.paths, result)
+        _warn_of_orphans(result)
+        leftovers = sweep_leftovers(table, result.walk, audit=run.audit)
+        old_audit = sweep_audit(
+            table, retention_ms=table.config.audit_retention_ms, clock=clock, check_alive=table.check_alive
+        )
+        self._metrics.record_leftovers(table.paths, leftovers)
+        self._metrics.record_deletes("audit", deleted_count=len(old_audit.keys), failed=old_audit.failed)
+        _warn_of_leftovers(leftovers)
+        self._sweep_probes()
+        return describe_sweep(result, leftovers) | {"deleted_audit": len(old_audit.keys)}
+
+    def _sweep_probes(self) -> None:
+        """Take away what probes of the store left: once an interval, whatever the table is. Never fails."""
+        if not self._probe_sweeps.is_due(""):
+            return
+        self._probe_sweeps.note("")
+        root = self._context.warehouse.root
+        try:
+            done = sweep_probes(self._context.warehouse.store, prefix=f"{root}/" if root else "")
+        except IceDBError as error:
+            get_logger().warning("probes_not_swept", error=type(error).__name__, mitigation="next sweep")
+            return
+        self._metrics.record_deletes("leftover", deleted_count=len(done.keys), failed=done.failed)
+
+    def _wake_purges(self) -> tuple[int, frozenset[str]]:
+        """Wake the purge of every table that it has something to do for.
+
+        Returns:
+            How many were woken, and the tables whose purge is due, or has begun and has not ended.
+
+        Raises:
+            Unavailable: The store or Redis did not answer.
+        """
+        dropped = self._context.warehouse.list_dropped()
+        if not dropped:
+            return 0, frozenset()
+        now_ms = read_now_ms(self._context.warehouse)
+        unfinished = frozenset(table.name for table in dropped if has_work(table, now_ms=now_ms))
+        woken_count = 0
+        for table in dropped:
+            is_wanted = table.name in unfinished or self._is_audit_due(table)
+            if is_wanted and self._context.runner.backoff.is_due(backoff_key(JANITOR_PURGE, table.name)):
+                woken_count += self._context.wakeups.wake(JANITOR_PURGE, table.name)
+        return woken_count, unfinished
+
+    def _is_audit_due(self, table: DroppedTable) -> bool:
+        is_over = table.mark.is_final and table.mark.state == "purged"
+        return is_over and self._audit_looks.look(table.name, lambda: True)
 
     def _begin_run(self, table: str, held: TableLock) -> JanitorRun:
         opened = self._context.open(table, check_alive=self._bound_run(held, table))
@@ -130,6 +265,53 @@ class JanitorTasks:
             self._context.wakeups.try_wake(MERGE_ERASE, table.name)
 
 
+def _warn_of_failures(event: str, failed: Sequence[FailedDelete], *, mitigation: str = "next run") -> None:
+    """Log deletes that failed: how many, and one of them."""
+    if failed:
+        first = failed[0]
+        get_logger().warning(
+            event, count=len(failed), key=first.key, kind=first.kind, reason=first.reason, mitigation=mitigation
+        )
+
+
+def _warn_of_orphans(result: OrphanResult) -> None:
+    warn, walk = get_logger().warning, result.walk
+    _warn_of_failures("orphans_not_deleted", result.failed)
+    if walk.unknown:
+        warn("unknown_objects_kept", count=walk.unknown_count, key=walk.unknown[0], mitigation="kept; look at them")
+    if walk.future:
+        warn(
+            "orphans_from_the_future",
+            count=len(walk.future),
+            key=walk.future[0],
+            mitigation="kept; the clock of the store, or of who wrote them, was wrong",
+        )
+    if result.held.count:
+        warn(
+            "orphans_held",
+            count=result.held.count,
+            size_bytes=result.held.size_bytes,
+            share=result.share,
+            max_share=result.max_share,
+            mitigation="kept until a person has looked whether the log is whole",
+        )
+    if result.lost:
+        warn(
+            "commits_lost",
+            count=len(result.lost),
+            name=result.lost[0],
+            mitigation="orphans are kept until a person has decided",
+        )
+    if result.record_problem:
+        warn("orphan_record_unusable", problem=result.record_problem, mitigation="orphans wait a grace period longer")
+
+
+def _warn_of_leftovers(result: LeftoverResult) -> None:
+    _warn_of_failures("leftovers_not_deleted", result.failed)
+    for kind, problem in result.problems.items():
+        get_logger().warning("leftovers_not_swept", kind=kind, problem=problem, mitigation="next sweep")
+
+
 def _warn_of_clock(result: VacuumResult) -> None:
     if result.held_back_ms > MAX_STORE_GAP_MS:
         get_logger().warning(
@@ -145,6 +327,6 @@ def register_tasks(
     """Define the service's tasks on its application."""
     tasks = JanitorTasks(context, settings=settings, metrics=metrics)
     define_task(app, context, JANITOR_VACUUM, tasks.vacuum)
-    define_task(app, context, JANITOR_ORPHANS, tasks.orphans.sweep, needs=needs(Verb.MAINTAIN))
-    define_task(app, context, JANITOR_PURGE, tasks.purges.purge)
+    define_task(app, context, JANITOR_ORPHANS, tasks.sweep_orphans, needs=needs(Verb.MAINTAIN))
+    define_task(app, context, JANITOR_PURGE, tasks.purge)
     define_task(app, context, JANITOR_SWEEP, tasks.sweep)

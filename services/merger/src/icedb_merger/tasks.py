@@ -1,17 +1,23 @@
-"""The tasks of the merger: which table is merged when. What and how, is :mod:`icedb_log.merge.merge`'s business."""
+"""The tasks of the merger: which table is merged, changed or erased from when. What and how, is the library's."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from cachetools import LRUCache
 from celery import Celery
+from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure, describe_preview, describe_progress
+from icedb_log.erasure.erasures import Erasure, list_open_ids, read_erasure
+from icedb_log.errors import IceDBError, InvalidRequest, NotFound
 from icedb_log.intervals import Intervals
 from icedb_log.jobs import CheckAlive
 from icedb_log.keys import TablePaths
 from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeIndex, MergeLimits, MergeOptions, plan_merge
+from icedb_log.model import LogView
 from icedb_log.names import (
+    INGEST_FLUSH,
     MERGE_CHANGE,
     MERGE_COLD,
     MERGE_DROP_PARTITIONS,
@@ -20,17 +26,22 @@ from icedb_log.names import (
     MERGE_RETAIN,
     MERGE_SWEEP,
 )
+from icedb_log.store.table_store import TableStore
+from icedb_log.table.partition_removal import PartitionInfo, remove_partitions
+from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters, select_partitions
+from icedb_log.table.retention import retain_table
+from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table import Table
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
+from icedb_service.logs import get_logger
+from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import Work
 from icedb_service.tasks import define_task
 from icedb_service.worker import WorkerContext, sweep_tables
 
-from icedb_merger.changes import ChangeTasks
-from icedb_merger.erasures import ErasureTasks
-from icedb_merger.metrics import LaneLabel, MergeMetrics, TurnEnd
+from icedb_merger.metrics import ChangeCause, LaneLabel, MergeMetrics, TurnEnd
 from icedb_merger.settings import MergerSettings
 
 if TYPE_CHECKING:
@@ -51,7 +62,7 @@ class MergeTasks:
         self._indexes: LRUCache[str, MergeIndex] = LRUCache(MAX_INDEXES)
         self._cold = Intervals(context.clock, settings.merge_cold_interval_ms)
         self._erasures = Intervals(context.clock, settings.merge_erase_interval_ms)
-        self.retention = Intervals(context.clock, settings.merge_retain_interval_ms)
+        self._retention = Intervals(context.clock, settings.merge_retain_interval_ms)
 
     def merge(self, table: str, full: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
         """Give a table its turn in the hot lane, or merge it in full; what is left goes to the end of the queue.
@@ -77,6 +88,115 @@ class MergeTasks:
             self._context.wakeups.try_wake(MERGE_COLD, table)
         return work
 
+    def change(
+        self,
+        table: str,
+        kind: str,
+        sql: str,
+        partitions: list[str] | None = None,
+        dry_run: bool = False,  # noqa: FBT001, FBT002 - the message's own form
+    ) -> Work:
+        """Delete rows by a condition, or rewrite partitions by a query, in one commit.
+
+        Delivery: sent by the CLI, which waits for the result. A run that is lost has changed everything or nothing.
+        A deletion that is repeated finds no rows; a rewrite that is repeated runs its query on its own result.
+
+        Args:
+            table: Its name.
+            kind: ``delete`` or ``rewrite``.
+            sql: The condition, or the query over ``_rows``.
+            partitions: For a rewrite, partition filters as text; all must hold.
+            dry_run: Only say what would be touched; takes no lock.
+        """
+        if kind not in get_args(ChangeCause):
+            raise InvalidRequest(f"table {table}: a change is 'delete' or 'rewrite', not {str(kind)[:80]!r}")
+        if not isinstance(sql, str) or (kind == "delete" and partitions is not None):
+            raise InvalidRequest(f"table {table}: a {kind} takes SQL as text, and partitions only for a rewrite")
+        cause: ChangeCause = "delete" if kind == "delete" else "rewrite"
+        changer = self._context.engine.changer
+        with nullcontext(self._context.open(table)) if dry_run else self._context.open_locked(table) as opened:
+            if cause == "delete":
+                result = delete_rows(opened, changer, sql, dry_run=dry_run)
+            elif not _are_texts(partitions):
+                raise InvalidRequest(
+                    f"table {table}: a rewrite needs a list of partition filters; an empty one means all"
+                )
+            else:
+                matches = PartitionMatcher(parse_partition_filters(partitions or ()), opened.config)
+                result = rewrite_partitions(opened, changer, sql, matches=matches, dry_run=dry_run)
+        self._metrics.record_change(cause, result)
+        is_idle = not result.file_count
+        return Work(is_idle=is_idle, details={"kind": kind, "dry_run": dry_run, **result.details(cause)})
+
+    def drop_partitions(
+        self,
+        table: str,
+        globs: list[str],
+        may_match_all: bool = False,  # noqa: FBT001, FBT002 - the message's own form
+        dry_run: bool = False,  # noqa: FBT001, FBT002
+    ) -> Work:
+        """Remove the partitions that some globs mean, in one commit.
+
+        Delivery: sent by the CLI, once. A run that is lost has removed everything or nothing; one that is repeated
+        finds no partition and is refused.
+        """
+        if not _are_texts(globs):
+            raise InvalidRequest(f"table {table}: globs must be a list of texts")
+
+        def choose(_view: LogView, infos: tuple[PartitionInfo, ...]) -> frozenset[str]:
+            return select_partitions(table, globs, [info.path for info in infos], may_match_all=may_match_all)
+
+        with self._context.open_locked(table) as opened:
+            removal = remove_partitions(opened, choose, dry_run=dry_run)
+        self._metrics.record_removal("drop", removal)
+        return Work(is_idle=not removal.partitions, details=removal.details())
+
+    def retain(self, table: str, force: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
+        """Remove the partitions of a table whose retention has passed, in one commit.
+
+        Delivery: woken by the sweep and sent by the CLI, any number of times. A run that is lost is made good by a
+        later one; one that is repeated finds nothing. What only a person may allow is refused unless ``force``.
+        """
+        try:
+            with self._context.open_locked(table) as opened:
+                result = retain_table(opened, force=force)
+        except LockBusy:
+            self._retention.forget(table)
+            raise
+        self._metrics.record_retention(table, result)
+        return Work(is_idle=not result.removal.partitions, details=result.details())
+
+    def erase(self, table: str, preview: str | None = None) -> Work:
+        """Carry all open erasures of a table on, as far as they go now; or say what one would remove.
+
+        Delivery: woken by the CLI, by the janitor and by the sweep, any number of times. A run that is lost or cut
+        short is gone on with by the next; two at once come to the same end, and the lock saves the work.
+
+        Args:
+            table: Its name.
+            preview: A condition: nothing is erased, the result says what would be deleted. Outcome ``refused`` with the
+                reason if it does not fit the table.
+        """
+        if preview is not None:
+            return self._preview_erasure(table, preview)
+        place = self._context.warehouse.table(table)
+        problems: list[IceDBError] = []
+        progress: list[ErasureProgress] = []
+        for erasure_id in list_open_ids(place):
+            try:
+                progress.append(self._advance_erasure(place, erasure_id))
+            except IceDBError as error:
+                problems.append(error)
+                if not isinstance(error, LockBusy):
+                    get_logger().warning(
+                        "erasure_not_advanced", erasure_id=erasure_id, error=type(error).__name__, mitigation="next run"
+                    )
+        if any(each.waits_for == "flush" for each in progress):
+            self._context.wakeups.try_wake(INGEST_FLUSH, table)
+        if problems:
+            raise problems[0]
+        return Work(is_idle=not any(each.has_changed for each in progress), details=describe_progress(progress))
+
     def sweep(self) -> Work:
         """Wake what each table has to do: hot merges; now and then cold ones, its retention and its open erasures.
 
@@ -90,7 +210,7 @@ class MergeTasks:
         )
         retention = sweep(
             task=MERGE_RETAIN,
-            is_needed=lambda paths: self.retention.look(paths.name, lambda: self._has_retention(paths)),
+            is_needed=lambda paths: self._retention.look(paths.name, lambda: self._has_retention(paths)),
         )
         erasure_count = 0
         if self._erasures.is_due(_ALL_TABLES):
@@ -178,19 +298,56 @@ class MergeTasks:
             commit_bytes=settings.merge_commit_bytes,
         )
 
+    def _advance_erasure(self, place: TableStore, erasure_id: str) -> ErasureProgress:
+        try:
+            before = read_erasure(place, erasure_id)
+        except NotFound:
+            raise NotFound(f"table {place.name}: erasure {erasure_id} is gone from its record") from None
+        context = self._context
+        # The rewrite competes with merges; what follows only looks.
+        is_rewrite = before.state == "requested"
+        with context.open_locked(place.name) if is_rewrite else nullcontext(context.open(place.name)) as opened:
+            progress = advance_erasure(opened, context.engine.changer, erasure_id)
+        self._account_erasure(before, progress.erasure)
+        return progress
+
+    def _account_erasure(self, before: Erasure, erasure: Erasure) -> None:
+        if erasure.state == before.state:
+            return
+        # Never the condition, nor keys: they may hold what was to be erased.
+        get_logger().info(
+            "erasure_advanced",
+            erasure_id=erasure.erasure_id,
+            state=erasure.state,
+            rows=erasure.row_count,
+            objects=len(erasure.targets),
+        )
+        if erasure.is_closed:
+            self._metrics.erasures.labels(erasure.state).inc()
+
+    def _preview_erasure(self, table: str, condition: str) -> Work:
+        result = delete_rows(self._context.open(table), self._context.engine.changer, condition, dry_run=True)
+        return Work(
+            is_idle=not result.rows_removed,
+            details=describe_preview(result),
+        )
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
 
 def register_tasks(
     app: Celery, context: WorkerContext[Any], *, settings: MergerSettings, metrics: MergeMetrics
 ) -> None:
     """Define the service's tasks on its application."""
     tasks = MergeTasks(context, settings=settings, metrics=metrics)
-    changes = ChangeTasks(context, metrics=metrics, retention=tasks.retention)
     define = partial(define_task, app, context)
     define(MERGE_MERGE, tasks.merge, needs=needs(Verb.MAINTAIN, "full"))
     define(MERGE_COLD, tasks.cold)
     define(MERGE_SWEEP, tasks.sweep, needs_engine=False)
-    define(MERGE_CHANGE, changes.change, needs=needs(Verb.ERASE))
-    define(MERGE_DROP_PARTITIONS, changes.drop_partitions, needs_engine=False, needs=needs(Verb.ERASE))
-    define(MERGE_RETAIN, changes.retain, needs_engine=False, needs=needs(Verb.ERASE, "force"))
+    define(MERGE_CHANGE, tasks.change, needs=needs(Verb.ERASE))
+    define(MERGE_DROP_PARTITIONS, tasks.drop_partitions, needs_engine=False, needs=needs(Verb.ERASE))
+    define(MERGE_RETAIN, tasks.retain, needs_engine=False, needs=needs(Verb.ERASE, "force"))
     # Without arguments it carries on what stands in the store, as the sweep does.
-    define(MERGE_ERASE, ErasureTasks(context, metrics=metrics).erase, needs=needs(Verb.ERASE, "preview"))
+    define(MERGE_ERASE, tasks.erase, needs=needs(Verb.ERASE, "preview"))

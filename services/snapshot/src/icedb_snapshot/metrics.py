@@ -4,8 +4,8 @@ Owns every metric name of this service. Label values come from closed sets (meth
 warehouse; a table that is gone loses its series.
 """
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from icedb_log.ingest.pressure import LEVELS
 from icedb_log.table.status import TableStatus
@@ -124,134 +124,105 @@ class SnapshotMetrics(EndpointMetrics):
             self._exporter_success.set(success_ms / SECOND_MS)
 
 
-FIGURES: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]], ...]] = (
-    (
-        "merge_lag_seconds",
+FIGURES: Final[Mapping[str, tuple[str | Callable[[TableStatus], float | None], str]]] = {
+    "merge_lag_seconds": (
+        "merge_lag_ms",
         "Age of the oldest data file that the merge policy would merge now; 0: none.",
-        lambda status: status.merge_lag_ms / SECOND_MS,
     ),
-    ("merge_lag_files", "Data files that the merge policy would merge now.", lambda status: status.merge_lag_files),
-    ("merge_lag_bytes", "Bytes of the data files it would merge now.", lambda status: status.merge_lag_bytes),
-    ("data_files", "Live data files.", lambda status: status.live_files),
-    ("log_files", "Objects below _log; the format allows less than 1,000.", lambda status: status.log_files),
-    ("live_bytes", "Bytes of live data files.", lambda status: status.live_bytes),
-    ("live_rows", "Rows of live data files; absent when some file does not say.", lambda status: status.live_rows),
-    ("staged_batches", "Accepted batches that wait for a flush.", lambda status: status.staged_batches),
-    ("staged_bytes", "Bytes of accepted batches that wait for a flush, as staged.", lambda status: status.staged_bytes),
-    (
-        "staged_lag_seconds",
+    "merge_lag_files": ("merge_lag_files", "Data files that the merge policy would merge now."),
+    "merge_lag_bytes": ("merge_lag_bytes", "Bytes of the data files it would merge now."),
+    "data_files": ("live_files", "Live data files."),
+    "log_files": ("log_files", "Objects below _log; the format allows less than 1,000."),
+    "live_bytes": ("live_bytes", "Bytes of live data files."),
+    "live_rows": ("live_rows", "Rows of live data files; absent when some file does not say."),
+    "staged_batches": ("staged_batches", "Accepted batches that wait for a flush."),
+    "staged_bytes": ("staged_bytes", "Bytes of accepted batches that wait for a flush, as staged."),
+    "staged_lag_seconds": (
+        "staged_lag_ms",
         "How long the oldest accepted batch has waited for a flush; 0: none waits.",
-        lambda status: status.staged_lag_ms / SECOND_MS,
     ),
-    (
-        "pressure_level",
-        "Back-pressure; 0: none, 1: flushes come less often, 2: front ends refuse batches, too.",
+    "pressure_level": (
         lambda status: LEVELS.index(status.pressure.level),
+        "Back-pressure; 0: none, 1: flushes come less often, 2: front ends refuse batches, too.",
     ),
-    (
-        "pressure_stretch",
-        "Factor by which back-pressure stretches flush intervals.",
-        lambda status: status.pressure.stretch,
-    ),
-    (
+    "pressure_stretch": ("pressure.stretch", "Factor by which back-pressure stretches flush intervals."),
+    "quarantined_batches": (
         "quarantined_batches",
         "Batches that wait for a person, whole or with some of their rows.",
-        lambda status: status.quarantined_batches,
     ),
-    ("bad_row_batches", "Batches of which only bad rows wait for a person.", lambda status: status.bad_row_batches),
-    ("tombstoned_files", "Dead data files that the log still names.", lambda status: status.tombstoned_files),
-    ("open_erasures", "Erasures that have not ended.", lambda status: status.open_erasures),
-    (
-        "oldest_erasure_seconds",
+    "bad_row_batches": ("bad_row_batches", "Batches of which only bad rows wait for a person."),
+    "tombstoned_files": ("tombstoned_files", "Dead data files that the log still names."),
+    "open_erasures": ("open_erasures", "Erasures that have not ended."),
+    "oldest_erasure_seconds": (
+        "oldest_erasure_ms",
         "How long ago the oldest open erasure was asked for; 0: none is open.",
-        lambda status: status.oldest_erasure_ms / SECOND_MS,
     ),
-    (
-        "lost_commits",
-        "Commits that landed and whose log files are gone: their rows are missing.",
-        lambda status: len(status.lost_commits),
-    ),
-    ("leases", "Leases of readers that last.", lambda status: len(status.leases)),
-    (
-        "oldest_lease_seconds",
+    "lost_commits": ("lost_commits", "Commits that landed and whose log files are gone: their rows are missing."),
+    "leases": ("leases", "Leases of readers that last."),
+    "oldest_lease_seconds": (
+        "oldest_lease_ms",
         "How far back the oldest leased time lies: what died since cannot be deleted; 0: no lease lasts.",
-        lambda status: status.oldest_lease_ms / SECOND_MS,
     ),
-    (
-        "iceberg_held_back",
-        "1 while engines that speak Iceberg are shown an older state than the newest, or none: icedb status says why.",
+    "iceberg_held_back": (
         lambda status: 1 if status.held_back else 0,
+        "1 while engines that speak Iceberg are shown an older state than the newest, or none: icedb status says why.",
     ),
-    (
-        "data_grace_seconds",
-        "How long a tombstoned data file stays.",
-        lambda status: status.config.data_grace_ms / SECOND_MS,
-    ),
-    (
-        "orphan_age_seconds",
-        "How long a data file stays that no log file names.",
-        lambda status: status.config.orphan_age_ms / SECOND_MS,
-    ),
-    (
-        "log_grace_seconds",
-        "How long a tombstoned log file stays.",
-        lambda status: status.config.log_grace_ms / SECOND_MS,
-    ),
-    (
-        "slow_log_files",
-        "From so many log files on flushes come less often.",
-        lambda status: status.config.log_files_slow,
-    ),
-    (
-        "stop_log_files",
-        "From so many log files on front ends refuse batches.",
-        lambda status: status.config.log_files_stop,
-    ),
-    (
-        "slow_backlog_files",
+    "data_grace_seconds": ("config.data_grace_ms", "How long a tombstoned data file stays."),
+    "orphan_age_seconds": ("config.orphan_age_ms", "How long a data file stays that no log file names."),
+    "log_grace_seconds": ("config.log_grace_ms", "How long a tombstoned log file stays."),
+    "slow_log_files": ("config.log_files_slow", "From so many log files on flushes come less often."),
+    "stop_log_files": ("config.log_files_stop", "From so many log files on front ends refuse batches."),
+    "slow_backlog_files": (
+        "config.backlog_files_slow",
         "From so many data files that wait for a merge on, flushes come less often.",
-        lambda status: status.config.backlog_files_slow,
     ),
-    (
-        "stop_backlog_files",
+    "stop_backlog_files": (
+        "config.backlog_files_stop",
         "From so many data files that wait for a merge on, front ends refuse batches.",
-        lambda status: status.config.backlog_files_stop,
     ),
-    (
-        "view_lag_seconds",
+    "view_lag_seconds": (
+        "view.lag_ms",
         "Of a view: how long the oldest commit that it has to take has waited; 0: none waits. Absent for tables.",
-        lambda status: None if status.view is None else status.view.lag_ms / SECOND_MS,
     ),
-    (
-        "view_waiting_commits",
+    "view_waiting_commits": (
+        "view.waiting_commits",
         "Of a view: commits of its source that it has still to take. Absent for tables.",
-        lambda status: None if status.view is None else status.view.waiting_commits,
     ),
-    (
-        "view_refused_commits",
+    "view_refused_commits": (
+        "view.refused_commits",
         "Of a view: commits of its source that its query could not take, since ever. Absent for tables.",
-        lambda status: None if status.view is None else status.view.refused_commits,
     ),
-    (
-        "last_commit_timestamp_seconds",
-        "Time of the newest commit; absent before the first one.",
+    "last_commit_timestamp_seconds": (
         lambda status: status.last_commit_ms / SECOND_MS if status.last_commit_ms else None,
+        "Time of the newest commit; absent before the first one.",
     ),
-)
-"""What a table's log says: the metric's name without ``icedb_table_``, its meaning, its value; ``None``: none now."""
+}
+"""What a table's log says: the metric's name without ``icedb_table_``, where its value stands, and its meaning."""
+
+
+def value_of(status: TableStatus, where: str | Callable[[TableStatus], float | None]) -> float | None:
+    """Return what stands at a place among a table's figures, or is made of them; ``None``: there is none now.
+
+    Times become seconds, and of several things it is how many.
+    """
+    if callable(where):
+        return where(status)
+    found: Any = status
+    for name in where.split("."):
+        found = None if found is None else getattr(found, name)
+    if found is None or not where.endswith("_ms"):
+        return len(found) if isinstance(found, tuple) else found
+    return float(found / SECOND_MS)
 
 
 class TableMetrics:
-    """The figures of each table: there also when every worker is dead.
-
-    Args:
-        registry: Where they are registered.
-    """
+    """The figures of each table: there also when every worker is dead."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = MetricMaker(registry)
         self._figures = [
-            (make.gauge(f"icedb_table_{name}", meaning, table=OPEN), value_of) for name, meaning, value_of in FIGURES
+            (make.gauge(f"icedb_table_{name}", meaning, table=OPEN), where)
+            for name, (where, meaning) in FIGURES.items()
         ]
         self._halted = make.gauge(
             "icedb_table_halted", "1 while the table's log cannot be trusted, or its flushes halt.", table=OPEN
@@ -263,8 +234,8 @@ class TableMetrics:
     def show(self, table: str, status: TableStatus, *, now_ms: int) -> None:
         """Publish a table's figures."""
         self._halted.labels(table).set(1 if status.halted else 0)
-        for gauge, value_of in self._figures:
-            value = value_of(status)
+        for gauge, where in self._figures:
+            value = value_of(status, where)
             if value is None:
                 gauge.remove_by_labels({"table": table})
             else:

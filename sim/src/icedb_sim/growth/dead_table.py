@@ -4,8 +4,9 @@
 long past any grace period, with the proof of landing that such log files carry (J1). One data file lives. The data
 files themselves are put by the caller, if they are to exist: deleting one that does not exist is a success, too (J6).
 
-``python -m icedb_sim.growth.dead_table build DIRECTORY`` and then ``… plan DIRECTORY`` say what a plan costs: CPU time
-and peak memory of a process that does nothing else.
+``python -m icedb_sim.growth.dead_table build DIRECTORY`` and then ``… plan DIRECTORY`` say what a plan costs, ``…
+merge DIRECTORY`` what that of a merge of its live files costs: CPU time and peak memory of a process that does nothing
+else.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.reader import LogReader
+from icedb_log.merge.merge_plan import MergeIndex, plan_merge
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.table_store import TableStore
@@ -131,9 +133,9 @@ def _kill(marker: FileMarker, died_ms: int) -> FileMarker:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build a table in a directory, or say what a plan of it costs, as one JSON line."""
+    """Build a table in a directory, or say what a plan of a vacuum or of a merge of it costs, as one JSON line."""
     parser = argparse.ArgumentParser(prog="python -m icedb_sim.growth.dead_table", description=__doc__)
-    parser.add_argument("step", choices=("build", "plan"))
+    parser.add_argument("step", choices=("build", "plan", "merge"))
     parser.add_argument("directory", type=Path)
     parser.add_argument("--dead", type=int, default=1_000_000)
     parser.add_argument("--live", type=int, default=1)
@@ -154,14 +156,21 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     config = read_table_config(TableStore(store, paths))
     began_s = time.process_time()
-    reader = LogReader(TableStore(store, paths), clock=clock, max_refresh_ms=config.log_grace_ms // 2, is_compact=True)
-    view = reader.read()
+    is_vacuum = chosen.step == "plan"  # a merger looks at every marker, and keeps what was decoded
+    max_refresh_ms = config.log_grace_ms // 2
+    place = TableStore(store, paths)
+    view = LogReader(place, clock=clock, max_refresh_ms=max_refresh_ms, is_compact=is_vacuum).read()
     read_s = time.process_time()
-    plan = plan_vacuum(view, config=config)
+    if is_vacuum:
+        plan = plan_vacuum(view, config=config)
+        found = {"dead": len(plan.data_paths), "waiting": len(plan.waiting)}
+    else:
+        index = MergeIndex(paths, config)
+        ready = plan_merge(index, view).ready.groups
+        found = {"live": len(index.log.live), "ready": sum(len(group.inputs) for group in ready)}
     planned_s = time.process_time()
     line = {
-        "dead": len(plan.data_paths),
-        "waiting": len(plan.waiting),
+        **found,
         "log_files": len(view.files),
         "log_bytes": sum(file.size_bytes for file in view.files),
         "read_cpu_s": round(read_s - began_s, 2),

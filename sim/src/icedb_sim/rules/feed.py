@@ -3,6 +3,10 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from icedb_log.errors import NotFound
+from icedb_log.jobs import SourceCommit
+from icedb_log.keys import log_name
+from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 
 from icedb_sim.rules.mutations import Other, answers, around, breaks, inside, instead, seen_with
@@ -60,6 +64,18 @@ def _believe_any_lease(original: Any, follower: Any, start: Any, rebuilds: int) 
     original(follower, start if start.lease_id is None else replace(start, read_ms=1 << 60), rebuilds)
 
 
+def _take_any_lease(original: Any, follower: Any, since_ms: int) -> Any:
+    return original(follower, 1 << 60)
+
+
+def _deliver_seals(original: Any, table: Any, key: str, *, etag: str | None = None) -> SourceCommit:
+    try:
+        return original(table, key, etag=etag)  # type: ignore[no-any-return]
+    except NotFound:
+        seal = decode_log_file(key, table.store.get(key).body)
+        return SourceCommit(log_name(key), seal.time_ms, ())
+
+
 FOLLOWER_RULES: Final = seen_with(
     "outsiders:2",
     breaks("L1", "a position names only what it has taken itself", around(_FOLLOWER + "look", _name_only_new)),
@@ -69,6 +85,24 @@ FOLLOWER_RULES: Final = seen_with(
         "a lease that has ended counts",
         around(_FOLLOWER + "_require_unbroken", _believe_any_lease),
         by="test_follower.py::test_a_lease_that_ended_is_no_lease",
+    ),
+    breaks(
+        "L2",
+        "what a position leaves behind is as young as its look",
+        instead("feed.follower:_find_since", lambda log, taken: log.store_now_ms),
+        profile="sleepyfollowers",
+    ),
+    breaks(
+        "L2",
+        "a position goes by the youngest lease, whatever it leaves behind",
+        around(_FOLLOWER + "_find_lease", _take_any_lease),
+        by="test_follower.py::test_what_a_budget_leaves_is_held_as_it_was_before_or_said_to_be_lost",
+    ),
+    breaks(
+        "L2",
+        "a seal in the place of an append is an append without rows",
+        around("feed.follower:read_append", _deliver_seals),
+        by="test_follower.py::test_a_seal_in_the_place_of_a_log_file_is_no_append_without_rows",
     ),
     breaks(
         "L3",

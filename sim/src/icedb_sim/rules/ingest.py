@@ -279,6 +279,7 @@ OUTSIDER_RULES: Final = seen_with(
         "A2",
         "an id may be of any age",
         answers("ingest.append:_require_young_id", None),
+        profile="sleepyfollowers",
     ),
     breaks(
         "A3",

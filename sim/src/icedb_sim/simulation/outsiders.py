@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Final
 
 import orjson
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import BelowHorizon, InvalidRequest
 from icedb_log.feed.follower import Follower, PositionLost
-from icedb_log.feed.position import Budget, read_position
+from icedb_log.feed.position import NO_BUDGET, Budget, read_position
 from icedb_log.ingest.append import AppendJob, append_files, make_batch_id
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
@@ -32,6 +32,9 @@ APPENDER: Final = "appender"
 FOLLOWER: Final = "follower"
 _MAX_PENDING: Final = 3
 _MAX_REST_LOOKS: Final = 300
+_RENEWAL_RATE: Final = 0.3
+_BUDGETS: Final = (None, 1, 1, 3)
+"""Files that a follower delivers at once: one that delivers one stays behind."""
 
 
 class OutsiderScenario(Scenario):
@@ -102,6 +105,11 @@ class OutsiderScenario(Scenario):
                 self.delivered[row] = 1
         self.delivered_count += sum(len(self._files[marker.path]) for marker in files)
         self.checkpoint, self.planned = end, None
+
+    def find_missed(self) -> set[int]:
+        """Return the rows that were not delivered, and of which the log says nothing any more."""
+        gone = (self._appended.keys() & self._gone) - self._skipped
+        return {row for name in gone for row in self._appended[name]} - self.delivered.keys()
 
     def expected_rows(self) -> set[int]:
         """Return the rows that the follower has to have in the end."""
@@ -199,12 +207,16 @@ def follow_for_ever(sim: Simulation, actor: Actor, watch: OutsiderScenario) -> N
     """Follow the table from the checkpoint on, in steps; begin anew where the position is lost."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     follower: Follower | None = None
+    budget = NO_BUDGET
     while True:
         try:
             if follower is None or rng.random() < 0.1:
                 follower = _open(sim, clock)
-            _step(sim, follower, watch)
-        except ORDINARY as error:
+                budget = Budget(rng.choice(_BUDGETS))
+            if rng.random() < _RENEWAL_RATE:
+                follower.renew_leases()
+            _step(sim, follower, watch, budget)
+        except (*ORDINARY, BelowHorizon) as error:
             sim.world.note(type(error).__name__, actor.kind)
         except PositionLost:
             watch.lost_count += 1
@@ -219,7 +231,7 @@ def finish_following(sim: Simulation, watch: OutsiderScenario) -> None:
         if watch.checkpoint is None:
             return
         try:
-            is_moved = _step(sim, follower, watch)
+            is_moved = _step(sim, follower, watch, Budget(sim.world.rng.choice(_BUDGETS)))
         except PositionLost:
             watch.checkpoint = None  # the quiet lasted longer than any lease
             return
@@ -239,16 +251,25 @@ def _open(sim: Simulation, clock: SimClock) -> Follower:
     return Follower(table, lease_ms=lease_ms)
 
 
-def _step(sim: Simulation, follower: Follower, watch: OutsiderScenario) -> bool:
+def _draw_start(sim: Simulation) -> dict[str, Any]:
+    """Return with what a follower begins: what comes from now on, what came after a time, or all rows."""
     rng = sim.world.rng
+    ago_ms = int(rng.random() * sim.world.settings.config.log_grace_ms)
+    return rng.choice(({}, {"starting_ms": _store_now_ms(sim) - ago_ms}, {"starts_with_all": True}))
+
+
+def _step(sim: Simulation, follower: Follower, watch: OutsiderScenario, budget: Budget) -> bool:
     if watch.checkpoint is None:
-        position = follower.begin(starts_with_all=rng.random() < 0.5)
+        position = follower.begin(**_draw_start(sim))
         first = follower.files_between(position, replace(position, open=None))
         watch.begin(position.to_json(), first)
         return True
     start = read_position(watch.checkpoint)
     if watch.planned is None:
-        end = follower.look(start, budget=Budget(rng.choice((None, 1, 3))))
+        missed = watch.find_missed()
+        end = follower.look(start, budget=budget)
+        if missed:
+            raise Violation(f"a position is called good that has missed {len(missed)} rows, e.g. {min(missed)} (L2)")
         if end == start:
             return False
         watch.planned = end.to_json()

@@ -241,6 +241,20 @@ PROFILES: Final[dict[str, Profile]] = {
             settings={"janitors": 2, "flushers": 0, "producers": 0},
             faults={"crash": (0.0, 0.03), "lost": (0.0, 0.05)},
         ),
+        Profile(
+            "sleepyfollowers",
+            "A follower stalls before it reads the log, what it left is merged and goes; time passes (L2, A2).",
+            wants="outsiders",
+            settings={
+                "janitors": 3,
+                "mergers": 2,
+                "changers": 0,
+                "think_ms": 10 * SECOND_MS,
+                "jump_rate": 0.001,
+                "steps": 1500,
+            },
+            at=(StallAt("follower", "list", "/_log/", (5, 30), 0.3),),
+        ),
         Profile("sleepyerasers", "Erasures stall.", wants="erasers", stalls="eraser", settings={"janitors": 2}),
         # Who stalls where one rule is decided.
         Profile(

@@ -93,6 +93,8 @@ class TrashScenario(Scenario):
             self._on_config(decode_table_config(PATHS, body))
         elif key.startswith(PATHS.staging_prefix):
             self._on_staged(key.rpartition("/")[2].partition(".")[0])
+        elif key.startswith(PATHS.log_prefix) and not self._is_there:
+            self._on_late_commit(key, body)
 
     def on_delete(self, key: str) -> None:
         """Check that what outlives its table does so, and that who reads in time can do so."""
@@ -121,6 +123,18 @@ class TrashScenario(Scenario):
         else:
             self.surroundings.model.unpromised.discard(batch_id)
             self._staged.add(batch_id)
+
+    def _on_late_commit(self, key: str, body: bytes) -> None:
+        """Take note of what lands behind the mark, before the fences are taken (T4): it may have taken the last rows.
+
+        The oracle is blind by then. Who read the configuration before the mark may say that the table is empty: its log
+        says so.
+        """
+        model = self.surroundings.model
+        for marker in model.decode(key, body).markers:
+            (model.named if marker.is_live else model.dead).add(marker.path)
+        if not model.live_truth():
+            self._empty_ms = self._marked_ms
 
     def _on_config(self, config: TableConfig) -> None:
         now_ms, before, mark = self.surroundings.store_now_ms(), self._config.dropped, config.dropped

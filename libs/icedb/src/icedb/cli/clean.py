@@ -26,6 +26,7 @@ from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_VACUUM
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_any_config
+from icedb_log.units import parse_duration
 from rich.markup import escape
 
 from icedb.cli.output import (
@@ -41,7 +42,6 @@ from icedb.cli.output import (
     print_pairs,
     print_table,
 )
-from icedb.cli.parsing import parse_duration
 from icedb.cli.runner import FAILED, Run, TableName, command, flag, option
 
 MAX_HOLDERS: Final = 20

@@ -14,10 +14,9 @@ from icedb.cli.output import (
     print_note,
     print_pairs,
 )
-from icedb.cli.parsing import maybe_duration
 from icedb.cli.read import AsOf, MaxStaleness, PinOption, maybe_time
 from icedb.cli.rows import FormatOption, NoPager, OutputOption, answer_rows, print_rows, to_text
-from icedb.cli.runner import Run, TableName, command, option
+from icedb.cli.runner import Run, TableName, command, maybe_duration, option
 
 _SIGNS: Final[dict[Known, str]] = {"exact": "", "bound": "≥ ", "estimate": "~ ", "unknown": ""}
 _LEGEND: Final[dict[Known, str]] = {

@@ -18,6 +18,7 @@ from icedb_log.erasure.erasures import (
 )
 from icedb_log.names import MERGE_ERASE
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import parse_duration
 from rich.markup import escape
 
 from icedb.cli.output import (
@@ -31,7 +32,6 @@ from icedb.cli.output import (
     print_pairs,
     print_table,
 )
-from icedb.cli.parsing import parse_duration
 from icedb.cli.runner import INVALID, Run, TableName, TimedOut, YesFlag, command, confirm, flag, option
 
 POLL_MS: Final = 3000

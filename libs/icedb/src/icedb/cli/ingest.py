@@ -20,6 +20,7 @@ from icedb_log.ingest.import_sources import parse_pattern
 from icedb_log.ingest.pressure import describe_halt
 from icedb_log.log.fence import look_at_fence
 from icedb_log.names import INGEST_FLUSH, INGEST_IMPORT, TASKS
+from icedb_log.units import parse_duration
 from rich.markup import escape
 
 from icedb.cli.output import (
@@ -36,7 +37,6 @@ from icedb.cli.output import (
     print_table,
     progress,
 )
-from icedb.cli.parsing import parse_duration
 from icedb.cli.runner import FAILED, Run, TableName, TimedOut, argument, command, flag, option
 
 MAX_SHOWN_QUARANTINED: Final = 5

@@ -30,9 +30,8 @@ from icedb.cli.output import (
     print_pairs,
     print_table,
 )
-from icedb.cli.parsing import maybe_duration
 from icedb.cli.rows import FormatOption, NoPager, OutputOption, answer_rows
-from icedb.cli.runner import Run, TableName, argument, command, open_client, option
+from icedb.cli.runner import Run, TableName, argument, command, maybe_duration, open_client, option
 from icedb.cli.table_settings import read_query
 
 SHOWN_FILES: Final = 20

@@ -23,10 +23,10 @@ from icedb_log.errors import (
     Unauthenticated,
     Unavailable,
 )
+from icedb_log.units import parse_duration
 from rich.markup import escape
 
 from icedb.cli.output import followed, out, print_error, print_json, print_note, print_pairs
-from icedb.cli.parsing import parse_duration
 
 if TYPE_CHECKING:
     from icedb_client.client import Client
@@ -313,7 +313,7 @@ class Task:
         if self.run.here:
             with followed(f"{self.name} of table {self.table}", is_quiet=is_quiet or self.run.as_json):
                 return self.run.do(self.name, self.table, self.arguments)
-        from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
+        from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - not for `icedb --help`
 
         workers = self.run.client.workers
         try:
@@ -380,3 +380,8 @@ class Task:
             if name not in hidden
         }
         print_pairs({"table": self.table, **figures})
+
+
+def maybe_duration(text: str | None, *, option: str, floor_ms: int = 0) -> int | None:
+    """Return as :func:`parse_duration`; ``None`` for an option that was not given."""
+    return None if text is None else parse_duration(text, option=option, floor_ms=floor_ms)

@@ -1,6 +1,6 @@
 """``icedb table``: create, alter, list, show; ``icedb view``. The trash is :mod:`icedb.cli.trash`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
@@ -23,6 +23,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_changes import alter_table_config, plan_change
 from icedb_log.table.table_config import NEW_TABLE_POLICIES, QUERIES, PartitionField, TableConfig, with_plausible_times
+from icedb_log.units import parse_duration
 from rich.markup import escape
 
 from icedb.cli import trash
@@ -38,7 +39,6 @@ from icedb.cli.output import (
     print_pairs,
     print_table,
 )
-from icedb.cli.parsing import parse_duration, split_names
 from icedb.cli.runner import HALTED, Run, TableName, argument, command, describe_no_tables, flag, is_served, option
 from icedb.cli.table_settings import ALTER_FIELDS, CREATE_FIELDS, describe_declared, read_settings, with_settings
 
@@ -452,3 +452,8 @@ def attach(run: Run, *, name: str = argument("Name of the view.")) -> None:
         {"view": name, "source": of.name, "state": "active"},
         lambda: out.print(f"view [bold]{escape(name)}[/] is fed by {of.name}"),
     )
+
+
+def split_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return names from texts that hold one or several, separated by commas."""
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())

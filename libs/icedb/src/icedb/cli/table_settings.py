@@ -20,10 +20,9 @@ from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS
 from icedb_log.table.table_config import QUERIES, SQL_TYPES, TableConfig
 from icedb_log.table.time_columns import TIME_UNITS, parse_bound
 from icedb_log.texts import read_field_docs
-from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
+from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS, parse_duration
 
 from icedb.cli.output import format_span
-from icedb.cli.parsing import parse_duration
 
 MAX_QUERY_BYTES: Final = 1024 * 1024
 OFF: Final = "off"

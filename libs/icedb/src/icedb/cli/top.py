@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from icedb_log.errors import IceDBError, InvalidRequest
-from icedb_log.units import SECOND_MS
+from icedb_log.units import SECOND_MS, parse_duration
 
 from icedb.cli.output import out, print_lines, to_json
-from icedb.cli.parsing import parse_duration
 from icedb.cli.runner import argument, flag, open_client, option
 from icedb.cli.top_reads import Overview, Page, Source, open_source
 from icedb.cli.top_screen import (
@@ -99,13 +98,7 @@ def _print_documents(source: Source, client: "Client", screen: Screen, *, every_
 
 
 class _Reading:
-    """Reads what is asked for, in a thread of its own, again and again; keeps what came last.
-
-    Args:
-        source: Where from.
-        every_ms: Pause between two looks.
-        on_change: Called after each.
-    """
+    """Reads what is asked for, in a thread of its own, again and again; keeps what came last."""
 
     def __init__(self, source: Source, *, every_ms: int, on_change: Callable[[], None]) -> None:
         self._source = source
@@ -160,13 +153,7 @@ class _Reading:
 
 
 class _Terminal:
-    """A person's terminal: pictures, keys.
-
-    Args:
-        source: Where figures come from.
-        screen: What is seen at first.
-        every_ms: Pause between two looks.
-    """
+    """A person's terminal: pictures, keys."""
 
     def __init__(self, source: Source, screen: Screen, *, every_ms: int) -> None:
         self._title = f"icedb top  {source.place}"

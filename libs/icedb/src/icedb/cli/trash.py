@@ -10,6 +10,7 @@ from icedb_log.clean.purge import PurgeProgress, TrashEntry, read_progress, read
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.names import JANITOR_PURGE
 from icedb_log.table.stored_config import load_any_config
+from icedb_log.units import parse_duration
 from rich.markup import escape
 
 from icedb.cli.output import (
@@ -24,7 +25,6 @@ from icedb.cli.output import (
     print_table,
     progress,
 )
-from icedb.cli.parsing import parse_duration
 from icedb.cli.runner import Run, TableName, TimedOut, command, flag, option, require_terminal
 
 POLL_MS: Final = 500

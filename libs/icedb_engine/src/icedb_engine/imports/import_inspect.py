@@ -6,50 +6,50 @@ a bucket is proved by a column with one value only. A value that the caller vouc
 file does not have; it never overrules those that it has.
 """
 
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
+from icedb_log.errors import NotFound, PreconditionFailed
 from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.jobs import InspectedFile, InspectJob
-from icedb_log.model import ColumnStats
-from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.column_bounds import encode_bounds
+from icedb_log.parquet.file_reads import ParquetFooterReader
+from icedb_log.parquet.footer import ENCRYPTED, ColumnBounds, Footer
+from icedb_log.parquet.schema import DamagedFile
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.table.partitions import decode_partition_value, encode_partition_value
 from icedb_log.table.table_config import PartitionField
 from icedb_log.table.time_columns import show_time
-from icedb_log.table.transforms import find_type_problem, transform_value
+from icedb_log.table.transforms import find_type_problem, read_bound, transform_value
 
-from icedb_engine.imports.import_footers import ColumnBounds, FileRefused, Footer, read_footer
 from icedb_engine.limits import MAX_PARTITION_VALUE_BYTES
 from icedb_engine.reading.widening import find_inexact
 
-_OWN_KEY: Final = b"icedb.format"
 _SHOWN_CHARS: Final = 80
+_CODECS: Final = frozenset({0, 1, 2, 4, 6, 7})
+"""What merges and common engines can decompress: none, Snappy, gzip, Brotli, zstd, LZ4."""
+_REWRITE: Final = "send the file with `icedb ingest`, which rewrites it"
+
+
+class FileRefused(Exception):
+    """A file that cannot be imported; the message says why, in words for the caller."""
 
 
 def inspect_file(store: ObjectStore, source: SourceFile, job: InspectJob) -> InspectedFile:
     """Inspect one file.
 
-    Args:
-        store: Where it is.
-        source: The file.
-        job: The table.
-
     Raises:
         FileRefused: It cannot be a data file of the table.
         Unavailable: The store did not answer.
     """
-    footer = read_footer(store, source)
+    footer = _read_footer(store, source)
     _check_origin(footer, source, job)
-    if not footer.row_count:
-        return InspectedFile(source, footer.columns, "", 0, {}, is_sorted=True)
-    bounds = {
-        column: footer.bounds_of(column)
-        for column in dict.fromkeys([*(field.column for field in job.config.partition), *job.config.sort])
-        if column in footer.columns
-    }
-    _check_times(bounds, footer, job)
-    values = [_find_value(field, footer, bounds, source, job) for field in job.config.partition]
+    if not footer.row_count:  # then it does not matter what the columns are: tools write untyped ones
+        return InspectedFile(source, {}, "", 0, {}, is_sorted=True)
+    _check_columns(footer)
+    _check_times(footer, job)
+    values = [_find_value(field, footer, source, job) for field in job.config.partition]
+    columns = dict.fromkeys([*(field.column for field in job.config.partition), *job.config.sort])
+    stats = {column: footer.bounds[column].to_stats() for column in columns if column in footer.bounds}
     return InspectedFile(
         source=source,
         columns=footer.columns,
@@ -57,29 +57,62 @@ def inspect_file(store: ObjectStore, source: SourceFile, job: InspectJob) -> Ins
             f"{field.name}={_encode(field, value)}" for field, value in zip(job.config.partition, values, strict=True)
         ),
         row_count=footer.row_count,
-        stats={column: stats for column, each in bounds.items() if (stats := _to_stats(each)) is not None},
-        is_sorted=footer.is_sorted_by(job.config.sort),
+        stats={column: each for column, each in stats.items() if each is not None},
+        is_sorted=footer.sorted_by[: len(job.config.sort)] == job.config.sort,
         inexact=find_inexact(footer),
         has_field_ids=footer.has_field_ids,
     )
 
 
+def _read_footer(store: ObjectStore, source: SourceFile) -> Footer:
+    info = ObjectInfo(source.key, source.etag, source.size_bytes, source.modified_ms)
+    try:
+        return ParquetFooterReader(store).require_footer(info, bounds_of=None)
+    except DamagedFile as error:
+        raise FileRefused(f"{error}; narrow the pattern, or write the file again") from error
+    except NotFound as error:
+        raise FileRefused("it is gone since it was listed: run the import again") from error
+    except PreconditionFailed as error:
+        raise FileRefused("it changed since it was listed: run the import again when nobody writes it") from error
+
+
+def _check_columns(footer: Footer) -> None:
+    """Refuse columns that engines read as something else than the table has, or cannot read."""
+    for name, words in footer.odd_columns.items():
+        remedy = _REWRITE
+        if words.endswith("UTC"):
+            remedy = f"write timestamps as UTC without a time zone (isAdjustedToUTC false), or {_REWRITE}"
+        elif "nanoseconds" in words or words == "INT96":
+            remedy = f"write microseconds, or {_REWRITE}"
+        raise FileRefused(f"column {name!r} is {words}, which no column of a table is without a conversion: {remedy}")
+    if ENCRYPTED in footer.codecs:
+        raise FileRefused("a column of it is encrypted: engines that read the table have no key for it")
+    if not footer.codecs <= _CODECS:
+        raise FileRefused("a column of it is compressed in a way that common engines do not know: use zstd")
+
+
 def _check_origin(footer: Footer, source: SourceFile, job: InspectJob) -> None:
     """Refuse data files of IceDB tables of which nobody says that they are live."""
-    if _OWN_KEY not in footer.texts or (source.is_named and job.mode == "copy"):
+    table = footer.written_for
+    if not table or (source.is_named and job.mode == "copy"):
         return
-    table = footer.texts.get(b"icedb.table", b"?").decode(errors="replace")
     raise FileRefused(
         f"IceDB wrote it for table {table}: it may be dead there, or of a run that never committed, and its rows be in "
         f"other files. Only the log tells; name the live files: `icedb snapshot {table} --format paths`"
     )
 
 
-def _check_times(bounds: dict[str, ColumnBounds], footer: Footer, job: InspectJob) -> None:
+def _read_bounds(footer: Footer, column: str) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of a column; ``None``: the footer does not say."""
+    known, sql_type = footer.bounds.get(column), footer.columns.get(column, "")
+    found = (None, None) if known is None else (read_bound(known.low, sql_type), read_bound(known.high, sql_type))
+    return None if None in found else found
+
+
+def _check_times(footer: Footer, job: InspectJob) -> None:
     """Refuse a file with times that the table takes for a mistake."""
     for column, time in job.config.times.items():
-        known = bounds[column] if column in bounds else footer.bounds_of(column) if column in footer.columns else None
-        for bound in () if known is None or known.low is None else (known.low, known.high):
+        for bound in _read_bounds(footer, column) or ():
             sql_type = footer.columns[column]
             if not time.is_good(bound, sql_type):
                 table = job.config.name
@@ -87,9 +120,7 @@ def _check_times(bounds: dict[str, ColumnBounds], footer: Footer, job: InspectJo
                 raise FileRefused(f"{wrong} ({show_time(bound)})")
 
 
-def _find_value(
-    field: PartitionField, footer: Footer, bounds: dict[str, ColumnBounds], source: SourceFile, job: InspectJob
-) -> str:
+def _find_value(field: PartitionField, footer: Footer, source: SourceFile, job: InspectJob) -> str:
     """Return the one partition value of all rows, as text (N5)."""
     sql_type = footer.columns.get(field.column)
     if sql_type is None:
@@ -100,17 +131,20 @@ def _find_value(
     problem = find_type_problem(field, sql_type)
     if problem is not None:
         raise FileRefused(problem)
-    known = bounds[field.column]
+    known, bounds = footer.bounds[field.column], _read_bounds(footer, field.column)
     if known.null_count:
         raise FileRefused(f"column {field.column!r} has {known.null_count} nulls, and partition {field} takes none")
-    proved = _prove(field, known)
-    value = _settle_value(field, known, proved, job.partition.get(field.name))
+    proved = None if bounds is None else _prove(field, *bounds)
+    lack = _lack(field, known, bounds)
+    value = _settle_value(field, known, proved, job.partition.get(field.name), lack=lack)
     if proved is None or field.transform == "identity":
         _compare_path(field, value, source)
     return value
 
 
-def _settle_value(field: PartitionField, known: ColumnBounds, proved: str | None, vouched: str | None) -> str:
+def _settle_value(
+    field: PartitionField, known: ColumnBounds, proved: str | None, vouched: str | None, *, lack: str
+) -> str:
     """Return what is proved, if it is proved in full, else what the caller vouches for, if that does not contradict."""
     if proved is not None and vouched is not None and vouched not in (proved, _encode(field, proved)):
         raise FileRefused(
@@ -121,16 +155,16 @@ def _settle_value(field: PartitionField, known: ColumnBounds, proved: str | None
     if vouched is not None:
         return vouched
     raise FileRefused(
-        f"its footer does not say which {field.column!r} its rows have ({_lack(field, known)}), so that partition "
+        f"its footer does not say which {field.column!r} its rows have ({lack}), so that partition "
         f"{field} cannot be told. Write it with statistics, send it with `icedb ingest`, or vouch for all files with "
         f"--partition {field.name}=VALUE"
     )
 
 
-def _prove(field: PartitionField, known: ColumnBounds) -> str | None:
-    if known.low is None or (field.transform == "bucket" and known.low != known.high):
+def _prove(field: PartitionField, low: Any, high: Any) -> str | None:
+    if field.transform == "bucket" and low != high:
         return None
-    first, last = transform_value(field, known.low), transform_value(field, known.high)
+    first, last = transform_value(field, low), transform_value(field, high)
     if first != last:
         raise FileRefused(
             f"its rows lie in several partitions: {field} goes from {first[:_SHOWN_CHARS]!r} to "
@@ -139,8 +173,8 @@ def _prove(field: PartitionField, known: ColumnBounds) -> str | None:
     return first
 
 
-def _lack(field: PartitionField, known: ColumnBounds) -> str:
-    if known.low is None:
+def _lack(field: PartitionField, known: ColumnBounds, bounds: tuple[Any, Any] | None) -> str:
+    if bounds is None:
         return "no usable minimum and maximum"
     if known.null_count is None:
         return "no number of nulls"
@@ -166,11 +200,3 @@ def _encode(field: PartitionField, value: str) -> str:
             f"{MAX_PARTITION_VALUE_BYTES}: use truncate[n] or bucket[n]"
         )
     return encoded
-
-
-def _to_stats(known: ColumnBounds) -> ColumnStats | None:
-    if known.null_count is None:
-        return None
-    if known.low is None:
-        return (None, None, known.null_count)
-    return (*encode_bounds(known.low, known.high), known.null_count)

@@ -28,8 +28,7 @@ from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.store.table_store import TableStore
 
 from icedb_engine.engine import open_scratch
-from icedb_engine.imports.import_footers import FileRefused
-from icedb_engine.imports.import_inspect import inspect_file
+from icedb_engine.imports.import_inspect import FileRefused, inspect_file
 from icedb_engine.units.work import CopyUnit
 from icedb_engine.writing.parquet_join import remove_field_ids
 

@@ -20,16 +20,7 @@ class FeedDriver(Driver):
     """Runs feed jobs: a :class:`icedb_log.jobs.ViewFeeder`."""
 
     def feed_rows(self, job: FeedJob) -> FeedOutput:
-        """Run a view's query over the rows of a job's commits, and upload what it gives.
-
-        Not idempotent: each call makes new files; after an error they are orphans (J5).
-
-        Raises:
-            NotFound: A data file of a commit is gone.
-            CorruptLog: A data file cannot be read, or holds other rows than its log file says.
-            SchemaConflict: The configuration has a query of another dialect, or a data file another type.
-            Unavailable: The store or the engine did not answer, or took too long.
-        """
+        """See :class:`icedb_log.jobs.ViewFeeder`."""
         started_ms = self._clock.monotonic_ms()
         known = unite_known(job)
         require_dialect(job.config, VIEW_QUERY)

@@ -37,14 +37,7 @@ class FlushDriver(Driver):
     """Runs flush jobs: a :class:`icedb_log.jobs.BatchWriter`."""
 
     def write_batches(self, job: FlushJob) -> FlushOutput:
-        """Parse, check, partition, sort and upload the rows of a job's batches.
-
-        Not idempotent: each call makes new files; after an error they are orphans (J5).
-
-        Raises:
-            SchemaConflict: A declared column has another type in the log, or the query is of another dialect.
-            Unavailable: The store or the engine did not answer, took too long, or lost rows on the way.
-        """
+        """See :class:`icedb_log.jobs.BatchWriter`."""
         started_ms = self._clock.monotonic_ms()
         kind = _FlushRun if job.config.insert_query is None else _QueryRun
         run = kind(job, self._runner.checking(job.check_alive), self._limits)

@@ -33,18 +33,7 @@ class MergeDriver(Driver):
     """Runs merge jobs: a :class:`icedb_log.jobs.GroupMerger`, and a :class:`icedb_log.jobs.RowChanger`."""
 
     def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
-        """Merge every group of a job, the largest first, and change its rows if the job says so.
-
-        Not idempotent: each call makes new files; after an error they are orphans (J5).
-
-        Raises:
-            InvalidRequest: A deletion or rewrite cannot be made of these rows, and why.
-            SchemaConflict: An input has a column of another type than the table, or the table's ``merge_query`` cannot
-                be run on its rows: a person has to correct it.
-            NotFound: An input is gone although it is live.
-            HaltError: An input is damaged.
-            Unavailable: The store or the engine did not answer.
-        """
+        """See :class:`icedb_log.jobs.GroupMerger`. The largest groups come first."""
         started_ms = self._clock.monotonic_ms()
         groups = sorted(job.groups, key=lambda group: -group.size_bytes)
         units = [MergeUnit.of(job, self._limits.engine, group=group, change=job.change) for group in groups]
@@ -93,14 +82,7 @@ class MergeDriver(Driver):
         return selected
 
     def count_rows(self, job: CountJob) -> tuple[int, ...]:
-        """Count the rows that a deletion would remove, for each file of a job in its order.
-
-        Raises:
-            NotFound: A file is gone.
-            InvalidRequest: The condition cannot be evaluated on these rows, and why.
-            HaltError: A file is damaged, or of another schema than the table.
-            Unavailable: The store or the engine did not answer.
-        """
+        """See :class:`icedb_log.jobs.RowChanger`."""
         require_known_types(job.config, job.schema)
         files = [DataFile.of(marker) for marker in job.files]
         parts = pack(files, lambda file: file.size_bytes, max_bytes=COUNT_TASK_BYTES, max_count=COUNT_TASK_FILES)

@@ -63,13 +63,7 @@ class UnitRunner(Protocol):
 
 
 class Driver:
-    """Runs jobs of one kind.
-
-    Args:
-        runner: Runs their units.
-        clock: For durations in the log.
-        limits: Bounds of batches and units.
-    """
+    """Runs jobs of one kind."""
 
     def __init__(self, runner: UnitRunner, *, clock: Clock, limits: JobLimits | None = None) -> None:
         self._runner = runner

@@ -49,7 +49,7 @@ def decompress(body: bytes, codec: str | None, limits: FlushUnitLimits, *, has_l
         BatchTooLarge: Above a bound.
     """
     if codec is None:
-        _check_size(len(body), body.count(b"\n") if has_lines else 0, limits)
+        _check_size(len(body), 0, limits)
         return body
     decoded = io.BytesIO()  # it grows in place, and gives its bytes away without a copy
     line_count = 0
@@ -248,10 +248,10 @@ def read_lines(decoded: bytes, limits: FlushUnitLimits) -> Batch:
     A byte order mark is dropped, blank lines are ignored, both ``\n`` and ``\r\n`` end a line.
     """
     decoded = decoded.removeprefix(BOM)
+    offsets = _find_offsets(decoded, limits)
     bad: dict[int, tuple[bytes, Fault]] = {}
     if not _is_utf8(decoded):
         decoded, bad = _blank_undecodable(decoded)
-    offsets = _find_offsets(decoded)
     lengths = np.diff(offsets)
     is_blank = _find_blank(decoded, offsets)
     remedy = "is it a JSON array? Send one event per line"
@@ -292,13 +292,19 @@ def _blank_undecodable(decoded: bytes) -> tuple[bytes, dict[int, tuple[bytes, Fa
         start = end
 
 
-def _find_offsets(decoded: bytes) -> np.ndarray:
-    """Return where each line begins, and the end; as the offsets buffer of a string array."""
+def _find_offsets(decoded: bytes, limits: FlushUnitLimits) -> np.ndarray:
+    """Return where each line begins, and the end; as the offsets buffer of a string array.
+
+    Raises BatchTooLarge soon after there are too many.
+    """
     data = np.frombuffer(decoded, np.uint8)
     parts = [np.zeros(1, np.int32)]
+    line_count = 0
     for start in range(0, len(data), _STEP_BYTES):
         ends = np.flatnonzero(data[start : start + _STEP_BYTES] == _NEWLINE) + (start + 1)
         parts.append(ends.astype(np.int32))
+        line_count += len(ends)
+        check_row_count(line_count, limits)
     if decoded and not decoded.endswith(b"\n"):
         parts.append(np.array([len(decoded)], np.int32))
     return np.concatenate(parts)

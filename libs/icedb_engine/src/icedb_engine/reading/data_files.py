@@ -42,7 +42,6 @@ from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import ARROW_TYPES, align, make_schema
 from icedb_engine.engine import CapturedRows
-from icedb_engine.imports.import_footers import NARROW_TYPES
 from icedb_engine.reading.sort import count_plain_bytes, sort_rows
 from icedb_engine.sql import quote_name, quote_text
 from icedb_engine.units.work import MergeUnit
@@ -64,6 +63,8 @@ _DECODED_ROWS: Final = 65_536
 DECODED_SHARE: Final = 3
 MAX_DECODED_BYTES: Final = 1024 * MIB
 """Rows of up to memory / this, and so much, are sorted in memory; of more the native engine spills what it must."""
+_FILES_AT_ONCE: Final = 32
+"""A thread decodes so many one after the other: to hand over each by itself costs a fifth of a small one."""
 _REPEATING_ROWS: Final = 16_384
 _REPEATED_SHARE: Final = 1 / 32
 """Text of which no larger share of a sample is distinct stays a dictionary, if files are of so many rows."""
@@ -333,8 +334,11 @@ class DataFiles:
             groups.setdefault(piece.file, []).extend(numbers)
         number = next(self._part_numbers)
         part = DataFiles(self._unit, self._folder / f"part{number}", self._open_engine)
-        with self._transfers("download") as pool:
-            part.files = list(pool.map(lambda told: self._fetch_part(part._folder, *told), groups.items()))
+        if all(isinstance(self.files[place].source, pa.Buffer) for place in groups):  # to hand over each costs more
+            part.files = [self._fetch_part(part._folder, *told) for told in groups.items()]
+        else:
+            with self._transfers("download") as pool:
+                part.files = list(pool.map(lambda told: self._fetch_part(part._folder, *told), groups.items()))
         try:
             yield part
         finally:
@@ -499,22 +503,24 @@ class DataFiles:
         decoded_bytes, lock = 0, Lock()
         repeated = self._find_repeated(columns)
 
-        def decode(each: InputFile) -> list[pa.RecordBatch] | None:
+        def decode(files: Sequence[InputFile]) -> list[pa.RecordBatch]:
             nonlocal decoded_bytes
             batches = []
-            for rows in each.decode(columns, repeated=repeated):
+            for rows in chain.from_iterable(each.decode(columns, repeated=repeated) for each in files):
                 with lock:
                     decoded_bytes += rows.nbytes
                 if decoded_bytes > bound:  # dictionaries make files small
-                    return None
+                    break
                 batches.append(rows)
             return batches
 
-        with ThreadPoolExecutor(self._unit.engine.thread_count, thread_name_prefix="icedb-decode") as pool:
-            parts = list(pool.map(decode, self.files))
+        thread_count = self._unit.engine.thread_count
+        step = max(1, min(_FILES_AT_ONCE, len(self.files) // thread_count))
+        with ThreadPoolExecutor(thread_count, thread_name_prefix="icedb-decode") as pool:
+            parts = pool.map(decode, (self.files[start : start + step] for start in range(0, len(self.files), step)))
+            batches = list(chain.from_iterable(parts))
         if decoded_bytes > bound:
             return None
-        batches = [rows for part in parts for rows in part or ()]
         table = pa.Table.from_batches(batches, make_schema(columns, repeated=repeated)).unify_dictionaries()
         plain_bytes = [count_plain_bytes(values) for values in table.columns]
         if decoded_bytes + sum(plain_bytes) > bound:  # many files of few texts each are many texts together
@@ -601,6 +607,13 @@ def describe_columns(engine: Any, file: Path) -> dict[str, str]:
     """Return column to SQL type of a data file, as the engine reads it."""
     rows = engine.execute(f"DESCRIBE SELECT * FROM {scan_files([file])}").fetchall()  # noqa: S608 - quoted
     return {name: sql_type for name, sql_type, *_ in rows}
+
+
+NARROW_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER"), "BIGINT"),
+    "FLOAT": "DOUBLE",
+}
+"""DuckDB's name of a narrower type that an imported file may have, to the table's type."""
 
 
 def is_read_as(found_type: str, table_type: str) -> bool:

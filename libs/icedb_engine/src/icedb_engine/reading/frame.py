@@ -12,22 +12,25 @@ some batches, read by the exact reader. Whoever checks the batches may send some
 it alone says why a batch is bad.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from icedb_log.table.table_config import PartitionField, check_column_name
 from icedb_log.table.time_columns import DEFAULT_UNIT, TimeColumn, TimeUnit
 from icedb_log.table.transforms import transform_sql
-from icedb_log.units import MIB
+from icedb_log.units import GIB, MIB
 
 from icedb_engine.arrow_types import make_schema
 from icedb_engine.reading.batches import Batch, count_up, join_chunks
 from icedb_engine.reading.read_fast import CELL_BYTES, MAX_GROWTH, FastColumn, read_fast
 from icedb_engine.reading.read_json import BatchKeys, Offenders, RawEvents
+from icedb_engine.reading.sort import MAX_DICTIONARY_VALUES, sort_rows
 from icedb_engine.reading.types import (
     EXACT_DOUBLE_MAX,
     KINDS,
@@ -46,9 +49,15 @@ from icedb_engine.writing.part_files import ORDINAL
 
 ROWS_PER_CHUNK: Final = 61_440
 CHUNK_BYTES: Final = 32 * MIB
-"""Of rows that are taken from a table; a single row may be larger."""
-TAKEN_BYTES: Final = 128 * MIB
-"""Of such a table: Arrow joins the pieces of a column each time, and in larger ones that costs more than it saves."""
+"""Of rows that are sorted in memory; a single row may be larger."""
+MAX_SORTED_BYTES: Final = GIB
+"""Of a table that is sorted in memory, however much of that there is: a column of text in one piece ends at 2 GiB."""
+SORTED_ROW_BYTES: Final = 40
+"""Of such a table, for each row besides: its ordinal and place as the engine tells them, code, place in the order."""
+SAMPLED_VALUES: Final = 4096
+FEW_VALUES: Final = 256
+"""Text of which so many values in a row have no more different ones becomes a dictionary: to take and encode numbers
+costs a third."""
 _PLAIN_TIME: Final = TimeColumn()
 
 
@@ -90,6 +99,8 @@ class EventFrame:
         batches: Those that have rows, by their place in the unit; how they become sections is :class:`UnitSections`.
         times: Of columns that are times: what their numbers count.
         partition: Of the table.
+        sorted_bytes: Size of rows in memory up to which they are sorted there, which takes as much again; larger ones
+            are sorted by the engine, which spills.
     """
 
     def __init__(
@@ -98,17 +109,26 @@ class EventFrame:
         batches: Mapping[int, Batch],
         times: Mapping[str, TimeColumn] | None = None,
         partition: Sequence[PartitionField] = (),
+        *,
+        sorted_bytes: int = 0,
     ) -> None:
         self.engine = engine
         self.batches = dict(batches)
         self._times = dict(times or {})
         self._partition = partition
+        self._sorted_bytes = min(sorted_bytes, MAX_SORTED_BYTES)
         self._values = ", ".join(f"p{index}" for index in range(len(partition)))
         self._sections: list[Section] = []
         self._section_of: dict[int, Section] = {}
         self._columns: dict[str, str] = {}
         self.types: Mapping[str, str] = {}
         """The columns of the typed stage, with types."""
+
+    @property
+    def thread_count(self) -> int:
+        """How many threads the engine has: others that work beside it are as many."""
+        ((thread_count,),) = self._fetch("SELECT current_setting('threads')")
+        return int(thread_count)
 
     def name_column(self, name: str) -> str:
         """Return the name in the engine of a column of the batches."""
@@ -287,6 +307,7 @@ class EventFrame:
         columns: Mapping[str, str],
         sort: Sequence[str],
         partitions: Sequence[tuple[str, ...]],
+        repeats: bool = False,
     ) -> Any:
         """Return the typed rows of some batches as a stream of record batches. Ends every other stage.
 
@@ -295,6 +316,7 @@ class EventFrame:
             columns: What follows the ordinal of the partition, with types; NULL where this frame has no such column.
             sort: Sorted by partition, then by these, nulls last.
             partitions: What :meth:`read_partitions` returned for the same batches.
+            repeats: Whether text of few values may come as dictionaries.
         """
         values = {
             f"p{index}": pa.array([each[index] for each in partitions], pa.string())
@@ -308,20 +330,20 @@ class EventFrame:
         keys = pa.table({**values, ORDINAL: pa.array(range(len(partitions)), pa.int32())})
         self.engine.fill("partitions", keys)
         joined = f"JOIN partitions USING ({self._values})" if len(partitions) > 1 else "CROSS JOIN partitions"
+        rows = f"FROM typed {joined} WHERE {among(batches)}"
+        table = self._find_typed_rows(batches, columns)
+        if table is not None:  # the rows themselves would be copied into the engine, and out again
+            found = self.engine.stream(f"SELECT {ORDINAL}, place {rows}", rows_per_chunk=ROWS_PER_CHUNK)
+            return _sort_taken(table, found.read_all(), sort, repeats=repeats, thread_count=self.thread_count)
         outputs = "".join(
             f", {self._columns[name] if name in self.types else f'CAST(NULL AS {sql_type})'} AS {quote_name(name)}"
             for name, sql_type in columns.items()
         )
-        table = self._find_typed_rows(batches, columns)
-        if table is not None:  # the engine orders places: the rows themselves would be copied into it, and out again
-            outputs = ", place"
         order = "".join(f", {self._columns[name]} NULLS LAST" for name in sort if name in self.types)
-        stream = self.engine.stream(
-            f"SELECT {ORDINAL}{outputs} FROM typed {joined} WHERE {among(batches)} "  # noqa: S608 - names are quoted
-            f"ORDER BY {ORDINAL}{order}",
+        return self.engine.stream(
+            f"SELECT {ORDINAL}{outputs} {rows} ORDER BY {ORDINAL}{order}",
             rows_per_chunk=ROWS_PER_CHUNK,
         )
-        return stream if table is None else _take_rows(table, stream)
 
     def _find_typed_rows(self, batches: Collection[int], columns: Mapping[str, str]) -> pa.Table | None:
         """Return some columns of the Arrow table that has the typed rows of these batches as they are, if one has."""
@@ -331,7 +353,9 @@ class EventFrame:
         if not columns.keys() <= first.forms.keys() & self.types.keys():
             return None
         rows = first.rows.select([self._columns[name] for name in columns]).rename_columns(list(columns))
-        return rows if rows.nbytes <= TAKEN_BYTES and rows.schema.types == make_schema(columns).types else None
+        size_bytes = rows.nbytes + rows.num_rows * SORTED_ROW_BYTES
+        fits = size_bytes <= self._sorted_bytes
+        return rows if fits and rows.schema.types == make_schema(columns).types else None
 
     def _has_casts(self, section: Section) -> bool:
         return any(is_cast(form, self.types.get(name)) for name, form in section.forms.items())
@@ -354,15 +378,45 @@ def _find_plain_kind(values: pa.ChunkedArray, form: Form) -> Kind | None:
     return Kind.INTEGER if low is not None and -EXACT_DOUBLE_MAX <= low <= high <= EXACT_DOUBLE_MAX else None
 
 
-def _take_rows(table: pa.Table, order: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a table, each after its ordinal, in the order in which ordinals and places come."""
-    names = [ORDINAL, *table.column_names]
-    most = max(1, table.num_rows * CHUNK_BYTES // max(table.nbytes, 1))
-    for found in order:
-        for start in range(0, found.num_rows, most):
-            ordinals, places = found.slice(start, most).columns
-            (rows,) = table.take(places).combine_chunks().to_batches()
-            yield pa.RecordBatch.from_arrays([ordinals, *rows.columns], names)
+def _sort_taken(
+    table: pa.Table, found: pa.Table, sort: Sequence[str], *, repeats: bool, thread_count: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table that have an ordinal, each after it, sorted by it and by some columns.
+
+    Args:
+        table: The rows.
+        found: The ordinal of each row that is wanted, and its place in the table, in any order.
+        sort: The columns.
+        repeats: Whether text of few values is to become a dictionary.
+        thread_count: How many columns are put together at once.
+    """
+    ordinals = np.full(table.num_rows, -1, np.int32)
+    ordinals[found.column("place").to_numpy()] = found.column(ORDINAL).to_numpy()
+    if found.num_rows < table.num_rows:
+        is_wanted = ordinals >= 0
+        table, ordinals = table.filter(pa.array(is_wanted)), ordinals[is_wanted]
+    with ThreadPoolExecutor(thread_count, thread_name_prefix="icedb-sort") as pool:
+        columns = list(pool.map(_join_repeated if repeats else _join, table.columns))
+    rows = pa.table([pa.array(ordinals), *columns], [ORDINAL, *table.column_names])
+    fitting = CHUNK_BYTES * rows.num_rows // max(1, rows.nbytes)
+    for part in sort_rows(rows, [ORDINAL, *sort], chunk_rows=max(1, min(ROWS_PER_CHUNK, fitting))):
+        yield from part.combine_chunks().to_batches()
+
+
+def _join(values: pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece: of many, Arrow would join them for each part that is taken."""
+    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)
+
+
+def _join_repeated(values: pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece, text of few values as a dictionary."""
+    sample = values.slice(0, SAMPLED_VALUES)
+    may_repeat = pa.types.is_string(values.type) and len(sample) == SAMPLED_VALUES
+    if may_repeat and pc.count_distinct(sample, mode="all").as_py() <= FEW_VALUES:
+        encoded = _join(pc.dictionary_encode(values).unify_dictionaries())
+        if len(encoded.dictionary) <= MAX_DICTIONARY_VALUES:
+            return encoded
+    return _join(values)
 
 
 SAMPLE_LINES: Final = 4096
@@ -401,8 +455,7 @@ class UnitSections:
         columns = self._plan(lines)
         if not any(column.form is not None for column in columns.values()):
             return
-        ((thread_count,),) = frame.engine.fetch("SELECT current_setting('threads')")
-        rows = read_fast(frame.engine.connection, lines, columns, thread_count=thread_count)
+        rows = read_fast(frame.engine.connection, lines, columns, thread_count=frame.thread_count)
         if rows.table is None:
             return
         self.fast = set(rows.batches)

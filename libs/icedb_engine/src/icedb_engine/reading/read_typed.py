@@ -21,6 +21,7 @@ from icedb_log.parquet.pages import read_chunks, read_pages
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.parquet.thrift import ThriftError
 from icedb_log.table.time_columns import MAX_TIME_MS, MIN_TIME_MS
+from icedb_log.texts import first_line
 from icedb_log.units import MIB
 
 from icedb_engine.errors import BatchRejected, BatchTooLarge
@@ -150,7 +151,7 @@ def read_arrow(body: bytes, limits: FlushUnitLimits) -> Batch:
             _check_columns(reader.schema, limits)
             return _convert_table(_collect(reader, reader.schema, limits), limits)
     except _DAMAGED as error:
-        raise BatchRejected(f"not a whole Arrow stream or file ({_first_line(error)}); send the batch again") from error
+        raise BatchRejected(f"not a whole Arrow stream or file ({first_line(error)}); send the batch again") from error
 
 
 def _check_messages(data: pa.Buffer, limits: FlushUnitLimits) -> None:
@@ -236,7 +237,7 @@ def read_parquet(body: bytes, limits: FlushUnitLimits) -> Batch:
         file = _open_parquet(body, limits)
         return _convert_table(_collect(_read_row_groups(file), file.schema_arrow, limits), limits)
     except _DAMAGED as error:
-        raise BatchRejected(f"not a readable Parquet file ({_first_line(error)}); write the file again") from error
+        raise BatchRejected(f"not a readable Parquet file ({first_line(error)}); write the file again") from error
 
 
 def _open_parquet(body: bytes, limits: FlushUnitLimits) -> pq.ParquetFile:
@@ -314,7 +315,7 @@ def _collect(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limits: Flush
             except pa.ArrowInvalid as error:
                 raise BatchRejected(
                     f"column {name!r} is damaged or not UTF-8 in the {len(batch)} rows from row {row_count + 1} on "
-                    f"({_first_line(error)}); encode text as UTF-8"
+                    f"({first_line(error)}); encode text as UTF-8"
                 ) from error
         size_bytes += sum(map(_measure, batch.columns))
         if size_bytes > limits.batch_decoded_bytes:
@@ -520,7 +521,3 @@ def _remedy(arrow_type: pa.DataType) -> str:
     if pa.types.is_time(arrow_type) or pa.types.is_duration(arrow_type):
         return "send a string, or an integer with the unit in the column's name"
     return "cast the column to a plain type"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0][:200]

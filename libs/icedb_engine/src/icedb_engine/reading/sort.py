@@ -52,7 +52,9 @@ def sort_rows(table: pa.Table, by: Sequence[str], *, chunk_rows: int) -> Iterato
         return
     codes = _join_codes([pa.concat_arrays(table.column(name).chunks) for name in by], table.num_rows)
     piece_starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
-    starts = np.union1d(piece_starts, np.flatnonzero(codes[1:] < codes[:-1]) + 1)
+    begins_run = np.append(True, codes[1:] < codes[:-1])
+    begins_run[piece_starts[:-1]] = True
+    starts = np.append(np.flatnonzero(begins_run), table.num_rows)
     if RUN_ROWS * (len(starts) - len(piece_starts)) > table.num_rows or RUN_ROWS * len(pieces) > table.num_rows:
         whole, order = table.combine_chunks(), np.argsort(codes, kind="stable")
         for start in range(0, len(order), chunk_rows):

@@ -59,6 +59,8 @@ SMALL_UNIT_BYTES: Final = 64 * KIB
 """Decoded size of batches up to which the engine is one that the process keeps: opening one takes longer than these."""
 _MEMORY_SHARE: Final = 4
 """Of the unit's memory, beside what the unit itself holds."""
+_SORTED_SHARE: Final = 3
+"""Of the unit's memory, as of a merge's: rows that are sorted in memory are there twice."""
 
 
 class _OtherSizeError(Exception):
@@ -249,7 +251,13 @@ class UnitRows:
             engine = stack.enter_context(lend_engine(unit.paths.prefix))
         else:
             engine = UnitEngine(stack.enter_context(open_engine(unit.engine.beside(held_bytes), self.scratch)))
-        self._frame = EventFrame(engine, filled, unit.config.times, unit.config.partition)
+        self._frame = EventFrame(
+            engine,
+            filled,
+            unit.config.times,
+            unit.config.partition,
+            sorted_bytes=unit.engine.memory_bytes // _SORTED_SHARE,
+        )
         checks = self._checks = UnitChecks(unit, self._frame)
         checks.run(tuple(filled))
         filled.clear()
@@ -314,14 +322,15 @@ class UnitRows:
         """Places of the accepted batches that have rows."""
         return tuple(self._checks.accepted) if self._checks is not None and self.columns else ()
 
-    def stream_sorted(self) -> Any:
+    def stream_sorted(self, *, repeats: bool = False) -> Any:
         """Return the accepted rows as record batches, by partition and sort columns. Once, and only if there are any.
 
-        The first column is the place of the row's partition in ``partitions``.
+        The first column is the place of the row's partition in ``partitions``. If it ``repeats``, text of few values
+        may come as dictionaries.
         """
-        return self.stream_of(self.filled, sort=self._unit.config.sort)
+        return self.stream_of(self.filled, sort=self._unit.config.sort, repeats=repeats)
 
-    def stream_of(self, numbers: Sequence[int], *, sort: Collection[str] = ()) -> Any:
+    def stream_of(self, numbers: Sequence[int], *, sort: Collection[str] = (), repeats: bool = False) -> Any:
         """Return the rows of some accepted batches, as :meth:`stream_sorted`; as often as wanted."""
         assert self._frame is not None and self._checks is not None  # noqa: S101, PT018 - there are rows
         return self._frame.stream_sorted(
@@ -329,6 +338,7 @@ class UnitRows:
             columns=self.columns,
             sort=[column for column in sort if column in self.columns],
             partitions=self._checks.partitions,
+            repeats=repeats,
         )
 
     def read_batch_partitions(self) -> dict[str, tuple[int, ...]]:

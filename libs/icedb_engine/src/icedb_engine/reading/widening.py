@@ -13,20 +13,18 @@ Never wider: partition and sort columns, whose values name folders and order fil
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from datetime import date
-from functools import partial
-from typing import Any, Final
+from contextlib import closing
+from typing import Final
 
-from icedb_log.errors import SchemaConflict
-from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.errors import SchemaConflict, Unavailable
 from icedb_log.jobs import FlushJob, Target
 from icedb_log.log.widening import fixed_columns
-from icedb_log.model import FileMarker
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.parquet.file_reads import ParquetFooterReader
+from icedb_log.parquet.footer import Footer, UnreadableFooter
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.table.table_config import WIDENINGS, TableConfig
+from icedb_log.table.transforms import read_bound
 
-from icedb_engine.imports.import_footers import FileRefused, Footer, read_footer
 from icedb_engine.reading.types import EXACT_DOUBLE_MAX, Kind, SchemaBuilder, infer_type
 
 _WIDER: Final[Mapping[str, str]] = dict(WIDENINGS)
@@ -56,7 +54,7 @@ def unite_known(job: Target) -> dict[str, str]:
 
     A declared type that is wider than the logged one needs no proof: whoever declares it accepts what it costs.
     """
-    fixed = {field.column for field in job.config.partition}.union(job.config.sort)
+    fixed = fixed_columns(job.config)
     spelling = {name.lower(): name for name in job.schema}
     for name, declared_type in job.config.declared.items():
         logged_name = spelling.get(name.lower(), name)
@@ -74,15 +72,6 @@ def unite_known(job: Target) -> dict[str, str]:
     return {**job.schema, **job.config.declared}
 
 
-MAX_REQUESTS: Final = 16
-"""Footers that are read at once."""
-_AT_ONCE: Final = 16 * MAX_REQUESTS
-"""Files after which it is seen whether one of them decides already."""
-_BOUNDS: Final[Mapping[str, tuple[Any, Any]]] = {
-    "BIGINT": (-EXACT_DOUBLE_MAX, EXACT_DOUBLE_MAX),
-    "DATE": (date.min, date.max),
-}
-"""Between these every value of the narrow type has an exact one of the wide type."""
 _ONLY_WIDE: Final[Mapping[str, Kind]] = {"DOUBLE": Kind.FRACTION, "TIMESTAMP": Kind.TIMESTAMP}
 """Values for which a column becomes as wide as that."""
 
@@ -91,7 +80,7 @@ def find_widenable(config: TableConfig, schema: Mapping[str, str]) -> dict[str, 
     """Return the columns that may become wider at all, with the wider type."""
     if config.evolution != "widen":
         return {}
-    fixed = {field.column for field in config.partition}.union(config.sort, config.declared)
+    fixed = fixed_columns(config) | config.declared.keys()
     return {name: _WIDER[kind] for name, kind in schema.items() if kind in _WIDER and name not in fixed}
 
 
@@ -146,47 +135,44 @@ class WideningProof:
             return None  # S2: the log files say so of all their data files
         if is_inexact:
             return f"the table has values which {_WIDER[narrow]} cannot hold exactly, by its log"
-        store, markers = self._open_store(), self._job.read_live()
-        with ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="icedb-footer") as pool:
-            for start in range(0, len(markers), _AT_ONCE):
-                check = partial(_check_file, store, column, narrow)
-                found = list(pool.map(check, markers[start : start + _AT_ONCE]))
-                problem = next((problem for problem in found if problem), None)
-                if problem:
-                    self.inexact.add(column)
-                    return problem
-        return None
+        infos = [ObjectInfo(marker.path, "", marker.size_bytes, 0) for marker in self._job.read_live()]
+        reader = ParquetFooterReader(self._open_store())
+        with closing(reader.read_footers(infos, bounds_of=[column])) as footers:
+            problem = next(filter(None, (_find_problem(footer, column, narrow) for footer in footers)), None)
+        if problem is not None:
+            self.inexact.add(column)
+        return problem
 
 
-def _check_file(store: ObjectStore, column: str, narrow: str, marker: FileMarker) -> str | None:
-    source = SourceFile("", marker.path, marker.path, "", marker.size_bytes, 0, is_named=True)
-    try:
-        footer = read_footer(store, source)
-    except FileRefused as error:
-        return f"{marker.path}: {error}"
+def _find_problem(footer: Footer | UnreadableFooter, column: str, narrow: str) -> str | None:
+    path = footer.info.key
+    if isinstance(footer, UnreadableFooter):
+        if footer.cause == "unanswered":
+            raise Unavailable(f"{path}: {footer.reason}")
+        return f"{path}: {footer.reason}"
     if footer.columns.get(column) != narrow:
         return None  # not there, or wide already
     problem = _find_inexact_value(footer, column)
-    return None if problem is None else f"{marker.path} {problem}"
+    return None if problem is None else f"{path} {problem}"
 
 
 def find_inexact(footer: Footer) -> tuple[str, ...]:
-    """Return the columns of a file that could become wider, but whose values would change, or may, by its footer."""
+    """Return the columns of a file that could become wider, but whose values would change, or may, by its footer.
+
+    The footer was read with the bounds of all columns.
+    """
     wider = (name for name, narrow in footer.columns.items() if narrow in _WIDER)
     return tuple(sorted(name for name in wider if _find_inexact_value(footer, name) is not None))
 
 
 def _find_inexact_value(footer: Footer, column: str) -> str | None:
-    narrow = footer.columns[column]
-    try:
-        found = footer.bounds_of(column)
-    except (OverflowError, ValueError):
-        return "has days that no calendar has"
-    if found.null_count == footer.row_count:
+    narrow, found = footer.columns[column], footer.bounds[column]
+    if footer.row_count in (0, found.null_count):
         return None
-    low, high = _BOUNDS[narrow]
-    if found.low is None or found.high is None:
+    low, high = read_bound(found.low, narrow), read_bound(found.high, narrow)
+    if low is None or high is None:
         return "does not say between which bounds its values are"
-    if not low <= found.low <= found.high <= high:
-        return f"has values from {found.low} to {found.high}, which {_WIDER[narrow]} cannot hold exactly"
+    # Every day of the calendar is a moment, too.
+    if narrow == "BIGINT" and not -EXACT_DOUBLE_MAX <= low <= high <= EXACT_DOUBLE_MAX:
+        return f"has values from {low} to {high}, which {_WIDER[narrow]} cannot hold exactly"
     return None

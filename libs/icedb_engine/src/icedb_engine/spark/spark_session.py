@@ -29,6 +29,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.texts import first_line
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -244,7 +245,7 @@ def open_spark(settings: SparkSettings | None = None) -> SparkSession:
     try:
         spark: SparkSession = builder.getOrCreate()
     except Exception as error:
-        raise Unavailable(f"Spark does not start with master {settings.master}: {_first_line(error)}") from error
+        raise Unavailable(f"Spark does not start with master {settings.master}: {first_line(error)}") from error
     return spark
 
 
@@ -305,10 +306,10 @@ def _open_remote(settings: SparkSettings) -> SparkSession:
         for name, value in {**_query_options(settings), **settings.options}.items():
             spark.conf.set(name, value)
     except ImportError as error:
-        raise InvalidRequest(f"Spark Connect needs `pip install 'pyspark[connect]'`: {_first_line(error)}") from error
+        raise InvalidRequest(f"Spark Connect needs `pip install 'pyspark[connect]'`: {first_line(error)}") from error
     except Exception as error:
         os.environ.pop(_CONNECT_MODE, None)
-        raise Unavailable(f"no Spark Connect session at {settings.shown_master}: {_first_line(error)}") from error
+        raise Unavailable(f"no Spark Connect session at {settings.shown_master}: {first_line(error)}") from error
     session: SparkSession = spark
     return session
 
@@ -320,7 +321,7 @@ def _require_server(settings: SparkSettings) -> None:
         socket.create_connection((parts.hostname, parts.port or CONNECT_PORT), CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
         raise Unavailable(
-            f"no Spark Connect server at {settings.shown_master} ({_first_line(error)}): start it, or correct "
+            f"no Spark Connect server at {settings.shown_master} ({first_line(error)}): start it, or correct "
             "ICEDB_SPARK_MASTER"
         ) from error
 
@@ -349,7 +350,3 @@ def _session_options(settings: SparkSettings) -> dict[str, str]:
         options |= REAPER_OPTIONS
         options |= {f"spark.executorEnv.{name}": value for name, value in settings.task_env.items()}
     return {**options, **settings.options}
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:300] or type(error).__name__

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final
 import duckdb
 import pyarrow as pa
 from icedb_log.address_space import bound_address_space
+from icedb_log.texts import first_line
 
 from icedb_engine.arrow_types import make_schema
 from icedb_engine.sql.quoting import CLOSED, quote_name
@@ -131,12 +132,12 @@ class _Server:
         except Refused as error:
             return {"error": "refused", "message": str(error)}
         except _MEMORY as error:
-            return {"error": "memory", "message": _first_line(error)}
+            return {"error": "memory", "message": first_line(error)}
         except duckdb.InterruptException as error:
-            return {"error": "time", "message": _first_line(error)}
+            return {"error": "time", "message": first_line(error)}
         except (duckdb.Error, pa.ArrowException, RuntimeError, RecursionError) as error:
             is_memory = any(word in str(error).lower() for word in _MEMORY_WORDS)
-            return {"error": "memory" if is_memory else "problem", "message": _first_line(error)}
+            return {"error": "memory" if is_memory else "problem", "message": first_line(error)}
 
     def do_check(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Check a text, and say which columns it gives over a relation without rows."""
@@ -260,10 +261,6 @@ def _read_catalogue(engine: Any) -> Catalogue:
         aggregates=names("function_type = 'aggregate'"),
         system_views=frozenset(name for (name,) in views),
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).partition("\n")[0][:400]
 
 
 def _end_with_parent(lifeline: int) -> None:

@@ -25,7 +25,7 @@ from typing import IO, Any, Final, Literal, Self
 import pyarrow as pa
 from icedb_log.errors import Unavailable
 from icedb_log.texts import is_text
-from icedb_log.units import GIB, MIB
+from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import fit, make_schema
 from icedb_engine.limits import EngineLimits
@@ -37,9 +37,6 @@ END_LIMIT_MS: Final = 5000
 START_LIMIT_MS: Final = 60_000
 """How long a process may take to be there."""
 MAX_QUERY_CHARS: Final = 65_536
-MEMORY_SHARE: Final = 3
-MIN_MEMORY_BYTES: Final = 64 * MIB
-"""A query gets so large a part of a task's memory, and so much at least."""
 _PASSED_ON: Final = ("LD_LIBRARY_PATH", "PATH")
 """What the interpreter may need to start; nothing else of this process's environment goes to the child."""
 _PROGRAM: Final = (
@@ -64,30 +61,7 @@ class QueryTooSlow(QueryTooLarge):
     """It needs more time. Whoever tries again with fewer rows keeps others waiting as long once more."""
 
 
-@dataclass(frozen=True, slots=True)
-class SqlLimits:
-    """What SQL of users may take of the machine that runs it.
-
-    Attributes:
-        memory_bytes: Memory of the engine; above it, it spills to scratch, if there is any.
-        scratch_bytes: Local disk for what it spills.
-        thread_count: Threads.
-        time_ms: For one query, over one set of rows.
-    """
-
-    memory_bytes: int = 512 * MIB
-    scratch_bytes: int = 32 * GIB
-    thread_count: int = 1
-    time_ms: int = 3 * 60_000
-
-    @classmethod
-    def of(cls, engine: EngineLimits) -> Self:
-        """Return the bounds of SQL in a unit: it shares the task's memory with what reads and writes the rows."""
-        memory_bytes = max(engine.memory_bytes // MEMORY_SHARE, MIN_MEMORY_BYTES)
-        return cls(memory_bytes, engine.scratch_bytes, engine.thread_count, engine.query_ms)
-
-
-CHECK_LIMITS: Final = SqlLimits(memory_bytes=256 * MIB, scratch_bytes=0, time_ms=10_000)
+CHECK_LIMITS: Final = EngineLimits(memory_bytes=256 * MIB, scratch_bytes=0, thread_count=1, query_ms=10_000)
 """Of queries that are tried on no row."""
 
 
@@ -177,7 +151,7 @@ class SqlProcess:
         scratch: Folder for what the engine spills; none: it does not spill.
     """
 
-    def __init__(self, limits: SqlLimits, *, scratch: Path | None = None) -> None:
+    def __init__(self, limits: EngineLimits, *, scratch: Path | None = None) -> None:
         self._limits = limits
         self._spill = None if scratch is None else scratch / "sql"
         self._child: _Child | None = None
@@ -262,11 +236,6 @@ class SqlProcess:
     def select(self, sql: str, outputs: Sequence[str], *, relation: str) -> Iterator[pa.RecordBatch]:
         """Run a checked query over a relation, yield its rows as expressions make them, and forget the relation.
 
-        Args:
-            sql: The query.
-            outputs: Expressions over the query's columns.
-            relation: What it reads.
-
         Raises:
             QueryProblem: It fails on these rows.
             QueryTooLarge: They need more than it may have.
@@ -333,7 +302,7 @@ class SqlProcess:
             "memory_bytes": limits.memory_bytes,
             "scratch_bytes": 0 if self._spill is None else limits.scratch_bytes,
             "thread_count": limits.thread_count,
-            "time_ms": limits.time_ms,
+            "time_ms": limits.query_ms,
             "spill": None if self._spill is None else str(self._spill),
         }
         with self._timed(child, START_LIMIT_MS):
@@ -415,7 +384,7 @@ class SqlProcess:
         return Unavailable(f"the process for SQL of users ended with status {status}: {complaints}")
 
     def _too_long(self) -> str:
-        return f"it takes longer than {self._limits.time_ms / 1000:g} s"
+        return f"it takes longer than {self._limits.query_ms / 1000:g} s"
 
     def _too_much(self, said: str) -> str:
         room = f"{self._limits.memory_bytes // MIB} MiB of memory"
@@ -426,7 +395,7 @@ class SqlProcess:
     @contextmanager
     def _timed(self, child: _Child, limit_ms: int | None = None) -> Iterator[None]:
         """Kill the process when its time is over, and the time after that in which it should have ended its query."""
-        timer = threading.Timer(((limit_ms or self._limits.time_ms) + KILL_AFTER_MS) / 1000, child.end_late)
+        timer = threading.Timer(((limit_ms or self._limits.query_ms) + KILL_AFTER_MS) / 1000, child.end_late)
         timer.daemon = True
         timer.start()
         try:

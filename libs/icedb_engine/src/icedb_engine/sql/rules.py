@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from icedb_log.texts import first_line
+
 Kind = Literal["query", "repeatable", "condition"]
 """``query``: reads its relation and nothing else; ``repeatable``: gives the same rows each time, too; ``condition``: is
 besides about one row, and stands behind ``SELECT``."""
@@ -115,7 +117,7 @@ class Rules:
         if parsed["error"]:
             if parsed.get("error_type") == "not implemented":
                 raise Refused("it must be one SELECT, and only read")
-            raise Refused(_first_line(str(parsed["error_message"])))
+            raise Refused(first_line(str(parsed["error_message"])))
         statements = parsed["statements"]
         if len(statements) != 1:
             raise Refused(f"{len(statements)} statements instead of one query")
@@ -220,10 +222,6 @@ def _check_modifiers(modifiers: list[Mapping[str, Any]]) -> None:
     if (is_distinct_on or is_limited) and "ORDER_MODIFIER" not in kinds:
         what = "DISTINCT ON" if is_distinct_on else "LIMIT"
         raise Refused(f"{what} without ORDER BY takes whichever rows come first: say in which order")
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:300]
 
 
 def find_deep_nesting(text: str, limit: int) -> bool:

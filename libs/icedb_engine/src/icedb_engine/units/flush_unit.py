@@ -46,7 +46,7 @@ def flush_unit(unit: FlushUnit, store: ObjectStore, *, clock: Clock) -> UnitResu
             layout = PartLayout(unit, rows.columns, rows.partitions)
             writer = PartFileWriter(layout, store, clock=clock, folder=rows.scratch / "out")
             with phase("sort"):
-                stream = rows.stream_sorted()
+                stream = rows.stream_sorted(repeats=True)
                 first = next(stream, None)
             with phase("write and upload"):
                 files = writer.write_all(stream if first is None else chain((first,), stream))

@@ -39,7 +39,7 @@ from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles, read_co
 from icedb_engine.sql import quote_name
 from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
 from icedb_engine.sql.columns import ROWS_VIEW
-from icedb_engine.sql.process import QueryProblem, QueryTooLarge, SqlLimits, SqlProcess
+from icedb_engine.sql.process import QueryProblem, QueryTooLarge, SqlProcess
 from icedb_engine.units.read_unit import CHUNK_BYTES, CHUNK_ROWS, closing_rows, read_files
 from icedb_engine.units.work import DataFile, MergeUnit, ReadUnit
 from icedb_engine.writing.part_files import CopiedGroup, FileKind, PartFileWriter, PartLayout, SortedRun
@@ -79,7 +79,7 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergedGr
         with (
             _problems(unit.paths, WORDS[unit.change.kind]),
             open_scratch(unit.engine) as scratch,
-            SqlProcess(SqlLimits.of(unit.engine), scratch=scratch) as process,
+            SqlProcess(unit.engine.for_sql(), scratch=scratch) as process,
         ):
             run = _ChangeRun(unit, unit.change, store, clock, scratch=scratch, process=process)
             return run.delete() if unit.change.kind == "delete" else run.query()
@@ -199,7 +199,7 @@ def count_unit(unit: ReadUnit, store: ObjectStore) -> tuple[int, ...]:
     """Count the rows of each file for which the unit's condition is true. Raises as :func:`merge_unit`."""
     counts = [0] * len(unit.files)
     condition = unit.where or ""
-    with _problems(unit.paths, WORDS["delete"]), SqlProcess(SqlLimits.of(unit.engine)) as process:
+    with _problems(unit.paths, WORDS["delete"]), SqlProcess(unit.engine.for_sql()) as process:
         named = check_row_condition(process, condition, unit.columns).named
         columns = {name: kind for name, kind in unit.columns.items() if name.lower() in named}
         read = replace(unit, columns=columns, where=None, engine=unit.engine.part(CHANGE_SHARE))

@@ -25,7 +25,7 @@ from icedb_engine.engine import CapturedRows, open_scratch
 from icedb_engine.reading.unit import open_unit
 from icedb_engine.sql.checks import VIEW_QUERY
 from icedb_engine.sql.columns import INSERT_QUERY, ROWS_VIEW, OutputColumn, OutputRules
-from icedb_engine.sql.process import QueryProblem, QueryTooSlow, SqlLimits, SqlProcess
+from icedb_engine.sql.process import QueryProblem, QueryTooSlow, SqlProcess
 from icedb_engine.units.read_unit import closing_rows, read_files
 from icedb_engine.units.typed_rows import open_typed_rows
 from icedb_engine.units.work import DataFile, FeedUnit, FlushUnit, ReadUnit, Unit, UnitResult
@@ -244,5 +244,5 @@ class _QueryRun:
 @contextmanager
 def _open_run(unit: Unit, what: str, store: ObjectStore, clock: Clock, *, max_columns: int) -> Iterator[_QueryRun]:
     rules = OutputRules(unit.config, unit.schema, what, max_columns=max_columns)
-    with open_scratch(unit.engine) as scratch, SqlProcess(SqlLimits.of(unit.engine), scratch=scratch) as process:
+    with open_scratch(unit.engine) as scratch, SqlProcess(unit.engine.for_sql(), scratch=scratch) as process:
         yield _QueryRun(unit, rules, store, clock, process=process, scratch=scratch)

@@ -86,12 +86,6 @@ def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLim
     Exactly once: what was taken stands in the commit that has the rows (V1), and only the owner of the view's
     ``ingest`` fence commits. A run that fails anywhere leaves the commits to the next one.
 
-    Args:
-        view: The view.
-        source: Its source (:func:`~icedb_log.feed.views.open_source`).
-        feeder: Runs the query.
-        limits: Bounds of the run.
-
     Raises:
         Fenced: Another feed took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.

@@ -6,9 +6,12 @@ came and went between two of its looks is a lease that lasted all the time (J4),
 period has passed (J1). Where neither is so, it says so (:class:`PositionLost`) and delivers nothing.
 
 Order of a look: the lease; the log; the store's clock. Writes nothing but leases.
+
+A position is as old as the oldest append that it leaves behind: from then on a lease has to hold. So a follower that
+stays behind holds a few, and gives them back one by one as it comes on: the log forgets behind it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -19,9 +22,9 @@ from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
 from icedb_log.feed.position import NO_BUDGET, Budget, Position, Slice, Spent, advance, find_appends, slices_between
 from icedb_log.feed.views import read_append
-from icedb_log.keys import log_name, parse_log_name
+from icedb_log.keys import log_name, parse_log_key, parse_log_name
 from icedb_log.log.fold import fold, read_horizon_ms
-from icedb_log.model import FileMarker, LogView
+from icedb_log.model import FileMarker, LogHeads, LogView
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.table import Table
@@ -29,6 +32,8 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
 
 MAX_CACHED_COMMITS: Final = 256
+MAX_LEASES_HELD: Final = 4
+"""The log forgets behind a follower in so many steps; each lease costs its renewals, and a read by each janitor."""
 _STORE_MARGIN_MS: Final = MAX_STORE_GAP_MS + SECOND_MS
 """Two answers of the store about one moment may lie so far apart, and it tells whole seconds."""
 
@@ -52,7 +57,7 @@ class Follower:
         self._lease_ms = lease_ms
         self._on_gap = on_gap
         self._leases: dict[str, Lease] = {}
-        self._taken_ms: dict[str, int] = {}
+        self._newest: tuple[str, int] = "", 0
         self._commits: FIFOCache[str, tuple[FileMarker, ...]] = FIFOCache(MAX_CACHED_COMMITS)
         self._states: dict[tuple[str, ...], tuple[FileMarker, ...]] = {}
 
@@ -74,19 +79,20 @@ class Follower:
             HaltError: The log cannot be read.
             Unavailable: The store did not answer.
         """
-        lease_id = self._take_lease()
+        self._take_lease(at_ms=starting_ms)
         rebuilds = self._count_rebuilds()
         view = self._table.read_log()
-        appends = tuple(find_appends(view.files))
-        position = Position(self.config.incarnation, view.store_now_ms, appends, lease_id, rebuilds)
-        if starts_with_all:
-            names = _find_living(view)
-            self._states[names] = _fold_some(view, names)
-            return replace(position, open=Slice(names, is_state=True))
-        if starting_ms is None:
+        taken = tuple(find_appends(view.files))
+        if starting_ms is not None and not starts_with_all:
+            self._require_known(starting_ms, view)
+            taken = tuple(name for name in taken if parse_log_name(name).time_ms <= starting_ms)
+        since_ms = _find_since(view, taken)
+        position = Position(self.config.incarnation, since_ms, taken, self._find_lease(since_ms), rebuilds)
+        if not starts_with_all:
             return position
-        self._require_known(starting_ms, view)
-        return replace(position, taken=tuple(name for name in appends if parse_log_name(name).time_ms <= starting_ms))
+        names = _find_living(view)
+        self._states[names] = _fold_some(view, names)
+        return replace(position, open=Slice(names, is_state=True))
 
     def look(self, start: Position, *, budget: Budget = NO_BUDGET, until: frozenset[str] | None = None) -> Position:
         """Return the position up to which rows can be delivered now; ``start`` itself if there is nothing new.
@@ -103,7 +109,7 @@ class Follower:
         """
         self._refresh_config(start)
         self._hold(start)
-        lease_id = self._find_young_lease() or self._take_lease()
+        self._take_young_lease()
         rebuilds = self._count_rebuilds()
         heads = self._table.read_heads()
         self._require_unbroken(start, rebuilds)
@@ -126,14 +132,16 @@ class Follower:
         is_old = until is None and heads.store_now_ms - start.read_ms >= self.config.log_grace_ms // 2
         if not spent.file_count and left == start.open and not is_old:
             return start
-        # WARN: L2: what a budget leaves may have been merged before this lease and this look: it goes while both say
-        # that nothing can have gone. What held it for the start has to hold on until nothing is left.
-        is_all = left is None and next(find_appends(heads.files, taken={*start.taken, *taken}), None) is None
+        # WARN: L2: what a budget leaves may have been merged before this look, and before its lease: it goes while both
+        # say that nothing can have gone. So it is the oldest of it that tells the age of the position.
+        since_ms = start.read_ms
+        if left is None or not left.is_state:
+            since_ms = max(since_ms, _find_since(heads, {*start.taken, *taken}))
         return Position(
             incarnation=self.config.incarnation,
-            read_ms=heads.store_now_ms if is_all else start.read_ms,
+            read_ms=since_ms,
             taken=advance(start.taken, heads.files, decided=taken),
-            lease_id=lease_id if is_all else start.lease_id,
+            lease_id=self._find_lease(since_ms),
             rebuilds=rebuilds,
             open=left if left is None or left.first or left.is_state else None,
         )
@@ -183,17 +191,30 @@ class Follower:
     def _renew(self, lease_id: str) -> Lease:
         return renew_lease(self._table, lease_id, clock=self._table.clock, ttl_ms=self._lease_ms)
 
-    def _take_lease(self) -> str | None:
+    def _take_lease(self, *, at_ms: int | None = None) -> None:
         if not self._lease_ms:
-            return None
+            return
         # L2: before the log is listed: an append that is not seen then dies later than this, and is held.
         try:
-            lease = acquire_lease(self._table, ttl_ms=self._lease_ms, holder=self._table.owner or "follower")
+            lease = acquire_lease(
+                self._table, ttl_ms=self._lease_ms, at_ms=at_ms, holder=self._table.owner or "follower"
+            )
         except (BelowHorizon, Overloaded):
-            return None  # a committer's clock is ahead, or there are too many: the grace periods have to do for now
+            return  # a committer's clock is ahead, or there are too many: the grace periods have to do for now
         self._leases[lease.lease_id] = lease
-        self._taken_ms = {lease.lease_id: self._table.clock.monotonic_ms()}
-        return lease.lease_id
+        self._newest = lease.lease_id, self._table.clock.monotonic_ms()
+
+    def _take_young_lease(self) -> None:
+        """Take a lease, unless there is one that holds not much more than it would, or as many as may be."""
+        lease_id, taken_ms = self._newest
+        is_young = self._table.clock.monotonic_ms() - taken_ms < self.config.log_grace_ms
+        if not (lease_id in self._leases and is_young) and len(self._leases) < MAX_LEASES_HELD:
+            self._take_lease()
+
+    def _find_lease(self, since_ms: int) -> str | None:
+        """Return the youngest lease that holds whatever was alive at a time, or came later."""
+        holding = [lease for lease in tuple(self._leases.values()) if lease.at_ms <= since_ms]
+        return max(holding, key=lambda lease: lease.at_ms).lease_id if holding else None
 
     def _hold(self, start: Position) -> None:
         """Renew the lease of a position that came out of a checkpoint, if it still lasts."""
@@ -203,14 +224,6 @@ class Follower:
             self._leases[start.lease_id] = self._renew(start.lease_id)
         except NotFound:
             return
-
-    def _find_young_lease(self) -> str | None:
-        """Return the newest lease, if it does not hold much more than a new one would."""
-        oldest_ms = self._table.clock.monotonic_ms() - self.config.log_grace_ms
-        young = [
-            lease for lease in tuple(self._leases.values()) if self._taken_ms.get(lease.lease_id, oldest_ms) > oldest_ms
-        ]
-        return max(young, key=lambda lease: lease.at_ms).lease_id if young else None
 
     def _require_unbroken(self, start: Position, rebuilds: int) -> None:
         """Raise PositionLost unless it is certain that no append came and went since a position was made (L2)."""
@@ -296,6 +309,14 @@ class Follower:
             f"table {table.name}: {table.paths.named_log_key(name)} is gone, which this position needs: no lease has "
             "lasted since it was made. Begin anew from where you choose"
         )
+
+
+def _find_since(log: LogHeads, taken: Collection[str]) -> int:
+    """Return when the oldest append landed that a position leaves, of those that it sees and those that come."""
+    left = set(find_appends(log.files, taken=taken))
+    files = (file for file in log.files if log_name(file.key) in left)
+    # A log file that was copied (a backup) is older than the store says: its name tells.
+    return min([log.store_now_ms, *(min(file.modified_ms, parse_log_key(file.key).time_ms) for file in files)])
 
 
 def _find_living(view: LogView) -> tuple[str, ...]:

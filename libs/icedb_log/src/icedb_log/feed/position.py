@@ -66,7 +66,8 @@ class Position:
 
     Attributes:
         incarnation: Which table of its name it is (T4).
-        read_ms: The store's clock before the log was listed of which this position is made.
+        read_ms: The store's clock before the log was listed of which this position is made; earlier if it leaves
+            appends behind: none of them was dead by then (L2).
         taken: Names of the appends that are delivered, and of those that are none of the follower's, ascending; only
             those whose log files were there when the position was made.
         lease_id: The lease that holds what lies behind the position; ``None``: the grace periods alone.

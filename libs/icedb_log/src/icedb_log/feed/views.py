@@ -34,7 +34,6 @@ from icedb_log.table.table_config import TableConfig
 ViewState = Literal["pending", "active", "detached"]
 """``pending``: all commits are kept; ``active``: those that are neither skipped nor fed; ``detached``: none."""
 
-STATES: Final[tuple[ViewState, ...]] = ("pending", "active", "detached")
 MAX_CHAIN: Final = 8
 """Tables between an ordinary one and the last view of it, itself included."""
 
@@ -64,11 +63,6 @@ def create_view(table: TableStore, config: TableConfig, *, clock: Clock) -> Regi
     """Create a view: its configuration first, then its registration; commits of the source from then on feed it.
 
     A crash in between leaves a view without registration, which holds nothing up; the first feed registers it.
-
-    Args:
-        table: Its store and keys.
-        config: With ``view_of`` and ``view_query``.
-        clock: For tokens.
 
     Raises:
         NotFound: No such source.

@@ -166,11 +166,6 @@ def make_batch_id(clock: Clock, *, store_now_ms: int) -> str:
 def check_columns(table: Table, columns: Mapping[str, str], *, known: Mapping[str, str]) -> dict[str, str]:
     """Return the columns of a table after an append, with types. Pure.
 
-    Args:
-        table: The table.
-        columns: Columns of the appended files.
-        known: What the log says now.
-
     Raises:
         InvalidRequest: A type is another one, a name differs only in case, or there is no room for a column.
     """

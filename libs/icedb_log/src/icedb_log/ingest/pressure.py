@@ -7,11 +7,11 @@ thing twice. Must never keep producers out for ever: what a dead worker said run
 """
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import orjson
+from cachetools import LRUCache
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, NotFound, Overloaded, TableHalted
@@ -263,7 +263,7 @@ class PressureGate:
         store: The object store.
         clock: Monotonic time only: ages do not depend on anybody's wall clock.
         max_age_ms: How old an answer may be.
-        max_tables: How many tables are remembered.
+        max_tables: How many tables are remembered; of one that is forgotten the store's clock tells the age again.
     """
 
     def __init__(
@@ -272,8 +272,7 @@ class PressureGate:
         self._store = store
         self._clock = clock
         self._max_age_ms = max_age_ms
-        self._max_tables = max_tables
-        self._tables: OrderedDict[str, _Table] = OrderedDict()
+        self._tables: LRUCache[str, _Table] = LRUCache(max_tables)
         self._lock = threading.Lock()
 
     def check(self, paths: TablePaths) -> None:
@@ -345,15 +344,4 @@ class PressureGate:
 
     def _remember(self, prefix: str) -> _Table:
         with self._lock:
-            table = self._tables.setdefault(prefix, _Table())
-            self._tables.move_to_end(prefix)
-            while len(self._tables) > self._max_tables:
-                del self._tables[self._least_needed()]
-            return table
-
-    def _least_needed(self) -> str:
-        # One with pressure goes last: its age would begin anew.
-        for prefix, table in self._tables.items():
-            if table.answer is not None and table.answer.said is None:
-                return prefix
-        return next(iter(self._tables))
+            return self._tables.setdefault(prefix, _Table())

@@ -13,7 +13,6 @@ entry, with its payload and its reason, or is certainly that of rows or of an en
 import contextlib
 import hashlib
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -35,8 +34,6 @@ that stands for other content (I8)."""
 
 BAD_ROWS_FORMAT: Final = "ndjson.zst"
 _KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-MAX_DIRECT_READS: Final = 16
-"""Up to so many reasons are read by name, without a listing."""
 MAX_REASON_ATTEMPTS: Final = 4
 
 _REASON_SUFFIX: Final = ".json"
@@ -255,19 +252,6 @@ def list_quarantined(table: TableStore, *, limit: int | None = None) -> tuple[Qu
         except NotFound:
             continue  # an operator has just taken it away
     return tuple(found)
-
-
-def find_quarantined(table: TableStore, batch_ids: Collection[str]) -> dict[str, QuarantinedBatch]:
-    """Return which of some batches have an entry in quarantine. Reads the reasons of these batches only.
-
-    Costs one GET for each id; above ``MAX_DIRECT_READS`` ids one listing, and a GET for each that is there.
-    """
-    asked = tuple(dict.fromkeys(batch_ids))
-    if len(asked) > MAX_DIRECT_READS:
-        there = {batch_id_of(info.key) for info in _list_reasons(table)}
-        asked = tuple(batch_id for batch_id in asked if batch_id in there)
-    found = {batch_id: find_reason(table, batch_id) for batch_id in asked}
-    return {batch_id: reason.entry for batch_id, reason in found.items() if reason is not None}
 
 
 def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
-from icedb_log.log.markers import LineMarkers, paused_gc
+from icedb_log.log.markers import DecodedMarkers, LineMarkers, paused_gc
 from icedb_log.log.widening import find_bad_widening
 from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
 
@@ -176,7 +176,7 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
         markers: Sequence[FileMarker] = (
             LineMarkers(key, body, first_line=first_marker, lines=found, decode=_decode_marker_line)
             if is_compact
-            else tuple(FileMarker(*said) for _, said in found)
+            else DecodedMarkers(key, tuple(FileMarker(*said) for _, said in found))
         )
     return LogFile(
         **head,

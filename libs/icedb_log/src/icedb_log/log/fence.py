@@ -581,7 +581,7 @@ def _has_landed(store: ObjectStore, key: str) -> bool:
         head = decode_log_head(key, store.get(key).body)
     except (NotFound, Unavailable, HaltError):
         return False
-    return head is not None and not head.is_seal and head.commit_id == parse_log_key(key).commit_id
+    return not head.is_seal and head.commit_id == parse_log_key(key).commit_id
 
 
 def _back_off(clock: Clock, attempt: int) -> None:

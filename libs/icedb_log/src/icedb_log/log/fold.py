@@ -204,12 +204,7 @@ MAX_LANDED: Final = 100
 
 
 def add_landed(landed: tuple[str, ...], key: str) -> tuple[str, ...]:
-    """Return a history with one more commit that certainly landed, the newest last.
-
-    Args:
-        landed: Names of log files (:func:`~icedb_log.keys.log_name`).
-        key: Of the log file.
-    """
+    """Return a history with one more commit that certainly landed, the newest last."""
     name = log_name(key)
     return (*(each for each in landed if each != name), name)[-MAX_LANDED:]
 

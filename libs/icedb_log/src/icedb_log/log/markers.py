@@ -174,6 +174,9 @@ class DecodedMarkers(Markers):
     def __len__(self) -> int:
         return len(self._markers)
 
+    def __iter__(self) -> Iterator[FileMarker]:
+        return iter(self._markers)
+
     def marker(self, index: int) -> FileMarker:
         """See :class:`MarkerSequence`."""
         return self._markers[index]

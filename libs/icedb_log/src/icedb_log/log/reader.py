@@ -31,7 +31,7 @@ from icedb_log.store.table_store import TableStore
 
 MAX_READ_ATTEMPTS = 10
 FIRST_BACKOFF_MS = 10
-FETCH_THREADS = 128
+FETCH_THREADS = 64
 """Log files fetched at once by one reader, or by all that share threads: a cold start waits for answers no longer than
 it takes to ask, and a store that is slow holds so many threads and no more."""
 DEFAULT_MAX_REFRESH_MS = 5 * 60 * 1000

@@ -10,31 +10,10 @@ import base64
 from collections.abc import Mapping
 from typing import Final
 
-from icedb_log.parquet.thrift import Shape, ThriftReader, each, struct
-
 FIELD_ID: Final = 9
 """Number of the field of a schema element."""
 ARROW_KEY: Final = "ARROW:schema"
 _ARROW_FIELD: Final = b"PARQUET:field_id"
-_SCHEMA, _KEY_VALUES = 2, 5
-_SHAPE: Final[Shape] = {
-    _SCHEMA: each(struct({FIELD_ID: ThriftReader.place})),
-    _KEY_VALUES: each(struct({1: ThriftReader.text, 2: ThriftReader.text})),
-}
-
-
-def has_field_ids(footer: bytes) -> bool:
-    """Return whether a footer has field ids.
-
-    Args:
-        footer: Its bytes, without the length and the magic bytes behind it.
-
-    Raises:
-        ThriftError: It is damaged.
-    """
-    found = ThriftReader(footer).read(_SHAPE)
-    pairs = found.get(_KEY_VALUES, ())
-    return any(found.get(_SCHEMA, ())) or keeps_field_ids({pair.get(1, ""): pair.get(2, "") for pair in pairs})
 
 
 def keeps_field_ids(texts: Mapping[str, str]) -> bool:

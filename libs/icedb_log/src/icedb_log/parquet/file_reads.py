@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,7 @@ class ParquetFooterReader:
 
     def read_footers(
         self, infos: Iterable[ObjectInfo], *, bounds_of: Iterable[str] = ()
-    ) -> Iterator[Footer | UnreadableFooter]:
+    ) -> Generator[Footer | UnreadableFooter, None, None]:
         """Read the footers of any number of files: one result each, in the same order.
 
         At most four times as many files as threads are read ahead. Whoever does not want them all closes the iterator.
@@ -63,8 +63,8 @@ class ParquetFooterReader:
         except (DamagedFile, IceDBError) as error:
             return UnreadableFooter(info, *_explain(error))
 
-    def require_footer(self, info: ObjectInfo, *, bounds_of: frozenset[str] = frozenset()) -> Footer:
-        """Read the footer of one file. One or two requests.
+    def require_footer(self, info: ObjectInfo, *, bounds_of: frozenset[str] | None = frozenset()) -> Footer:
+        """Read the footer of one file, with the bounds of some columns, ``None``: of all. One or two requests.
 
         Raises:
             DamagedFile: It is no Parquet file, or a damaged one.
@@ -135,7 +135,7 @@ class ParquetPageReader:
 
 def _read_in_order(
     read: Callable[[_Item], _Found], items: Iterable[_Item], threads: int, *, ahead: int
-) -> Iterator[_Found]:
+) -> Generator[_Found, None, None]:
     """Yield what is read of each item, in their order; at most ``ahead`` of them are waited for at once."""
     waiting: deque[Future[_Found]] = deque()
     pool = ThreadPoolExecutor(threads, "icedb-footers")

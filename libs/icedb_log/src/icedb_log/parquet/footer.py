@@ -12,6 +12,7 @@ import struct as packing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any, Final, Literal, Protocol, get_args
 
 from icedb_log.model import EMPTY, ColumnStats
@@ -31,6 +32,7 @@ itself; the store did not answer (which says nothing of the file: ask again)."""
 OWN_KINDS: Final = tuple(kind for kind in get_args(FooterKind) if kind != "foreign")
 TAIL_BYTES: Final = 8
 """Behind a footer: its length, and the magic bytes."""
+ENCRYPTED: Final = -1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -93,6 +95,9 @@ class Footer:
         origin: Who wrote it.
         bounds: Of the columns that were asked for, as far as the file has them and says something.
         has_field_ids: Whether its columns have numbers, which are somebody else's.
+        written_for: Name of the table that some release wrote it for, be its origin understood or not; empty: none did.
+        sorted_by: Columns that each row group says it is sorted by, ascending, nulls last, as far as all say the same.
+        codecs: How its columns are compressed, by Parquet's numbers; :data:`ENCRYPTED`: nobody can read one of them.
     """
 
     info: ObjectInfo
@@ -102,6 +107,9 @@ class Footer:
     origin: FileOrigin = FOREIGN
     bounds: Mapping[str, ColumnBounds] = field(default_factory=lambda: EMPTY)
     has_field_ids: bool = False
+    written_for: str = ""
+    sorted_by: tuple[str, ...] = ()
+    codecs: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +158,11 @@ def read_origin(texts: Mapping[str, str]) -> FileOrigin:
 
 
 _SCHEMA, _ROW_COUNT, _ROW_GROUPS, _KEY_VALUES = 2, 3, 4, 5
-_GROUP_CHUNKS, _GROUP_ROWS = 1, 3
+_GROUP_CHUNKS, _GROUP_ROWS, _GROUP_ORDER = 1, 3, 4
+_ORDER_LEAF, _ORDER_DESCENDS, _ORDER_NULLS_FIRST = 1, 2, 3
 _FILE_PATH, _METADATA, _CRYPTO, _ENCRYPTED_METADATA = 1, 3, 8, 9
 _NAMES, _CODEC, _VALUE_COUNT, _STORED_BYTES, _DATA_PLACE, _DICTIONARY_PLACE, _STATISTICS = 3, 4, 5, 7, 9, 11, 12
-_NULL_COUNT, _HIGH, _LOW, _HIGH_EXACT, _LOW_EXACT = 3, 5, 6, 7, 8
+_OLD_HIGH, _OLD_LOW, _NULL_COUNT, _HIGH, _LOW, _HIGH_EXACT, _LOW_EXACT = 1, 2, 3, 5, 6, 7, 8
 _KEY, _VALUE = 1, 2
 
 
@@ -172,12 +181,20 @@ _CHUNK: Final[Shape] = {
     _CRYPTO: ThriftReader.place,
     _ENCRYPTED_METADATA: ThriftReader.place,
 }
-_GROUP: Final = struct({_GROUP_CHUNKS: each(struct(_CHUNK)), _GROUP_ROWS: ThriftReader.integer})
+_ORDER: Final = struct(
+    {
+        _ORDER_LEAF: ThriftReader.integer,
+        _ORDER_DESCENDS: ThriftReader.boolean,
+        _ORDER_NULLS_FIRST: ThriftReader.boolean,
+    }
+)
+_GROUP: Final = struct(
+    {_GROUP_CHUNKS: each(struct(_CHUNK)), _GROUP_ROWS: ThriftReader.integer, _GROUP_ORDER: each(_ORDER)}
+)
 _PAIR: Final = struct({_KEY: ThriftReader.text, _VALUE: ThriftReader.text})
 _STATISTICS_SHAPE: Final[Shape] = {
     _NULL_COUNT: ThriftReader.integer,
-    _HIGH: ThriftReader.binary,
-    _LOW: ThriftReader.binary,
+    **dict.fromkeys((_OLD_HIGH, _OLD_LOW, _HIGH, _LOW), ThriftReader.binary),
     _HIGH_EXACT: ThriftReader.boolean,
     _LOW_EXACT: ThriftReader.boolean,
 }
@@ -208,10 +225,11 @@ class ColumnChunk:
 
 @dataclass(slots=True)
 class RowGroup:
-    """One row group: its rows, -1 if it does not say, and its columns."""
+    """One row group: its rows, -1 if it does not say, its columns, and places of those that it is sorted by."""
 
     row_count: int
     chunks: list[ColumnChunk]
+    sorted_by: list[int]
 
 
 def read_row_groups(reader: ThriftReader, kind: int, *, data_bytes: int) -> Iterator[RowGroup]:
@@ -229,8 +247,18 @@ def read_row_groups(reader: ThriftReader, kind: int, *, data_bytes: int) -> Iter
     for item in reader.items(kind):
         group = _GROUP(reader, item)
         yield RowGroup(
-            group.get(_GROUP_ROWS, 0), [_make_chunk(chunk, data_bytes) for chunk in group.get(_GROUP_CHUNKS, ())]
+            group.get(_GROUP_ROWS, 0),
+            [_make_chunk(chunk, data_bytes) for chunk in group.get(_GROUP_CHUNKS, ())],
+            [each.get(_ORDER_LEAF, 0) for each in takewhile(_is_ascending, group.get(_GROUP_ORDER, ()))],
         )
+
+
+def _is_one(places: tuple[int, ...]) -> bool:
+    return len(set(places)) == 1
+
+
+def _is_ascending(order: dict[int, Any]) -> bool:
+    return not (order.get(_ORDER_DESCENDS) or order.get(_ORDER_NULLS_FIRST))
 
 
 def _make_chunk(chunk: dict[int, Any], data_bytes: int) -> ColumnChunk:
@@ -257,13 +285,13 @@ def _make_chunk(chunk: dict[int, Any], data_bytes: int) -> ColumnChunk:
     )
 
 
-def parse_footer(data: bytes, info: ObjectInfo, *, bounds_of: Collection[str] = ()) -> Footer:
+def parse_footer(data: bytes, info: ObjectInfo, *, bounds_of: Collection[str] | None = ()) -> Footer:
     """Parse a footer.
 
     Args:
         data: Its bytes, without the length and the magic bytes behind it.
         info: The file.
-        bounds_of: Columns whose bounds are wanted.
+        bounds_of: Columns whose bounds are wanted; ``None``: all.
 
     Raises:
         DamagedFile: It cannot be read, or cannot be true.
@@ -277,13 +305,15 @@ def parse_footer(data: bytes, info: ObjectInfo, *, bounds_of: Collection[str] = 
 class _FooterParser:
     """Parses one footer."""
 
-    def __init__(self, data: bytes, data_bytes: int, bounds_of: Collection[str]) -> None:
+    def __init__(self, data: bytes, data_bytes: int, bounds_of: Collection[str] | None) -> None:
         self._data = data
         self._data_bytes = data_bytes
         self._bounds_of = bounds_of
         self._schema: ParquetSchema | None = None
         self._bounds: dict[int, _Bounds] = {}
         self._group_rows = 0
+        self._codecs: set[int] = set()
+        self._orders: list[list[int]] = []
 
     def parse(self, info: ObjectInfo) -> Footer:
         shape: Shape = {
@@ -300,9 +330,19 @@ class _FooterParser:
             raise DamagedFile(f"its footer contradicts itself: {row_count} rows, {self._group_rows} in its row groups")
         texts = {pair.get(_KEY, ""): pair.get(_VALUE, "") for pair in found.get(_KEY_VALUES, ())}
         bounds = {known.leaf.name: known.finish(row_count) for known in self._bounds.values()}
-        schema, has_field_ids = self._schema, self._schema.has_field_ids or keeps_field_ids(texts)
+        schema = self._schema
+        shared = takewhile(_is_one, zip(*self._orders, strict=False))
         return Footer(
-            info, row_count, schema.columns, schema.odd_columns, read_origin(texts), bounds, has_field_ids=has_field_ids
+            info,
+            row_count,
+            schema.columns,
+            schema.odd_columns,
+            read_origin(texts),
+            bounds,
+            has_field_ids=schema.has_field_ids or keeps_field_ids(texts),
+            written_for=texts.get("icedb.table", "?") if "icedb.format" in texts else "",
+            sorted_by=tuple(schema.leaves[places[0]].name for places in shared),
+            codecs=frozenset(self._codecs),
         )
 
     def _read_schema(self, reader: ThriftReader, kind: int) -> None:
@@ -310,14 +350,18 @@ class _FooterParser:
             raise DamagedFile("its footer is damaged: it has two schemas")
         self._schema = read_schema(reader, kind)
         for place, leaf in enumerate(self._schema.leaves):
-            if leaf.sql_type is not None and leaf.name in self._bounds_of:
+            if leaf.sql_type is not None and (self._bounds_of is None or leaf.name in self._bounds_of):
                 self._bounds[place] = _Bounds(leaf)
 
     def _read_groups(self, reader: ThriftReader, kind: int) -> None:
         for group in read_row_groups(reader, kind, data_bytes=self._data_bytes):
             if self._schema is None or group.row_count < 0 or len(group.chunks) != len(self._schema.leaves):
                 raise DamagedFile("its footer is damaged: a row group does not have the columns of the schema")
+            if not all(0 <= place < len(group.chunks) for place in group.sorted_by):
+                raise DamagedFile("its footer is damaged: a row group is sorted by columns that are not there")
             self._group_rows += group.row_count
+            self._codecs.update(ENCRYPTED if chunk.is_encrypted else chunk.codec for chunk in group.chunks)
+            self._orders.append(group.sorted_by)
             for place, known in self._bounds.items():
                 start = group.chunks[place].stats_place
                 stats = {} if start is None else ThriftReader(self._data, start=start).read(_STATISTICS_SHAPE)
@@ -341,7 +385,11 @@ class _Bounds:
         self.null_count = None if nulls is None or self.null_count is None else self.null_count + nulls
         if rows == 0 or (nulls is not None and nulls == rows):
             return  # only nulls: no bounds, and none are needed
-        low, high = _decode(known.get(_LOW), self.leaf), _decode(known.get(_HIGH), self.leaf)
+        # Older writers have bounds in an order that is right for signed integers alone.
+        has_old = self.leaf.physical in ("INT32", "INT64") and not self.leaf.kind.startswith("INT unsigned")
+        old_low, old_high = (known.get(_OLD_LOW), known.get(_OLD_HIGH)) if has_old else (None, None)
+        low = _decode(known.get(_LOW, old_low), self.leaf)
+        high = _decode(known.get(_HIGH, old_high), self.leaf)
         if low is None or high is None:
             self.is_bounded = False
             return

@@ -1,7 +1,9 @@
 """The columns of a Parquet file as SQL types.
 
-Types map as in imports (``icedb_engine.imports.import_footers``; a test holds the two together): a narrower number
-counts as the table's type, what would need a conversion is *odd*.
+A type is taken only if every engine reads it as the SQL type, or as a narrower one that loses nothing beside it:
+``INT32`` beside ``BIGINT``, ``FLOAT`` beside ``DOUBLE``. So a table may have data files of both, and merges write the
+table's type. What would have to be changed to fit is *odd*: timestamps of a time zone (beside our UTC timestamps
+without one, engines would shift them by the session's zone), nanoseconds, decimals, nested columns, binary.
 """
 
 from dataclasses import dataclass, field

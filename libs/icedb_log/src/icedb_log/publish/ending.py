@@ -4,17 +4,16 @@ Whatever ends one changes the head first, by compare-and-set, and everything els
 has lost, and what has left holds for a grace period more. Nothing here trusts that a publisher is dead.
 """
 
-import contextlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clean.deletion import Deleted, Deleter, Doomed
 from icedb_log.clean.pins import PENDING_TTL_MS
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitConflict, PreconditionFailed
+from icedb_log.errors import CommitConflict
 from icedb_log.keys import publication_id_of
-from icedb_log.publish.head import Head, decode_record, encode_head, read_head
+from icedb_log.publish.head import Head, begin_chain, decode_record, encode_head, read_head
 from icedb_log.publish.held_back import forget_held_back
 from icedb_log.publish.holds import Publications, Record, list_records, read_publications
 from icedb_log.store.object_store import ObjectInfo, StoredObject, limit_reads, list_all
@@ -65,11 +64,9 @@ def retire_idle(table: TableStore, *, clock: Clock, data_grace_ms: int, is_holdi
 
 def _begin_chain(table: TableStore, clock: Clock, head: Head | None) -> bool:
     """Begin a new chain, of which nothing is a part that was published before."""
-    fresh = Head(clock.new_id(), 0)
     if head is not None:
-        return _replace_head(table, head, replace(fresh, withdrawn=min(0, head.withdrawn)))
-    with contextlib.suppress(PreconditionFailed):
-        table.store.put_if_absent(table.paths.publication_head_key, encode_head(table.paths, fresh))
+        return _replace_head(table, head, Head(clock.new_id(), 0, withdrawn=min(0, head.withdrawn)))
+    begin_chain(table, clock.new_id())
     return True
 
 

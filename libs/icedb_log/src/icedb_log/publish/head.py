@@ -14,13 +14,14 @@ listing is enough.
 Objects are named without what their keys begin with, :attr:`~icedb_log.keys.TablePaths.published_prefix`.
 """
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 
-from icedb_log.errors import CorruptLog, NotFound
+from icedb_log.errors import CorruptLog, NotFound, PreconditionFailed
 from icedb_log.keys import TablePaths
 from icedb_log.publish.model import Publication
 from icedb_log.store.object_store import StoredObject
@@ -49,14 +50,12 @@ class Head:
     etag: str = ""
     modified_ms: int = 0
 
-    def retired(self, *, sequence: int = 0, is_withdrawn: bool = False) -> "Head":
+    def retired(self, *, is_withdrawn: bool = False) -> "Head":
         """Return a state that shows no publication: all that began before it lose their compare-and-set.
 
-        Args:
-            sequence: At least so much: of a record that stands above this head.
-            is_withdrawn: Whether nothing that was published before may be read any more.
+        ``is_withdrawn``: nothing that was published before may be read any more.
         """
-        sequence = max(self.sequence + 1, sequence)
+        sequence = self.sequence + 1
         withdrawn = sequence if is_withdrawn else self.withdrawn
         return replace(self, sequence=sequence, current=None, withdrawn=withdrawn)
 
@@ -140,6 +139,12 @@ def read_head(table: TableStore) -> Head | None:
         return decode_head(table.paths, table.store.get(table.paths.publication_head_key))
     except NotFound:
         return None
+
+
+def begin_chain(table: TableStore, chain: str) -> None:
+    """Put the head of a chain of its own where there is none: whoever is refused reads the other one's (P1)."""
+    with contextlib.suppress(PreconditionFailed):
+        table.store.put_if_absent(table.paths.publication_head_key, encode_head(table.paths, Head(chain, 0)))
 
 
 def read_publication(table: TableStore) -> Publication | None:

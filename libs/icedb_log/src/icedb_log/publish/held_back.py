@@ -12,9 +12,10 @@ another state than it read, or reads a log in which the erased files are dead.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import cache
+from typing import Annotated, Final, Literal
 
-import orjson
+from pydantic import Field, TypeAdapter
 
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitConflict
@@ -26,7 +27,6 @@ from icedb_log.store.records import Record
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table
 
-_FORMAT: Final = 1
 _TRIES: Final = 10
 MAX_PATHS: Final = 1000
 """So many files are written down; others are found when these have gone."""
@@ -42,13 +42,15 @@ class HeldBack:
         files: Paths of live data files that cannot be published; not all of them if they are many.
         narrow: Those of them that a merge writes anew rightly: older than a column's wider type.
         state_id: Of this state of the object: no content, hence no ETag, ever comes back.
+        format: Of the object.
     """
 
-    as_of_ms: int
+    as_of_ms: Annotated[int, Field(alias="as_of")]
     reason: str
     files: tuple[str, ...]
     narrow: tuple[str, ...] = ()
-    state_id: str = ""
+    state_id: Annotated[str, Field(alias="id")] = ""
+    format: Literal[1] = 1
 
     def is_over(self, live: LiveFiles, *, published_ms: int) -> bool:
         """Whether it says nothing any more, given what is live, and which time the current publication shows."""
@@ -100,30 +102,19 @@ def read_held_back(table: TableStore) -> HeldBack | None:
 
 
 def _record(table: TableStore) -> Record[HeldBack]:
-    return Record(table.store, table.paths.held_back_key, _decode, _encode)
+    return Record(table.store, table.paths.held_back_key, _decode, lambda held: _codec().dump_json(held, by_alias=True))
+
+
+@cache
+def _codec() -> TypeAdapter[HeldBack]:
+    return TypeAdapter(HeldBack)
 
 
 def _decode(stored: StoredObject) -> HeldBack:
     try:
-        said = orjson.loads(stored.body)
-        if said["format"] != _FORMAT:
-            return HeldBack(0, "", ())
-        files, narrow = tuple(said["files"]), tuple(said["narrow"])
-        return HeldBack(int(said["as_of"]), str(said["reason"]), files, narrow, str(said.get("id", "")))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return _codec().validate_json(stored.body)
+    except ValueError:
         return HeldBack(0, "", ())  # advice that nobody understands is none
-
-
-def _encode(held: HeldBack) -> bytes:
-    fields = {
-        "format": _FORMAT,
-        "id": held.state_id,
-        "as_of": held.as_of_ms,
-        "reason": held.reason,
-        "files": held.files,
-        "narrow": held.narrow,
-    }
-    return orjson.dumps(fields)
 
 
 def find_narrow(table: TableStore, view: LogView) -> frozenset[str]:

@@ -16,11 +16,11 @@ from typing import Final
 from icedb_log.clean.guards import STORE_RESOLUTION_MS, find_data_deaths
 from icedb_log.clean.pins import Pin, list_pins
 from icedb_log.erasure.erasures import list_open_ids
-from icedb_log.errors import CommitConflict, IceDBError, NotFound, PreconditionFailed, Unavailable
+from icedb_log.errors import CommitConflict, IceDBError, NotFound, Unavailable
 from icedb_log.keys import PublicationName, log_name
 from icedb_log.log.fold import fold
 from icedb_log.log.state import LogState
-from icedb_log.publish.head import Head, encode_head, encode_record, read_head
+from icedb_log.publish.head import Head, begin_chain, encode_head, encode_record, read_head
 from icedb_log.publish.model import Draft, Publication, PublicationWriter
 from icedb_log.publish.steps import find_history
 from icedb_log.store.object_store import list_all
@@ -99,13 +99,9 @@ def _renewed_ms(base: Publication, config: TableConfig) -> int:
 def _find_head(table: Table) -> Head:
     """Return the head; create one, of a chain of its own, where there is none. Raises CorruptLog, Unavailable."""
     head = read_head(table)
-    if head is not None:
-        return head
-    fresh = Head(table.clock.new_id(), 0)
-    # P1: whoever is refused reads the other one's.
-    with contextlib.suppress(PreconditionFailed):
-        table.store.put_if_absent(table.paths.publication_head_key, encode_head(table.paths, fresh))
-    head = read_head(table)
+    if head is None:
+        begin_chain(table, table.clock.new_id())
+        head = read_head(table)
     if head is None:
         raise Unavailable(f"{table.paths.publication_head_key}: was written, and is not there; try again")
     return head

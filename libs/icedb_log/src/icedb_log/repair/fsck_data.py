@@ -248,14 +248,12 @@ def check_config(seen: Inspection, config: TableConfig) -> None:
     found, paths, log, key = seen.found, seen.table.paths, seen.after, seen.table.paths.config_key
     if config.name != paths.name:
         found.add("config-mismatch:name", key, name=config.name)
-    newest = {column: sql_type for file in log.readable for column, sql_type in file.log.schema.items()}
-    newest |= {column: sql_type for file in log.readable for column, sql_type in file.log.widened.items()}
     for column, declared in config.declared.items():
-        known = newest.get(column, declared)
+        known = log.schema.get(column, declared)
         if declared != known and not is_widening(known, declared):
             found.add("config-mismatch:type", key, column=column, declared=declared, known=known)
     for each in config.partition if log.live and log.is_whole else ():  # a sort column may be one that no row has yet
-        if each.column not in newest:
+        if each.column not in log.schema:
             found.add("config-mismatch:column", key, column=each.column)
     partitions: dict[str, str] = {}
     for path in log.live:
@@ -274,12 +272,12 @@ def find_partition_problem(partition: str, spec: tuple[PartitionField, ...]) -> 
         values = parse_partition_path(partition)
     except InvalidRequest as error:
         return str(error)
-    if [value.name for value in values] != [each.name for each in spec]:
+    if [name for name, _ in values] != [each.name for each in spec]:
         return f"it lies in partition {partition or '(none)'}; the configuration says {wanted}"
-    for value, each in zip(values, spec, strict=True):
+    for (_, value), each in zip(values, spec, strict=True):
         pattern = _VALUES.get(each.transform)
-        if pattern is not None and not pattern.fullmatch(value.value):
-            return f"{value.value[:80]!r} is no {each.transform}, which partition each {each.name} is"
-        if each.transform == "bucket" and int(value.value) >= (each.width or 1):
-            return f"bucket {value.value} of partition each {each.name}, which has {each.width}"
+        if pattern is not None and not pattern.fullmatch(value):
+            return f"{value[:80]!r} is no {each.transform}, which partition each {each.name} is"
+        if each.transform == "bucket" and int(value) >= (each.width or 1):
+            return f"bucket {value} of partition each {each.name}, which has {each.width}"
     return None

@@ -112,10 +112,6 @@ class CommitWait:
     def find_pause(self, found: Whereabouts, state: TableState) -> int | None:
         """Return how many ms to wait before the next look; ``None``: the state will do.
 
-        Args:
-            found: What a look has said.
-            state: Read after the look.
-
         Raises:
             InvalidRequest: The batch was refused: it is in quarantine, and nothing will commit it as it is (I5).
             NotFound: Nobody knows it.
@@ -138,13 +134,7 @@ class CommitWait:
 
 
 def await_commit(table: TableStore, wait: CommitWait, *, read: Callable[[], TableState]) -> TableState:
-    """Return a state whose log has a batch. Raises as :meth:`CommitWait.find_pause`, and what ``read`` raises.
-
-    Args:
-        table: Its store and keys.
-        wait: For what, and how long.
-        read: Reads the table's log now.
-    """
+    """Return a state whose log has a batch. Raises as :meth:`CommitWait.find_pause`, and what ``read`` raises."""
     while True:
         found, state = _look_and_read(table, wait.batch_id, read)
         pause_ms = wait.find_pause(found, state)

@@ -10,8 +10,8 @@ the write is acknowledged.
 * **ETags** of small files are a hash of the content. Those of large ones (data files, which are never edited) are
   inode, size and modification time, so that no listing ever reads a large file: there, equal ETags mean equal content,
   but equal content written twice has two ETags.
-* **Deletes** are made by one thread: several were measured not to be faster. What costs is the lock of each key, so
-  that keys which share one are deleted under it together.
+* **Deletes** are made by one thread: several were measured not to be faster. Keys that share a lock are deleted under
+  it together; a file is not looked at before, but where its unlink failed.
 * **Times** are the file system's: ``modified_ms`` is when the object got its name, and the store's "now" is read
   off a file that is touched for it. So they agree on a network disk, too (J1).
 * **Listings** read the folders until two looks in a row agree: a page is a state that the store really had, as
@@ -262,7 +262,7 @@ class LocalObjectStore:
     def delete(self, keys: Sequence[str]) -> DeleteReport:
         """Delete objects, durably, and the folders that are empty then. Raises nothing: the report says what failed."""
         failed: dict[str, FailedDelete] = {}
-        folders: set[str] = set()
+        is_there: dict[str, bool] = {}
         by_lock: dict[int, list[tuple[str, str]]] = {}
         asked = dict.fromkeys(keys)
         for key in asked:
@@ -271,8 +271,11 @@ class LocalObjectStore:
             except InvalidRequest as error:
                 failed[key] = FailedDelete(key, str(error))
                 continue
-            folders.add(path.rpartition("/")[0])
-            if os.path.isfile(path):  # a missing one is fine, a folder is no file
+            folder = path[: path.rindex("/")]
+            known = is_there.get(folder)
+            if known is None:
+                known = is_there[folder] = not _is_missing(folder)
+            if known:
                 by_lock.setdefault(_lock_number(key), []).append((key, path))
         for sharing in by_lock.values():
             try:
@@ -280,15 +283,16 @@ class LocalObjectStore:
                     for key, path in sharing:
                         try:
                             os.unlink(path)
-                        except (FileNotFoundError, NotADirectoryError):
-                            continue
                         except OSError as error:
-                            failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
+                            # A missing one is fine, whatever the error (of a disk that is read-only it is not the
+                            # absence), and a folder is no object.
+                            if not _is_missing(path) and not os.path.isdir(path):
+                                failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
             except IceDBError as error:
                 # The lock: held by another process, or not to be opened. Nothing was deleted under it.
                 kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
                 failed.update((key, FailedDelete(key, str(error), kind)) for key, _ in sharing)
-        self._tidy_folders(folders)
+        self._tidy_folders(is_there)
         return DeleteReport(tuple(key for key in asked if key not in failed), tuple(failed.values()))
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
@@ -565,6 +569,15 @@ class _ETags:
                 self._found.clear()
             self._found[version] = etag
         return etag
+
+
+def _is_missing(path: str) -> bool:
+    """Whether nothing is there for certain: what may not be looked at may be there (J6)."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError)
+    return False
 
 
 def _kind_of(error: BaseException) -> DeleteFailure:

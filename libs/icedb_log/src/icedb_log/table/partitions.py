@@ -60,19 +60,6 @@ _WILDCARD: Final = re.compile(r"[*?\[]")
 _NEAREST: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionValue:
-    """One level of a partition path.
-
-    Attributes:
-        name: Name of the partition field.
-        value: Its value, decoded.
-    """
-
-    name: str
-    value: str
-
-
 def encode_partition_value(value: str) -> str:
     """Return the form of a partition value that a key may hold. Injective; never empty.
 
@@ -100,8 +87,8 @@ def decode_partition_value(encoded: str) -> str:
     return value if encode_partition_value(value) == encoded else encoded
 
 
-def parse_partition_path(path: str) -> tuple[PartitionValue, ...]:
-    """Split a Hive partition path such as ``d=2023-06-07/u=a`` into its decoded values; empty for ``""``.
+def parse_partition_path(path: str) -> tuple[tuple[str, str], ...]:
+    """Split a Hive partition path such as ``d=2023-06-07/u=a`` into names and decoded values; empty for ``""``.
 
     Raises:
         InvalidRequest: A component is not ``name=value``; the message names path and component.
@@ -113,7 +100,7 @@ def parse_partition_path(path: str) -> tuple[PartitionValue, ...]:
                 f"partition path {path[:120]!r}: {component[:80]!r} is not name=value; "
                 "data files must lie in Hive partitions"
             )
-        values.append(PartitionValue(name, decode_partition_value(encoded)))
+        values.append((name, decode_partition_value(encoded)))
     return tuple(values)
 
 

@@ -179,6 +179,18 @@ def transform_bound(field: PartitionField, bound: Scalar, sql_type: str) -> str 
         bound: A JSON scalar: times as ISO text.
         sql_type: Type of the column.
     """
+    value = read_bound(bound, sql_type)
+    try:
+        return None if value is None else transform_value(field, value)
+    except ValueError as error:
+        return str(error)
+
+
+def read_bound(bound: Scalar, sql_type: str) -> Any:
+    """Return a value as file markers have it as :func:`transform_value` takes it; ``None`` if it is not of its type.
+
+    Neither is a DOUBLE: footers say nothing of NaN, which engines sort above everything.
+    """
     value: Any = bound
     try:
         if sql_type == "TIMESTAMP" and isinstance(bound, str):
@@ -188,12 +200,7 @@ def transform_bound(field: PartitionField, bound: Scalar, sql_type: str) -> str 
     except ValueError:
         return None
     python_type = {"TIMESTAMP": datetime, "DATE": date, "VARCHAR": str, "BIGINT": int, "BOOLEAN": bool}.get(sql_type)
-    if type(value) is not python_type:
-        return None
-    try:
-        return transform_value(field, value)
-    except ValueError as error:
-        return str(error)
+    return value if type(value) is python_type else None
 
 
 def read_time_span(transform: str, text: str) -> tuple[datetime, timedelta] | None:

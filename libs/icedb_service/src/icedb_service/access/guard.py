@@ -5,7 +5,7 @@ learns the name of a table that is not theirs: neither by the answer, nor by how
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -181,10 +181,6 @@ class AccessGuard:
     def allows(self, identity: Identity, verb: Verb, table: str) -> bool:
         """Whether the identity may do this; counts nothing: for lists and streams over many tables."""
         return self._source is None or verb in self._source.current().verbs(identity.name, table)
-
-    def visible(self, identity: Identity, tables: Iterable[str]) -> list[str]:
-        """Return the tables that the identity may know of, in their order."""
-        return [table for table in tables if self.can_see(identity, table)]
 
     def access_key(self, access_key_id: str) -> AccessKey | None:
         """Return a key of the S3 gateway by its id; ``None`` if there is none."""
