@@ -152,7 +152,7 @@ def check(body):
     log = decode(body)
     head = None
     try:
-        head = decode_log_head(KEY, body, is_whole=True)
+        head = decode_log_head(KEY, body)
     except (CorruptLog, UnsupportedFormat):
         assert log is None, "a log file has no head"
     compact = decode(body, is_compact=True)

@@ -369,7 +369,7 @@ def test_dig_stands_beside_ids_and_names_its_commit():
     metadata = orjson.loads(body.split(b"\n")[0])
     assert (metadata["ids"], metadata["dig"]) == (["x", "y"], {"cid": "c1", "of": ["", "abc"]})
     assert decode_log_file("k", body).contents == {"y": "abc"}
-    assert decode_log_head("k", body, is_whole=True).contents == {"y": "abc"}
+    assert decode_log_head("k", body).contents == {"y": "abc"}
 
 
 def test_dig_that_a_merge_of_an_older_release_has_carried_counts_for_nothing_and_goes():

@@ -75,7 +75,7 @@ def test_chg_names_its_commit():
     body = encode_log_file(log_with(change="removal"))
     assert orjson.loads(body.split(b"\n")[0])["chg"] == {"cid": "c1", "is": "removal"}
     assert decode_log_file("k", body).change == "removal"
-    assert decode_log_head("k", body, is_whole=True).change == "removal"
+    assert decode_log_head("k", body).change == "removal"
     assert b"chg" not in encode_log_file(log_with())
     assert decode_log_file("k", encode_log_file(log_with())).change is None
 

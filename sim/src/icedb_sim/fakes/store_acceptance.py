@@ -15,7 +15,7 @@ from typing import ClassVar, Final, TypeVar
 
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise, list_all
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise, largest_page, list_all
 
 # The names of the tests are their documentation.
 # ruff: noqa: D102
@@ -396,7 +396,7 @@ class StoreAcceptance(StoreRaces):
                 token = page.next_token
             assert [len(page) for page in pages] == [limit] * (12 // limit) + [12 % limit] * (12 % limit > 0)
             assert [key for page in pages for key in page] == sorted(keys)
-        for limit in (0, -1, 1001):
+        for limit in (0, -1, largest_page(store) + 1):
             expect(InvalidRequest, lambda limit=limit: store.list_page("pages/", limit=limit))  # type: ignore[misc]
 
     def test_changes_between_pages_show_from_the_last_key_on(self, store: ObjectStore) -> None:

@@ -26,7 +26,7 @@ READ_RULES: Final = (
     breaks(
         "R1",
         "log files are read without If-Match",
-        instead("log.reader:LogReader._get_as_listed", lambda reader, info: reader._store.get(info.key)),
+        instead("log.reader:LogReader._fetch_body", lambda reader, info: reader._store.get(info.key).body),
         profile="sleepyfetchers",
         by="test_reader.py::test_r1_a_log_file_that_is_replaced_between_list_and_get_starts_the_read_again",
     ),

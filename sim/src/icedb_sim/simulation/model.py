@@ -99,13 +99,11 @@ class SimModel:
             found = self._decoded[key, body] = decode_log_file(key, body)
         return found
 
-    def decode_head(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
+    def decode_head(self, key: str, body: bytes) -> LogHead:
         """Return what the library makes of the first bytes of a log file; the same bytes are decoded once."""
         found = self._heads.get((key, body))
-        if found is None or not is_whole:
-            found = decode_log_head(key, body, is_whole=is_whole)
-            if found is not None and is_whole:
-                self._heads[key, body] = found
+        if found is None:
+            found = self._heads[key, body] = decode_log_head(key, body)
         return found
 
     # What the store took.
@@ -398,5 +396,5 @@ class _HeadReader(LogHeadReader):
         super().__init__(TableStore(store, PATHS), clock=clock, max_refresh_ms=max_refresh_ms, fetch=1)
         self._model = model
 
-    def _decode(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
-        return self._model.decode_head(key, body, is_whole=is_whole)
+    def _decode(self, key: str, body: bytes) -> LogHead:
+        return self._model.decode_head(key, body)

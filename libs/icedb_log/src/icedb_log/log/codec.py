@@ -26,6 +26,9 @@ WIRE_NAMES: Final = frozenset({"v", "t", "sch", "f", "tmb", "p", "b"})
 MAX_INTEGER: Final = 2**63 - 1
 """What both existing readers can hold."""
 
+HEAD_LINES: Final = 2
+"""Lines of a log file's head: metadata and schema."""
+
 _SHOWN_CHARS: Final = 120
 
 MarkerFields = tuple[str, int, int, int | None, int | None, Mapping[str, ColumnStats], int | None, Mapping[str, Any]]
@@ -112,7 +115,6 @@ _METADATA_KEYS: Final = frozenset(
 )
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
-_HEAD_LINES: Final = 2
 _STATS_LENGTH: Final = 3
 _NESTED: Final = (list, dict)
 MAX_SCHEMAS: Final = 64
@@ -153,7 +155,7 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
     # Line by line, as split() would cut them: the bytes of a million markers are not held a second time.
     line_count = body.count(b"\n") + 1
     stream = BytesIO(body)
-    lines = [stream.readline() for _ in range(min(_HEAD_LINES, line_count))]
+    lines = [stream.readline() for _ in range(min(HEAD_LINES, line_count))]
     metadata = load_object(key, lines, 0)
     _check_version(key, metadata)
     schema_line = read_line_number(key, metadata, "sch", 1, min(1, line_count - 1))
@@ -185,26 +187,20 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
     )
 
 
-def decode_log_head(key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
+def decode_log_head(key: str, body: bytes) -> LogHead:
     """Parse the metadata line and the schema line of a log file.
 
     What stands behind them is not looked at: a log file that is malformed further on has a head all the same.
 
     Args:
         key: Its key, for error messages.
-        body: Its first bytes.
-        is_whole: Whether these are all its bytes.
-
-    Returns:
-        The head; ``None`` if more bytes are needed.
+        body: Its first bytes: the first two lines to their end, or all that there is.
 
     Raises:
         CorruptLog: One of the two lines is malformed; names the key and the line (S3).
         UnsupportedFormat: Written by a newer format version.
     """
-    lines = body.split(b"\n", _HEAD_LINES)
-    if len(lines) <= _HEAD_LINES and not is_whole:
-        return None
+    lines = body.split(b"\n", HEAD_LINES)
     metadata = load_object(key, lines, 0)
     _check_version(key, metadata)
     read_line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))

@@ -578,10 +578,10 @@ def _settle(table: TableStore, commit: str) -> bool:
 def _has_landed(store: ObjectStore, key: str) -> bool:
     """Whether a commit is read back as landed (F5). What cannot be read now is not remembered: that proves nothing."""
     try:
-        head = decode_log_head(key, store.get(key).body, is_whole=True)
+        head = decode_log_head(key, store.get(key).body)
     except (NotFound, Unavailable, HaltError):
         return False
-    return head is not None and not head.is_seal and head.commit_id == parse_log_key(key).commit_id
+    return not head.is_seal and head.commit_id == parse_log_key(key).commit_id
 
 
 def _back_off(clock: Clock, attempt: int) -> None:

@@ -17,13 +17,13 @@ from typing import Any, Generic, TypeVar
 from icedb_log.clock import Clock
 from icedb_log.errors import CorruptLog, NotFound, PreconditionFailed, Unavailable
 from icedb_log.keys import TablePaths, parse_log_key
-from icedb_log.log.codec import decode_log_file, decode_log_head
+from icedb_log.log.codec import HEAD_LINES, decode_log_file, decode_log_head
+from icedb_log.log.markers import paused_gc
 from icedb_log.model import ListedLogFile, ListedLogHead, LogFile, LogHead, LogHeads, LogView
 from icedb_log.store.object_store import (
-    MAX_KEYS_PER_PAGE,
     Listing,
     ObjectInfo,
-    StoredObject,
+    largest_page,
     limit_reads,
     list_all,
 )
@@ -31,10 +31,9 @@ from icedb_log.store.table_store import TableStore
 
 MAX_READ_ATTEMPTS = 10
 FIRST_BACKOFF_MS = 10
-FETCH_THREADS = 16
-SHARED_THREADS = 64
-"""Log files fetched at once by threads that many readers share: a cold start waits for answers no longer than it takes
-to ask, and a store that is slow holds so many threads and no more."""
+FETCH_THREADS = 64
+"""Log files fetched at once by one reader, or by all that share threads: a cold start waits for answers no longer than
+it takes to ask, and a store that is slow holds so many threads and no more."""
 DEFAULT_MAX_REFRESH_MS = 5 * 60 * 1000
 
 HEAD_BYTES = 128 * 1024
@@ -52,7 +51,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         clock: For back-off and for the time a refresh takes.
         max_refresh_ms: A refresh that takes longer is thrown away (R2): half the log files' grace period,
             ``config.log_grace_ms // 2``.
-        page_size: Keys per page; smaller only in tests.
+        page_size: Keys per page; ``None``: as many as the store lists at once. Smaller only in tests.
         fetch: How many log files are fetched at once, in threads of this reader's own, or threads that many readers
             share; 1 fetches one after another in the caller's thread, and so does a store that wants it
             (:func:`~icedb_log.store.object_store.limit_reads`).
@@ -65,7 +64,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         *,
         clock: Clock,
         max_refresh_ms: int = DEFAULT_MAX_REFRESH_MS,
-        page_size: int = MAX_KEYS_PER_PAGE,
+        page_size: int | None = None,
         fetch: int | Executor = FETCH_THREADS,
         is_compact: bool = False,
     ) -> None:
@@ -73,9 +72,9 @@ class ConsistentReader(ABC, Generic[_Listed]):
         self._paths = table.paths
         self._clock = clock
         self._max_refresh_ms = max_refresh_ms
-        self._page_size = page_size
+        self._page_size = page_size or largest_page(table.store)
         self._fetch = fetch
-        self._threads = limit_reads(table.store, SHARED_THREADS if isinstance(fetch, Executor) else fetch)
+        self._threads = limit_reads(table.store, fetch if isinstance(fetch, int) else FETCH_THREADS)
         self._is_compact = is_compact
         self._settings: dict[str, Any] = {
             "clock": clock,
@@ -155,42 +154,50 @@ class ConsistentReader(ABC, Generic[_Listed]):
         return self._clock.monotonic_ms() - started_ms > self._max_refresh_ms
 
     def _fetch_all(self, infos: list[ObjectInfo]) -> dict[str, _Listed]:
-        """Fetch log files; those that are not what was listed any more are left out."""
+        """Fetch log files and parse them; those that are not what was listed any more are left out."""
+        fetched = self._fetch_bodies(infos)
+        found: dict[str, _Listed] = {}
+        # By one thread, when all are there: of threads that parse, one at a time works and the others take turns.
+        with paused_gc(), naming_remedy(self._paths):
+            while fetched:  # each body is let go when it is parsed
+                info, body = fetched.pop()
+                found[info.key] = self._parse(info, body)
+        return found
+
+    def _fetch_bodies(self, infos: list[ObjectInfo]) -> list[tuple[ObjectInfo, bytes]]:
         threads = min(self._threads, len(infos))
+        rest = deque(infos)
         if threads <= 1:  # one needs no pool
-            return {file.key: file for file in map(self._try_fetch, infos) if file is not None}
+            return self._fetch_some(rest)
         shared = self._fetch if isinstance(self._fetch, Executor) else None
         # Each thread takes one log file after the other: to hand each one over costs as much as to fetch it.
-        rest = deque(infos)
         with nullcontext(shared) if shared else ThreadPoolExecutor(threads, "icedb-log-reader") as pool:
             parts = [pool.submit(self._fetch_some, rest) for _ in range(threads)]
-            return {file.key: file for part in parts for file in part.result()}
+            return [pair for part in parts for pair in part.result()]
 
-    def _fetch_some(self, rest: deque[ObjectInfo]) -> list[_Listed]:
+    def _fetch_some(self, rest: deque[ObjectInfo]) -> list[tuple[ObjectInfo, bytes]]:
         """Fetch log files until none is left; after an error nobody goes on."""
-        found: list[_Listed] = []
+        found: list[tuple[ObjectInfo, bytes]] = []
         while True:
             try:
                 info = rest.popleft()
             except IndexError:  # nothing is left; of a fetch it would be an error as any other
                 return found
             try:
-                file = self._try_fetch(info)
+                found.append((info, self._fetch_body(info)))
+            except (NotFound, PreconditionFailed):
+                continue
             except BaseException:
                 rest.clear()
                 raise
-            if file is not None:
-                found.append(file)
-
-    def _try_fetch(self, info: ObjectInfo) -> _Listed | None:
-        try:
-            return self._fetch_one(info)
-        except (NotFound, PreconditionFailed):
-            return None
 
     @abstractmethod
-    def _fetch_one(self, info: ObjectInfo) -> _Listed:
+    def _fetch_body(self, info: ObjectInfo) -> bytes:
         """Fetch one log file, or what is needed of it, if it is still what was listed (R1)."""
+
+    @abstractmethod
+    def _parse(self, info: ObjectInfo, body: bytes) -> _Listed:
+        """Return what was fetched as it is kept. Raises CorruptLog (S3)."""
 
     @abstractmethod
     def _misses_a_dead_log_file(self, current: Mapping[str, _Listed], second: Listing) -> bool:
@@ -216,22 +223,24 @@ class LogHeadReader(ConsistentReader[ListedLogHead]):
         files, store_now_ms = self._read_all()
         return LogHeads(self._paths.name, files, store_now_ms)
 
-    def _fetch_one(self, info: ObjectInfo) -> ListedLogHead:
+    def _fetch_body(self, info: ObjectInfo) -> bytes:
         body = b""
-        head: LogHead | None = None
-        while head is None:
+        while body.count(b"\n") < HEAD_LINES:
             # As much again as there is already: the first part, and then each time the double.
             length = len(body) or HEAD_BYTES
             part = self._store.get_range(info.key, start=len(body), length=length, if_match=info.etag)  # R1
             body += part.body
-            with naming_remedy(self._paths):
-                head = self._decode(info.key, body, is_whole=len(part.body) < length or len(body) == info.size_bytes)
-                if head is not None:
-                    require_own_time(info.key, head)
+            if len(part.body) < length or len(body) == info.size_bytes:
+                break
+        return body
+
+    def _parse(self, info: ObjectInfo, body: bytes) -> ListedLogHead:
+        head = self._decode(info.key, body)
+        require_own_time(info.key, head)
         return ListedLogHead(info.key, info.etag, info.modified_ms, info.size_bytes, head)
 
-    def _decode(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
-        return decode_log_head(key, body, is_whole=is_whole)
+    def _decode(self, key: str, body: bytes) -> LogHead:
+        return decode_log_head(key, body)
 
     def _misses_a_dead_log_file(self, current: Mapping[str, ListedLogHead], second: Listing) -> bool:
         # No horizon and no live file is concluded from heads; and what landed behind the listing landed after the read
@@ -264,16 +273,14 @@ class LogReader(ConsistentReader[ListedLogFile]):
         files, store_now_ms = self._read_all()
         return LogView(self._paths.name, files, store_now_ms)
 
-    def _fetch_one(self, info: ObjectInfo) -> ListedLogFile:
-        stored = self._get_as_listed(info)
-        with naming_remedy(self._paths):
-            log = self._decode(info.key, stored.body)
-            require_own_time(info.key, log)
-        return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
-
-    def _get_as_listed(self, info: ObjectInfo) -> StoredObject:
+    def _fetch_body(self, info: ObjectInfo) -> bytes:
         """Fetch a log file as it was listed, and no other version of it (R1)."""
-        return self._store.get(info.key, if_match=info.etag)
+        return self._store.get(info.key, if_match=info.etag).body
+
+    def _parse(self, info: ObjectInfo, body: bytes) -> ListedLogFile:
+        log = self._decode(info.key, body)
+        require_own_time(info.key, log)
+        return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
 
     def _decode(self, key: str, body: bytes) -> LogFile:
         return decode_log_file(key, body, is_compact=self._is_compact)

@@ -294,11 +294,13 @@ class LogChecker(LogReader):
         """Read the whole log. Raises Unavailable: the store did not answer, or the log never held still."""
         return CheckedLog(self.read())
 
-    def _fetch_one(self, info: ObjectInfo) -> ListedLogFile:
+    def _fetch_body(self, info: ObjectInfo) -> bytes:
+        return super()._fetch_body(info) if is_log_key(self._paths, info.key) else b""
+
+    def _parse(self, info: ObjectInfo, body: bytes) -> ListedLogFile:
         place = (info.key, info.etag, info.modified_ms, info.size_bytes)
         if not is_log_key(self._paths, info.key):
             return CheckedLogFile(*place, LogFile(time_ms=0), is_misnamed=True)
-        body = self._store.get(info.key, if_match=info.etag).body  # R1
         wire = find_wire_problems(self._paths, info.key, body)
         try:
             log = decode_log_file(info.key, body)

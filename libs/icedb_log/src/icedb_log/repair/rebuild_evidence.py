@@ -240,9 +240,8 @@ def read_fence_traces(table: TableStore) -> FenceTraces:
 class _EveryLogFile(LogReader):
     """Reads every object below ``_log`` as it was at one moment (R1), and does not stop at damage."""
 
-    def _fetch_one(self, info: ObjectInfo) -> ListedLogFile:
+    def _parse(self, info: ObjectInfo, body: bytes) -> ListedLogFile:
         place = (info.key, info.etag, info.modified_ms, info.size_bytes)
-        body = self._get_as_listed(info).body
         try:
             parse_log_key(info.key)
             log = decode_log_file(info.key, body)
@@ -253,7 +252,7 @@ class _EveryLogFile(LogReader):
             said: dict[str, Any] = {"time_ms": 0}
             has_head = False
             with contextlib.suppress(CorruptLog):
-                head = decode_log_head(info.key, body, is_whole=True)
+                head = decode_log_head(info.key, body)
                 said = {each.name: getattr(head, each.name) for each in fields(LogHead)}
                 has_head = True
             markers = tuple(m for m in salvage_markers(body) if m.path.startswith(self._paths.data_prefix))

@@ -16,7 +16,7 @@ from cachetools import LRUCache
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.log.fold import fold
-from icedb_log.log.reader import SHARED_THREADS, LogReader
+from icedb_log.log.reader import FETCH_THREADS, LogReader
 from icedb_log.log.state import LogState
 from icedb_log.model import LogView, Snapshot
 from icedb_log.serving.changes import ChangeHistory
@@ -116,7 +116,7 @@ class CachedTable:
         clock: For the age of a state.
         wait_ms: How long a caller waits for a read that another caller has begun.
         on_refresh: Called with the duration in milliseconds of each successful read.
-        fetch_pool: ``SHARED_THREADS`` threads that log files are fetched by, shared with other tables.
+        fetch_pool: ``FETCH_THREADS`` threads that log files are fetched by, shared with other tables.
         new_lock: Makes what its callers wait for each other at; not of threads where callers are none.
     """
 
@@ -322,7 +322,7 @@ class TableCache:
         self._clock = clock
         self._wait_ms = wait_ms
         self._on_refresh = on_refresh
-        self._fetch_pool = ThreadPoolExecutor(SHARED_THREADS, "icedb-log-reader")
+        self._fetch_pool = ThreadPoolExecutor(FETCH_THREADS, "icedb-log-reader")
         self._tables: LRUCache[str, CachedTable] = LRUCache(max_tables)
         self._lock = threading.Lock()
 

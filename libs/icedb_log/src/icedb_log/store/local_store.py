@@ -148,10 +148,13 @@ class LocalObjectStore:
     Attributes:
         max_parallel_reads: Small files come from the page cache: threads would wait for the interpreter alone, and
             2,000 log files take them more than twice as long.
+        max_keys_per_page: A page costs a look at the whole folder, however few keys it takes: a long log is one page,
+            of one moment, and no reader has to list it again (R1).
         time_listeners: See :class:`icedb_log.store.store_clock.TellsTime`.
     """
 
     max_parallel_reads: Final = 1
+    max_keys_per_page: Final = 10 * MAX_KEYS_PER_PAGE
 
     def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
         """Open a directory. Nothing is created before the first write or :meth:`probe`.
@@ -229,7 +232,7 @@ class LocalObjectStore:
 
     def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
         """List one page, a state that the store really had; the token is the last key of the page before."""
-        check_page_limit(limit)
+        check_page_limit(limit, self.max_keys_per_page)
         for _ in range(MAX_LOOKS):
             try:
                 first = list(islice(walk_keys(self._root, prefix, after=token), limit + 1))

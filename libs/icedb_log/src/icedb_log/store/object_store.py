@@ -92,7 +92,7 @@ class ObjectPage:
     """One page of a listing.
 
     Attributes:
-        objects: At most ``MAX_KEYS_PER_PAGE``, ascending by key.
+        objects: At most as many as were asked for, ascending by key.
         next_token: Where the next page begins; ``None`` on the last page.
         store_now_ms: The store's clock when it answered, unix ms. Never later than the truth by more
             than the clock's resolution (1 s on S3), so that ages are never overestimated by more than that.
@@ -215,7 +215,7 @@ class ObjectStore(Protocol):
         ...
 
     def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
-        """List keys that begin with ``prefix``: one page, at most ``limit`` (1..1000) objects."""
+        """List keys that begin with ``prefix``: one page, at most ``limit`` objects (1 to :func:`largest_page`)."""
         ...
 
     def list_folders(self, prefix: str) -> tuple[str, ...]:
@@ -321,10 +321,10 @@ def check_byte_range(start: int, length: int) -> None:
         raise InvalidRequest(f"byte range from {start}, {length} bytes: neither may be negative; correct the call")
 
 
-def check_page_limit(limit: int) -> int:
+def check_page_limit(limit: int, most: int = MAX_KEYS_PER_PAGE) -> int:
     """Return ``limit`` if it is a number of keys that one page may hold, else raise InvalidRequest."""
-    if not 1 <= limit <= MAX_KEYS_PER_PAGE:
-        raise InvalidRequest(f"a page of {limit} keys was asked for: use 1 to {MAX_KEYS_PER_PAGE}")
+    if not 1 <= limit <= most:
+        raise InvalidRequest(f"a page of {limit} keys was asked for: use 1 to {most}")
     return limit
 
 
@@ -392,13 +392,18 @@ def limit_reads(store: ObjectStore, wanted: int) -> int:
     return min(wanted, getattr(store, "max_parallel_reads", wanted))
 
 
+def largest_page(store: ObjectStore) -> int:
+    """Return how many keys a page of this store may hold: an attribute ``max_keys_per_page`` says where it is more."""
+    return getattr(store, "max_keys_per_page", MAX_KEYS_PER_PAGE)
+
+
 def list_all(store: ObjectStore, prefix: str, *, page_size: int = MAX_KEYS_PER_PAGE) -> Listing:
     """List every key below ``prefix``, page after page.
 
     Args:
         store: The object store.
         prefix: A string prefix, not necessarily a folder.
-        page_size: Keys per page, 1..1000; smaller only in tests.
+        page_size: Keys per page, at most :func:`largest_page`.
     """
     pages = list(list_pages(store, prefix, page_size=page_size))
     objects = pages[0].objects if len(pages) == 1 else tuple(info for page in pages for info in page.objects)
