@@ -38,6 +38,15 @@ def test_a_file_of_a_tier_is_as_many_times_larger_as_the_fan_in(fan_in, size):
     assert tier == 0 or size >= (SMALLEST_TIER_BYTES + 1) * fan_in ** (tier - 1)
 
 
+def test_a_group_may_be_as_large_as_the_target_and_has_at_most_so_many_files():
+    exact = configure(target_file_bytes=2000)
+    assert sizes_of(plan_full("p", files(1000, 1000, 1000), exact)) == [[1000, 1000]]
+    few = configure(max_files_per_group=2)
+    assert sizes_of(plan_full("p", files(1, 2, 3, 4, 5), few)) == [[1, 2], [3, 4]]
+    late = configure(target_file_bytes=2000, max_files_per_group=1000)
+    assert sizes_of(plan_full("p", files(0, 0, 1999, 1999), late)) == [[0, 0, 1999]]
+
+
 def test_a_group_that_the_target_size_cuts_has_to_grow():
     config = configure(target_file_bytes=1100, merge_fan_in=4)
     assert sizes_of(plan_tiers("p", files(450, 450, 450, 450), config)) == [[450, 450]]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby, pairwise, repeat
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -85,7 +85,7 @@ class LiveChunk:
         self.prefix: Final = prefix
         # A string of its own: one of those that are sorted would keep the memory of all of them from being given back.
         self.first: Final = prefix + entries[0][0][len(prefix) :]
-        self.entries: Final = array("Q", [location for _, location in entries])
+        self.entries: Final = array("Q", map(itemgetter(1), entries))
         numbers = {location >> INDEX_BITS for location in self.entries}
         self.sources: Final = {number: sources[number] for number in numbers}
         self.dead_logs: Final = frozenset(dead_logs & numbers)
@@ -97,8 +97,11 @@ class LiveChunk:
         """Return where the markers of live files are, and which files are torn."""
         dead = {number: source.dead for number, source in self.sources.items()}
         is_single = len({path for path, _ in entries}) == len(entries)
-        if is_single and not self.dead_logs and not any(dead.values()):
-            return self.entries, ()  # mostly: nothing dead and nothing twice
+        if is_single and not self.dead_logs:  # mostly: nothing twice, and nothing dead
+            if not any(dead.values()):
+                return self.entries, ()
+            once = (at for at in self.entries if is_live(1, at & INDEX_MASK in dead[at >> INDEX_BITS]))
+            return array("Q", once), ()
         live = array("Q")
         torn: list[str] = []
         at, count = 0, len(entries)
@@ -390,7 +393,8 @@ def cut_chunks(
         prefix = entries[begin][0][: slash + 1]
         end = bisect_left(entries, end_of_folder(prefix), lo=begin, key=itemgetter(0)) if prefix else len(entries)
         # One partition is mostly in one piece; where folders are nested in it, it is cut by them.
-        end = next((at for at in range(begin, end) if entries[at][0].rfind("/") != slash), end)
+        if max(map(str.find, map(itemgetter(0), entries[begin:end]), repeat("/"), repeat(slash + 1))) >= 0:
+            end = next(at for at in range(begin, end) if entries[at][0].rfind("/") != slash)
         pieces = max(1, round((end - begin) / CHUNK_FILES)) if end - begin > 2 * CHUNK_FILES else 1
         cuts = [begin]
         for piece in range(1, pieces + 1):
