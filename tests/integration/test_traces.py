@@ -134,7 +134,7 @@ def test_a_flush_is_a_run_of_its_own_that_is_linked_with_its_batches(bench):
     (run,) = [span for span in bench.spans() if span.name == FLUSH]
     assert run.parent is None
     linked = [link.context.trace_id for link in run.links]
-    assert linked == [SENDER_TRACE, *(derive(each).trace_id for each in batch_ids)]
+    assert linked == [SENDER_TRACE, *(derive(each).trace_id for each in sorted(batch_ids))]  # one millisecond has many
     assert run.attributes["icedb.outcome"] == "done"
     assert run.attributes["icedb.batches"] == 3
     assert {
