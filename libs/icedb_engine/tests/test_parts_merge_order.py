@@ -173,7 +173,7 @@ def test_a_merge_in_memory_decodes_each_file_once_and_opens_no_engine(monkeypatc
     inputs = [make_input(pa.table({"i": [number, -number]}), number) for number in range(5)]
     (read,) = read_all(inputs, ["i"], columns={"i": "BIGINT"}, chunk_rows=100)
     assert read["i"].to_pylist() == [-4, -3, -2, -1, 0, 0, 1, 2, 3, 4]
-    assert decoded == [each.marker.path for each in inputs]
+    assert sorted(decoded) == [each.marker.path for each in inputs]
 
 
 def test_rows_that_turn_out_to_be_too_large_for_memory_are_sorted_by_the_engine(monkeypatch):
