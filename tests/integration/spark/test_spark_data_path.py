@@ -212,7 +212,7 @@ def count_work(spark, group, work):
         done = work()
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - the tracker is told late
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     return done, [[tracker.getStageInfo(stage).numTasks for stage in job.stageIds] for job in jobs]

@@ -50,7 +50,7 @@ def require_free(spark):
 
     rows = spark.range(0, SLOTS, 1, SLOTS).mapInArrow(echo, schema="id BIGINT", barrier=True).collect()
     assert len(rows) == SLOTS
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(WAIT_MS)  # noqa: SLF001 - the tracker is told late
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(WAIT_MS)
     assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
 
 
