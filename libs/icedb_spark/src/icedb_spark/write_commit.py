@@ -23,8 +23,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.table import Table, name_owner
 
 from icedb_spark.batch_write import IceDBWriter, WrittenFiles
-from icedb_spark.spark_types import find_sql_type
-from icedb_spark.values import WriteOptions
+from icedb_spark.values import WriteOptions, find_sql_type
 
 _WRITE_KEYS: Final = "spark write "
 """Begins the producer's key of a write, so that no key of a batch means the same."""

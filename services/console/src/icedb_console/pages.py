@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from icedb_client.files import format_of_key
-from icedb_client.redis_look import RedisLook, look_at_redis
+from icedb_client.wakeups import RedisLook, look_at_redis
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.quarantine import find_reason
