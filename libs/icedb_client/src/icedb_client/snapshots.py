@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, NotFound, Unavailable
 
-from icedb_client.file_list import FileList
+from icedb_client.file_list import DataFile, FileList
 from icedb_client.requests import Answerer, Changes, LeaseInfo, SnapshotRequest
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ one of their files goes. So each file is written about three times, and a table 
 manifests. When a file goes, its manifest is written anew, with the file as deleted in it; the next time that the
 manifest is written, the file is gone.
 
-A manifest is never changed: the snapshots of the history go on naming the ones that they had. Partition, counts and bounds of data files are from the file markers of the log.
+A manifest is never changed: the snapshots of the history go on naming the ones that they had. Partition, counts and
+bounds of data files are from the file markers of the log.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

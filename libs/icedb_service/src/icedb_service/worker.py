@@ -99,22 +99,14 @@ class Engine(Protocol):
 
     def is_alive(self) -> bool:
         """Whether it can still be used."""
-        ...
-
-    def close(self) -> None:
-        """Give back what it holds. Called once."""
-        ...
-
-
-class NoEngine:
-    """For workers that need nothing but the store."""
-
-    def is_alive(self) -> bool:
-        """Say yes."""
         return True
 
     def close(self) -> None:
-        """Do nothing."""
+        """Give back what it holds. Called once."""
+
+
+class NoEngine(Engine):
+    """For workers that need nothing but the store."""
 
 
 E = TypeVar("E", bound=Engine)
