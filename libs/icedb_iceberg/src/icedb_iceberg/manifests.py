@@ -18,8 +18,8 @@ from icedb_log.errors import CorruptLog
 from icedb_log.model import FileMarker
 
 from icedb_iceberg.avro_files import ADDED, DELETED, EXISTING, ManifestCodec, avro_name
+from icedb_iceberg.column_types import pack_bounds, pack_value
 from icedb_iceberg.table_form import UNPARTITIONED, TableForm
-from icedb_iceberg.values import pack_bounds, pack_value
 
 TARGET_FILES: Final = 1000
 """Files of a manifest when many come at once."""

@@ -10,7 +10,6 @@ from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import TableCache, TableState
-from icedb_log.store.records import FETCH_THREADS
 from icedb_log.table.status import TableStatus, read_status
 from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
@@ -53,7 +52,7 @@ class StatusReader:
         """
         state = self.read_log(name) if log is None else log
         with self._lock:
-            leases = self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS))
+            leases = self._leases.setdefault(name, LeaseReader())
         return read_status(self.open(name), read_source=self._reader_of, leases=leases, log=state.log)
 
     def drop(self, name: str) -> None:
