@@ -89,7 +89,7 @@ class _Waiting(Transport):
     async def take(self, call: Any) -> Any:
         return call
 
-    async def stream(self, call: Any) -> AsyncGenerator[Any, None]:  # type: ignore[override]  # it is called alike
+    async def stream(self, call: Any) -> AsyncGenerator[Any, None]:
         for answer in call:
             yield answer
 
