@@ -31,13 +31,11 @@ from icedb_console.figures import Figures
 MOST_COMMITS: Final = 60
 MOST_REMEMBERED: Final = 400
 """Commits of a table that are remembered after their log files are gone, for as long as the console runs."""
-MOST_QUARANTINED: Final = 50
 MOST_DELETIONS: Final = 30
 MOST_AUDIT_PARTS: Final = 500
 AUDIT_MS: Final = 6 * HOUR_MS
 MOST_EXPLAINED_FILES: Final = 100_000
 """Of a table with more live files merges are not explained on the page: the plan would take seconds."""
-MOST_DEAD_FILES: Final = 200_000
 FRESH_MS: Final = 1000
 """What was read so lately is not read again."""
 PATIENCE_MS: Final = 600
@@ -180,14 +178,8 @@ class FactsReader:
         status = self._figures.read_table(name, log=state)
         table = self._statuses.open(name)
         kept = self._remembered.setdefault(name, _Remembered())
-        details = self._statuses.read_details(
-            name,
-            state,
-            status,
-            most_quarantined=MOST_QUARANTINED,
-            most_dead=MOST_DEAD_FILES,
-            explains=len(state.snapshot.live) <= MOST_EXPLAINED_FILES,
-        )
+        explains = len(state.snapshot.live) <= MOST_EXPLAINED_FILES
+        details = self._statuses.read_details(state, status, explains=explains)
         merge, problems = details.merge, dict(details.problems)
         return TableFacts(
             config=table.config,

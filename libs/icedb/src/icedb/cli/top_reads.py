@@ -32,8 +32,6 @@ ROUND_TABLES: Final = 64
 in each. One takes twelve small requests, and one more for each log file that is new."""
 MAX_TABLES: Final = 2000
 READ_THREADS: Final = 8
-SHOWN_QUARANTINED: Final = 20
-"""Entries of which the reason is read: one request each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +199,8 @@ class _Bucket:
             return Page(_row_of(table, error), self._clock.now_ms(), problem=str(error))
         commits = self._histories.setdefault(table, CommitHistory()).read(log.view)
         page = Page(_row_of(table, state), self._clock.now_ms(), state, commits)
-        explains = state.merge_lag_files <= MANY_SMALL_FILES
         try:
-            details = self._statuses.read_details(
-                table, log, state, most_quarantined=SHOWN_QUARANTINED, explains=explains
-            )
+            details = self._statuses.read_details(log, state, explains=state.merge_lag_files <= MANY_SMALL_FILES)
         except IceDBError as error:
             return replace(page, problem=str(error))
         return replace(page, details=details, problem="; ".join(dict.fromkeys(details.problems.values())))

@@ -3,11 +3,10 @@
 What the lag exporter, ``icedb top`` and the console share. Must never write.
 """
 
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from icedb_log.clean.guards import Kept, group_waiting
 from icedb_log.clean.leases import LeaseReader
@@ -27,6 +26,10 @@ from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 
 _Read = TypeVar("_Read")
+MOST_QUARANTINED: Final = 50
+"""Entries of quarantine of which the reason is read: one request each."""
+MOST_DEAD_FILES: Final = 200_000
+"""With more dead data files it is not looked what keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,31 +97,12 @@ class StatusReader:
             leases = self._leases.setdefault(name, LeaseReader())
         return read_status(self.open(name), read_source=self._reader_of, leases=leases, log=state.log)
 
-    def read_details(
-        self,
-        name: str,
-        log: TableState,
-        status: TableStatus,
-        *,
-        most_quarantined: int,
-        most_dead: int = sys.maxsize,
-        explains: bool = True,
-    ) -> TableDetails:
-        """Return the details of a table whose log and figures were read a moment ago.
+    def read_details(self, log: TableState, status: TableStatus, *, explains: bool) -> TableDetails:
+        """Return the details of a table whose log and figures were read a moment ago; ``explains``: plan its merges.
 
-        Args:
-            name: Its name.
-            log: Its log.
-            status: Its figures.
-            most_quarantined: Entries of quarantine of which the reason is read: one request each.
-            most_dead: With more dead data files it is not looked what keeps them.
-            explains: Whether to plan its merges.
-
-        Raises:
-            NotFound: No such table.
-            Unavailable: The store did not answer.
+        Raises NotFound, and Unavailable if its configuration cannot be read.
         """
-        table = self.open(name)
+        table = self.open(status.config.name)
         problems: dict[str, str] = {}
 
         def attempt(what: str, read: Callable[[], _Read]) -> _Read | None:
@@ -128,21 +112,20 @@ class StatusReader:
                 problems[what] = str(error)
                 return None
 
-        merge = planned = None
+        merge = planned = quarantined = None
         if explains:
             index = MergeIndex(table.paths, table.config, log=log.log.copy())
             merge = attempt("merges", lambda: explain_merge(index, log.view))
-        if status.tombstoned_files <= most_dead:
+        if status.tombstoned_files <= MOST_DEAD_FILES:
             planned = attempt("what the janitor waits for", lambda: vacuum_table(table, dry_run=True))
         pins = attempt("pins", lambda: list_pins(table))
-        quarantined = None
         if status.quarantined_batches:
-            quarantined = attempt("quarantine", lambda: list_quarantined(table, limit=most_quarantined))
+            quarantined = attempt("quarantine", lambda: list_quarantined(table, limit=MOST_QUARANTINED))
 
-        def note_halt(view: str, error: IceDBError) -> None:
-            problems[f"view {view}"] = str(error)
-
-        views = attempt("views", lambda: list_view_lags(table, on_halt=note_halt))
+        views = attempt(
+            "views",
+            lambda: list_view_lags(table, on_halt=lambda view, error: problems.update({f"view {view}": str(error)})),
+        )
         return TableDetails(
             merge=merge,
             kept=None if planned is None else group_waiting(planned.waiting),
