@@ -161,6 +161,11 @@ class Pages:
             "commit_picture": draw_commits(facts.commits),
             "commits": facts.commits[:MOST_COMMITS],
             "merges": [each for each in facts.commits if each.added is not None and each.removed.file_count][:20],
+            "problems": {
+                what: why
+                for what, why in facts.problems.items()
+                if not what.startswith("view ") or guard.can_see(identity, what.removeprefix("view "))
+            },
             "views": [view for view in facts.details.views if guard.can_see(identity, view.view)],
             "may_see_source": facts.status.view is not None and guard.can_see(identity, facts.status.view.source),
         }
