@@ -118,7 +118,7 @@ def test_a_wakeup_that_nobody_takes_is_said_after_five_seconds(
     waits = []
     look = SimpleNamespace(waiting=dict.fromkeys(QUEUES, waiting))
     monkeypatch.setattr(WakeupSender, "wake", lambda *_: True)
-    monkeypatch.setattr("icedb_client.redis_look.look_at_redis", lambda *_, **__: look)
+    monkeypatch.setattr("icedb_client.wakeups.look_at_redis", lambda *_, **__: look)
 
     def wait(_client, _table, ids, *, timeout_ms):
         waits.append(timeout_ms)

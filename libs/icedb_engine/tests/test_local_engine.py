@@ -7,8 +7,7 @@ import threading
 import pytest
 from icedb_engine.jobs.runner import UnitRunner
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
-from icedb_engine.local_engine import LocalEngine, LocalRunner, choose_limits
-from icedb_engine.machine import find_core_count, find_memory_bytes
+from icedb_engine.local_engine import LocalEngine, LocalRunner, choose_limits, find_core_count, find_memory_bytes
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Fenced
 from icedb_log.units import GIB, MIB

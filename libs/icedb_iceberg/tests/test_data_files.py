@@ -5,8 +5,8 @@ from datetime import date, datetime, timedelta
 
 import pytest
 from icedb_iceberg import IcebergWriter, set_location
-from icedb_iceberg.data_files import EntryMaker
 from icedb_iceberg.field_ids import FieldIds
+from icedb_iceberg.manifests import EntryMaker
 from icedb_iceberg.table_form import describe_table, make_form
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.model import FileMarker

@@ -5,7 +5,7 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_iceberg.footers import read_row_counts
+from icedb_iceberg.unfit_files import read_row_counts
 from icedb_log.errors import CorruptLog, InvalidRequest, Unavailable
 from icedb_log.model import FileMarker
 from icedb_sim.fakes.memory_store import MemoryObjectStore

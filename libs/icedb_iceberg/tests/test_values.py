@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from icedb_iceberg.column_types import count_micros, pack_bounds, pack_value, read_partition_value, transform_value
 from icedb_iceberg.table_form import SpecField, find_result
-from icedb_iceberg.values import count_micros, pack_bounds, pack_value, read_partition_value, transform_value
 from icedb_log.table.file_domains import Domain
 from icedb_log.table.table_config import PartitionField
 from icedb_log.table.transforms import transform_value as our_value

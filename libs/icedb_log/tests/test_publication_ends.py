@@ -9,9 +9,17 @@ from icedb_log.clean.pins import PENDING_TTL_MS
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.keys import PublicationName, parse_publication_key, publication_id_of
 from icedb_log.publish.ending import count_withdrawn, retire_idle, withdraw_publications
-from icedb_log.publish.head import Head, encode_head, encode_record, read_head, read_publication
+from icedb_log.publish.head import (
+    Head,
+    Publications,
+    Record,
+    encode_head,
+    encode_record,
+    read_head,
+    read_publication,
+    read_publications,
+)
 from icedb_log.publish.held_back import HeldBack, read_held_back, write_held_back
-from icedb_log.publish.holds import Publications, Record, read_publications
 from icedb_log.publish.publications import publish
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS

@@ -16,7 +16,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField, TableConfig
-from icedb_spark import IceDBDataSource, write_commit
+from icedb_spark import IceDBDataSource, driver
 from icedb_spark.batch_write import WrittenFiles
 from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options
 from icedb_spark.scan import FilePartition, deal_files
@@ -289,7 +289,7 @@ def test_a_named_write_that_nobody_heard_of_counts_once(table, monkeypatch):
     def forget(*_):
         raise CommitOutcomeUnknown("no answer")
 
-    monkeypatch.setattr(write_commit, "mark_staged", forget)
+    monkeypatch.setattr(driver, "mark_staged", forget)
     table.write([row(0)], writeId="load")
     table.write([row(0)], writeId="load")
     assert [each["n"] for each in table.read()] == [0]

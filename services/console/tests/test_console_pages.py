@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from icedb_log.clean.leases import acquire_lease
 from icedb_log.clean.pins import create_pin
+from icedb_log.errors import HaltError, Unavailable
 from icedb_log.log.fence import acquire_fence
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
@@ -186,6 +187,29 @@ def test_names_of_views_and_holders_are_for_those_who_may_know_them(table, tmp_p
             keeper = (await rig.browser(KEEPER).get("/tables/t")).text
             assert "analyst-of-another-team" in keeper
             assert "/tables/t/do/merge" in keeper
+
+    run(work)
+
+
+def test_what_of_a_table_cannot_be_read_hides_nothing_else_and_no_view_is_named_to_others(table, tmp_path, monkeypatch):
+    def fail(*_args, **_kwargs):
+        raise Unavailable("no answer")
+
+    def halt(_source, *, on_halt):
+        on_halt("secret_view", HaltError("its log is torn"))
+        return ()
+
+    monkeypatch.setattr("icedb_log.serving.statuses.list_pins", fail)
+    monkeypatch.setattr("icedb_log.serving.statuses.list_view_lags", halt)
+
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            table.append(1, p="a")
+            reader = await rig.browser(READER).get("/tables/t")
+            assert (reader.status, "pins: no answer" in reader.text, "p=a" in reader.text) == (200, True, True)
+            assert "secret_view" not in reader.text
+        async with open_console(table) as rig:
+            assert "view secret_view: its log is torn" in (await rig.browser().get("/tables/t")).text
 
     run(work)
 

@@ -206,17 +206,16 @@ def test_nothing_is_imported_into_a_view(context, tmp_path):
         )
 
 
-def test_a_view_is_checked_against_its_source(context):
+def test_a_view_is_checked_against_its_source(context, monkeypatch):
     tasks = make_tasks(context)
     append(context, tasks, 1)
     asked = []
 
-    class Engine:
-        def check_view_query(self, config, source_schema):
-            asked.append((config.name, dict(source_schema)))
-            return {"n": "BIGINT"}
+    def check(config, source_schema):
+        asked.append((config.name, dict(source_schema)))
+        return {"n": "BIGINT"}
 
-    context.engine = Engine()
+    monkeypatch.setattr("icedb_engine.sql.checks.check_view_query", check)
     config = TableConfig.create(name="copy", view_of="events", view_query="select * from _rows")
     work = tasks.check_query("copy", config.model_dump(mode="json"))
     assert work.details == {"schema": {"n": "BIGINT"}}

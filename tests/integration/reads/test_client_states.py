@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
-from icedb_client.leases import hold_while_reading
+from icedb_client.snapshots import hold_while_reading
 from icedb_log.clean.leases import read_leases
 from icedb_log.clean.pins import create_pin
 from icedb_log.clock import SystemClock, new_batch_id
@@ -110,7 +110,7 @@ def test_a_lease_lasts_as_long_as_the_block(client, parquet):
 def test_a_long_read_takes_a_lease_from_now_on_or_of_its_last_commit_if_there_is_another(
     way, open_way, parquet, monkeypatch
 ):
-    monkeypatch.setattr("icedb_client.leases.may_take_long", lambda _: True)
+    monkeypatch.setattr("icedb_client.snapshots.may_take_long", lambda _: True)
     store, paths = parquet.warehouse.store, parquet.warehouse.table("leased").paths
     with open_way(way) as client:
         snapshot = client.snapshot("leased")

@@ -212,34 +212,13 @@ class Lake:
 
 
 def check_queries(lake: Lake, config: TableConfig, schema: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """Check the queries of a configuration; return the columns that they give, with types. Nothing is written.
+    """Check queries as :func:`icedb_engine.sql.checks.check_queries`; NotFound: a view's source is not there."""
+    from icedb_engine.sql import checks  # noqa: PLC0415 - DuckDB is for those who need it
 
-    Args:
-        lake: Where the source of a view lies.
-        config: Whole, as the table will have it.
-        schema: Columns that the table's log has already, with types.
+    def read_source(name: str) -> Mapping[str, str]:
+        return read_source_schema(Table.open(lake.warehouse.table(name), clock=lake.clock))
 
-    Raises:
-        InvalidRequest: A query does not fit.
-        NotFound: A view's source is not there.
-        Unavailable: No process for it can be started, or the store did not answer.
-    """
-    from icedb_engine.sql.checks import (  # noqa: PLC0415 - DuckDB is for those who need it
-        check_insert_query,
-        check_merge_query,
-        check_view_query,
-    )
-
-    found: Mapping[str, str] = {}
-    if config.view_of is not None:
-        source = Table.open(lake.warehouse.table(config.view_of), clock=lake.clock)
-        found = check_view_query(config, read_source_schema(source))
-    elif config.insert_query is not None:
-        found = check_insert_query(config)
-    if config.merge_query is not None:
-        declared = config.model_copy(update={"declared": {**found, **config.declared}})
-        check_merge_query(declared, schema or {})
-    return found
+    return checks.check_queries(config, schema or {}, read_source=read_source)
 
 
 def _read_setting(name: str, value: Any) -> tuple[str, Any]:

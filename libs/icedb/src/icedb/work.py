@@ -15,6 +15,7 @@ from icedb_log.clean.purge import has_work, purge_table, read_now_ms
 from icedb_log.erasure.erasure_run import advance_erasure, describe_preview, describe_progress
 from icedb_log.erasure.erasures import list_open_ids
 from icedb_log.errors import IceDBError, NotFound, Unavailable
+from icedb_log.feed.feeds import describe_feeds
 from icedb_log.feed.views import is_feed_needed, open_source
 from icedb_log.ingest.import_sources import list_sources, parse_pattern
 from icedb_log.ingest.imports import data_url, import_files, make_options
@@ -248,16 +249,7 @@ class Worker:
         if view.config.view_of is None or not is_feed_needed(view, open_source(view)):
             return False, {}
         result = place.feed()
-        details = {
-            "commits": int(result.committed_key is not None),
-            "taken": result.commit_count,
-            "refused": len(result.refused),
-            "rows_read": result.rows_read,
-            "rows": result.row_count,
-            "files": result.file_count,
-            "waiting": result.waiting_count,
-        }
-        return result.committed_key is not None, details
+        return result.committed_key is not None, describe_feeds([result])
 
     def _merge(self, table: str, *, full: bool = False, cold: bool = False) -> tuple[bool, Details]:
         result = self._lake.table(table).merge(

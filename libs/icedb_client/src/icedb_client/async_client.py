@@ -265,12 +265,12 @@ class AsyncClient:
     def _service(self) -> "ServiceReads":
         loop = asyncio.get_running_loop()
         if self._aio is None:
-            from icedb_client.grpc_reads import Awaiting, ServiceReads  # noqa: PLC0415 - gRPC only if it is used
+            from icedb_client.grpc_reads import ServiceReads, Transport  # noqa: PLC0415 - gRPC only if it is used
 
             self._aio = ServiceReads(
                 self.wrapped.settings,
                 clock=self.wrapped.clock,
-                transport=Awaiting(),
+                transport=Transport(),
                 answerer=self.wrapped.answerer,
             )
             self._loop = loop

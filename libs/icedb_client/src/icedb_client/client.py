@@ -32,7 +32,6 @@ from icedb_client.delivery import (
     wait_committed,
 )
 from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, split_file, to_body
-from icedb_client.leases import DEFAULT_LEASE_MS, take_lease
 from icedb_client.producer import Producer, ProducerOptions, UnsentBatch
 from icedb_client.requests import (
     Answerer,
@@ -45,7 +44,7 @@ from icedb_client.requests import (
     to_ms,
 )
 from icedb_client.settings import ClientSettings, load_client_settings
-from icedb_client.snapshots import Snapshot
+from icedb_client.snapshots import DEFAULT_LEASE_MS, Snapshot, take_lease
 from icedb_client.wakeups import WakeupSender
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from icedb_log.store.stores import S3Options
 from icedb_log.table.partitions import HIVE_NULL, decode_partition_value
 from icedb_log.texts import is_text, quote_name, quote_text
 
-from icedb_client.leases import ReadLease, hold_while_reading, take_hold
-from icedb_client.snapshots import Snapshot
+from icedb_client.snapshots import ReadLease, Snapshot, hold_while_reading, take_hold
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import update_wrapper
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import grpc
 import grpc.aio
@@ -53,37 +53,31 @@ _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 
 
-class Transport(Protocol):
-    """What differs between callers who wait and callers who await."""
+class Transport:
+    """What differs between callers who await, as here, and callers who wait."""
 
-    @property
-    def secure(self) -> Callable[..., Any]:
-        """Makes a channel with credentials."""
-        ...
-
-    @property
-    def insecure(self) -> Callable[..., Any]:
-        """Makes a channel without."""
-        ...
+    secure: Callable[..., Any] = staticmethod(grpc.aio.secure_channel)
+    insecure: Callable[..., Any] = staticmethod(grpc.aio.insecure_channel)
 
     async def take(self, call: Any) -> Any:
         """Return the answer of a call."""
-        ...
+        return await call
 
     def stream(self, call: Any) -> AsyncIterable[Any]:
         """Return the answers of a call, one after the other."""
-        ...
+        answers: AsyncIterable[Any] = call
+        return answers
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
-        ...
+        await asyncio.sleep(seconds)
 
     async def work(self, do: Callable[..., Any], *given: Any) -> Any:
-        """Do what blocks."""
-        ...
+        """Do what blocks, in a thread."""
+        return await asyncio.to_thread(do, *given)
 
 
-class _Waiting:
+class _Waiting(Transport):
     """Blocks, and suspends nothing."""
 
     secure = staticmethod(grpc.secure_channel)
@@ -104,30 +98,6 @@ class _Waiting:
 
     async def work(self, do: Callable[..., Any], *given: Any) -> Any:
         return do(*given)
-
-
-class Awaiting:
-    """Suspends, on an event loop."""
-
-    secure = staticmethod(grpc.aio.secure_channel)
-    insecure = staticmethod(grpc.aio.insecure_channel)
-
-    async def take(self, call: Any) -> Any:
-        """Return the answer of a call."""
-        return await call
-
-    def stream(self, call: Any) -> AsyncIterable[Any]:
-        """Return the answers of a call, one after the other."""
-        answers: AsyncIterable[Any] = call
-        return answers
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
-    async def work(self, do: Callable[..., Any], *given: Any) -> Any:
-        """Do what blocks, in a thread."""
-        return await asyncio.to_thread(do, *given)
 
 
 class ServiceReads:

@@ -10,7 +10,9 @@ the time of an ``icedb ingest`` whose batches nobody can be woken for.
 
 import logging
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -19,7 +21,7 @@ import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import PROGRESS_HEADER, TASKS, progress_key, wake_key
+from icedb_log.names import PROGRESS_HEADER, QUEUES, TASKS, progress_key, wake_key
 from icedb_log.phases import current_follower
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_log.units import SECOND_MS
@@ -65,17 +67,7 @@ class WakeupSender:
 
     @cached_property
     def _redis(self) -> "Redis":
-        from redis import Redis  # noqa: PLC0415 - see above
-        from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
-        from redis.retry import Retry  # noqa: PLC0415 - see above
-
-        timeout_s = self._settings.redis_timeout_ms / SECOND_MS
-        return Redis.from_url(
-            self._settings.redis_url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 1),
-        )
+        return _open_redis(self._settings.redis_url, timeout_ms=self._settings.redis_timeout_ms)
 
     @cached_property
     def _app(self) -> "Celery":
@@ -211,6 +203,16 @@ class WakeupSender:
         )
 
 
+def _open_redis(url: str, *, timeout_ms: int) -> "Redis":
+    """Return a client that answers soon or fails; it connects on first use."""
+    from redis import Redis  # noqa: PLC0415 - see above
+    from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
+    from redis.retry import Retry  # noqa: PLC0415 - see above
+
+    timeout_s = timeout_ms / SECOND_MS
+    return Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 1))
+
+
 def _down() -> tuple[type[Exception], ...]:
     """Return the errors that say that Redis does not answer. For where it was asked: its client is loaded by then."""
     from kombu.exceptions import KombuError  # noqa: PLC0415 - see above
@@ -249,3 +251,49 @@ def _make_app(settings: ClientSettings) -> "Celery":
         enable_utc=True,
     )
     return app
+
+
+@dataclass(frozen=True, slots=True)
+class RedisLook:
+    """One look at a server.
+
+    Attributes:
+        version: Its release.
+        run_id: What tells one running server from another.
+        is_master: Whether it takes writes.
+        may_evict: Whether it throws keys away when its memory is full.
+        waiting: How many messages wait in each queue.
+    """
+
+    version: str
+    run_id: str
+    is_master: bool
+    may_evict: bool
+    waiting: Mapping[str, int]
+
+
+def look_at_redis(url: str, *, timeout_ms: int) -> RedisLook:
+    """Ask a server about itself. Nothing is written.
+
+    Args:
+        url: Its address.
+        timeout_ms: Longest wait to connect, and for each answer.
+
+    Raises:
+        Unavailable: It does not answer, or refuses; the message names its address without a password.
+    """
+    from redis.exceptions import RedisError  # noqa: PLC0415 - see above
+
+    try:
+        with _open_redis(url, timeout_ms=timeout_ms) as client:
+            info = client.info()
+            waiting: dict[str, int] = {queue: client.llen(queue) for queue in QUEUES}
+    except (RedisError, OSError, ValueError) as error:
+        raise Unavailable(f"Redis at {redact_url(url)} does not answer ({type(error).__name__}: {error})") from error
+    return RedisLook(
+        version=str(info.get("redis_version", "of unknown release")),
+        run_id=str(info.get("run_id", "")),
+        is_master=info.get("role", "master") == "master",
+        may_evict=bool(info.get("maxmemory")) and info.get("maxmemory_policy") != "noeviction",
+        waiting=waiting,
+    )

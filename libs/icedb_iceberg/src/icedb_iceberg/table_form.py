@@ -19,9 +19,8 @@ from icedb_log.table.file_domains import DomainReader
 from icedb_log.table.partitions import read_partition_values
 from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig, unite_columns
 
-from icedb_iceberg.column_types import IcebergType, find_type, parse_type
+from icedb_iceberg.column_types import IcebergType, find_type, parse_type, read_partition_value, transform_value
 from icedb_iceberg.field_ids import FieldIds, describe_type, map_names
-from icedb_iceberg.values import read_partition_value, transform_value
 
 FIRST_PARTITION_ID: Final = 1000
 """Number of the first partition field, as in Iceberg."""

@@ -9,21 +9,26 @@ read nulls.
 The log does not say which files these are, their footers do, and files never change: each is read at most once by a
 process, and only where the log proves nothing. A commit that calls itself an append has written all of its files,
 without field ids (``chg``, N6); of a table with widened columns every file is looked at that the publication before
-does not have.
+does not have. Nor does the log say how many rows a file of another writer has, if its marker does not. Engines take the
+number of rows from a manifest (``count(*)`` asks for nothing else), so a guess would be a wrong answer: it is read from
+the footer, too.
 """
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
 from cachetools import LRUCache
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
 from icedb_log.model import FileMarker, Snapshot
+from icedb_log.parquet.file_reads import FOOTER_THREADS, ParquetFooterReader
+from icedb_log.parquet.footer import Footer
+from icedb_log.parquet.schema import DamagedFile
 from icedb_log.publish.held_back import HeldBack
 from icedb_log.publish.model import Draft, Operation, Step
-
-from icedb_iceberg.footers import read_footers
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
 
 MAX_KEPT: Final = 200_000
 """Files of which it is kept what their footers said."""
@@ -175,3 +180,34 @@ def _unite(steps: Sequence[Step]) -> tuple[Step, ...]:
     last = steps[-1]
     united = replace(last, operation=operation, log_name="", has_own_files=False, removed=tuple(removed))
     return (replace(united, added=tuple(added.values())),)
+
+
+def read_footers(store: ObjectStore, markers: Iterable[FileMarker]) -> list[Footer]:
+    """Return the footers of some files, in their order. One or two requests for each.
+
+    Raises:
+        InvalidRequest: A file is no Parquet file, or a damaged one.
+        CorruptLog: A file is gone.
+        Unavailable: The store did not answer.
+    """
+    reader = ParquetFooterReader(store)
+    with ThreadPoolExecutor(limit_reads(store, FOOTER_THREADS), "icedb-footers") as pool:
+        return list(pool.map(lambda marker: _read(reader, marker), markers))
+
+
+def read_row_counts(store: ObjectStore, markers: Iterable[FileMarker]) -> dict[str, int]:
+    """Return the rows of the files whose markers do not say, by path. Raises as above."""
+    unknown = (marker for marker in markers if marker.row_count is None)
+    return {footer.info.key: footer.row_count for footer in read_footers(store, unknown)}
+
+
+def _read(reader: ParquetFooterReader, marker: FileMarker) -> Footer:
+    try:
+        return reader.require_footer(ObjectInfo(marker.path, "", marker.size_bytes, marker.created_ms))
+    except DamagedFile as error:
+        raise InvalidRequest(
+            f"data file {marker.path}: {error}; what it holds has to be known to publish the table: "
+            "`icedb fsck --deep` finds all such files"
+        ) from error
+    except NotFound as error:
+        raise CorruptLog(f"data file {marker.path} is gone, but the log says that it is live: `icedb fsck`") from error

@@ -31,11 +31,9 @@ from icedb_log.units import MINUTE_MS
 
 from icedb_iceberg.avro_files import ManifestCodec, decode_list, decode_manifest, decode_uris, encode_list
 from icedb_iceberg.column_types import parse_type
-from icedb_iceberg.data_files import EntryMaker
 from icedb_iceberg.field_ids import give_field_ids
-from icedb_iceberg.footers import read_row_counts
 from icedb_iceberg.location import fix_location, locate_table, root_of
-from icedb_iceberg.manifests import Entry, Manifest, ManifestSet
+from icedb_iceberg.manifests import Entry, EntryMaker, Manifest, ManifestSet
 from icedb_iceberg.metadata import (
     BOUNDS,
     DIGEST,
@@ -50,7 +48,7 @@ from icedb_iceberg.metadata import (
     summarize,
 )
 from icedb_iceberg.table_form import UNPARTITIONED, TableForm, describe_table, make_form
-from icedb_iceberg.unfit_files import Fitness, UnfitFiles
+from icedb_iceberg.unfit_files import Fitness, UnfitFiles, read_row_counts
 
 READ_THREADS: Final = 16
 MAX_HINTED: Final = 10_000

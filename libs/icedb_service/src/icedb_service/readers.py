@@ -23,13 +23,11 @@ from typing import Any, Final, Generic, TypeVar
 
 from cachetools import LRUCache
 from icedb_log.clean.holds import HoldReader
-from icedb_log.clean.leases import LeaseReader
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, Overloaded, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, Question, TableCache, TableState
-from icedb_log.store.records import FETCH_THREADS
 from icedb_log.store.store_clock import SteadyTime
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
@@ -88,7 +86,7 @@ class LogReaders:
             kept = self._kept.get(table.paths.prefix)
             if kept is None or kept.max_refresh_ms != max_refresh_ms:
                 reader = LogReader(table, clock=self._clock, max_refresh_ms=max_refresh_ms, is_compact=self._is_compact)
-                kept = _Kept(max_refresh_ms, reader, _new_hold_reader())
+                kept = _Kept(max_refresh_ms, reader, HoldReader())
                 self._kept[table.paths.prefix] = kept
             return kept.reader
 
@@ -101,11 +99,7 @@ class LogReaders:
         """Return what is kept of the table's leases and pins with its reader."""
         with self._lock:
             kept = self._kept.get(paths.prefix)
-            return _new_hold_reader() if kept is None else kept.holds
-
-
-def _new_hold_reader() -> HoldReader:
-    return HoldReader(leases=LeaseReader(fetch_threads=FETCH_THREADS))
+            return HoldReader() if kept is None else kept.holds
 
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 Order: the check, before any task runs; the files, by the tasks, each try under fresh names; one commit by the driver,
 of the files of exactly one try of each task, as Spark counts them. A write that fails anywhere has changed nothing: its
-files are orphans. What the driver does is :mod:`icedb_spark.write_commit`; tasks do not import it.
+files are orphans. What the driver does is :mod:`icedb_spark.driver`; tasks do not import it.
 """
 
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ class IceDBWriter(DataSourceArrowWriter):
             Unavailable: The store did not answer, or the table takes no commit now.
             IceDBError: As :func:`icedb_log.ingest.append.append_files`.
         """
-        from icedb_spark.write_commit import commit_write  # noqa: PLC0415 - only the driver needs it
+        from icedb_spark.driver import commit_write  # noqa: PLC0415 - only the driver needs it
 
         commit_write(self, [message for message in messages if isinstance(message, WrittenFiles)], len(messages))
 

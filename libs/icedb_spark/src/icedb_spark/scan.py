@@ -15,8 +15,7 @@ from icedb_engine.units.work import DataFile, ReadUnit
 from icedb_log.keys import TablePaths
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from icedb_spark.spark_types import make_spark_schema
-from icedb_spark.values import PinnedSnapshot, Place
+from icedb_spark.values import PinnedSnapshot, Place, make_spark_schema
 
 if TYPE_CHECKING:
     from icedb_spark.options import ReadOptions

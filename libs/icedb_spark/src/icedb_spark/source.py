@@ -42,8 +42,8 @@ class IceDBDataSource(DataSource):
             HaltError: Its log cannot be read.
             Unavailable: The store did not answer.
         """
+        from icedb_spark.driver import take_snapshot  # noqa: PLC0415
         from icedb_spark.options import parse_read_options  # noqa: PLC0415 - see the module
-        from icedb_spark.pinned import take_snapshot  # noqa: PLC0415
         from icedb_spark.scan import make_scan  # noqa: PLC0415
 
         options = parse_read_options(self.options)
@@ -76,8 +76,8 @@ class IceDBDataSource(DataSource):
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
+        from icedb_spark.driver import plan_write  # noqa: PLC0415
         from icedb_spark.options import parse_write_options  # noqa: PLC0415 - see the module
-        from icedb_spark.write_commit import plan_write  # noqa: PLC0415
 
         if overwrite:
             raise InvalidRequest(

@@ -1,14 +1,18 @@
-"""The values that travel from the driver to tasks. Small, and quick to import: each Python worker does it."""
+"""The values that travel from the driver to tasks, and types. Quick to import: each Python worker does it."""
 
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import orjson
 from icedb_engine.limits import EngineLimits
 from icedb_engine.units.work import DataFile
+from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.store.stores import StoreSettings
+from pyspark.sql import types as spark_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +66,55 @@ class PinnedSnapshot:
         prefix = self.paths.data_prefix
         rows = orjson.loads(zlib.decompress(self.files))
         return tuple(DataFile(f"{prefix}{name}", size, count) for name, size, count in rows)
+
+
+SPARK_TYPES: Final[Mapping[str, Any]] = {
+    "BIGINT": spark_types.LongType(),
+    "BOOLEAN": spark_types.BooleanType(),
+    "DATE": spark_types.DateType(),
+    "DOUBLE": spark_types.DoubleType(),
+    "TIMESTAMP": spark_types.TimestampType(),
+    "VARCHAR": spark_types.StringType(),
+}
+"""The Spark type of each of ours. Spark's timestamps have a zone, UTC; ours are UTC."""
+_SQL_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "BIGINT"),
+    **dict.fromkeys(("float", "double"), "DOUBLE"),
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), "TIMESTAMP"),
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "void": "NULL",
+}
+_TEXT: Final = re.compile(r"(string|char|varchar)\b.*")
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_NESTED: Final = re.compile(r"(struct|array|map|variant)\b.*")
+_EXACT_BIGINT_DIGITS: Final = 18
+_EXACT_DOUBLE_DIGITS: Final = 15
+"""A decimal of so many digits reads back the same from a DOUBLE."""
+
+
+def make_spark_schema(types: Mapping[str, str]) -> Any:
+    """Return Spark's schema of rows with these columns."""
+    return spark_types.StructType([spark_types.StructField(name, SPARK_TYPES[kind]) for name, kind in types.items()])
+
+
+def find_sql_type(name: str, spark_type: str) -> str:
+    """Return our type for one of Spark's. Raises InvalidRequest with the cast that the DataFrame needs."""
+    if spark_type in _SQL_TYPES:
+        return _SQL_TYPES[spark_type]
+    if _TEXT.fullmatch(spark_type):
+        return "VARCHAR"
+    found = f"the write gives column {name!r} as {spark_type.upper()[:80]}"
+    decimal = _DECIMAL.fullmatch(spark_type)
+    if decimal:
+        precision, scale = int(decimal[1]), int(decimal[2])
+        if scale == 0 and precision <= _EXACT_BIGINT_DIGITS:
+            return "BIGINT"
+        if precision <= _EXACT_DOUBLE_DIGITS:
+            return "DOUBLE"
+        raise InvalidRequest(
+            f"{found}, of which a DOUBLE would lose digits: write CAST(… AS DOUBLE) or CAST(… AS STRING) AS {name}"
+        )
+    if _NESTED.fullmatch(spark_type):
+        raise InvalidRequest(f"{found}: write to_json(…) AS {name}, or take its fields as columns of their own")
+    raise InvalidRequest(f"{found}, which a table cannot hold: write CAST(… AS STRING) AS {name}")

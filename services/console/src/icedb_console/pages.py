@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from icedb_client.files import format_of_key
-from icedb_client.redis_look import RedisLook, look_at_redis
+from icedb_client.wakeups import RedisLook, look_at_redis
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.quarantine import find_reason
@@ -161,7 +161,12 @@ class Pages:
             "commit_picture": draw_commits(facts.commits),
             "commits": facts.commits[:MOST_COMMITS],
             "merges": [each for each in facts.commits if each.added is not None and each.removed.file_count][:20],
-            "views": [view for view in facts.views if guard.can_see(identity, view.view)],
+            "problems": {
+                what: why
+                for what, why in facts.problems.items()
+                if not what.startswith("view ") or guard.can_see(identity, what.removeprefix("view "))
+            },
+            "views": [view for view in facts.details.views if guard.can_see(identity, view.view)],
             "may_see_source": facts.status.view is not None and guard.can_see(identity, facts.status.view.source),
         }
 

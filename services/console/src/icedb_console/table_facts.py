@@ -12,17 +12,11 @@ from typing import Final
 
 from cachetools import LRUCache
 from icedb_log.clean.deletion import AuditPart, read_audit
-from icedb_log.clean.guards import Kept, group_waiting
-from icedb_log.clean.pins import Pin, PinStatus, list_pins
-from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
-from icedb_log.feed.views import ViewLag, list_view_lags
-from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.log.history import CommitHistory, CommitInfo
-from icedb_log.merge.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
-from icedb_log.merge.merge_plan import MergeIndex
-from icedb_log.serving.statuses import StatusReader
+from icedb_log.merge.merge_explain import ExplainedPartition
+from icedb_log.serving.statuses import StatusReader, TableDetails
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.partition_removal import PartitionInfo, list_partitions
@@ -37,13 +31,11 @@ from icedb_console.figures import Figures
 MOST_COMMITS: Final = 60
 MOST_REMEMBERED: Final = 400
 """Commits of a table that are remembered after their log files are gone, for as long as the console runs."""
-MOST_QUARANTINED: Final = 50
 MOST_DELETIONS: Final = 30
 MOST_AUDIT_PARTS: Final = 500
 AUDIT_MS: Final = 6 * HOUR_MS
 MOST_EXPLAINED_FILES: Final = 100_000
 """Of a table with more live files merges are not explained on the page: the plan would take seconds."""
-MOST_DEAD_FILES: Final = 200_000
 FRESH_MS: Final = 1000
 """What was read so lately is not read again."""
 PATIENCE_MS: Final = 600
@@ -63,41 +55,31 @@ class Amplification:
         return (self.appended_bytes + self.rewritten_bytes) / self.appended_bytes if self.appended_bytes else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
     """What is known of a table.
 
     Attributes:
         config: Its configuration.
         status: Its figures.
+        details: What else is known of it.
         schema: Columns and types.
         partitions: What each holds, ascending by path.
         explained: What is merged, or why not, by partition; ``None``: too many files to say.
-        merge: The same of the whole table.
-        kept: What dead objects wait for; ``None``: too many to say.
-        due: Dead objects that the next vacuum deletes.
         commits: The newest first, remembered ones, too.
         deletions: What the janitor deleted lately, the newest first.
-        quarantined: The oldest entries.
-        pins: All pins with how each stands.
-        views: Views over it, with their lags.
         problems: What could not be read, by what it is.
         read_ms: When it was read, by this host's clock.
     """
 
     config: TableConfig
     status: TableStatus
+    details: TableDetails
     schema: Mapping[str, str]
     partitions: tuple[PartitionInfo, ...]
     explained: Mapping[str, ExplainedPartition] | None
-    merge: MergeExplanation | None
-    kept: tuple[Kept, ...] | None
-    due: int
     commits: tuple[CommitInfo, ...]
     deletions: tuple[AuditPart, ...]
-    quarantined: tuple[QuarantinedBatch, ...]
-    pins: tuple[tuple[Pin, PinStatus], ...]
-    views: tuple[ViewLag, ...]
     problems: Mapping[str, str]
     read_ms: int
 
@@ -196,46 +178,21 @@ class FactsReader:
         status = self._figures.read_table(name, log=state)
         table = self._statuses.open(name)
         kept = self._remembered.setdefault(name, _Remembered())
-        problems: dict[str, str] = {}
-        merge = self._explain(state, table)
-        waiting, due = self._find_waiting(status, table, problems)
-        pins = list_pins(table)
+        explains = len(state.snapshot.live) <= MOST_EXPLAINED_FILES
+        details = self._statuses.read_details(state, status, explains=explains)
+        merge, problems = details.merge, dict(details.problems)
         return TableFacts(
             config=table.config,
             status=status,
+            details=details,
             schema={**table.config.declared, **state.snapshot.schema},
             partitions=kept.take_partitions(state, table),
             explained=None if merge is None else {each.partition: each for each in merge.partitions},
-            merge=merge,
-            kept=waiting,
-            due=due,
             commits=kept.take_commits(state),
             deletions=_read_deletions(table, status, problems),
-            quarantined=list_quarantined(table, limit=MOST_QUARANTINED) if status.quarantined_batches else (),
-            pins=tuple((pin, pin.status(pins.store_now_ms)) for pin in pins.pins),
-            views=list_view_lags(table, on_halt=lambda view, error: problems.update({f"view {view}": str(error)})),
             problems=problems,
             read_ms=self._clock.now_ms(),
         )
-
-    @staticmethod
-    def _explain(state: TableState, table: Table) -> MergeExplanation | None:
-        if len(state.snapshot.live) > MOST_EXPLAINED_FILES:
-            return None
-        return explain_merge(MergeIndex(table.paths, table.config, log=state.log.copy()), state.view)
-
-    @staticmethod
-    def _find_waiting(
-        status: TableStatus, table: Table, problems: dict[str, str]
-    ) -> tuple[tuple[Kept, ...] | None, int]:
-        if status.tombstoned_files > MOST_DEAD_FILES:
-            return None, 0
-        try:
-            planned = vacuum_table(table, dry_run=True)
-        except IceDBError as error:
-            problems["what the janitor waits for"] = str(error)
-            return None, 0
-        return group_waiting(planned.waiting), len(planned.deleted_logs) + len(planned.deleted_data)
 
 
 def _read_deletions(table: Table, status: TableStatus, problems: dict[str, str]) -> tuple[AuditPart, ...]:

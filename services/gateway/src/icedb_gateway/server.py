@@ -9,7 +9,6 @@ ready any more, no new connections, running requests end.
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from icedb_iceberg import publish_table
@@ -18,16 +17,14 @@ from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
 from icedb_service.endpoints import (
     FIRST_FAILURE,
-    PROBES,
     EndpointService,
     ObservedApp,
-    answer_probe,
     log_request,
 )
 from icedb_service.http_server import HealthChecks
 from icedb_service.logs import get_logger
 from icedb_service.readers import BlockingWork, TableNames, TableReads
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from icedb_gateway.bodies import Bodies, ClientLeft
 from icedb_gateway.errors import S3Error, to_s3_error
@@ -36,151 +33,125 @@ from icedb_gateway.list_objects import render_error
 from icedb_gateway.metrics import GatewayMetrics, Operation, outcome_of
 from icedb_gateway.operations import XML, Answer, Operations
 from icedb_gateway.published import Publish, PublishedTables, PublishLoop
-from icedb_gateway.requests import Authentication, GatewayParts, S3Request, parse_request
+from icedb_gateway.requests import Authentication, GatewayParts, S3Request, VendedKeys, parse_request
 from icedb_gateway.settings import GatewaySettings
-from icedb_gateway.vended_keys import VendedKeys
 
 _HEADER_ENCODING: Final = "latin-1"
 
 
-@dataclass(slots=True)
-class _Exchange:
-    """One request on its way to its answer."""
+class _Reply:
+    """One answer of S3 on its way. ``has_begun``: whether its headers were sent."""
 
-    scope: Scope
-    receive: Receive
-    send: Send
-    request_id: str
-    started_ms: int
-    request: S3Request | None = None
-    identity: str = ""
-    operation: Operation = "other"
-    status: int = 0
-    code: str = ""
-    answered_ms: int | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, send: Send, request_id: str) -> None:
+        self.send = send
+        self.has_begun = False
+        self._ids = {"x-amz-request-id": request_id, "x-amz-id-2": request_id}
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send status and headers."""
+        self.has_begun = True
+        encoded = [
+            (name.lower().encode(_HEADER_ENCODING), value.encode(_HEADER_ENCODING))
+            for name, value in {**headers, **self._ids}.items()
+        ]
+        await self.send({"type": "http.response.start", "status": status, "headers": encoded})
+
+    async def give(self, answer: Answer) -> None:
+        """Send an answer that is no file."""
+        await self.begin(answer.status, answer.headers)
+        await self.send({"type": "http.response.body", "body": answer.body})
 
 
 class S3App:
-    """Answers requests. ``health``: what ``/healthz`` and ``/readyz`` look at."""
+    """Answers requests to the S3 endpoint."""
 
-    def __init__(self, parts: GatewayParts, bodies: Bodies, health: HealthChecks) -> None:
+    def __init__(self, parts: GatewayParts, bodies: Bodies) -> None:
         self._operations = Operations(parts, bodies)
         self._authentication = Authentication(parts)
         self._bodies = bodies
-        self._health = health
-        self._domain = parts.settings.gateway_domain
-        self._logged = parts.settings.gateway_access_log
-        self._metrics = parts.metrics
-        self._clock = parts.clock
+        self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request; what the log and the metrics say of it stands in its scope then."""
         if scope["type"] != "http":
             return
-        if scope["path"] in PROBES:
-            await answer_probe(self._health, scope, send)
-            return
-        exchange = _Exchange(scope, receive, send, self._clock.new_id(), self._clock.monotonic_ms())
-        outcome = "abandoned"
-        try:
-            await self._answer(exchange)
-            outcome = outcome_of(exchange.status, exchange.code)
-        except ClientLeft:
-            pass
-        finally:
-            self._end(exchange, outcome)
+        notes = {"outcome": "abandoned", "operation": "other", "request": self._parts.clock.new_id()}
+        scope[NOTES] = notes
+        reply = _Reply(send, notes["request"])
+        with suppress(ClientLeft):
+            await self._answer(scope, receive, reply, notes)
+            del notes["outcome"]
 
-    async def _answer(self, exchange: _Exchange) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, reply: _Reply, notes: dict[str, Any]) -> None:
+        request: S3Request | None = None
         try:
-            request = parse_request(exchange.scope, domain=self._domain)
-            exchange.request, exchange.operation = request, _operation_of(request)
-            sender = self._authentication.recognise(request, exchange.scope)
-            exchange.identity = sender.identity.name
+            request = parse_request(scope, domain=self._parts.settings.gateway_domain)
+            notes["operation"] = _operation_of(request)
+            sender = self._authentication.recognise(request, scope)
+            notes["identity"] = sender.identity.name
             answer = await self._operations.run(request, sender)
             if answer.file is None:
-                await self._send_whole(exchange, answer)
+                await reply.give(answer)
                 return
             async with self._bodies.turn():
                 opened = await self._operations.open(answer.file)
-                await self._start(exchange, answer.status, answer.headers)
-                await self._bodies.send(opened, exchange.send, exchange.receive)
+                await reply.begin(answer.status, answer.headers)
+                await self._bodies.send(opened, reply.send, receive)
         except (ClientLeft, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - the last stop: becomes an answer, or breaks the connection off
-            await self._fail(exchange, error)
+            await self._fail(error, scope, request, reply, notes)
 
-    async def _send_whole(self, exchange: _Exchange, answer: Answer) -> None:
-        await self._start(exchange, answer.status, answer.headers)
-        await exchange.send({"type": "http.response.body", "body": answer.body})
-
-    async def _start(self, exchange: _Exchange, status: int, headers: Mapping[str, str]) -> None:
-        exchange.status = status
-        exchange.answered_ms = self._clock.monotonic_ms()
-        every = {**headers, "x-amz-request-id": exchange.request_id, "x-amz-id-2": exchange.request_id}
-        encoded = [
-            (name.lower().encode(_HEADER_ENCODING), value.encode(_HEADER_ENCODING)) for name, value in every.items()
-        ]
-        message: Message = {"type": "http.response.start", "status": status, "headers": encoded}
-        await exchange.send(message)
-
-    async def _fail(self, exchange: _Exchange, error: Exception) -> None:
+    async def _fail(
+        self, error: Exception, scope: Scope, request: S3Request | None, reply: _Reply, notes: dict[str, Any]
+    ) -> None:
         known = to_s3_error(error)
-        exchange.code = known.code
-        exchange.notes["reason"] = str(error)
+        notes |= {"code": known.code, "reason": str(error)}
         if known.status >= FIRST_FAILURE and not isinstance(error, S3Error) and known.code == "InternalError":
-            get_logger().exception("request_failed", request=exchange.request_id)
-        if exchange.answered_ms is not None:
+            get_logger().exception("request_failed", request=notes["request"])
+        if reply.has_begun:
             # Half a file was sent: only a broken connection says that the rest does not come.
-            exchange.status = known.status
-            self._metrics.broken_bodies.inc()
+            notes["status"] = known.status
+            self._parts.metrics.broken_bodies.inc()
             return
-        is_head = exchange.scope["method"] == "HEAD"
-        resource = "" if exchange.request is None else exchange.request.resource
-        body = render_error(known.code, str(known), resource=resource, request_id=exchange.request_id)
+        is_head = scope["method"] == "HEAD"
+        resource = "" if request is None else request.resource
+        body = render_error(known.code, str(known), resource=resource, request_id=notes["request"])
         headers = {"Content-Type": XML, "Content-Length": "0" if is_head else str(len(body)), **known.headers}
-        if _waits_to_send(exchange.scope):
+        if _waits_to_send(scope):
             headers["Connection"] = "close"
-        await self._send_whole(exchange, Answer(known.status, headers, b"" if is_head else body))
-
-    def _end(self, exchange: _Exchange, outcome: str) -> None:
-        now_ms = self._clock.monotonic_ms()
-        answered_ms = now_ms if exchange.answered_ms is None else exchange.answered_ms
-        duration_ms = answered_ms - exchange.started_ms
-        self._metrics.count_request(exchange.operation, outcome, duration_ms=duration_ms)
-        log_request(
-            "s3_request",
-            exchange.scope,
-            exchange.status,
-            which=self._logged,
-            is_whole=outcome != "abandoned",
-            outcome=outcome,
-            request=exchange.request_id,
-            operation=exchange.operation,
-            identity=exchange.identity,
-            code=exchange.code,
-            duration_ms=now_ms - exchange.started_ms,
-            **exchange.notes,
-        )
+        await reply.give(Answer(known.status, headers, b"" if is_head else body))
 
 
-class IcebergApp(ObservedApp):
-    """Answers requests to the catalog: its application, with metrics, log lines, and health beside it."""
+class GatewayApp(ObservedApp):
+    """Answers requests to one of the endpoints: its application, with metrics, log lines, and health beside it.
 
-    def __init__(self, app: ASGIApp, parts: GatewayParts, health: HealthChecks) -> None:
+    ``event``: what a line of the log is called; ``other``: the operation of what the application says nothing of.
+    """
+
+    def __init__(
+        self, app: ASGIApp, parts: GatewayParts, health: HealthChecks, *, event: str, other: Operation
+    ) -> None:
         super().__init__(app, clock=parts.clock, health=health)
         self._logged = parts.settings.gateway_access_log
         self._metrics = parts.metrics
+        self._event = event
+        self._other = other
 
     def _end(self, scope: Scope, status: int, *, waited_ms: int, duration_ms: int) -> None:
-        notes = {"operation": "iceberg_other", "identity": "", "code": "", **scope.get(NOTES, {})}
-        outcome = outcome_of(status) if status else "abandoned"
+        notes = {"operation": self._other, "identity": "", "code": "", **scope.get(NOTES, {})}
+        status = notes.pop("status", status)
+        told = notes.pop("outcome", "" if status else "abandoned")
+        outcome = told or outcome_of(status, notes["code"])
         self._metrics.count_request(notes["operation"], outcome, duration_ms=waited_ms)
+        is_whole = outcome != "abandoned"
+        which = self._logged
         log_request(
-            "iceberg_request",
+            self._event,
             scope,
             status,
-            which=self._logged,
+            which=which,
+            is_whole=is_whole,
             outcome=outcome,
             duration_ms=duration_ms,
             **notes,
@@ -251,7 +222,7 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
         }
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        settings, clock, metrics = self._settings, self._clock, self.metrics
+        settings, clock, metrics, health = self._settings, self._clock, self.metrics, self._health.checks()
         wait_ms = settings.gateway_read_timeout_ms
         work = BlockingWork(
             max_jobs=settings.gateway_store_threads,
@@ -275,12 +246,13 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
         parts = GatewayParts(self._warehouse, settings, metrics, clock, self._guard, reads, names, keys)
         bodies = Bodies(self._warehouse.store, settings=settings, metrics=metrics)
         stack.callback(bodies.close)
-        server = await self._listen(S3App(parts, bodies, self._health.checks()))
+        app = GatewayApp(S3App(parts, bodies), parts, health, event="s3_request", other="other")
+        server = await self._listen(app)
         stack.push_async_callback(server.stop)
         self.port = server.port
         published = PublishedTables(parts, self._publish)
         catalog = IcebergCatalog(parts, published, parts.keys, s3_port=self.port)
-        app = IcebergApp(make_app(catalog), parts, self._health.checks())
+        app = GatewayApp(make_app(catalog), parts, health, event="iceberg_request", other="iceberg_other")
         server = await self._listen(app, "iceberg_port")
         stack.push_async_callback(server.stop)
         self.iceberg_port = server.port

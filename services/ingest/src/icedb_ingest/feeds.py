@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cachetools import TTLCache
 from icedb_log.errors import HaltError, IceDBError
-from icedb_log.feed.feeds import FeedResult, feed_view
+from icedb_log.feed.feeds import FeedResult, describe_feeds, feed_view
 from icedb_log.feed.views import is_feed_needed, list_view_names, read_registration, source_of
 from icedb_log.intervals import Intervals
 from icedb_log.keys import TablePaths
@@ -81,28 +81,21 @@ class FeedTasks:
             results.append(self._feed_once(place.paths))
             if results[-1].committed_key is None or not results[-1].waiting_count:
                 break
-        waiting_count = results[-1].waiting_count if results else 0
-        commits = sum(1 for result in results if result.committed_key)
-        if commits:
-            self._wake_merge(table, commits)
+        figures = describe_feeds(results)
+        if figures["commits"]:
+            self._wake_merge(table, figures["commits"])
             self.wake_views(place)
-            if waiting_count and not is_put_off:
+            if figures["waiting"] and not is_put_off:
                 self._context.wakeups.try_wake(INGEST_FEED, table)
         refused = [each for result in results for each in result.refused]
         details = {
-            "commits": commits,
-            "taken": sum(result.commit_count for result in results),
-            "refused": len(refused),
-            "rows_read": sum(result.rows_read for result in results),
-            "rows": sum(result.row_count for result in results),
-            "files": sum(result.file_count for result in results),
-            "waiting": waiting_count,
+            **figures,
             "attached": all(result.is_attached for result in results),
             "log_full": any(result.is_log_full for result in results),
             "put_off": is_put_off,
             "reasons": [{"commit": each.commit.name, "reason": each.reason} for each in refused[:MAX_REASONS]],
         }
-        return Work(is_idle=commits == 0, details=details)
+        return Work(is_idle=figures["commits"] == 0, details=details)
 
     def wake_views(self, table: TableStore) -> None:
         """Wake the feeds of a table's views. Best effort: what is lost, the sweep finds."""

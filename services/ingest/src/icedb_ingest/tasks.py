@@ -166,16 +166,12 @@ class IngestTasks:
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             raise InvalidRequest(f"table {table}: configuration: {problem['loc']}: {problem['msg']}") from error
-        engine = self._context.engine
-        found: Mapping[str, str] = {}
-        if parsed.view_of is not None:
-            source = Table.open(self._context.warehouse.table(parsed.view_of), clock=self._context.clock)
-            found = engine.check_view_query(parsed, read_source_schema(source))
-        elif parsed.merge_query is None or parsed.insert_query is not None:
-            found = engine.check_insert_query(parsed)
-        if parsed.merge_query is not None:
-            declared = parsed.model_copy(update={"declared": {**found, **parsed.declared}})
-            engine.check_merge_query(declared, schema or {})
+        from icedb_engine.sql.checks import check_queries  # noqa: PLC0415 - the parent needs none of it
+
+        def read_source(name: str) -> Mapping[str, str]:
+            return read_source_schema(Table.open(self._context.warehouse.table(name), clock=self._context.clock))
+
+        found = check_queries(parsed, schema or {}, read_source=read_source)
         return Work(is_idle=False, details={"schema": dict(found)})
 
     def _flush_rounds(self, paths: TablePaths, run: _Run, takes: Takes, *, max_rounds: int) -> None:

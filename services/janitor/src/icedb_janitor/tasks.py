@@ -4,8 +4,7 @@ Several tables are cleaned side by side, each under its own lock; tasks share th
 the last orphan sweeps, all of which take that.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, Final
 
 from celery import Celery
@@ -38,19 +37,6 @@ RUNS_PER_TIME_LIMIT: Final = 3
 """A run of a purge ends after this part of a task's time limit; the next one goes on."""
 
 
-@dataclass(frozen=True, slots=True)
-class JanitorRun:
-    """One run of the janitor over a table, under its lock.
-
-    Attributes:
-        table: The table; asks whether the lock is kept, and whether the run takes too long.
-        audit: Where it is written down what is deleted.
-    """
-
-    table: Table
-    audit: AuditLog
-
-
 class JanitorTasks:
     """The work of the tasks, in the process that runs them. Safe for several tables at once."""
 
@@ -72,26 +58,26 @@ class JanitorTasks:
         gone on with by the next; two at once delete the same objects, which is harmless, and the lock saves the work.
         """
         with self._context.lock(table) as held:
-            run = self._begin_run(table, held)
-            paths = run.table.paths
+            opened = self._open(table, held)
+            paths = opened.paths
             result = vacuum_table(
-                run.table,
+                opened,
                 caches=VacuumCaches(
                     holds=self._context.readers.holds_of(paths),
                     steady=self._context.readers.steady_of(paths),
-                    read_view=lambda view: self._context.readers.of_table(TableStore(run.table.store, view)),
+                    read_view=lambda view: self._context.readers.of_table(TableStore(opened.store, view)),
                 ),
                 bounds=VacuumBounds(max_objects=self._settings.janitor_objects_per_run),
-                audit=run.audit,
+                audit=self._open_audit(opened),
             )
             self._metrics.record_vacuum(paths, result, now_ms=self._context.clock.now_ms())
             _warn_of_clock(result)
             _warn_of_failures("deletes_failed", result.failed)
-            self._note_deletions(run.table, result.deleted_data)
+            self._note_deletions(opened, result.deleted_data)
             details = result.details()
             # Not before the dead objects are done with: a walk through the whole table can wait.
             if not result.has_more:
-                details |= self._sweep_orphans_if_due(run)
+                details |= self._sweep_orphans_if_due(opened)
         if result.has_more:
             self._context.wakeups.try_wake(JANITOR_VACUUM, table)
         did = result.deleted_logs or result.deleted_data or result.stripped_count
@@ -106,10 +92,10 @@ class JanitorTasks:
         at once one writes the record and deletes (J5). A lost one is asked for again.
         """
         with self._context.lock(table) as held:
-            run = self._begin_run(table, held)
+            opened = self._open(table, held)
             share = self._settings.janitor_orphan_share if max_share is None else max_share
-            age_ms = self._age_ms(run) if older_than_ms is None else older_than_ms
-            details = self._sweep(run, OrphanPolicy(age_ms, share, force))
+            age_ms = self._age_ms(opened) if older_than_ms is None else older_than_ms
+            details = self._sweep(opened, OrphanPolicy(age_ms, share, force))
             self._orphan_sweeps.note(table)
         return Work(is_idle=not (details["deleted_orphans"] or details["deleted_leftovers"]), details=details)
 
@@ -152,28 +138,28 @@ class JanitorTasks:
         work = sweep_tables(self._context, task=JANITOR_VACUUM, also=purging)
         return Work(is_idle=work.is_idle and not purge_count, details={**work.details, "purges": purge_count})
 
-    def _sweep_orphans_if_due(self, run: JanitorRun) -> dict[str, Any]:
+    def _sweep_orphans_if_due(self, table: Table) -> dict[str, Any]:
         """Do the same if the last time is long enough ago. The table's lock is held.
 
         A sweep that failed is the next interval's, too: it lists all that a table has, and vacuums come often.
         """
-        if not self._orphan_sweeps.is_due(run.table.name):
+        if not self._orphan_sweeps.is_due(table.name):
             return {}
-        run = replace(run, table=run.table.renewed())
+        table = table.renewed()
         # Also when there are more orphans than one sweep takes: these have to be seen twice, too.
-        self._orphan_sweeps.note(run.table.name)
-        return self._sweep(run, OrphanPolicy(self._age_ms(run), self._settings.janitor_orphan_share))
+        self._orphan_sweeps.note(table.name)
+        return self._sweep(table, OrphanPolicy(self._age_ms(table), self._settings.janitor_orphan_share))
 
-    def _age_ms(self, run: JanitorRun) -> int:
-        return max(self._settings.janitor_orphan_age_ms, run.table.config.orphan_age_ms)
+    def _age_ms(self, table: Table) -> int:
+        return max(self._settings.janitor_orphan_age_ms, table.config.orphan_age_ms)
 
-    def _sweep(self, run: JanitorRun, policy: OrphanPolicy) -> dict[str, Any]:
-        table, clock = run.table, self._context.clock
-        result = sweep_orphans(table, policy=policy, audit=run.audit)
+    def _sweep(self, table: Table, policy: OrphanPolicy) -> dict[str, Any]:
+        clock, audit = self._context.clock, self._open_audit(table)
+        result = sweep_orphans(table, policy=policy, audit=audit)
         self._note_deletions(table, result.deleted)
         self._metrics.record_orphans(table.paths, result)
         _warn_of_orphans(result)
-        leftovers = sweep_leftovers(table, result.walk, audit=run.audit)
+        leftovers = sweep_leftovers(table, result.walk, audit=audit)
         old_audit = sweep_audit(
             table, retention_ms=table.config.audit_retention_ms, clock=clock, check_alive=table.check_alive
         )
@@ -221,12 +207,8 @@ class JanitorTasks:
         is_over = table.mark.is_final and table.mark.state == "purged"
         return is_over and self._audit_looks.look(table.name, lambda: True)
 
-    def _begin_run(self, table: str, held: TableLock) -> JanitorRun:
-        opened = self._context.open(table, check_alive=self._bound_run(held, table))
-        return JanitorRun(opened, self._open_audit(opened))
-
-    def _bound_run(self, held: TableLock, table: str) -> Callable[[], None]:
-        """Return what is asked between chunks: whether the lock is kept, and whether the run takes too long."""
+    def _open(self, table: str, held: TableLock) -> Table:
+        """Open a table that asks between chunks whether the lock is kept, and whether the run takes too long."""
         clock, limit_ms = self._context.clock, self._settings.task_time_limit_ms
         ends_ms = clock.monotonic_ms() + limit_ms
 
@@ -238,7 +220,7 @@ class JanitorTasks:
                     f"table {table}: stopped after {limit_ms} ms (ICEDB_TASK_TIME_LIMIT_MS); goes on later"
                 )
 
-        return check_alive
+        return self._context.open(table, check_alive=check_alive)
 
     def _open_audit(self, table: TableStore) -> AuditLog:
         def count(step: AuditStep, error: IceDBError) -> None:

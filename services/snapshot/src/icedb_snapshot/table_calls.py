@@ -20,7 +20,6 @@ from icedb_log.keys import TABLE_NAME
 from icedb_log.model import FileMarker
 from icedb_log.serving.changes import SnapshotChanges, compare_snapshots
 from icedb_log.serving.table_cache import TableState
-from icedb_log.store.records import FETCH_THREADS
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.retention import find_time_field
@@ -89,7 +88,7 @@ class TableCalls:
         self._check_ttl(request.ttl_ms)
         at_ms = read_time_ms(request, "at_ms")
         cached = parts.reads.tables.table(table.name)
-        leases = self._leases.setdefault(table.name, LeaseReader(fetch_threads=FETCH_THREADS))
+        leases = self._leases.setdefault(table.name, LeaseReader())
         holder = _name_holder(identity, context)
         lease = await parts.reads.work.run_blocking(
             table.name,

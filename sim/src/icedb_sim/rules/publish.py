@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from icedb_log.publish.holds import read_publications
+from icedb_log.publish.head import read_publications
 
 from icedb_sim.rules.clean import holds_without
 from icedb_sim.rules.mutations import (
@@ -22,7 +22,7 @@ from icedb_sim.rules.mutations import (
 
 _PUBLISH: Final = "publish.publications:publish"
 _MAKE: Final = "publish.publications:_Maker.make"
-_FIND_ENDS: Final = "publish.holds:Publications.find_ends"
+_FIND_ENDS: Final = "publish.head:Publications.find_ends"
 _SWEEP: Final = "publish.ending:_plan_sweep"
 
 
@@ -97,7 +97,7 @@ PUBLISH_RULES: Final = seen_with(
         by="test_publications.py::test_p3_a_publisher_that_slept_before_its_record_tells_no_state_that_may_be_going",
     ),
     breaks("P3", "files go as soon as a publication has left", with_arguments(_FIND_ENDS, data_grace_ms=0)),
-    breaks("P3", "a publication has left when the next one is begun", is_now("publish.holds:NUMBERS_LATER", 1)),
+    breaks("P3", "a publication has left when the next one is begun", is_now("publish.head:NUMBERS_LATER", 1)),
     breaks(
         "P3",
         "one in the making holds nothing",

@@ -246,7 +246,7 @@ def _look_at_clock(warehouse: "Warehouse") -> Iterator[Finding]:
 
 
 def _look_at_redis(settings: "ClientSettings") -> Iterator[Finding]:
-    from icedb_client.redis_look import RedisLook, look_at_redis  # noqa: PLC0415 - redis only where it is used
+    from icedb_client.wakeups import RedisLook, look_at_redis  # noqa: PLC0415 - redis only where it is used
     from icedb_log.hosts import redact_url  # noqa: PLC0415 - as above
 
     masters = [each.strip() for each in os.environ.get("ICEDB_REDLOCK_URLS", "").split(",") if each.strip()]

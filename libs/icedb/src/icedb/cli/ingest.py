@@ -283,7 +283,7 @@ def _wait_for_worker(run: Run, table: str, ids: Sequence[str], *, timeout_ms: in
 
 def _is_wakeup_waiting(run: Run, table: str) -> bool:
     """Whether messages to ingest workers lie in Redis, and none of these has committed to the table for a minute."""
-    from icedb_client.redis_look import look_at_redis  # noqa: PLC0415 - redis only where it is used
+    from icedb_client.wakeups import look_at_redis  # noqa: PLC0415 - redis only where it is used
 
     try:
         look = look_at_redis(run.client.settings.redis_url, timeout_ms=LONE_WAIT_MS)

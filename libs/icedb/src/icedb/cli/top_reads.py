@@ -10,19 +10,12 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from icedb_log.clean.guards import Kept, group_waiting
-from icedb_log.clean.pins import Pin, PinStatus, list_pins
-from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.errors import IceDBError, NotFound
-from icedb_log.feed.views import ViewLag, list_view_lags
-from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.log.fence import FenceLook
 from icedb_log.log.history import CommitHistory, CommitInfo
-from icedb_log.merge.merge_explain import MergeExplanation, explain_merge
-from icedb_log.merge.merge_plan import MergeIndex
 from icedb_log.merge.small_files import MANY_SMALL_FILES
-from icedb_log.serving.statuses import StatusReader
-from icedb_log.serving.table_cache import TableCache, TableState
+from icedb_log.serving.statuses import StatusReader, TableDetails
+from icedb_log.serving.table_cache import TableCache
 from icedb_log.table.status import Health, TableStatus, find_health
 from icedb_log.units import MINUTE_MS
 
@@ -39,8 +32,6 @@ ROUND_TABLES: Final = 64
 in each. One takes twelve small requests, and one more for each log file that is new."""
 MAX_TABLES: Final = 2000
 READ_THREADS: Final = 8
-SHOWN_QUARANTINED: Final = 20
-"""Entries of which the reason is read: one request each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +97,7 @@ class Page:
         now_ms: This host's time.
         state: Its figures; ``None``: they cannot be read, or only a snapshot service is asked.
         commits: The newest ones.
-        fan_in: Of its merges.
-        merge: What is merged, and why not; ``None``: not known, or too much to plan.
-        deletable: What a vacuum would delete now: log files and data files.
-        kept: What keeps other dead objects.
-        quarantined: The oldest entries in quarantine.
-        pins: Its pins.
-        views: Its views.
+        details: What else is known of it.
         problem: What of it cannot be read, and why.
     """
 
@@ -120,27 +105,21 @@ class Page:
     now_ms: int
     state: TableStatus | None = None
     commits: tuple[CommitInfo, ...] = ()
-    fan_in: int = 0
-    merge: MergeExplanation | None = None
-    deletable: tuple[int, int] = (0, 0)
-    kept: tuple[Kept, ...] = ()
-    quarantined: tuple[QuarantinedBatch, ...] = ()
-    pins: tuple[tuple[Pin, PinStatus], ...] = ()
-    views: tuple[ViewLag, ...] = ()
+    details: TableDetails = field(default_factory=TableDetails)
     problem: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a document."""
-        config = None if self.state is None else self.state.config
+        config, details = None if self.state is None else self.state.config, self.details
         return {
             **self.row.document,
             "commits": [asdict(commit) for commit in self.commits],
-            "merge": None if self.merge is None else asdict(self.merge),
-            "deletable": {"log_files": self.deletable[0], "data_files": self.deletable[1]},
-            "kept": [asdict(kept) for kept in self.kept],
-            "quarantine": [quarantined_to_json(entry) for entry in self.quarantined],
-            "pins": [] if config is None else [pin_to_json(pin, status, config) for pin, status in self.pins],
-            "views": [asdict(view) for view in self.views],
+            "merge": None if details.merge is None else asdict(details.merge),
+            "deletable": {"log_files": details.due_logs, "data_files": details.due_files},
+            "kept": [asdict(kept) for kept in details.kept or ()],
+            "quarantine": [quarantined_to_json(entry) for entry in details.quarantined],
+            "pins": [] if config is None else [pin_to_json(pin, status, config) for pin, status in details.pins],
+            "views": [asdict(view) for view in details.views],
             "problem": self.problem or None,
         }
 
@@ -219,36 +198,12 @@ class _Bucket:
         except IceDBError as error:
             return Page(_row_of(table, error), self._clock.now_ms(), problem=str(error))
         commits = self._histories.setdefault(table, CommitHistory()).read(log.view)
-        fan_in = state.config.merge_fan_in
-        page = Page(_row_of(table, state), self._clock.now_ms(), state, commits, fan_in)
-        problems: list[str] = []
-        for read in (self._explain_merge, self._find_kept, self._list_others):
-            try:
-                page = read(page, log)
-            except IceDBError as error:
-                problems.append(str(error))
-        return replace(page, problem="; ".join(dict.fromkeys(problems)))
-
-    def _explain_merge(self, page: Page, log: TableState) -> Page:
-        if page.row.backlog_files is None or page.row.backlog_files > MANY_SMALL_FILES:
-            return page
-        index = MergeIndex(self._warehouse.table(page.row.table).paths, log.config, log=log.log.copy())
-        return replace(page, merge=explain_merge(index, log.view))
-
-    def _find_kept(self, page: Page, _: TableState) -> Page:
-        found: VacuumResult = vacuum_table(self._statuses.open(page.row.table), dry_run=True)
-        deletable = len(found.deleted_logs), len(found.deleted_data)
-        return replace(page, deletable=deletable, kept=group_waiting(found.waiting))
-
-    def _list_others(self, page: Page, _: TableState) -> Page:
-        table = self._statuses.open(page.row.table)
-        listed = list_pins(table)
-        return replace(
-            page,
-            quarantined=list_quarantined(table, limit=SHOWN_QUARANTINED),
-            pins=tuple((pin, pin.status(listed.store_now_ms)) for pin in listed.pins),
-            views=list_view_lags(table),
-        )
+        page = Page(_row_of(table, state), self._clock.now_ms(), state, commits)
+        try:
+            details = self._statuses.read_details(log, state, explains=state.merge_lag_files <= MANY_SMALL_FILES)
+        except IceDBError as error:
+            return replace(page, problem=str(error))
+        return replace(page, details=details, problem="; ".join(dict.fromkeys(details.problems.values())))
 
     def _read_row(self, name: str) -> Row | None:
         try:

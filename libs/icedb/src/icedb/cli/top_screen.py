@@ -403,35 +403,37 @@ def _commit(commit: CommitInfo, now_ms: int) -> tuple[object, ...]:
 
 def _merges(page: Page) -> list[Any]:
     title = "What is merged, and why not more"
-    if page.merge is None:
+    merge = page.details.merge
+    if merge is None or page.state is None:
         count = format_count(page.row.backlog_files)
         return _section(title, Text(f"{count} files wait: too many to plan here", style="dim"))
-    partitions = page.merge.partitions
+    partitions, fan_in = merge.partitions, page.state.config.merge_fan_in
     told = [each for each in partitions if each.groups][:SHOWN_PARTITIONS]
-    rest = Counter(describe_partition(each, fan_in=page.fan_in) for each in partitions if not each.groups)
+    rest = Counter(describe_partition(each, fan_in=fan_in) for each in partitions if not each.groups)
     rows: list[tuple[object, ...]] = [
-        (each.partition or "(none)", each.file_count, describe_partition(each, fan_in=page.fan_in)) for each in told
+        (each.partition or "(none)", each.file_count, describe_partition(each, fan_in=fan_in)) for each in told
     ]
     if left := sum(bool(each.groups) for each in partitions) - len(told):
         rows.append((f"{left} more", None, "`icedb merge --explain` tells all"))
     rows += [(count_of(count, "partition"), None, why) for why, count in rest.most_common()]
-    if page.merge.is_crowded:
-        rows.append(("the log", page.merge.log_file_count, f"is long: waits until {page.merge.log_fan_in} go at once"))
+    if merge.is_crowded:
+        rows.append(("the log", merge.log_file_count, f"is long: waits until {merge.log_fan_in} go at once"))
     if not rows:
         return _section(title, Text("there are no data files", style="dim"))
     return _section(title, _list(("partition", ">files", "what"), rows))
 
 
 def _deletions(page: Page) -> list[Any]:
-    logs, files = page.deletable
+    details = page.details
+    due, held = details.due_logs + details.due_files, details.kept or ()
     rows: list[tuple[object, ...]] = [
         (kept.guard, kept.held_by or None, format_count(kept.count), _until(kept, page.now_ms))
-        for kept in page.kept[:SHOWN_KEPT]
+        for kept in held[:SHOWN_KEPT]
     ]
-    if len(page.kept) > SHOWN_KEPT:
-        rows.append((f"{len(page.kept) - SHOWN_KEPT} more", "`icedb vacuum --dry-run` tells all", None, None))
-    if logs or files:
-        rows.insert(0, ("nothing", "the next vacuum deletes them", format_count(logs + files), "now"))
+    if len(held) > SHOWN_KEPT:
+        rows.append((f"{len(held) - SHOWN_KEPT} more", "`icedb vacuum --dry-run` tells all", None, None))
+    if due:
+        rows.insert(0, ("nothing", "the next vacuum deletes them", format_count(due), "now"))
     if not rows:
         return _section("What keeps dead objects", Text("there are none", style="dim"))
     return _section("What keeps dead objects", _list(("kept by", "who", ">objects", "let go"), rows))
@@ -450,7 +452,7 @@ def _holders(page: Page) -> list[Any]:
     if state is not None and state.quarantined_batches:
         rows = [
             (entry.batch_id, _span(now_ms - entry.quarantined_ms), " ".join(entry.reason.split())[:200])
-            for entry in page.quarantined
+            for entry in page.details.quarantined
         ]
         title = f"Quarantine: {format_count(state.quarantined_batches)} waiting for a person"
         parts += _section(title, _list(("<batch", ">for", "reason"), rows))
@@ -462,16 +464,16 @@ def _holders(page: Page) -> list[Any]:
         if len(state.leases) > SHOWN_KEPT:
             rows.append((f"{len(state.leases) - SHOWN_KEPT} more", None, None, None))
         parts += _section("Leases", _list(("<lease", "who", ">holds since", ">ends in"), rows))
-    if page.pins:
+    if page.details.pins:
         rows = [
             (pin.name, status, format_time(pin.at_ms), "unpinned" if pin.ends_ms is None else format_time(pin.ends_ms))
-            for pin, status in page.pins
+            for pin, status in page.details.pins
         ]
         parts += _section("Pins", _list(("name", "state", "time", "until"), rows))
-    if page.views:
+    if page.details.views:
         rows = [
             (view.view, view.state, view.waiting_commits, _span(view.lag_ms), view.refused_commits)
-            for view in page.views
+            for view in page.details.views
         ]
         parts += _section("Views", _list(("view", "state", ">behind", ">lag", ">refused"), rows))
     return parts

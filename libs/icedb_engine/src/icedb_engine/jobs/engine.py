@@ -8,7 +8,6 @@ from icedb_engine.jobs.import_driver import ImportDriver
 from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.jobs.runner import UnitRunner
 from icedb_engine.limits import JobLimits
-from icedb_engine.sql.checks import check_insert_query, check_merge_query, check_view_query
 
 
 class JobEngine:
@@ -26,10 +25,6 @@ class JobEngine:
         importer: Runs the jobs of imports.
         feeder: Runs the jobs that feed views.
     """
-
-    check_merge_query = staticmethod(check_merge_query)
-    check_insert_query = staticmethod(check_insert_query)
-    check_view_query = staticmethod(check_view_query)
 
     def __init__(self, runner: UnitRunner, *, clock: Clock | None = None, limits: JobLimits | None = None) -> None:
         clock = clock or SystemClock()

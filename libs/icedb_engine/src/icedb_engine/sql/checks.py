@@ -1,6 +1,6 @@
 """Queries and conditions of users, before they are used or stored: DuckDB tries them on a relation without rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from icedb_log.errors import InvalidRequest, SchemaConflict
@@ -29,6 +29,32 @@ def require_dialect(config: TableConfig, name: str) -> None:
             f"may mean other rows. Read docs/upgrades.md (Queries of Spark's dialect), and give the text that DuckDB "
             f"is to run: icedb table alter {config.name} {QUERIES[name]} …; until then it does not run"
         )
+
+
+def check_queries(
+    config: TableConfig, schema: Mapping[str, str], *, read_source: Callable[[str], Mapping[str, str]]
+) -> Mapping[str, str]:
+    """Check the queries of a configuration; return the columns that they give, with types. Nothing is written.
+
+    Args:
+        config: Whole, as the table will have it.
+        schema: Columns that the table's log has already, with types.
+        read_source: Returns the columns of a view's source, logged and declared, by its name.
+
+    Raises:
+        InvalidRequest: There is no query, or one does not fit.
+        Unavailable: No process for it can be started.
+        IceDBError: What ``read_source`` raised.
+    """
+    found: Mapping[str, str] = {}
+    if config.view_of is not None:
+        found = check_view_query(config, read_source(config.view_of))
+    elif config.merge_query is None or config.insert_query is not None:
+        found = check_insert_query(config)
+    if config.merge_query is not None:
+        declared = config.model_copy(update={"declared": {**found, **config.declared}})
+        check_merge_query(declared, schema)
+    return found
 
 
 def check_insert_query(config: TableConfig) -> Mapping[str, str]:

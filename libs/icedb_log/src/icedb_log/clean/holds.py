@@ -14,7 +14,7 @@ from icedb_log.feed.views import is_view_there, list_registrations
 from icedb_log.keys import ROLES
 from icedb_log.log.fence import read_fence_object
 from icedb_log.model import LogView
-from icedb_log.publish.holds import read_publications
+from icedb_log.publish.head import read_publications
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 

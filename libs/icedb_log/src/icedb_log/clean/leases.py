@@ -144,10 +144,10 @@ class ListedLeases:
 
 
 class LeaseReader:
-    """Reads the leases of one table; keeps what it read. Thread-safe. Arguments as of :class:`KnownObjects`."""
+    """Reads the leases of one table; keeps what it read. Thread-safe."""
 
-    def __init__(self, *, fetch_threads: int = 1) -> None:
-        self._known = KnownObjects(_decode_or_all, fetch_threads=fetch_threads)
+    def __init__(self) -> None:
+        self._known = KnownObjects(_decode_or_all)
 
     def read(self, table: TableStore, *, latest_ms: int | None = None) -> ListedLeases:
         """Return the leases that a janitor has to take for lasting.

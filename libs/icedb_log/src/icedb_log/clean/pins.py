@@ -220,7 +220,7 @@ class PinReader:
     """Reads which data files the pins of a table hold; keeps what it read. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known = KnownObjects(decode_pinned_files)
+        self._known = KnownObjects(decode_pinned_files, threads=1)  # each may name a million files
 
     def read(self, table: TableStore, *, data_grace_ms: int, latest_ms: int | None = None) -> tuple[Hold, ...]:
         """Return what pins hold now. Costs one listing, and one GET for each pin that is new or has changed.

@@ -80,6 +80,19 @@ class FeedResult:
     is_log_full: bool = False
 
 
+def describe_feeds(results: Sequence[FeedResult]) -> dict[str, int]:
+    """Return what some feeds of one view did, one after the other, as figures of a task's result."""
+    return {
+        "commits": sum(1 for each in results if each.committed_key),
+        "taken": sum(each.commit_count for each in results),
+        "refused": sum(len(each.refused) for each in results),
+        "rows_read": sum(each.rows_read for each in results),
+        "rows": sum(each.row_count for each in results),
+        "files": sum(each.file_count for each in results),
+        "waiting": results[-1].waiting_count if results else 0,
+    }
+
+
 def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLimits | None = None) -> FeedResult:
     """Take the oldest commits of a view's source that the view has not taken, in one commit.
 

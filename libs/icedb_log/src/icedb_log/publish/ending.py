@@ -13,11 +13,20 @@ from icedb_log.clean.pins import PENDING_TTL_MS
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitConflict
 from icedb_log.keys import publication_id_of
-from icedb_log.publish.head import Head, begin_chain, decode_record, encode_head, read_head
+from icedb_log.publish.head import (
+    Head,
+    Publications,
+    Record,
+    begin_chain,
+    decode_record,
+    encode_head,
+    list_records,
+    read_head,
+    read_publications,
+)
 from icedb_log.publish.held_back import forget_held_back
-from icedb_log.publish.holds import Publications, Record, list_records, read_publications
-from icedb_log.store.object_store import ObjectInfo, StoredObject, limit_reads, list_all
-from icedb_log.store.records import FETCH_THREADS, KnownObjects, replace_record
+from icedb_log.store.object_store import ObjectInfo, StoredObject, list_all
+from icedb_log.store.records import KnownObjects, replace_record
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
 
@@ -201,9 +210,7 @@ def _find_needed(table: TableStore, found: Publications, lasting: Sequence[Recor
         except ValueError:
             return None
 
-    for named in KnownObjects(decode, fetch_threads=limit_reads(table.store, FETCH_THREADS)).read(
-        table.store, [each.info for each in lasting]
-    ):
+    for named in KnownObjects(decode).read(table.store, [each.info for each in lasting]):
         if named is None:
             return None
         needed |= named

@@ -22,8 +22,7 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.log.fold import find_lost, read_horizon_ms
 from icedb_log.model import LogView
-from icedb_log.publish.head import read_publication
-from icedb_log.publish.holds import read_publications
+from icedb_log.publish.head import read_publication, read_publications
 from icedb_log.repair.fsck_data import Inspection
 from icedb_log.repair.fsck_log import is_log_key
 from icedb_log.store.object_store import ObjectInfo, StoredObject, list_all

@@ -1,19 +1,60 @@
-"""The figures of many tables, read again and again: of each log only what has changed is fetched.
+"""The figures of many tables, read again and again: of each log only what has changed is fetched; and details of one.
 
 What the lag exporter, ``icedb top`` and the console share. Must never write.
 """
 
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
+from icedb_log.clean.guards import Kept, group_waiting
 from icedb_log.clean.leases import LeaseReader
+from icedb_log.clean.pins import Pin, PinStatus, list_pins
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
+from icedb_log.errors import IceDBError
+from icedb_log.feed.views import ViewLag, list_view_lags
+from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
+from icedb_log.merge.merge_explain import MergeExplanation, explain_merge
+from icedb_log.merge.merge_plan import MergeIndex
 from icedb_log.serving.table_cache import TableCache, TableState
-from icedb_log.store.records import FETCH_THREADS
 from icedb_log.table.status import TableStatus, read_status
 from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
+
+_Read = TypeVar("_Read")
+MOST_QUARANTINED: Final = 50
+"""Entries of quarantine of which the reason is read: one request each."""
+MOST_DEAD_FILES: Final = 200_000
+"""With more dead data files it is not looked what keeps them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDetails:
+    """What a person wants to know of one table besides its figures.
+
+    Attributes:
+        merge: What is merged, and why not more; ``None``: not known, or too many files to say.
+        kept: What keeps dead objects; ``None``: not known, or too many to say.
+        due_logs: Dead log files that the next vacuum deletes.
+        due_files: Dead data files that it deletes.
+        quarantined: The oldest entries in quarantine.
+        pins: All pins, with how each stands.
+        views: Views over it, with their lags.
+        problems: What could not be read, and why; it hides nothing else.
+    """
+
+    merge: MergeExplanation | None = None
+    kept: tuple[Kept, ...] | None = None
+    due_logs: int = 0
+    due_files: int = 0
+    quarantined: tuple[QuarantinedBatch, ...] = ()
+    pins: tuple[tuple[Pin, PinStatus], ...] = ()
+    views: tuple[ViewLag, ...] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 class StatusReader:
@@ -53,8 +94,48 @@ class StatusReader:
         """
         state = self.read_log(name) if log is None else log
         with self._lock:
-            leases = self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS))
+            leases = self._leases.setdefault(name, LeaseReader())
         return read_status(self.open(name), read_source=self._reader_of, leases=leases, log=state.log)
+
+    def read_details(self, log: TableState, status: TableStatus, *, explains: bool) -> TableDetails:
+        """Return the details of a table whose log and figures were read a moment ago; ``explains``: plan its merges.
+
+        Raises NotFound, and Unavailable if its configuration cannot be read.
+        """
+        table = self.open(status.config.name)
+        problems: dict[str, str] = {}
+
+        def attempt(what: str, read: Callable[[], _Read]) -> _Read | None:
+            try:
+                return read()
+            except IceDBError as error:
+                problems[what] = str(error)
+                return None
+
+        merge = planned = quarantined = None
+        if explains:
+            index = MergeIndex(table.paths, table.config, log=log.log.copy())
+            merge = attempt("merges", lambda: explain_merge(index, log.view))
+        if status.tombstoned_files <= MOST_DEAD_FILES:
+            planned = attempt("what the janitor waits for", lambda: vacuum_table(table, dry_run=True))
+        pins = attempt("pins", lambda: list_pins(table))
+        if status.quarantined_batches:
+            quarantined = attempt("quarantine", lambda: list_quarantined(table, limit=MOST_QUARANTINED))
+
+        views = attempt(
+            "views",
+            lambda: list_view_lags(table, on_halt=lambda view, error: problems.update({f"view {view}": str(error)})),
+        )
+        return TableDetails(
+            merge=merge,
+            kept=None if planned is None else group_waiting(planned.waiting),
+            due_logs=0 if planned is None else len(planned.deleted_logs),
+            due_files=0 if planned is None else len(planned.deleted_data),
+            quarantined=quarantined or (),
+            pins=() if pins is None else tuple((pin, pin.status(pins.store_now_ms)) for pin in pins.pins),
+            views=views or (),
+            problems=problems,
+        )
 
     def drop(self, name: str) -> None:
         """Forget a table that is gone."""

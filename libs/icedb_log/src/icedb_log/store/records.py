@@ -21,7 +21,7 @@ from icedb_log.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, map_each
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, limit_reads, map_each
 from icedb_log.texts import first_message
 
 _T = TypeVar("_T")
@@ -201,12 +201,12 @@ class KnownObjects(Generic[_Said]):
 
     Args:
         decode: Makes a value of an object; must not raise.
-        fetch_threads: Objects fetched at once; 1 fetches one after another in the caller's thread.
+        threads: Objects fetched at once, where the store is one that is waited for.
     """
 
-    def __init__(self, decode: Callable[[StoredObject], _Said], *, fetch_threads: int = 1) -> None:
+    def __init__(self, decode: Callable[[StoredObject], _Said], *, threads: int = FETCH_THREADS) -> None:
         self._decode = decode
-        self._fetch_threads = fetch_threads
+        self._threads = threads
         self._known: dict[str, tuple[ObjectInfo, _Said]] = {}
 
     def read(self, store: ObjectStore, infos: Sequence[ObjectInfo]) -> list[_Said]:
@@ -227,7 +227,7 @@ class KnownObjects(Generic[_Said]):
             except NotFound:
                 return None
 
-        fetched = map_each(fetch, stale, threads=self._fetch_threads, name="icedb-known-objects")
+        fetched = map_each(fetch, stale, threads=limit_reads(store, self._threads), name="icedb-known-objects")
         current |= {found[0].key: found for found in fetched if found is not None}
         self._known = current
         return [current[info.key][1] for info in infos if info.key in current]

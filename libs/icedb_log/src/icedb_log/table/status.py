@@ -26,8 +26,8 @@ from icedb_log.merge.small_files import (
     measure_small_files,
 )
 from icedb_log.model import FileMarker, LogView
+from icedb_log.publish.head import read_publications
 from icedb_log.publish.held_back import read_held_back
-from icedb_log.publish.holds import read_publications
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import require_same_table
 from icedb_log.table.table import Table
