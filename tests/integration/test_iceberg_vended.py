@@ -23,7 +23,7 @@ from iceberg_rig import (
     vended_client,
     write_tenants,
 )
-from icedb_gateway.requests import SESSION_TOKEN, Vended, VendedKeys
+from icedb_gateway.vended_keys import SESSION_TOKEN, Vended, VendedKeys
 from icedb_log.clean.leases import read_leases
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.access_rig import token_entry, write_access

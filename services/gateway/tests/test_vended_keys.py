@@ -5,8 +5,8 @@ import base64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_gateway.requests import Vended, VendedKeys
 from icedb_gateway.settings import GatewaySettings
+from icedb_gateway.vended_keys import Vended, VendedKeys
 from icedb_service.settings import load_settings
 from pydantic import ValidationError
 

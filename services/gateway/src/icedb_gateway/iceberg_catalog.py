@@ -45,7 +45,8 @@ from starlette.routing import Route
 
 from icedb_gateway.metrics import Operation
 from icedb_gateway.published import PublishedTable, PublishedTables
-from icedb_gateway.requests import SESSION_TOKEN, GatewayParts, Vended, VendedKeys
+from icedb_gateway.requests import GatewayParts
+from icedb_gateway.vended_keys import SESSION_TOKEN, Vended, VendedKeys
 
 JSON: Final = "application/json"
 FORBIDDEN: Final = 403

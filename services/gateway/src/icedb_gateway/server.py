@@ -33,8 +33,9 @@ from icedb_gateway.list_objects import render_error
 from icedb_gateway.metrics import GatewayMetrics, Operation, outcome_of
 from icedb_gateway.operations import XML, Answer, Operations
 from icedb_gateway.published import Publish, PublishedTables, PublishLoop
-from icedb_gateway.requests import Authentication, GatewayParts, S3Request, VendedKeys, parse_request
+from icedb_gateway.requests import Authentication, GatewayParts, S3Request, parse_request
 from icedb_gateway.settings import GatewaySettings
+from icedb_gateway.vended_keys import VendedKeys
 
 _HEADER_ENCODING: Final = "latin-1"
 
