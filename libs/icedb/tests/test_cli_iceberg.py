@@ -33,6 +33,7 @@ def test_a_table_is_published_once_for_each_state_and_shown(icedb, events, flush
     shown = icedb("iceberg", "show", "events")
     assert said["metadata"] in shown
     assert "iceberg_scan(" in shown
+    assert str(said["snapshot_id"]) in shown, "an id has no separators"
     flush_rows(events, [{"ts": "2023-06-03", "n": 3}])
     assert json.loads(icedb("iceberg", "show", "events", "--json")) == said
     again = json.loads(icedb("iceberg", "publish", "events", "--json"))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import re
 import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -89,6 +90,12 @@ def test_a_removal_is_sent_with_its_globs(icedb, events, monkeypatch):
         ("icedb.merge.drop_partitions", "events", {"globs": ["d=2023-06-*", "d=2023-07-*"], "may_match_all": False}),
         ("icedb.merge.drop_partitions", "events", {"globs": ["*"], "may_match_all": True}),
     ]
+
+
+def test_what_was_removed_has_units_and_names(icedb, events):
+    told = " ".join(icedb("partitions", "drop", "events", "d=2023-06-*", "--yes", "--here").split())
+    assert "paths d=2023-06-" in told and "[" not in told
+    assert re.search(r"bytes [0-9.]+ (B|KiB) ", told)
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -299,7 +299,7 @@ def test_icedb_work_does_what_is_due_and_says_it(run_icedb, folder):
     run_icedb("table", "create", "events")
     lake = connect(warehouse=folder)
     lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
-    assert "ingest.flush: 1 commits, 1 batches, 2 rows, 1 files" in run_icedb("work", "--once")
+    assert "ingest.flush: 1 commit, 1 batch, 2 rows, 1 file" in run_icedb("work", "--once")
     assert orjson.loads(run_icedb("work", "--once", "--json")) == {"done": [], "problems": 0}
 
 

@@ -100,7 +100,7 @@ def _show(run: Run, table: Table, publication: Publication) -> None:
                 "table": table.name,
                 "metadata": uri,
                 "as of": format_time(publication.as_of_ms),
-                "snapshot": current,
+                "snapshot": None if current is None else str(current),  # an id: no separators
                 "snapshots": document["snapshots"],
                 "data files": format_count(document["files"]),
                 "rows": format_count(document["rows"]),

@@ -26,7 +26,16 @@ from icedb_log.errors import (
 from icedb_log.units import parse_duration
 from rich.markup import escape
 
-from icedb.cli.output import followed, out, print_error, print_json, print_note, print_pairs
+from icedb.cli.output import (
+    followed,
+    format_bytes,
+    format_span,
+    out,
+    print_error,
+    print_json,
+    print_note,
+    print_pairs,
+)
 
 if TYPE_CHECKING:
     from icedb_client.client import Client
@@ -371,15 +380,26 @@ class Task:
 
     def _show_figures(self, result: dict[str, Any]) -> None:
         if result["outcome"] == "idle":
-            out.print(f"{self.name}: nothing to do for table [bold]{escape(self.table)}[/]")
+            out.print(f"nothing to do for table [bold]{escape(self.table)}[/]")
             return
         hidden = ("task", "task_id", "table", "outcome", "error")
         figures = {
-            name.replace("_", " "): value if type(value) is int else str(value)
+            name.removesuffix("_ms").replace("_", " "): _describe_figure(name, value)
             for name, value in result.items()
             if name not in hidden
         }
         print_pairs({"table": self.table, **figures})
+
+
+def _describe_figure(name: str, value: object) -> object:
+    """Return a figure of a task's result with its unit; ``None``, which is not shown, for what is not so."""
+    if type(value) is int:
+        return format_bytes(value) if "bytes" in name else format_span(value) if name.endswith("_ms") else value
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or None
+    if isinstance(value, bool):
+        return "yes" if value else None
+    return None if value is None else str(value)
 
 
 def maybe_duration(text: str | None, *, option: str, floor_ms: int = 0) -> int | None:
