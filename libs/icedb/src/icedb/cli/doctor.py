@@ -162,10 +162,12 @@ def _unknown(name: str, known: set[str]) -> Finding:
 
 
 def _problems_of(error: Any) -> list[str]:
+    from icedb_log.texts import describe_problem  # noqa: PLC0415 - only for what is wrong
+
     found = []
     for problem in error.errors(include_url=False, include_input=False):
         name = f"ICEDB_{str(problem['loc'][0]).upper()}" if problem["loc"] else ""
-        words = "is not set" if problem["type"] == "missing" else str(problem["msg"]).removeprefix("Value error, ")
+        words = "is not set" if problem["type"] == "missing" else describe_problem(problem)
         found.append(f"{name}{': ' if name else ''}{words}")
     return found
 

@@ -140,8 +140,8 @@ def plan_change(
         before, after = getattr(config, name), getattr(altered, name)
         if after < before:
             raise InvalidRequest(
-                f"table {config.name}: {name} is {before} and cannot become {after}: runs that began before rely on "
-                "it; it may only grow"
+                f"table {config.name}: {name} is {before / 60_000:g} min and cannot become {after / 60_000:g} min: runs "
+                "that began before rely on it; it may only grow"
             )
     return altered
 
