@@ -2,7 +2,6 @@
 
 import json
 import re
-import re
 import sys
 from contextlib import contextmanager
 from types import SimpleNamespace

@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, ValidationError
 
-
 _MEANT = ("Candidate bindings:", "Did you mean")
 _UNITS = {"_ms": "milliseconds", "_mb": "MiB", "_kb": "KiB", "_bytes": "bytes"}
 

@@ -297,6 +297,11 @@ class Task:
     note: str = ""
     late: str = ""
 
+    @property
+    def words(self) -> str:
+        """What it does, in a word or two for a person."""
+        return self.name.rpartition(".")[2].replace("_", " ")
+
     def carry_out(self, show: Callable[[dict[str, Any]], None] | None = None) -> None:
         """Hand the task over, or wait for its result and print it: by ``show`` for people, or figure by figure.
 
@@ -320,13 +325,13 @@ class Task:
     def ask(self, wait_ms: int, *, is_quiet: bool = False) -> dict[str, Any]:
         """Wait for the result and return it, however the task ended. Raises TimedOut, Unavailable."""
         if self.run.here:
-            with followed(f"{self.name} of table {self.table}", is_quiet=is_quiet or self.run.as_json):
+            with followed(f"table {self.table}: {self.words}", is_quiet=is_quiet or self.run.as_json):
                 return self.run.do(self.name, self.table, self.arguments)
         from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - not for `icedb --help`
 
         workers = self.run.client.workers
         try:
-            with followed(self.note or f"waiting for {self.name}", is_quiet=is_quiet or self.run.as_json):
+            with followed(self.note or f"waiting for a worker: {self.words}", is_quiet=is_quiet or self.run.as_json):
                 return workers.run(self.name, self.table, arguments=dict(self.arguments), timeout_ms=wait_ms)
         except TaskTimeout as error:
             raise TimedOut(f"{error}{self.late}. {NO_WORKER}") from error

@@ -10,7 +10,10 @@ from icedb.cli.output import err, format_bytes, format_count, format_time, print
 from icedb.cli.runner import FAILED, Run, command, flag
 from icedb.work import Done, Worker
 
-_SINGULAR = {"batches": "batch", **{f"{one}s": one for one in ("commit", "file", "group", "object", "partition", "row")}}
+_SINGULAR = {
+    "batches": "batch",
+    **{f"{one}s": one for one in ("commit", "file", "group", "object", "partition", "row")},
+}
 _HIDDEN = frozenset({"failures", "waiting_by_guard", "erasures", "paths", "unknown_objects"})
 
 

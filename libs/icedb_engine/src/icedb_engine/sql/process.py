@@ -383,7 +383,9 @@ class SqlProcess:
         if status == -signal.SIGKILL or any(word in complaints.lower() for word in _MEMORY_WORDS):
             return QueryTooLarge(self._too_much("its process ended"))
         if -status in _FROM_OUTSIDE:
-            return Unavailable(f"the process for SQL of users was ended with signal {-status} from outside: run it again")
+            return Unavailable(
+                f"the process for SQL of users was ended with signal {-status} from outside: run it again"
+            )
         if status < 0:
             return QueryProblem(f"it ended its process with signal {-status}: write it in another way")
         return Unavailable(f"the process for SQL of users ended with status {status}: {complaints}")

@@ -90,8 +90,8 @@ _HIDDEN_DETAILS: Final = {
 
 
 _KNOWN_PATHS: Final = (
-    "nothing is here for this path and method: send batches by POST to /v1/tables/{table}/batches, ask for one by GET of "
-    "…/batches/{batch_id}; /openapi.json has all there is"
+    "nothing is here for this path and method: send batches by POST to /v1/tables/{table}/batches, ask for one by GET "
+    "of …/batches/{batch_id}; /openapi.json has all there is"
 )
 
 
