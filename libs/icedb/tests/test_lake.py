@@ -118,6 +118,12 @@ def test_settings_go_by_their_names_and_times_by_words(lake):
         lake.create_table("wrong", no_such_setting=1)
 
 
+def test_a_setting_that_is_none_is_told_with_the_one_that_is_meant_and_lakes_say_where_they_are(lake, events):
+    with pytest.raises(InvalidRequest, match="partitions is no setting of a table; did you mean partition"):
+        lake.create_table("other", partitions=["d=day(ts)"])
+    assert repr(events) == f"Lake({lake.client.settings.store!r}).table('events')"
+
+
 def test_a_table_with_queries_is_checked_here(lake):
     table = lake.create_table(
         "clicks", insert_query="select upper(event) as event from _rows", source={"event": "VARCHAR"}

@@ -92,6 +92,9 @@ class Lake:
         self._tables: dict[str, LakeTable] = {}
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"Lake({self.client.settings.store!r})"
+
     def __enter__(self) -> Self:
         return self
 
