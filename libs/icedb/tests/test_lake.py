@@ -124,6 +124,14 @@ def test_a_setting_that_is_none_is_told_with_the_one_that_is_meant_and_lakes_say
     assert repr(events) == f"Lake({lake.client.settings.store!r}).table('events')"
 
 
+def test_a_table_that_is_there_with_other_partitions_is_taken_with_a_warning(lake, events, caplog):
+    lake.create_table("events", partition=["d=day(ts)"], sort=["event", "ts"], exist_ok=True)
+    lake.create_table("events", exist_ok=True)
+    assert not caplog.messages
+    lake.create_table("events", partition=["d=month(ts)"], sort=["ts"], exist_ok=True)
+    assert "with partitions ['d=day(ts)'] and sort order ['event', 'ts']: these stay" in caplog.text
+
+
 def test_a_table_with_queries_is_checked_here(lake):
     table = lake.create_table(
         "clicks", insert_query="select upper(event) as event from _rows", source={"event": "VARCHAR"}
