@@ -184,10 +184,8 @@ class Lake:
         wanted = ([str(PartitionField.parse(text)) for text in partition], list(sort))
         found = ([str(field) for field in there.partition], list(there.sort))
         if (partition or sort) and wanted != found:
-            _log.warning(
-                "table %s is there already, with partitions %s and sort order %s: these stay, not partition=%s, sort=%s",
-                name, *found, *wanted,
-            )  # fmt: skip
+            words = "table %s is there already, with partitions %s and sort order %s: these stay, not %s and %s"
+            _log.warning(words, name, *found, *wanted)
 
     def table(self, name: str) -> LakeTable:
         """Return a table. Raises InvalidRequest, NotFound, Unavailable."""
