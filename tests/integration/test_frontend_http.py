@@ -156,6 +156,7 @@ def test_what_is_wrong_is_refused_with_a_problem_and_stages_nothing(rig, status,
 def test_paths_and_methods_that_are_not_there_are_problems_too(rig):
     missing = rig.call("GET", "/v1/nothing")
     assert (missing.status, missing.json["type"]) == (404, "urn:icedb:problem:not-found")
+    assert "POST to /v1/tables/{table}/batches" in missing.json["detail"]
     wrong = rig.call("DELETE", "/v1/tables/events/batches")
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
     assert rig.segment({}, "/v1/charge").status == 404

@@ -259,6 +259,14 @@ def test_grpcurl(served):
     assert answers["Check"] == {"status": "SERVING"}
 
 
+def test_generated_stubs(served, capfd):
+    ((_, code),) = blocks("grpcurl.md", "python")
+    assert code.count("127.0.0.1:50051") == 1
+    exec(compile(code.replace("127.0.0.1:50051", served.address), "docs/recipes/grpcurl.md", "exec"), {})
+    lines = [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert lines and all(uri.endswith(".parquet") and int(size) > 0 for uri, size in lines)
+
+
 def test_every_page_is_on_the_first_page():
     index = (RECIPES / "README.md").read_text()
     pages = {path.name for path in RECIPES.glob("*.md")} - {"README.md"}

@@ -1,6 +1,7 @@
 """SQL that table admins write: it sees its rows, opens nothing, and ends within its limits; the process really goes."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from icedb_engine.limits import MIB, EngineLimits
 from icedb_engine.sql import process as process_module
 from icedb_engine.sql.process import KILL_AFTER_MS, QueryProblem, QueryTooLarge, SqlProcess
+from icedb_log.errors import Unavailable
 
 SCHEMA = {"a": "VARCHAR", "n": "BIGINT"}
 ROWS = pa.record_batch([pa.array(["x", None]), pa.array([1, 2])], ["a", "n"])
@@ -365,6 +367,18 @@ def test_the_process_knows_no_secret_and_ends_with_its_parent(monkeypatch):
         os.close(process._child.lifeline)  # as when the parent is killed
         assert child.wait(timeout=10) is not None
         process._child.lifeline = os.open(os.devnull, os.O_RDONLY)
+
+
+def test_a_signal_that_stops_the_parent_is_not_the_fault_of_a_query():
+    with SqlProcess(LIMITS) as process:
+        run(process, "SELECT n FROM _rows")
+        assert os.getpgid(process.pid) != os.getpgid(0), "Ctrl-C goes to the parent's group"
+        for each in (signal.SIGINT, signal.SIGTERM):
+            os.kill(process.pid, each)
+        assert run(process, "SELECT n FROM _rows")[0] == {"n": 1}
+        os.kill(process.pid, signal.SIGHUP)
+        with pytest.raises(Unavailable, match="from outside"):
+            run(process, "SELECT n FROM _rows")
 
 
 def test_one_process_answers_group_after_group_and_forgets_each():

@@ -98,3 +98,14 @@ def test_a_full_disk_is_told(monkeypatch, find):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
     status, told = find("scratch")
     assert (status, "TMPDIR" in told) == ("warn", True)
+
+
+def test_no_redis_is_needed_where_no_service_is_installed_and_none_is_set(cli_env, said_by_icedb):
+    cli_env.setattr(doctor, "_service_settings", dict)
+    cli_env.delenv("ICEDB_REDIS_URL", raising=False)
+    said = said_by_icedb("doctor", "--json")
+    found = {each["check"]: each for each in json.loads(said.out)["checks"]}
+    assert found["redis"]["status"] == "ok"
+    assert "`--here` do without" in found["redis"]["message"]
+    cli_env.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
+    assert '"fail": 1' in said_by_icedb("doctor", "--json", code=1).out

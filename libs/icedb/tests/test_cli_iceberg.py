@@ -22,7 +22,7 @@ def events(icedb, folder, flush_rows):
     return place
 
 
-def test_a_table_is_published_once_for_each_state_and_shown(icedb, events, flush_rows):
+def test_a_table_is_published_once_for_each_state_and_shown(icedb, events, flush_rows, monkeypatch):
     assert "table events is not published: `icedb iceberg publish events`" in icedb("iceberg", "show", "events", code=3)
     said = json.loads(icedb("iceberg", "publish", "events", "--json"))
     assert (said["files"], said["rows"], said["snapshots"], said["left_out_columns"]) == (2, 2, 1, [])
@@ -33,6 +33,11 @@ def test_a_table_is_published_once_for_each_state_and_shown(icedb, events, flush
     shown = icedb("iceberg", "show", "events")
     assert said["metadata"] in shown
     assert "iceberg_scan(" in shown
+    assert str(said["snapshot_id"]) in shown, "an id has no separators"
+    with monkeypatch.context() as patch:
+        patch.setattr("icedb.cli.output.out._force_terminal", True)
+        patch.setattr("icedb.cli.output.out._width", 60)
+        assert f"StaticTable.from_metadata('{said['metadata']}')" in icedb("iceberg", "show", "events")
     flush_rows(events, [{"ts": "2023-06-03", "n": 3}])
     assert json.loads(icedb("iceberg", "show", "events", "--json")) == said
     again = json.loads(icedb("iceberg", "publish", "events", "--json"))

@@ -88,6 +88,17 @@ def test_a_full_merge_goes_on_until_nothing_is_left(icedb, answers):
     assert waits == sorted(waits, reverse=True)
 
 
+def test_what_was_merged_is_told_in_words_and_units(icedb, answers):
+    figures = {"files_in": 28, "files_out": 1, "bytes_in": 34_005, "bytes_out": 14_481, "folded_log_files": 4}
+    answers["answers"] = [turn(1, has_more=False, table="events", rows=1234, bytes_copied=0, **figures)]
+    told = " ".join(icedb("merge", "events", "--full").split())
+    assert told == (
+        "table events merged 28 data files (33.2 KiB) into 1 data file (14.1 KiB) rows 1,234 commits 1 log files folded 4"
+    )
+    answers["answers"] = [turn(0, has_more=False, outcome="idle", table="events")]
+    assert icedb("merge", "events", "--full") == "nothing to merge in table events\n"
+
+
 def test_a_full_merge_that_takes_too_long_says_what_stays(icedb, answers):
     answers["answers"] = [turn(2, has_more=True)]
     said = icedb("merge", "events", "--full", "--timeout", "0ms", code=6)
@@ -107,7 +118,7 @@ def test_a_table_that_is_busy_from_the_start_is_busy(icedb, answers):
 
 def test_the_cold_lane_can_be_asked_for(icedb, monkeypatch):
     asked = []
-    monkeypatch.setattr(Task, "carry_out", lambda task: asked.append((task.name, task.table)))
+    monkeypatch.setattr(Task, "carry_out", lambda task, _show: asked.append((task.name, task.table)))
     icedb("merge", "events", "--cold")
     assert asked == [("icedb.merge.cold", "events")]
     assert "--cold goes neither with --full" in icedb("merge", "events", "--cold", "--full", code=2)

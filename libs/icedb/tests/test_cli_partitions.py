@@ -91,6 +91,12 @@ def test_a_removal_is_sent_with_its_globs(icedb, events, monkeypatch):
     ]
 
 
+def test_what_was_removed_has_units_and_names(icedb, events):
+    told = " ".join(icedb("partitions", "drop", "events", "d=2023-06-*", "--yes", "--here").split())
+    assert "paths d=2023-06-" in told and "[" not in told
+    assert re.search(r"bytes [0-9.]+ (B|KiB) ", told)
+
+
 @pytest.mark.parametrize("answer", [True, False])
 def test_somebody_at_a_terminal_is_asked(icedb, events, monkeypatch, answer):
     asked = []

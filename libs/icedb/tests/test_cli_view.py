@@ -64,10 +64,21 @@ def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, vi
     append("view")
     (lag,) = json.loads(icedb("view", "list", "events", "--json"))["views"]
     assert lag.pop("lag_ms") >= 0
-    assert lag == {"view": "counts", "source": "events", "state": "active", "waiting_commits": 2, "refused_commits": 0}
+    figures = {"waiting_commits": 2, "refused_commits": 0, "last_refusal": None}
+    assert lag == {"view": "counts", "source": "events", "state": "active", **figures}
     assert feed(warehouse).commit_count == 2
     assert "counts active 0 - 0" in " ".join(icedb("view", "list", "events").split())
     assert icedb("view", "list", "counts") == ""
+
+
+def test_why_a_commit_was_refused_is_told(icedb, warehouse, view, flush_rows):
+    flush_rows(warehouse.table("events"), [{"event": "click", "poison": "x"}])
+    feed(warehouse)
+    said = icedb("view", "list", "events")
+    assert "counts active 0 - 1" in " ".join(said.split())
+    assert "why, the last time: a row is poisoned" in said
+    (lag,) = json.loads(icedb("view", "list", "events", "--json"))["views"]
+    assert (lag["refused_commits"], lag["last_refusal"]) == (1, "a row is poisoned")
 
 
 def test_a_query_from_a_file_and_a_creation_that_stopped_halfway(icedb, warehouse, tmp_path, view):

@@ -21,6 +21,9 @@ FILES = [
         "line 1 is not JSON: it ends with a comma; write one object a line without commas",
     ),
     ("object.json", b'{\n"events":[' + ROW + b"]\n}\n", "`jq -c '.events[]'` of each one in a list called events"),
+    ("rows.zip", b"PK\x03\x04\x14\x00", "is a zip archive: `unzip` it first"),
+    ("rows.bz2", b"BZh91AY&SY\x01", "is compressed with bzip2: `bzip2 -d` it first"),
+    ("rows.csv", ROW + b"\n", "named as CSV, and begins as JSON: say which it is, --format ndjson or csv"),
     ("text.ndjson", b"hello\n", "line 1 is not JSON, or no object: it begins with b'hello'"),
 ]
 COMMANDS = [
@@ -140,6 +143,13 @@ def make_bad_batch(run_icedb, folder, name, body):
 def test_a_batch_that_is_no_events_of_the_table(folder, run_icedb, tmp_path, name, body, said):
     run_icedb("table", "create", "events", "--partition", "d=day(ts)")
     assert said in make_bad_batch(run_icedb, tmp_path, name, body)
+
+
+def test_of_many_faults_of_a_batch_the_first_are_shown_and_where_the_others_are(folder, run_icedb, tmp_path):
+    run_icedb("table", "create", "events", "--partition", "d=day(ts)")
+    said = make_bad_batch(run_icedb, tmp_path, "bad.ndjson", b'{"event":"a"}\n' * 30)
+    assert said.count("column 'ts' is missing or null") == 5
+    assert re.search(r"… \d+ more: `icedb quarantine show events [0-9a-f-]{36}`", said)
 
 
 def fail_by_settings(cli_env, run_icedb, settings, arguments, code):

@@ -118,6 +118,20 @@ def test_settings_go_by_their_names_and_times_by_words(lake):
         lake.create_table("wrong", no_such_setting=1)
 
 
+def test_a_setting_that_is_none_is_told_with_the_one_that_is_meant_and_lakes_say_where_they_are(lake, events):
+    with pytest.raises(InvalidRequest, match="partitions is no setting of a table; did you mean partition"):
+        lake.create_table("other", partitions=["d=day(ts)"])
+    assert repr(events) == f"Lake({lake.client.settings.store!r}).table('events')"
+
+
+def test_a_table_that_is_there_with_other_partitions_is_taken_with_a_warning(lake, events, caplog):
+    lake.create_table("events", partition=["d=day(ts)"], sort=["event", "ts"], exist_ok=True)
+    lake.create_table("events", exist_ok=True)
+    assert not caplog.messages
+    lake.create_table("events", partition=["d=month(ts)"], sort=["ts"], exist_ok=True)
+    assert "with partitions ['d=day(ts)'] and sort order ['event', 'ts']: these stay" in caplog.text
+
+
 def test_a_table_with_queries_is_checked_here(lake):
     table = lake.create_table(
         "clicks", insert_query="select upper(event) as event from _rows", source={"event": "VARCHAR"}
@@ -299,7 +313,7 @@ def test_icedb_work_does_what_is_due_and_says_it(run_icedb, folder):
     run_icedb("table", "create", "events")
     lake = connect(warehouse=folder)
     lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
-    assert "ingest.flush: 1 commits, 1 batches, 2 rows, 1 files" in run_icedb("work", "--once")
+    assert "ingest.flush: 1 commit, 1 batch, 2 rows, 1 file" in run_icedb("work", "--once")
     assert orjson.loads(run_icedb("work", "--once", "--json")) == {"done": [], "problems": 0}
 
 

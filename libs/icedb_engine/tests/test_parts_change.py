@@ -145,6 +145,8 @@ def test_rows_are_counted_for_each_file(table):
     assert count("true") == (2, 1)
     with pytest.raises(InvalidRequest, match=r"table events: condition: Conversion Error.*'b'"):
         count("CAST(User AS INT) = 1")
+    with pytest.raises(InvalidRequest, match=r'"Usr" not found in FROM clause! Candidate bindings: "User"'):
+        count("Usr = 'b'")
 
 
 def test_a_deletion_goes_by_the_types_of_the_table(table):

@@ -53,7 +53,7 @@ def test_masters_are_split_and_must_be_independent_and_odd(monkeypatch):
     ("name", "value", "message"),
     [
         ("ICEDB_REDIS_URL", "http://x", "not a Redis address"),
-        ("ICEDB_LOCK_TTL_MS", "soon", "ICEDB_LOCK_TTL_MS='soon'"),
+        ("ICEDB_LOCK_TTL_MS", "15s", "ICEDB_LOCK_TTL_MS='15s': write a whole number of milliseconds, digits alone"),
         ("ICEDB_METRICS_PORT", "70000", "ICEDB_METRICS_PORT"),
         ("ICEDB_LOG_FORMAT", "xml", "'json' or 'console'"),
         ("ICEDB_LOCK_TTL_MS", "600", r"4 \* ICEDB_REDIS_TIMEOUT_MS <= ICEDB_LOCK_TTL_MS must hold.*4 \* 300 > 600"),
@@ -93,7 +93,7 @@ def test_one_setting_says_where_spark_runs(monkeypatch, master):
     ("name", "value", "message"),
     [
         ("ICEDB_SPARK_MASTER", "http://host:7077", r"no place where Spark runs; write local\[2\]"),
-        ("ICEDB_SPARK_OPTIONS", "spark.cores.max=2", "ICEDB_SPARK_OPTIONS"),
+        ("ICEDB_SPARK_OPTIONS", "spark.cores.max=2", "ICEDB_SPARK_OPTIONS=.*no JSON .*; write an object, e.g. {"),
         ("ICEDB_SPARK_OPTIONS", '["spark.cores.max"]', "ICEDB_SPARK_OPTIONS"),
         ("ICEDB_SPARK_JOB_LIMIT_MS", "3600000", "ICEDB_SPARK_JOB_LIMIT_MS < ICEDB_TASK_TIME_LIMIT_MS must hold"),
         ("ICEDB_SPARK_SENDS_KEYS", "1", "ICEDB_SPARK_SENDS_KEYS needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),

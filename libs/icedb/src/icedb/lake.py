@@ -7,7 +7,7 @@ of :mod:`icedb_log`, which the services run, too, on the same tables and by the 
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from itertools import count
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from icedb.work import Done
 
 _LAKES: Final = count()
+_log: Final = logging.getLogger(__name__)
 
 
 def connect(
@@ -92,6 +93,9 @@ class Lake:
         self._tables: dict[str, LakeTable] = {}
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"Lake({self.client.settings.store!r})"
+
     def __enter__(self) -> Self:
         return self
 
@@ -135,7 +139,8 @@ class Lake:
             partition: One level of partitions each: ``"d=day(ts)"``, ``"u=bucket[16](user_id)"``, ``"country"``.
             sort: Sort columns of data files.
             columns: Declared columns with their types; others are found in the rows.
-            exist_ok: Return the table that is there, whatever its configuration.
+            exist_ok: Return the table that is there, whatever its configuration; a warning in the log says if it has
+                other partitions or another sort order.
             settings: Further settings by their names (:class:`icedb_log.table.table_config.TableConfig`). Times may
                 be said in words, without ``_ms``: ``log_grace="30s"``, ``retention="90d"``.
 
@@ -150,6 +155,7 @@ class Lake:
                 raise InvalidRequest(
                     f"table {name!r} exists already: lake.table({name!r}) opens it, exist_ok=True takes it as it is"
                 )
+            self._tell_what_stays(name, partition=_texts("partition", partition), sort=_texts("sort", sort))
             return self.table(name)
         fields = dict(_read_setting(key, value) for key, value in settings.items())
         config = TableConfig.create(
@@ -172,6 +178,14 @@ class Lake:
             if not (exist_ok and self.warehouse.has_table(name)):
                 raise
         return self.table(name)
+
+    def _tell_what_stays(self, name: str, *, partition: Sequence[str], sort: Sequence[str]) -> None:
+        there = self.client.table_config(name)
+        wanted = ([str(PartitionField.parse(text)) for text in partition], list(sort))
+        found = ([str(field) for field in there.partition], list(there.sort))
+        if (partition or sort) and wanted != found:
+            words = "table %s is there already, with partitions %s and sort order %s: these stay, not %s and %s"
+            _log.warning(words, name, *found, *wanted)
 
     def table(self, name: str) -> LakeTable:
         """Return a table. Raises InvalidRequest, NotFound, Unavailable."""

@@ -139,6 +139,9 @@ class LakeTable:
         self._alone_until_ms = 0
         self._log_file_count: int | None = None
 
+    def __repr__(self) -> str:
+        return f"{self.lake!r}.table({self.name!r})"
+
     def open(self) -> Table:
         """Open the table for one run. Raises NotFound, Unavailable, UnsupportedFormat, InvalidRequest after a fork."""
         self.lake.require_own_process()

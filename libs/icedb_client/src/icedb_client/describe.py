@@ -181,7 +181,7 @@ def describe_snapshot(snapshot: Snapshot, *, files: int, scan: bool | None) -> T
         else:
             opened = 0
         is_small = (snapshot.row_count or 0) <= SMALL_ROWS and snapshot.size_bytes <= SMALL_BYTES
-        if scan is None and 0 < total <= files and is_small and snapshot.row_count:
+        if scan is not False and 0 < total <= files and is_small and snapshot.row_count:
             source, opened = "rows", total
             with explained(snapshot), interruptible(con):
                 _count_distinct(con, picked, facts)

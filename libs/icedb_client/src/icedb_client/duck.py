@@ -20,7 +20,7 @@ import duckdb
 from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.store.stores import S3Options
 from icedb_log.table.partitions import HIVE_NULL, decode_partition_value
-from icedb_log.texts import is_text, quote_name, quote_text
+from icedb_log.texts import first_line, is_text, quote_name, quote_text
 
 from icedb_client.snapshots import ReadLease, Snapshot, hold_while_reading, take_hold
 
@@ -49,13 +49,6 @@ MAX_TABLES: Final = 100
 """Tables of one query."""
 _READING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _UNKNOWN_TABLE: Final = re.compile(r"Catalog Error: Table with name (?P<name>.+?) does not exist!", re.DOTALL)
-_MEANT: Final = ("Candidate bindings:", "Did you mean")
-
-
-def first_line(error: BaseException) -> str:
-    """Return what DuckDB says, without the drawing of where, and the names that it thinks are meant."""
-    first, *more = str(error).strip().splitlines() or [""]
-    return " ".join([first, *(line.strip() for line in more if line.startswith(_MEANT))])
 
 
 def why_it_failed(error: BaseException) -> str:

@@ -55,6 +55,11 @@ _PEEK_BYTES: Final = 64
 MAX_ARRAY_BYTES: Final = 256 * MIB
 """A file that is one JSON array is parsed whole; a larger one has to be NDJSON."""
 _UTF_16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_PACKED: Final = {
+    b"PK\x03\x04": "is a zip archive: `unzip` it first",
+    b"\xfd7zXZ\0": "is compressed with xz: `xz -d` it first",
+    **{b"BZh%d1AY&SY" % level: "is compressed with bzip2: `bzip2 -d` it first" for level in range(1, 10)},
+}
 _JSON_SPACE: Final = " \t\r\n"
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 NO_BOUND: Final = 1 << 62
@@ -111,6 +116,8 @@ def split_file(
                 return
             if start.startswith(_UTF_16_MARKS):
                 raise InvalidRequest(f"{name}: is UTF-16: make it UTF-8 first, `iconv -f UTF-16 -t UTF-8`")
+            if packed := next((how for mark, how in _PACKED.items() if start.startswith(mark)), None):
+                raise InvalidRequest(f"{name}: {packed}; only gzip and zstd are read as they are")
             found = _choose_format(name, start, data_format)
             if not FORMATS[found].is_text:
                 if raw is not text:
@@ -147,6 +154,8 @@ def _choose_format(name: str, start: bytes, wanted: DataFormat | None) -> DataFo
     named = format_of_name(name)
     if named is not None and not FORMATS[named].is_text:
         raise InvalidRequest(f"{name}: not {named}, as its name says: its first bytes are {start[:8]!r}")
+    if named == "csv" and start.startswith(b'{"'):
+        raise InvalidRequest(f"{name}: named as CSV, and begins as JSON: say which it is, --format ndjson or csv")
     return "csv" if named == "csv" else shown
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from icedb_log.errors import InvalidRequest, Unauthenticated
 from icedb_log.hosts import check_redis_url, is_loopback, redact_url
 from icedb_log.store.stores import StoreFields
+from icedb_log.texts import describe_problem
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
@@ -137,7 +138,7 @@ def load_client_settings(**given: object) -> ClientSettings:
         return ClientSettings(**chosen)
     except ValidationError as error:
         problems = (
-            f"{_name_of(problem['loc'])}{str(problem['msg']).removeprefix('Value error, ')}"
+            f"{_name_of(problem['loc'])}{describe_problem(problem)}"
             for problem in error.errors(include_url=False, include_input=False)
         )
         raise InvalidRequest("settings: " + "; ".join(problems)) from error

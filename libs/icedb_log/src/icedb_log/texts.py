@@ -2,12 +2,15 @@
 
 import ast
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from textwrap import dedent
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, ValidationError
+
+_MEANT = ("Candidate bindings:", "Did you mean")
+_UNITS = {"_ms": "milliseconds", "_mb": "MiB", "_kb": "KiB", "_bytes": "bytes"}
 
 
 def is_text(value: str) -> bool:
@@ -72,8 +75,23 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.55) -> st
 
 
 def first_line(said: object) -> str:
-    """Return the first line of a text, or of what an error says (its kind if nothing), at most 300 characters."""
-    return (str(said).strip() or type(said).__name__).partition("\n")[0][:300]
+    """Return the first line of a text, or of what an error says (its kind if nothing), at most 500 characters.
+
+    With it come the names that DuckDB thinks are meant, without its drawing of where.
+    """
+    first, *more = str(said).strip().splitlines() or [type(said).__name__]
+    return " ".join([first, *(line.strip() for line in more if line.startswith(_MEANT))])[:500]
+
+
+def describe_problem(problem: Mapping[str, Any]) -> str:
+    """Return what pydantic says is wrong with a setting; with the unit, where a number is written another way."""
+    if problem["type"] in ("int_parsing", "int_from_float"):
+        field = str(problem["loc"][0])
+        unit = next((f" of {words}" for ending, words in _UNITS.items() if field.endswith(ending)), "")
+        return f"write a whole number{unit}, digits alone"
+    if problem["type"] == "float_parsing":
+        return "write a number, e.g. 0.25"
+    return str(problem["msg"]).removeprefix("Value error, ")
 
 
 def first_message(error: ValueError) -> str:

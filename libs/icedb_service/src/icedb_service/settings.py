@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from icedb_log.errors import InvalidRequest
 from icedb_log.hosts import check_redis_url, redact_url
 from icedb_log.store.stores import StoreFields, StoreSettings
-from icedb_log.texts import read_field_docs
+from icedb_log.texts import describe_problem, read_field_docs
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -227,7 +227,10 @@ class SparkServiceSettings(ServiceSettings):
     @field_validator("spark_options", mode="before")
     @classmethod
     def _read_options(cls, value: object) -> object:
-        return json.loads(value) if isinstance(value, str) else value
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except json.JSONDecodeError as error:
+            raise ValueError(f'no JSON ({error}); write an object, e.g. {{"spark.cores.max": "4"}}') from error
 
     @model_validator(mode="after")
     def _check_job_limit(self) -> Self:
@@ -289,7 +292,7 @@ def _explain(kind: type[ServiceSettings], error: ValidationError) -> list[str]:
     lines = []
     for problem in error.errors(include_url=False, include_input=False):
         field = str(problem["loc"][0]) if problem["loc"] else ""
-        message = str(problem["msg"]).removeprefix("Value error, ")
+        message = describe_problem(problem)
         if not field:
             lines.append(message)
         elif problem["type"] == "missing":

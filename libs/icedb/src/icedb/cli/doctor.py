@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import typer
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 
-from icedb.cli.output import Markup, out, print_json, print_note
+from icedb.cli.output import Markup, count_of, out, print_json, print_note
 from icedb.cli.runner import FAILED, JsonFlag, flag
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ def _look_at_settings(given: dict[str, Any]) -> Iterator[Finding]:
     for problem, services in wrong.items():
         yield Finding("settings", "fail", f"{problem} (read by {', '.join(services)})", "docs/settings.md has them all")
     if not unknown and not wrong:
-        count = sum(name in known for name in os.environ)
-        yield Finding("settings", "ok", f"{count} variables ICEDB_…, right for {', '.join(['the command', *kinds])}")
+        count = count_of(sum(name in known for name in os.environ), "variable")
+        yield Finding("settings", "ok", f"{count} ICEDB_…, right for {', '.join(['the command', *kinds])}")
 
 
 def _unknown(name: str, known: set[str]) -> Finding:
@@ -162,10 +162,12 @@ def _unknown(name: str, known: set[str]) -> Finding:
 
 
 def _problems_of(error: Any) -> list[str]:
+    from icedb_log.texts import describe_problem  # noqa: PLC0415 - only for what is wrong
+
     found = []
     for problem in error.errors(include_url=False, include_input=False):
         name = f"ICEDB_{str(problem['loc'][0]).upper()}" if problem["loc"] else ""
-        words = "is not set" if problem["type"] == "missing" else str(problem["msg"]).removeprefix("Value error, ")
+        words = "is not set" if problem["type"] == "missing" else describe_problem(problem)
         found.append(f"{name}{': ' if name else ''}{words}")
     return found
 
@@ -257,7 +259,11 @@ def _look_at_redis(settings: "ClientSettings") -> Iterator[Finding]:
         except Unavailable as error:
             looks[url] = error
     broker = looks[settings.redis_url]
-    if isinstance(broker, Unavailable):
+    is_needed = "redis_url" in settings.model_fields_set or bool(_service_settings())
+    if isinstance(broker, Unavailable) and not is_needed:
+        told = "none answers, and none is set: only workers elsewhere need it; `icedb work` and `--here` do without"
+        yield Finding("redis", "ok", told)
+    elif isinstance(broker, Unavailable):
         yield Finding(
             "redis", "fail", str(broker), "start it, or correct ICEDB_REDIS_URL; work waits for sweeps meanwhile"
         )

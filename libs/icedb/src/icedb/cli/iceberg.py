@@ -8,6 +8,7 @@ from icedb_log.publish.head import read_publication
 from icedb_log.publish.model import Publication
 from icedb_log.table.table import Table
 from icedb_log.texts import quote_text
+from rich.markup import escape
 
 from icedb.cli.output import format_bytes, format_count, format_time, print_line, print_note, print_pairs
 from icedb.cli.runner import Run, TableName, argument, command
@@ -98,19 +99,23 @@ def _show(run: Run, table: Table, publication: Publication) -> None:
         print_pairs(
             {
                 "table": table.name,
-                "metadata": uri,
                 "as of": format_time(publication.as_of_ms),
-                "snapshot": current,
+                "snapshot": None if current is None else str(current),  # an id: no separators
                 "snapshots": document["snapshots"],
                 "data files": format_count(document["files"]),
                 "rows": format_count(document["rows"]),
                 "size": format_bytes(document["bytes"]),
                 "tags": ", ".join(name for name in metadata["refs"] if name != "main") or None,
                 "left out": left_out,
-                "DuckDB": f"SELECT * FROM iceberg_scan({quote_text(uri)})",  # noqa: S608 - shown, not run; quoted
-                "PyIceberg": f"StaticTable.from_metadata({uri!r}).scan().to_arrow()",
             }
         )
+        ways = {
+            "metadata": uri,
+            "DuckDB": f"SELECT * FROM iceberg_scan({quote_text(uri)})",  # noqa: S608 - shown, not run; quoted
+            "PyIceberg": f"StaticTable.from_metadata({uri!r}).scan().to_arrow()",
+        }
+        for name, text in ways.items():  # to be copied: broken by nothing, however narrow the terminal is
+            print_line(f"[bold]{name:<10}[/]  {escape(text)}")
         if left_out:
             print_note("columns that are left out have types that Iceberg does not know")
 

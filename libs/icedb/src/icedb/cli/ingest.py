@@ -40,6 +40,8 @@ from icedb.cli.output import (
 from icedb.cli.runner import FAILED, Run, TableName, TimedOut, argument, command, flag, option
 
 MAX_SHOWN_QUARANTINED: Final = 5
+MAX_SHOWN_FAULTS: Final = 5
+"""Of one batch: the others are as many lines more."""
 MAX_SHOWN_PARTITIONS: Final = 20
 MAX_SHOWN_REASONS: Final = 20
 LONE_WAIT_MS: Final = 5000
@@ -260,7 +262,9 @@ def _wait(run: Run, report: dict[str, Any], *, timeout_ms: int | None) -> None:
     for batch in (*found.quarantined, *found.bad_rows, *found.conflicts)[:MAX_SHOWN_QUARANTINED]:
         what = {"batch": "batch", "conflict": "other content under the id of a batch:"}.get(batch.kind)
         what = what or f"{format_count(batch.row_count)} rows of batch"
-        print_error(f"{what} {batch.batch_id} in quarantine: {' | '.join(batch.reason.splitlines())}")
+        first, rest = batch.reason.splitlines()[:MAX_SHOWN_FAULTS], batch.reason.splitlines()[MAX_SHOWN_FAULTS:]
+        more = f" | … {len(rest)} more: `icedb quarantine show {table} {batch.batch_id}`" if rest else ""
+        print_error(f"{what} {batch.batch_id} in quarantine: {' | '.join(first)}{more}")
     if len(found.quarantined) + len(found.bad_rows) > MAX_SHOWN_QUARANTINED:
         print_error(
             f"{len(found.quarantined)} batches and rows of {len(found.bad_rows)} more in quarantine; "

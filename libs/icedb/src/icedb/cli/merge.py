@@ -15,7 +15,18 @@ from icedb_log.merge.merge_plan import MergeIndex
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
 from icedb_log.table.table import Table
 
-from icedb.cli.output import Show, format_bytes, format_count, is_watched, out, print_note, print_table, progress
+from icedb.cli.output import (
+    Show,
+    count_of,
+    format_bytes,
+    format_count,
+    is_watched,
+    out,
+    print_note,
+    print_pairs,
+    print_table,
+    progress,
+)
 from icedb.cli.runner import Run, TableName, Task, TimedOut, command, flag
 
 BUSY_PAUSE_MS: Final = 200
@@ -48,9 +59,9 @@ def merge(
         total_bytes = _expect(opened) if is_watched(is_quiet=run.as_json) else 0
         with progress(f"merging table {table}", is_quiet=run.as_json, in_bytes=True) as show:
             done = _merge_in_full(task, wait_ms=run.wait_ms, show=show, total_bytes=total_bytes)
-        task.finish(done)
+        task.finish(done, show=_show_merged)
         return
-    task.carry_out()
+    task.carry_out(_show_merged)
     if full:
         print_note("one turn; `icedb merge --full` without --no-wait goes on until everything is merged")
 
@@ -96,6 +107,26 @@ def _add(total: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     if total and result.get("outcome") == "idle":
         added["outcome"] = total["outcome"]
     return {**total, **added}
+
+
+def _show_merged(result: dict[str, Any]) -> None:
+    table = result["table"]
+    if result["outcome"] == "idle":
+        out.print(f"nothing to merge in table [bold]{table}[/]")
+        print_note(f"`icedb merge {table} --explain` says why")
+        return
+    before, after = (format_bytes(result.get(name, 0)) for name in ("bytes_in", "bytes_out"))
+    print_pairs(
+        {
+            "table": table,
+            "merged": f"{count_of(result.get('files_in', 0), 'data file')} ({before})",
+            "into": f"{count_of(result.get('files_out', 0), 'data file')} ({after})",
+            "rows": result.get("rows"),
+            "commits": result["commits"],
+            "log files folded": result.get("folded_log_files"),
+            "more to merge": "yes: the next run takes it" if result.get("has_more") else None,
+        }
+    )
 
 
 def _show_explanation(explained: MergeExplanation, *, fan_in: int) -> None:

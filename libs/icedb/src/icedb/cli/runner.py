@@ -26,7 +26,16 @@ from icedb_log.errors import (
 from icedb_log.units import parse_duration
 from rich.markup import escape
 
-from icedb.cli.output import followed, out, print_error, print_json, print_note, print_pairs
+from icedb.cli.output import (
+    followed,
+    format_bytes,
+    format_span,
+    out,
+    print_error,
+    print_json,
+    print_note,
+    print_pairs,
+)
 
 if TYPE_CHECKING:
     from icedb_client.client import Client
@@ -288,6 +297,11 @@ class Task:
     note: str = ""
     late: str = ""
 
+    @property
+    def words(self) -> str:
+        """What it does, in a word or two for a person."""
+        return self.name.rpartition(".")[2].replace("_", " ")
+
     def carry_out(self, show: Callable[[dict[str, Any]], None] | None = None) -> None:
         """Hand the task over, or wait for its result and print it: by ``show`` for people, or figure by figure.
 
@@ -311,13 +325,13 @@ class Task:
     def ask(self, wait_ms: int, *, is_quiet: bool = False) -> dict[str, Any]:
         """Wait for the result and return it, however the task ended. Raises TimedOut, Unavailable."""
         if self.run.here:
-            with followed(f"{self.name} of table {self.table}", is_quiet=is_quiet or self.run.as_json):
+            with followed(f"table {self.table}: {self.words}", is_quiet=is_quiet or self.run.as_json):
                 return self.run.do(self.name, self.table, self.arguments)
         from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - not for `icedb --help`
 
         workers = self.run.client.workers
         try:
-            with followed(self.note or f"waiting for {self.name}", is_quiet=is_quiet or self.run.as_json):
+            with followed(self.note or f"waiting for a worker: {self.words}", is_quiet=is_quiet or self.run.as_json):
                 return workers.run(self.name, self.table, arguments=dict(self.arguments), timeout_ms=wait_ms)
         except TaskTimeout as error:
             raise TimedOut(f"{error}{self.late}. {NO_WORKER}") from error
@@ -371,15 +385,26 @@ class Task:
 
     def _show_figures(self, result: dict[str, Any]) -> None:
         if result["outcome"] == "idle":
-            out.print(f"{self.name}: nothing to do for table [bold]{escape(self.table)}[/]")
+            out.print(f"nothing to do for table [bold]{escape(self.table)}[/]")
             return
         hidden = ("task", "task_id", "table", "outcome", "error")
         figures = {
-            name.replace("_", " "): value if type(value) is int else str(value)
+            name.removesuffix("_ms").replace("_", " "): _describe_figure(name, value)
             for name, value in result.items()
             if name not in hidden
         }
         print_pairs({"table": self.table, **figures})
+
+
+def _describe_figure(name: str, value: object) -> object:
+    """Return a figure of a task's result with its unit; ``None``, which is not shown, for what is not so."""
+    if type(value) is int:
+        return format_bytes(value) if "bytes" in name else format_span(value) if name.endswith("_ms") else value
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or None
+    if isinstance(value, bool):
+        return "yes" if value else None
+    return None if value is None else str(value)
 
 
 def maybe_duration(text: str | None, *, option: str, floor_ms: int = 0) -> int | None:

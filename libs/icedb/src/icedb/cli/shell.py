@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
-from icedb_client.duck import find_snapshots, first_line, open_duckdb, partition_columns
+from icedb_client.duck import find_snapshots, open_duckdb, partition_columns
 from icedb_client.duck import run as run_query
 from icedb_client.snapshots import Snapshot
 from icedb_log.errors import IceDBError, InvalidRequest
-from icedb_log.texts import quote_name
+from icedb_log.texts import first_line, quote_name
 
 from icedb.cli.describe import show_description
 from icedb.cli.output import count_of, format_time, print_error, print_note

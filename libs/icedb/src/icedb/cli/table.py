@@ -12,6 +12,7 @@ from icedb_log.feed.views import (
     create_view,
     detach_view,
     list_view_lags,
+    read_last_refusal,
     register_view,
     require_no_cycle,
     source_of,
@@ -395,10 +396,12 @@ def list_views(run: Run, *, source: str = argument("Name of the table that feeds
     Example: icedb view list events
     """
     lags = list_view_lags(run.open(source), on_halt=lambda name, error: print_error(f"view {name} is halted: {error}"))
-    run.answer({"table": source, "views": [asdict(lag) for lag in lags]}, lambda: _show_lags(source, lags))
+    why = {lag.view: read_last_refusal(run.place(lag.view)) if lag.refused_commits else None for lag in lags}
+    views = [{**asdict(lag), "last_refusal": why[lag.view]} for lag in lags]
+    run.answer({"table": source, "views": views}, lambda: _show_lags(source, lags, why))
 
 
-def _show_lags(source: str, lags: Sequence[ViewLag]) -> None:
+def _show_lags(source: str, lags: Sequence[ViewLag], why: Mapping[str, str | None]) -> None:
     if not lags:
         print_note(f"table {source} has no views; create one with `icedb table create NAME --from {source} --query …`")
         return
@@ -415,6 +418,9 @@ def _show_lags(source: str, lags: Sequence[ViewLag]) -> None:
             for lag in lags
         ),
     )
+    for view, reason in why.items():
+        if reason:
+            print_line(escape(f"{view} has not taken the rows of refused commits; why, the last time: {reason}"))
 
 
 @view_app.command("detach")

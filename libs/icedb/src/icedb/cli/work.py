@@ -10,6 +10,10 @@ from icedb.cli.output import err, format_bytes, format_count, format_time, print
 from icedb.cli.runner import FAILED, Run, command, flag
 from icedb.work import Done, Worker
 
+_SINGULAR = {
+    "batches": "batch",
+    **{f"{one}s": one for one in ("commit", "file", "group", "object", "partition", "row")},
+}
 _HIDDEN = frozenset({"failures", "waiting_by_guard", "erasures", "paths", "unknown_objects"})
 
 
@@ -66,4 +70,8 @@ def _describe(done: Done) -> str:
         for name, value in done.details.items()
         if type(value) is int and value and name not in _HIDDEN
     )
-    return ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in figures)
+    return ", ".join(f"{value} {_words(name, is_one=value == '1')}" for name, value in figures)
+
+
+def _words(name: str, *, is_one: bool) -> str:
+    return " ".join(_SINGULAR.get(word, word) if is_one else word for word in name.split("_"))

@@ -278,7 +278,8 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)  # whatever writes to standard output must not break the frames
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    for each in (signal.SIGINT, signal.SIGTERM):  # of a service manager that stops all processes: the parent's, too
+        signal.signal(each, signal.SIG_IGN)
     _end_with_parent(int(sys.argv[1]))
     while True:
         try:

@@ -45,6 +45,8 @@ _PROGRAM: Final = (
 )
 _SHOWN_BYTES: Final = 400
 _MEMORY_WORDS: Final = ("bad_alloc", "memoryerror", "cannot allocate memory")
+_FROM_OUTSIDE: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
+"""Signals that no query brings about: they end whatever runs, and say nothing about it."""
 
 TextKind = Literal["query", "repeatable", "condition"]
 
@@ -327,6 +329,7 @@ class SqlProcess:
                 env=environment,
                 cwd="/",
                 pass_fds=(ending,),
+                process_group=0,  # Ctrl-C at a terminal is for this process, which lets the query come to its end
             )
         except OSError as error:
             os.close(lifeline)
@@ -379,6 +382,10 @@ class SqlProcess:
         complaints = child.complaints.read().decode(errors="replace").strip()[-_SHOWN_BYTES:]
         if status == -signal.SIGKILL or any(word in complaints.lower() for word in _MEMORY_WORDS):
             return QueryTooLarge(self._too_much("its process ended"))
+        if -status in _FROM_OUTSIDE:
+            return Unavailable(
+                f"the process for SQL of users was ended with signal {-status} from outside: run it again"
+            )
         if status < 0:
             return QueryProblem(f"it ended its process with signal {-status}: write it in another way")
         return Unavailable(f"the process for SQL of users ended with status {status}: {complaints}")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clock import Clock
@@ -389,6 +390,15 @@ def _read_lag_of(source: Table, name: str, on_halt: Callable[[str, HaltError], N
 def count_refused(view: Table) -> int:
     """Return how many commits a view has refused (V5)."""
     return len(list_all(view.store, view.paths.refused_prefix).objects)
+
+
+def read_last_refusal(view: TableStore) -> str | None:
+    """Return why a view refused the newest of the commits that it refused (V5); ``None`` if there is none."""
+    refused = list_all(view.store, view.paths.refused_prefix).objects
+    try:
+        return str(orjson.loads(view.store.get(refused[-1].key).body)["reason"]) if refused else None
+    except (NotFound, ValueError, TypeError, KeyError):  # removed by the operator meanwhile, or damaged
+        return None
 
 
 def read_source_schema(source: Table) -> Mapping[str, str]:

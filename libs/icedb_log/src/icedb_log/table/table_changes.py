@@ -29,6 +29,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import MAX_CHANGE_ATTEMPTS, encode_table_config, kept_changing, load_table_config
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import DIALECT, QUERIES, TIME_TRANSFORMS, TableConfig
+from icedb_log.units import MINUTE_MS
 
 FREE_FIELDS: Final = frozenset(
     {
@@ -140,8 +141,8 @@ def plan_change(
         before, after = getattr(config, name), getattr(altered, name)
         if after < before:
             raise InvalidRequest(
-                f"table {config.name}: {name} is {before} and cannot become {after}: runs that began before rely on "
-                "it; it may only grow"
+                f"table {config.name}: {name} is {before / MINUTE_MS:g} min and cannot become {after / MINUTE_MS:g} "
+                "min: runs that began before rely on it; it may only grow"
             )
     return altered
 

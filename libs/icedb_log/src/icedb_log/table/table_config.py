@@ -440,6 +440,9 @@ class TableConfig(_Model):
             known = [field for field in partition if isinstance(field, PartitionField)]
             times = {field.column: "TIMESTAMP" for field in known if field.transform in TIME_TRANSFORMS}
             declared = {**declared, **{column: kind for column, kind in times.items() if column not in declared}}
+        if unknown := next((name for name in fields if name not in cls.model_fields), None):
+            meant = did_you_mean(unknown, cls.model_fields)
+            raise InvalidRequest(f"table configuration: {unknown} is no setting of a table{meant}")
         try:
             return cls.model_validate({**fields, "declared": declared})
         except ValidationError as error:

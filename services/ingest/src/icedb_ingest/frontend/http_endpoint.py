@@ -89,6 +89,12 @@ _HIDDEN_DETAILS: Final = {
 """What is said instead of an error's own words, which name hosts and keys: senders may be anybody."""
 
 
+_KNOWN_PATHS: Final = (
+    "nothing is here for this path and method: send batches by POST to /v1/tables/{table}/batches, ask for one by GET "
+    "of …/batches/{batch_id}; /openapi.json has all there is"
+)
+
+
 def problem_response(error: Exception, *, members: Mapping[str, Any] | None = None) -> Response:
     """Return the answer to a request that ended with an error.
 
@@ -100,7 +106,7 @@ def problem_response(error: Exception, *, members: Mapping[str, Any] | None = No
     if isinstance(error, HTTPException):
         phrase = HTTPStatus(error.status_code).phrase
         kind = Meaning(HTTPException, "failed", error.status_code, phrase.lower().replace(" ", "-"), phrase)
-        detail = error.detail
+        detail = _KNOWN_PATHS if error.detail == phrase else error.detail
         headers.update(error.headers or {})
     else:
         kind = meaning_of(error)
@@ -113,7 +119,7 @@ def problem_response(error: Exception, *, members: Mapping[str, Any] | None = No
         scheme = "Basic" if isinstance(error, NotAuthorized) else "Bearer"
         headers["WWW-Authenticate"] = f'{scheme} realm="icedb"'
     body = {"type": URN + kind.code, "title": kind.title, "status": kind.status, "detail": detail, **more}
-    return Response(orjson.dumps(body), kind.status, headers, MEDIA_TYPE)
+    return Response(orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE), kind.status, headers, MEDIA_TYPE)
 
 
 STEP_BYTES: Final = MIB
