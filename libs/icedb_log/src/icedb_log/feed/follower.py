@@ -292,7 +292,11 @@ class Follower:
             try:
                 self._commits[name] = read_append(self._table, self._table.paths.named_log_key(name)).files
             except NotFound as error:
-                raise self._lost(name) from error
+                # L2: accepted or not, nobody can tell any more what it appended. Of the first state most is still there.
+                if self._on_gap is None:
+                    raise self._lost(name) from error
+                self._on_gap(str(self._lost(name)))
+                self._commits[name] = ()
         return self._commits[name]
 
     def _read_state(self, names: tuple[str, ...]) -> tuple[FileMarker, ...]:
@@ -307,7 +311,7 @@ class Follower:
         table = self._table
         return PositionLost(
             f"table {table.name}: {table.paths.named_log_key(name)} is gone, which this position needs: no lease has "
-            "lasted since it was made. Begin anew from where you choose"
+            "lasted since it was made. Begin anew from where you choose, or accept that"
         )
 
 
