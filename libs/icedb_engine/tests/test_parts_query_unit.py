@@ -1,7 +1,10 @@
-"""Which batches a unit takes when its query cannot be run on all of them at once."""
+"""A table's query in a unit: which batches it takes when it cannot be run on all at once, and that no row is lost."""
 
+import pytest
 from icedb_engine.sql.process import QueryProblem, QueryTooLarge, QueryTooSlow
-from icedb_engine.units.query_unit import MAX_QUERY_RUNS, NoRoom, find_parts
+from icedb_engine.units import query_unit
+from icedb_engine.units.query_unit import MAX_QUERY_RUNS, NoRoom, find_parts, insert_unit
+from icedb_log.errors import InvariantViolated
 
 
 def take(answer, count=8):
@@ -69,3 +72,41 @@ def test_a_query_that_fails_again_and_again_is_tried_a_bounded_number_of_times()
     assert len(parts) == MAX_QUERY_RUNS
     assert sorted([*result.refused, *result.deferred]) == [*range(1000)]
     assert result.refused, "each unit comes further"
+
+
+@pytest.fixture
+def insert(make_table):
+    """Return what stages batches of users and runs the unit of a table with a query; at most two partitions, four rows at once."""
+    few = "CASE WHEN (SELECT count(*) FROM _rows) > 4 THEN error('too many') ELSE true END"
+    config = {"insert_query": f"SELECT who AS user FROM _rows WHERE {few}", "source": {"who": "VARCHAR"}}
+    table = make_table("user", max_partitions_per_flush=2, **config)
+
+    def insert(*batches):
+        staged = [table.stage(*({"who": who} for who in batch)) for batch in batches]
+        result = insert_unit(table.flush_unit(*staged), table.store, clock=table.clock)
+        return result, [batch.batch_id for batch in staged]
+
+    return insert
+
+
+def test_a_commit_of_a_query_takes_no_more_partitions_than_it_may_but_of_a_single_batch(insert):
+    result, ids = insert("a", "b", "c", "a")
+    assert (result.accepted, result.deferred) == (tuple(ids[:2]), tuple(ids[2:]))
+    assert result.partitions == ("user=a", "user=b")
+    result, ids = insert("abc", "a")
+    assert (result.accepted, result.deferred, len(result.files)) == ((ids[0],), (ids[1],), 3)
+    result, ids = insert("aa", "bcd")
+    assert (result.accepted, result.deferred, len(result.files)) == ((ids[0],), (ids[1],), 1), (
+        "alone, but not the first"
+    )
+
+
+def test_rows_of_a_query_that_are_in_no_file_are_missed(insert, monkeypatch):
+    class OneMore(query_unit.CapturedRows):
+        def __init__(self, batches):
+            super().__init__(batches)
+            self.row_count = 1
+
+    monkeypatch.setattr(query_unit, "CapturedRows", OneMore)
+    with pytest.raises(InvariantViolated, match="read 2 rows and wrote 1"):
+        insert("a")

@@ -447,6 +447,17 @@ def test_a_lease_of_a_planned_batch_outlives_the_settling_of_the_one_before(tabl
     assert end.lease_id in {lease.lease_id for lease in read_leases(table)}
 
 
+def test_who_comes_back_for_a_planned_batch_renews_its_lease_first(table):
+    reader = Reader(table)
+    table.append(1)
+    end = reader.plan()
+    table.clock.advance(LEASE_MS - 1000)
+    reader.restart()
+    assert reader.deliver(end) == [1]
+    (lease,) = read_leases(table)
+    assert lease.expires_ms >= table.clock.now_ms() + LEASE_MS - 1000
+
+
 def test_a_renewal_finds_that_a_lease_has_ended(table):
     reader = Reader(table, lease_ms=2000)
     table.clock.advance(15_000)

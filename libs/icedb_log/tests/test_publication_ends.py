@@ -65,6 +65,14 @@ def sweep(table):
     return sweep_leftovers(table.opened(), table.sweep().walk)
 
 
+def test_p5_what_the_head_shows_is_kept_though_its_record_is_not_there(table):
+    made = published(table)
+    table.store.delete(table.keys(table.paths.publications_prefix))
+    assert count_withdrawn(table) == 0
+    age(table, GRACE_MS)
+    assert {*made.objects} <= {*table.keys(table.paths.published_prefix)}
+
+
 # -- holding
 
 
@@ -473,6 +481,16 @@ def test_what_is_held_back_is_written_once():
     calls = len(table.store.calls)
     hold_back(table)
     assert len(table.store.calls) - calls == 2  # the configuration, and what stands there
+
+
+def test_of_many_files_that_are_held_back_some_are_written_down(monkeypatch):
+    table = make_held()
+    append_users(table, "bob")
+    monkeypatch.setattr("icedb_log.publish.held_back.MAX_PATHS", 1)
+    first, second = table.snapshot().live.paths()
+    write_held_back(table.opened(), replace(table.held, files=(first, second), narrow=(first, second)))
+    held = read_held_back(table)
+    assert (held.files, held.narrow) == ((first,), (first,))
 
 
 def test_e5_what_was_held_back_is_written_over():
