@@ -215,6 +215,7 @@ def test_p3_a_publication_has_left_when_the_number_after_the_next_is_begun():
         None,
     ]
     assert ends(current, record(1, 100), record(1, 150), record(4, 400)) == [400, 400, None]
+    assert ends(current, record(4, 100, chain=OTHER)) == [900], "another chain's of the same number was shown, too"
     retired = Head(CHAIN, 5, modified_ms=900)
     assert ends(retired, record(4, 400), record(5, 500), record(6, 950)) == [900, 900, None]
 
