@@ -110,3 +110,14 @@ def test_rows_of_a_query_that_are_in_no_file_are_missed(insert, monkeypatch):
     monkeypatch.setattr(query_unit, "CapturedRows", OneMore)
     with pytest.raises(InvariantViolated, match="read 2 rows and wrote 1"):
         insert("a")
+
+
+@pytest.mark.parametrize("kind", ["HUGEINT", "UHUGEINT", "DECIMAL(20,0)"])
+def test_integers_that_a_double_may_not_hold_are_refused_though_these_ones_fit(make_table, kind):
+    """A DOUBLE holds 2^60, and not the number after it: who reads it cannot tell."""
+    config = {"insert_query": f"SELECT CAST(n AS {kind}) AS n FROM _rows", "source": {"n": "BIGINT"}}
+    table = make_table(**config, declared={"n": "DOUBLE"})
+    batches = [table.stage({"n": 2**53}), table.stage({"n": 2**60})]
+    result = insert_unit(table.flush_unit(*batches), table.store, clock=table.clock)
+    assert result.accepted == (batches[0].batch_id,)
+    assert "beyond 2^53 lose digits" in result.rejected[batches[1].batch_id]

@@ -494,6 +494,13 @@ def test_of_many_files_that_are_held_back_some_are_written_down(monkeypatch):
     assert (held.files, held.narrow) == ((first,), (first,))
 
 
+def test_what_is_not_live_any_more_is_not_written_down():
+    table = make_held()
+    table.drop("*")
+    hold_back(table)
+    assert read_held_back(table).files == ()
+
+
 def test_e5_what_was_held_back_is_written_over():
     table = make_held()
     hold_back(table)

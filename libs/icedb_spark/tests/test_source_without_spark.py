@@ -242,6 +242,14 @@ def test_options_of_streams_and_writes():
         parse_write_options({**place, "where": "n = 1"})
 
 
+def test_a_task_has_the_memory_and_the_scratch_that_the_options_say():
+    place = {"table": "t", "store": "file:///x"}
+    engine = parse_read_options({**place, "taskMemory": "1g", "scratchFolder": "/scratch"}).place.engine
+    assert (engine.memory_bytes, engine.scratch_folder) == (1 << 30, "/scratch")
+    assert parse_write_options({**place, "task_memory": "64m"}).place.engine.memory_bytes == 64 << 20
+    assert parse_read_options(place).place.engine.memory_bytes == 512 << 20
+
+
 def test_files_are_dealt_out_evenly():
     files = [DataFile(f"f{number}", size, 1) for number, size in enumerate([90, 10, 50, 50, 40, 60])]
     dealt = deal_files(files, split_bytes=100)
