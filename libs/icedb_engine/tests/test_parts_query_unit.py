@@ -1,7 +1,9 @@
 """A table's query in a unit: which batches it takes when it cannot be run on all at once, and that no row is lost."""
 
+import os
+
 import pytest
-from icedb_engine.sql.process import QueryProblem, QueryTooLarge, QueryTooSlow
+from icedb_engine.sql.process import CHECK_LIMITS, QueryProblem, QueryTooLarge, QueryTooSlow, SqlProcess
 from icedb_engine.units import query_unit
 from icedb_engine.units.query_unit import MAX_QUERY_RUNS, NoRoom, find_parts, insert_unit
 from icedb_log.errors import InvariantViolated
@@ -121,3 +123,28 @@ def test_integers_that_a_double_may_not_hold_are_refused_though_these_ones_fit(m
     result = insert_unit(table.flush_unit(*batches), table.store, clock=table.clock)
     assert result.accepted == (batches[0].batch_id,)
     assert "beyond 2^53 lose digits" in result.rejected[batches[1].batch_id]
+
+
+@pytest.mark.parametrize("text", ["n > 1 -- \0", "n > 1 -- \ud800"])
+def test_a_text_that_no_process_takes_starts_none(text):
+    with SqlProcess(CHECK_LIMITS) as process:
+        with pytest.raises(QueryProblem, match="it has a NUL, or half a character"):
+            process.check(text, {"n": "BIGINT"}, relation="_rows", kind="condition")
+        assert process.pid is None
+
+
+def test_a_process_of_the_process_that_this_one_was_forked_from_is_not_used(monkeypatch):
+    def check(process):
+        process.check("n > 1", {"n": "BIGINT"}, relation="_rows", kind="condition")
+        return process._child
+
+    with SqlProcess(CHECK_LIMITS) as process:
+        kept = check(process)
+    with SqlProcess(CHECK_LIMITS) as process:
+        assert check(process) is kept
+    forked = os.getpid() + 1
+    monkeypatch.setattr("icedb_engine.sql.process.os.getpid", lambda: forked)
+    with SqlProcess(CHECK_LIMITS) as process:
+        assert check(process) is not kept
+        process.close()
+    kept.end()

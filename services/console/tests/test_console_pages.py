@@ -14,6 +14,7 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.console_rig import KEEPER, READER, STRANGER, open_console
 from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.small_view import SmallView
 
 
 @pytest.fixture
@@ -186,6 +187,21 @@ def test_names_of_views_and_holders_are_for_those_who_may_know_them(table, tmp_p
             keeper = (await rig.browser(KEEPER).get("/tables/t")).text
             assert "analyst-of-another-team" in keeper
             assert "/tables/t/do/merge" in keeper
+
+    run(work)
+
+
+def test_a_view_and_its_source_are_named_to_those_who_may_see_them(table, tmp_path):
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            table.append(1)
+            view = SmallView(table, name="other")
+            view.feed_all()
+            source = (await rig.browser(READER).get("/tables/t")).text
+            assert "/tables/other" not in source
+            shown = (await rig.browser(STRANGER).get("/tables/other")).text
+            assert "This table is a view of another table" in shown
+            assert "/tables/t" not in shown
 
     run(work)
 
