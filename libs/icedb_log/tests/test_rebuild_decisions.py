@@ -159,6 +159,18 @@ def test_files_of_others_are_left_out_and_named():
     assert table.ids() == [1, 2, 3, 4, 5, 6, 7, 90]
 
 
+def test_a_log_without_any_data_file_is_made_by_force_alone():
+    table = SmallTable(has_footers=True)
+    table.append(1)
+    (path,) = table.keys(table.paths.data_prefix)
+    table.store.put(path, b"of nobody")
+    lose_log(table)
+    with pytest.raises(InvalidRequest, match="the new log would be empty"):
+        table.rebuild()
+    assert table.rebuild(is_forced=True).has_committed
+    assert table.ids() == []
+
+
 def test_imported_files_are_live_if_a_record_says_so():
     table = make_merged_table(ImportTable)
     table.put_source("one", 10, 11)
