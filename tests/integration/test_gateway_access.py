@@ -1,5 +1,6 @@
 """Who may read what through the S3 gateway: tenants see their tables only, and every wrong signature has its name."""
 
+import contextlib
 import http.client
 import socket
 import urllib.error
@@ -182,6 +183,32 @@ def test_a_rate_is_kept(rig):
     error = refusal(s3.put_object, Bucket=BUCKET, Key="x", Body=b"")
     assert error["Error"]["Code"] == "SlowDown"
     assert int(error["ResponseMetadata"]["HTTPHeaders"]["retry-after"]) > 60
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s3: s3.list_buckets(),
+        lambda s3: s3.head_bucket(Bucket=BUCKET),
+        lambda s3: s3.get_bucket_location(Bucket=BUCKET),
+        lambda s3: s3.get_bucket_versioning(Bucket=BUCKET),
+        lambda s3: s3.list_objects_v2(Bucket="another"),
+        lambda s3: s3.get_object(Bucket=BUCKET, Key="no table/x.parquet"),
+        lambda s3: s3.get_object(Bucket=BUCKET, Key="red_events/x.parquet"),
+    ],
+)
+def test_whatever_is_asked_for_counts_against_the_rate(tmp_path, rig, call):
+    keys = {"access_keys": [{"id": "ONE1", "secret": "s"}], "rate": {"calls_per_s": 0.001, "burst": 1}}
+    grants = [{"identities": ["one"], "tables": ["red_*"], "verbs": ["read"]}]
+    access = write_access(tmp_path / "a.json", {"identities": {"one": keys}, "grants": grants})
+    one = start_gateway(rig.warehouse, access_file=str(access))
+    try:
+        s3 = client(one, "ONE1", "s")
+        with contextlib.suppress(ClientError):
+            call(s3)
+        assert code_of(call, s3=s3) in ("SlowDown", "503"), "a HEAD has no body that says it"
+    finally:
+        one.gateway.stop()
 
 
 def test_a_clock_that_is_wrong(tmp_path, rig):

@@ -237,6 +237,26 @@ def test_answers_within_the_staleness_cost_no_listing(call, store, parquet):
     assert store.listings == 0
 
 
+def test_more_calls_at_once_than_may_wait_are_refused_and_the_others_answered(serve, store, parquet):
+    rig = serve(snapshot_max_pending_calls=2, snapshot_max_watchers=1)
+    store.gate = threading.Event()
+    asked = pb.GetSnapshotRequest(table="events", max_staleness_ms=0)
+    calls = [rig.stub.GetSnapshot.future(asked, timeout=DEADLINE_S) for _ in range(3)]
+    wait_until(lambda: any(call.done() for call in calls))
+    store.gate.set()
+    codes = sorted(call.code().name for call in calls)
+    assert codes == ["OK", "OK", "RESOURCE_EXHAUSTED"]
+
+
+def test_a_request_has_a_bound_and_a_connection_ends_for_others_to_be_found(serve, parquet):
+    rig = serve(snapshot_connection_age_ms=1000)
+    code, details, _ = refused(rig.stub.GetSnapshot, pb.GetSnapshotRequest(table="x" * (5 << 20)), timeout=DEADLINE_S)
+    assert (code, "larger than max" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+    seen, ready = [], grpc.ChannelConnectivity.READY
+    rig.channel.subscribe(seen.append, try_to_connect=True)
+    wait_until(lambda: ready in seen and grpc.ChannelConnectivity.IDLE in seen[seen.index(ready) :])
+
+
 def test_reflection_names_the_protocol(serve, parquet):
     stub = reflection_pb2_grpc.ServerReflectionStub(serve().channel)
     asked = iter(

@@ -1,5 +1,6 @@
 """The warehouse in the caller's own process: tables, appends, and what becomes of a batch."""
 
+import itertools
 import logging
 import queue
 import threading
@@ -12,7 +13,7 @@ from icedb.work import Worker
 from icedb_client.bodies import encode_rows
 from icedb_log.clean.orphans import DEFAULT_MAX_SHARE
 from icedb_log.clock import new_batch_id
-from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, InvalidRequest, NotFound, Overloaded
+from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import list_staged
 from icedb_log.log.fence import acquire_fence, look_at_fence
@@ -27,6 +28,7 @@ from icedb_log.names import (
     MERGE_RETAIN,
 )
 from icedb_log.table.table import Table
+from icedb_sim.fakes.fake_clock import FakeClock
 
 ROWS = [{"ts": "2026-01-02T03:04:05Z", "event": "view", "n": 1}, {"ts": "2026-01-03T00:00:00Z", "event": "buy", "n": 2}]
 
@@ -399,6 +401,31 @@ def test_a_table_that_cannot_be_worked_on_holds_up_no_other(lake, events, monkey
     lake.work(until_idle=True, tell=told.append)
     assert {each.table for each in told if each.problem} == {"another"}
     assert rows_of(lake, "select count(*) from events") == [(2,)]
+
+
+def test_a_table_that_fails_again_and_again_is_tried_later_each_time(tmp_path, cli_env):
+    clock, tried_ms = FakeClock(), []
+
+    def fail(_table):
+        tried_ms.append(clock.monotonic_ms())
+        raise Unavailable("the store does not answer")
+
+    with connect(tmp_path / "lake", clock=clock) as lake:
+        lake.create_table("events", partition=["d=day(ts)"])
+        worker = Worker(lake, stops=lambda: clock.monotonic_ms() > 100_000)
+        worker._tasks = {**worker._tasks, INGEST_FLUSH: fail}
+        worker._repeat(lambda _: None, {INGEST_FLUSH}, pause_ms=1000)
+    pauses = [later - before for before, later in itertools.pairwise(tried_ms)]
+    assert pauses == [1000, 2000, 4000, 8000, 16_000, 32_000]
+
+
+def test_work_that_never_ends_ends_after_some_rounds_for_who_waits(lake, events, monkeypatch):
+    monkeypatch.setattr("icedb.work.MAX_ROUNDS", 3)
+    told = []
+    worker = Worker(lake, stops=lambda: len(told) == 20)
+    worker._tasks = {**worker._tasks, INGEST_FLUSH: lambda _table: (True, {})}
+    worker.work(told.append, until_idle=True)
+    assert len(told) == 4
 
 
 def test_a_long_merge_holds_up_no_commit_of_others(lake, events, monkeypatch):

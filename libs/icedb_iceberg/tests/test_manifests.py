@@ -4,7 +4,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from icedb_iceberg.avro_files import ADDED, DELETED, ManifestCodec, decode_list, decode_manifest, encode_list
+from icedb_iceberg.avro_files import ADDED, DELETED, ManifestCodec, avro_name, decode_list, decode_manifest, encode_list
 from icedb_iceberg.manifests import FAN_IN, TARGET_FILES, ManifestSet, _summarize
 from icedb_log.errors import CorruptLog
 
@@ -195,3 +195,7 @@ def test_a_list_says_whether_files_of_null_are_among_those_of_a_manifest():
             entry["data_file"]["partition"] = {"p": value}
         (found,) = _summarize(entries, codec, snapshot_id=1, sequence_number=1)["partitions"]
         assert (found["contains_null"], found["lower_bound"], found["upper_bound"]) == said
+
+
+def test_a_partition_field_has_a_name_that_avro_takes():
+    assert [avro_name(name) for name in ("d", "2d", "a-b")] == ["d", "_2d", "a_x2Db"]

@@ -188,6 +188,17 @@ def test_a_state_that_is_held_back_is_tried_once_until_something_changes(table, 
     assert find_held_back(table, writer=writer) == ""
 
 
+def test_while_a_state_is_held_back_nothing_is_shown_that_is_of_another_place(table, writer, monkeypatch):
+    table.append(1)
+    first = publish(table, writer)
+    Unfit(monkeypatch)
+    table.append(2)
+    assert publish(table, writer) == first
+    set_location(table.store, "wh", f"file://{table.tmp_path}/moved/wh")
+    with pytest.raises(UnfitFiles):
+        publish(table, writer)
+
+
 def test_p3_a_state_that_is_held_back_for_long_is_tried_often_enough_to_be_told_from_one_that_nobody_asks_for(
     table, writer, monkeypatch
 ):

@@ -212,6 +212,18 @@ def test_what_left_quarantine_leaves_the_copy():
     assert not table.copy().keys(table.paths.quarantine_prefix)
 
 
+def test_what_changed_after_its_copy_is_copied_again_though_the_clock_of_the_target_is_ahead():
+    table = make()
+    table.target = ScriptedStore(MemoryObjectStore(lambda: table.clock.now_ms() + 9 * 60_000))
+    table.target.max_parallel_reads = 1
+    table.backup()
+    bodies = {key: table.store.get(key).body for key in table.keys(table.paths.quarantine_prefix)}
+    (key,) = (key for key, body in bodies.items() if body == b"no json at all {")
+    table.store.put(key, changed := b"no json at one {")
+    table.backup()
+    assert table.target.get(key).body == changed
+
+
 def test_a_copy_in_which_somebody_commits_meanwhile_is_not_called_whole(monkeypatch):
     table = make()
     finish = CopiedTable.finish_switch

@@ -284,6 +284,38 @@ def test_gaps_are_accepted_when_asked_for(table):
     assert reader.step() == [4]
 
 
+def test_a_planned_batch_whose_log_file_is_gone_is_a_gap_for_who_accepts_gaps(table):
+    reader = Reader(table, lease_ms=0, accepts_gaps=True)
+    table.append(1)
+    end = reader.plan()
+    table.append(2)
+    table.merge(full=True)
+    table.clock.advance(table.config.log_grace_ms + 1)
+    table.vacuum()
+    table.append(3)
+    reader.restart()
+    assert reader.deliver(end) == []
+    assert len(reader.gaps) == 1
+    assert "is gone, which this position needs" in reader.gaps[0]
+    assert reader.drain() == [3]
+
+
+def test_what_a_budget_has_left_of_an_append_that_is_gone_is_a_gap_for_who_accepts_gaps(table):
+    reader = Reader(table, lease_ms=0, accepts_gaps=True, budget=Budget(max_files=1))
+    table.stage([{"id": number, "p": str(number)} for number in range(1, 4)])
+    table.flush()
+    assert reader.step() == [1]
+    for number in range(1, 4):
+        table.append(9, p=str(number))
+    table.merge(full=True)
+    table.clock.advance(table.config.log_grace_ms + 1)
+    table.vacuum()
+    table.append(4)
+    reader.restart()
+    assert reader.drain() == [1, 4]
+    assert reader.gaps
+
+
 def test_all_rows_first_and_then_what_is_committed(table):
     table.append(1)
     table.append(2)
@@ -314,10 +346,12 @@ def test_all_rows_come_in_pieces_across_restarts_merges_and_vacuums(table):
     assert len([piece for piece in pieces if piece]) >= 3
 
 
-def test_a_first_state_that_was_lost_is_not_half_delivered(table):
+@pytest.mark.parametrize("accepts_gaps", [False, True])
+def test_a_first_state_that_was_lost_is_not_half_delivered(table, accepts_gaps):
+    """Nor is all that is left of it passed over as a gap: most of it is still in the table."""
     for number in range(4):
         table.append(number)
-    reader = Reader(table, starts_with_all=True, budget=Budget(max_files=1), lease_ms=0)
+    reader = Reader(table, starts_with_all=True, budget=Budget(max_files=1), lease_ms=0, accepts_gaps=accepts_gaps)
     assert len(reader.step()) == 1
     table.merge(full=True)
     table.clock.advance(table.config.log_grace_ms + 1)
@@ -411,6 +445,17 @@ def test_a_lease_of_a_planned_batch_outlives_the_settling_of_the_one_before(tabl
     assert end.lease_id != before.lease_id
     reader.follower.settle(before)
     assert end.lease_id in {lease.lease_id for lease in read_leases(table)}
+
+
+def test_who_comes_back_for_a_planned_batch_renews_its_lease_first(table):
+    reader = Reader(table)
+    table.append(1)
+    end = reader.plan()
+    table.clock.advance(LEASE_MS - 1000)
+    reader.restart()
+    assert reader.deliver(end) == [1]
+    (lease,) = read_leases(table)
+    assert lease.expires_ms >= table.clock.now_ms() + LEASE_MS - 1000
 
 
 def test_a_renewal_finds_that_a_lease_has_ended(table):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from icedb_log.clean.pins import create_pin
-from icedb_log.repair.fsck_data import find_partition_problem
+from icedb_log.repair.fsck_data import Inspection, Walk, find_partition_problem
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import encode_table_config
 from icedb_log.table.table import Table
@@ -270,3 +270,11 @@ def test_partition_values_are_those_of_their_transforms() -> None:
     assert find_partition_problem("f=8", (fields["bucket"],)) is not None
     assert find_partition_problem("f=2026-01-02", (fields["hour"],)) is not None
     assert find_partition_problem("", ()) is None
+
+
+def test_of_many_paths_those_outside_of_what_was_listed_are_looked_at_or_not_called_missing(monkeypatch):
+    table = small()
+    monkeypatch.setattr("icedb_log.repair.fsck_data.MAX_LOOKS", 1)
+    seen = Inspection(table, None, None, None, Walk(f"{table.paths.prefix}/"), None, 1)
+    inside = [table.paths.data_key(partition="p=a", file_id=f"0{number}") for number in range(2)]
+    assert seen.still_missing({*inside, "zz/_data/1.parquet"}) == inside

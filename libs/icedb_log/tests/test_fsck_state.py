@@ -7,7 +7,10 @@ import orjson
 import pytest
 from icedb_log.clean.pins import create_pin
 from icedb_log.erasure.erasures import create_erasure
+from icedb_log.log.fence import acquire_fence
+from icedb_log.table.stored_config import encode_table_config
 from icedb_log.table.table import Table
+from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.fsck_tables import check, codes, codes_after, data_file, last_append, small
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView
@@ -215,3 +218,18 @@ def test_a_view_that_was_removed_by_hand_is_a_note() -> None:
     report = check(table)
     assert codes(report) == set()
     assert codes(report, "note") == {"view-registration"}
+
+
+def test_a_table_that_is_made_anew_meanwhile_is_not_called_damaged():
+    table = small()
+
+    def make_anew():
+        anew = table.config.model_copy(update={"incarnation": "2"})
+        table.store.put(table.paths.config_key, encode_table_config(anew))
+        table.store.delete([table.paths.fence_key("ingest")])
+        acquire_fence(Table.open(table, clock=table.clock), "ingest").release()
+
+    table.store.script = [Fault("list_page", None, table.paths.log_prefix, before=make_anew)]
+    assert "fence-unreadable" not in codes(check(table, deep=False))
+    assert not table.store.script
+    assert "fence-unreadable" in codes(check(table, deep=False)), "of the other fence"

@@ -73,6 +73,14 @@ def sweep(table):
     return sweep_leftovers(table.opened(), table.sweep().walk)
 
 
+def test_p5_what_the_head_shows_is_kept_though_its_record_is_not_there(table):
+    made = published(table)
+    table.store.delete(table.keys(table.paths.publications_prefix))
+    assert count_withdrawn(table) == 0
+    age(table, GRACE_MS)
+    assert {*made.objects} <= {*table.keys(table.paths.published_prefix)}
+
+
 # -- holding
 
 
@@ -215,6 +223,7 @@ def test_p3_a_publication_has_left_when_the_number_after_the_next_is_begun():
         None,
     ]
     assert ends(current, record(1, 100), record(1, 150), record(4, 400)) == [400, 400, None]
+    assert ends(current, record(4, 100, chain=OTHER)) == [900], "another chain's of the same number was shown, too"
     retired = Head(CHAIN, 5, modified_ms=900)
     assert ends(retired, record(4, 400), record(5, 500), record(6, 950)) == [900, 900, None]
 
@@ -481,6 +490,23 @@ def test_what_is_held_back_is_written_once():
     calls = len(table.store.calls)
     hold_back(table)
     assert len(table.store.calls) - calls == 2  # the configuration, and what stands there
+
+
+def test_of_many_files_that_are_held_back_some_are_written_down(monkeypatch):
+    table = make_held()
+    append_users(table, "bob")
+    monkeypatch.setattr("icedb_log.publish.held_back.MAX_PATHS", 1)
+    first, second = table.snapshot().live.paths()
+    write_held_back(table.opened(), replace(table.held, files=(first, second), narrow=(first, second)))
+    held = read_held_back(table)
+    assert (held.files, held.narrow) == ((first,), (first,))
+
+
+def test_what_is_not_live_any_more_is_not_written_down():
+    table = make_held()
+    table.drop("*")
+    hold_back(table)
+    assert read_held_back(table).files == ()
 
 
 def test_e5_what_was_held_back_is_written_over():

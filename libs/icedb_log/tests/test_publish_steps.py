@@ -127,6 +127,11 @@ def test_p4_no_merge_comes_before_its_inputs_whatever_its_clock_said():
     ]
 
 
+def test_p4_what_carries_a_log_file_on_comes_after_it_whatever_its_clock_said():
+    carried = listed(2, live("a"), kills=[kill(5, 2)], merged=True, change="merge")
+    assert said(history(view(carried, listed(5, live("a"))))) == [("append", log_name(log_key(5)), [data("a")], [])]
+
+
 def test_p4_a_late_log_file_goes_behind_what_was_published():
     first = view(listed(7, live("b")))
     late = view(listed(3, live("a")), *first.files)

@@ -3,6 +3,7 @@
 import pytest
 from icedb_log.clean.pins import create_pin
 from icedb_log.errors import InvalidRequest, SchemaConflict
+from icedb_log.log.fence import ROLES
 from icedb_log.repair.rebuild_record import read_held
 from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
@@ -57,6 +58,7 @@ def test_of_two_that_replaced_the_same_files_the_last_counts():
     assert table.ids() == [1, 3]
     (entry,) = left_out(result).values()
     assert (entry.reason, entry.is_held) == ("not committed: a later commit replaced the same files", False)
+    assert entry.key not in read_held(table)
 
 
 def test_a_merge_that_was_cut_off_counts_for_nothing():
@@ -117,9 +119,13 @@ def test_what_waits_for_a_person_is_not_swept():
     assert table.sweep_twice().deleted == (stray,)
 
 
-def test_an_orphan_sweep_that_had_seen_the_files_does_not_delete_them():
+@pytest.mark.parametrize("has_fences", [True, False])
+def test_an_orphan_sweep_that_had_seen_the_files_does_not_delete_them(has_fences):
+    """Nor where no fence is left that tells of lost commits (F5), which alone would keep a sweep from it."""
     table = make_merged_table(SmallTable)
     lose_log(table)
+    if not has_fences:
+        table.store.delete([table.paths.fence_key(role) for role in ROLES])
     table.clock.advance(table.config.orphan_age_ms)
     table.sweep()
     table.clock.advance(table.config.data_grace_ms)
@@ -151,6 +157,18 @@ def test_files_of_others_are_left_out_and_named():
     assert table.ids() == [1, 2, 3, 4, 5, 6, 7]
     assert table.rebuild(is_forced=True, takes_foreign=True).has_committed
     assert table.ids() == [1, 2, 3, 4, 5, 6, 7, 90]
+
+
+def test_a_log_without_any_data_file_is_made_by_force_alone():
+    table = SmallTable(has_footers=True)
+    table.append(1)
+    (path,) = table.keys(table.paths.data_prefix)
+    table.store.put(path, b"of nobody")
+    lose_log(table)
+    with pytest.raises(InvalidRequest, match="the new log would be empty"):
+        table.rebuild()
+    assert table.rebuild(is_forced=True).has_committed
+    assert table.ids() == []
 
 
 def test_imported_files_are_live_if_a_record_says_so():

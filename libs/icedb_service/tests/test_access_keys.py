@@ -81,6 +81,18 @@ def test_a_valid_jwt_is_remembered_for_a_minute_and_never_past_its_end(guard, is
             bearer(guard, token)
 
 
+def test_of_too_many_valid_jwts_the_oldest_is_checked_again(make, document, issuer, clock, monkeypatch):
+    monkeypatch.setattr(policy, "MAX_REMEMBERED", 2)
+    guard, checked, verify = make(document), [], policy.verify_jwt
+    monkeypatch.setattr(
+        policy, "verify_jwt", lambda token, *more, **named: checked.append(token) or verify(token, *more, **named)
+    )
+    tokens = [issuer.sign(clock.now_ms(), sub=f"team-{number}") for number in range(3)]
+    for token in (*tokens, tokens[2], tokens[0]):
+        bearer(guard, token)
+    assert checked == [*tokens, tokens[0]]
+
+
 PRIVATE = ECKey.generate_key("P-256", {"kid": "k1"}).as_dict(private=True)
 
 

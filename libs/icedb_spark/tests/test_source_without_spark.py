@@ -20,6 +20,7 @@ from icedb_spark import IceDBDataSource, driver
 from icedb_spark.batch_write import WrittenFiles
 from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options
 from icedb_spark.scan import FilePartition, deal_files
+from icedb_spark.spark_types import find_sql_type
 from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
@@ -240,6 +241,26 @@ def test_options_of_streams_and_writes():
     assert parse_write_options({**place, "writeId": "w", "wait": "1s"}).wait_ms == 1000
     with pytest.raises(InvalidRequest, match="not known here"):
         parse_write_options({**place, "where": "n = 1"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [("decimal(18,0)", "BIGINT"), ("decimal(15,2)", "DOUBLE"), ("decimal(19,0)", None), ("decimal(16,2)", None)],
+)
+def test_decimals_are_taken_where_no_digit_is_lost(kind, made):
+    if made is not None:
+        assert find_sql_type("n", kind) == made
+        return
+    with pytest.raises(InvalidRequest, match="a DOUBLE would lose digits"):
+        find_sql_type("n", kind)
+
+
+def test_a_task_has_the_memory_and_the_scratch_that_the_options_say():
+    place = {"table": "t", "store": "file:///x"}
+    engine = parse_read_options({**place, "taskMemory": "1g", "scratchFolder": "/scratch"}).place.engine
+    assert (engine.memory_bytes, engine.scratch_folder) == (1 << 30, "/scratch")
+    assert parse_write_options({**place, "task_memory": "64m"}).place.engine.memory_bytes == 64 << 20
+    assert parse_read_options(place).place.engine.memory_bytes == 512 << 20
 
 
 def test_files_are_dealt_out_evenly():

@@ -15,6 +15,7 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.console_rig import KEEPER, READER, STRANGER, open_console
 from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.small_view import SmallView
 
 
 @pytest.fixture
@@ -210,6 +211,21 @@ def test_what_of_a_table_cannot_be_read_hides_nothing_else_and_no_view_is_named_
             assert "secret_view" not in reader.text
         async with open_console(table) as rig:
             assert "view secret_view: its log is torn" in (await rig.browser().get("/tables/t")).text
+
+    run(work)
+
+
+def test_a_view_and_its_source_are_named_to_those_who_may_see_them(table, tmp_path):
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            table.append(1)
+            view = SmallView(table, name="other")
+            view.feed_all()
+            source = (await rig.browser(READER).get("/tables/t")).text
+            assert "/tables/other" not in source
+            shown = (await rig.browser(STRANGER).get("/tables/other")).text
+            assert "This table is a view of another table" in shown
+            assert "/tables/t" not in shown
 
     run(work)
 

@@ -12,6 +12,7 @@ from icedb_log.errors import InvalidRequest, NotFound, Overloaded
 from icedb_log.store.stores import StoreSettings
 from icedb_sim.rigs.console_rig import READER, open_console
 from icedb_sim.tables.small_table import SmallTable
+from pydantic import ValidationError
 
 FOREVER = "select sum(a.range * b.range) from range(10000000) a, range(10000000) b"
 EVIL = "<script>alert(1)</script>"
@@ -208,6 +209,14 @@ def test_a_query_gets_what_the_store_needs_and_no_other_secret(monkeypatch):
         assert not {"ICEDB_REDIS_URL", "ICEDB_ACCESS_FILE"} & environment.keys()
 
     run(work)
+
+
+def test_one_identity_has_no_more_queries_than_there_are():
+    with pytest.raises(ValidationError, match="PER_IDENTITY <= ICEDB_CONSOLE_MAX_QUERIES must hold, but 3 > 2"):
+        ConsoleSettings(store="file:///x", console_max_queries=2, console_queries_per_identity=3)
+    assert not ConsoleSettings(
+        store="file:///x", console_max_queries=0, console_queries_per_identity=1
+    ).console_max_queries
 
 
 def test_columns_and_the_rows_of_a_batch_are_looked_into_by_a_process(lake):

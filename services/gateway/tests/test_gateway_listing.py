@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from icedb_gateway.list_objects import ListPage, ListRequest, render_list
 from icedb_gateway.listing import ListQuery, list_table
 from icedb_log.model import FileMarker
 
@@ -93,3 +95,13 @@ def test_a_page_of_a_large_table_touches_a_few_files():
         page = list_table(live, query, folder=FOLDER, data_prefix=DATA)
         assert len(page.files) + len(page.common_prefixes) == 10
         assert Counting.looked < 400
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [({}, "a&amp;b/"), ({"encoding-type": "url"}, "a%26b/")])
+@pytest.mark.parametrize("is_v2", [True, False])
+def test_what_a_client_sent_is_said_again_escaped_once(encoding, shown, is_v2):
+    sent = {"start-after": "a&b/", "marker": "a&b/", **encoding}
+    asked = ListRequest(ListQuery("a&b/", "a&b/", "", 10), None, is_v2, sent)
+    body = render_list("bucket", asked, ListPage()).decode()
+    for name in ("Prefix", "Delimiter", "StartAfter" if is_v2 else "Marker"):
+        assert f"<{name}>{shown}</{name}>" in body

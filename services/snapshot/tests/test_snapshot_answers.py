@@ -1,15 +1,23 @@
 """Answers are serialized once for each version, pruned without being built anew, and cut into pages."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.log.state import LogState
 from icedb_log.serving import selection
 from icedb_log.serving.selection import FileSelector
+from icedb_log.serving.table_cache import TableCache
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import parse_partition_filters
 from icedb_proto import snapshot_pb2
 from icedb_snapshot.answers import Answer, AnswerCache, AnswerTooLarge, build_answer
+from icedb_snapshot.metrics import SnapshotMetrics
+from icedb_snapshot.requests import ServiceParts
+from icedb_snapshot.settings import SnapshotSettings
+from icedb_snapshot.snapshot_calls import SnapshotCalls
 
 
 @pytest.fixture
@@ -193,3 +201,35 @@ def test_answers_of_versions_that_are_gone_count_with_all_that_they_hold(tables,
     kept = [answer for version, answer in enumerate(held) if cache.get((version,)) is not None]
     assert sum(len(piece.wire) for answer in kept for piece in answer.pieces) <= 20_000
     assert 0 < len(kept) < 20
+
+
+def test_a_caller_that_goes_away_takes_no_answer_from_those_who_wait_for_it_too(tables, warehouse, clock):
+    tables.create()
+    tables.commit(files=[("d=2026-01-02", 3)])
+    cache = TableCache(warehouse, clock=clock, max_tables=9, wait_ms=1000, on_refresh=lambda _: None)
+    state = cache.table("events").read(max_staleness_ms=0)
+
+    async def read(_table, *, max_staleness_ms):
+        return state
+
+    async def ask():
+        may_go_on = asyncio.Event()
+
+        async def compute(function):
+            await may_go_on.wait()
+            return function()
+
+        reads = SimpleNamespace(read=read, work=SimpleNamespace(run_compute=compute))
+        access = SimpleNamespace(require=lambda *_: None)
+        settings = SnapshotSettings(store="file:///unused")
+        calls = SnapshotCalls(ServiceParts(warehouse, settings, SnapshotMetrics(), clock, reads, None, access))
+        request = snapshot_pb2.GetSnapshotRequest(table="events")
+        gone, waiting = (asyncio.ensure_future(calls.get_snapshot(request, None)) for _ in range(2))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait((gone,))
+        may_go_on.set()
+        return await waiting
+
+    assert snapshot_pb2.GetSnapshotResponse.FromString(asyncio.run(ask())).row_count == 3

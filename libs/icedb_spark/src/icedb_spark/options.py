@@ -68,7 +68,7 @@ class StreamOptions:
     Attributes:
         starting_ms: Begin with what is committed after this time; ``None``: see ``starts_with_all``.
         starts_with_all: Begin with all rows that are there; else with what is committed from now on.
-        max_files: Data files of one batch; ``None``: no limit.
+        max_files: Data files of one batch.
         max_bytes: Bytes of data files of one batch; ``None``: no limit.
         fails_on_data_loss: Whether a position that the log has forgotten is an error.
         lease_ms: How long the table is held for a stream that is down; 0: only for its grace periods.
@@ -76,7 +76,7 @@ class StreamOptions:
 
     starting_ms: int | None
     starts_with_all: bool
-    max_files: int | None
+    max_files: int
     max_bytes: int | None
     fails_on_data_loss: bool
     lease_ms: int

@@ -84,7 +84,7 @@ class IceDBStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
         """Return how many files a batch may have."""
-        return ReadMaxFiles(self._stream.max_files) if self._stream.max_files else ReadAllAvailable()
+        return ReadMaxFiles(self._stream.max_files)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
         """Remember what is there now: the query ends when that is read."""

@@ -154,7 +154,7 @@ class Follower:
         """Return the data files to be delivered by going from one position to another; the same whenever it is asked.
 
         Raises:
-            PositionLost: A log file in between is gone.
+            PositionLost: A log file in between is gone, and gaps are not accepted, or it is one of the first state.
             HaltError: A log file cannot be read.
             Unavailable: The store did not answer.
         """
@@ -292,7 +292,11 @@ class Follower:
             try:
                 self._commits[name] = read_append(self._table, self._table.paths.named_log_key(name)).files
             except NotFound as error:
-                raise self._lost(name) from error
+                # L2: nobody can tell any more what it appended. Of a first state (L3) most is still there: begin anew.
+                if self._on_gap is None:
+                    raise self._lost(name) from error
+                self._on_gap(str(self._lost(name)))
+                self._commits[name] = ()
         return self._commits[name]
 
     def _read_state(self, names: tuple[str, ...]) -> tuple[FileMarker, ...]:
@@ -307,7 +311,7 @@ class Follower:
         table = self._table
         return PositionLost(
             f"table {table.name}: {table.paths.named_log_key(name)} is gone, which this position needs: no lease has "
-            "lasted since it was made. Begin anew from where you choose"
+            "lasted since it was made. Begin anew from where you choose, or accept that"
         )
 
 
