@@ -256,7 +256,7 @@ def test_what_all_row_groups_are_sorted_by(store):
 def test_bounds_of_older_writers_count_for_signed_integers_alone(store, monkeypatch):
     rows = pa.table({"n": [3, 1], "u": pa.array([3, 1], pa.uint32()), "s": ["b", "a"]})
     for newer in (footer_fields._LOW, footer_fields._HIGH):
-        monkeypatch.delitem(footer_fields._STATISTICS_SHAPE, newer)
+        monkeypatch.delitem(footer_fields.STATISTICS_SHAPE, newer)
     bounds = read(store, parquet(rows), "n", "u", "s").bounds
     assert (bounds["n"].low, bounds["n"].high) == (1, 3)
     assert bounds["u"].low is bounds["s"].low is None
