@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import replace
 from datetime import date, datetime, timedelta
-from threading import Event
+from threading import Event, current_thread
 
 import duckdb
 import polars as pl
@@ -688,6 +688,26 @@ def test_a_row_group_is_copied_while_the_one_before_it_is_checked(make_table, tm
     merged = made.merge(*files)
     assert merged.copied_bytes > 0
     assert sum(marker.row_count for marker in merged.outputs) == 2 * GROUP_ROWS
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_a_store_that_answers_at_once_is_read_by_who_needs_the_bytes(make_table, tmp_path, monkeypatch, is_quick):
+    made = Files(make_table, sort=("i",))
+    files = [made.put(rows, tmp_path) for rows in in_order(2, GROUP_ROWS)]
+    store, readers = made.table.store, set()
+    if is_quick:
+        monkeypatch.setattr(type(store), "max_parallel_reads", 1, raising=False)
+    monkeypatch.setattr(merge_unit_module, "SMALL_FILE_BYTES", 0)  # or they were in memory
+    monkeypatch.setattr(data_files, "FOOTER_BYTES", 64)
+    read = store.get_range
+
+    def read_noted(*told, **options):
+        readers.add(current_thread().name.rpartition("_")[0])
+        return read(*told, **options)
+
+    monkeypatch.setattr(store, "get_range", read_noted)
+    assert made.merge(*files).copied_bytes > 0
+    assert readers == ({"", "icedb-encode"} if is_quick else {"icedb-download", "icedb-copy"})
 
 
 def test_a_damaged_footer_never_makes_other_rows(make_table, tmp_path):

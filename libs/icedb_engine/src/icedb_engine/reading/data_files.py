@@ -265,7 +265,8 @@ class DataFiles:
                 return InputFile.open(marker, file)
 
         inputs = enumerate(self._unit.group.inputs)
-        if in_memory and limit_reads(store, self._unit.engine.transfer_count) == 1:  # to hand over each costs more
+        is_alone = limit_reads(store, self._unit.engine.transfer_count) == 1
+        if is_alone and (in_memory or few_rows):  # to hand over each costs more
             self.files = list(map(fetch, inputs))
             return
         with self._transfers("download") as pool:
@@ -411,7 +412,9 @@ class DataFiles:
     def _read_ahead(
         self, each: InputFile, ranges: Sequence[tuple[int, int]], pool: ThreadPoolExecutor
     ) -> Iterator[Iterator[bytes]]:
-        """Begin to read some ranges; return the pieces of each."""
+        """Begin to read some ranges, unless the store is best read by one thread; return the pieces of each."""
+        if limit_reads(self._store, self._unit.engine.transfer_count) == 1:  # to hand over each costs more
+            return (self._read_pieces(each, [told]) for told in ranges)
         cut = [list(_cut_range(start, end)) for start, end in ranges]
         todo = chain.from_iterable(cut)
         waiting = deque(pool.submit(self._read, each, *piece) for piece in islice(todo, _PIECES_AHEAD))
