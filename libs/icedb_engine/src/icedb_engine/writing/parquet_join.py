@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from icedb_log.parquet.field_ids import ARROW_KEY, FIELD_ID
-from icedb_log.parquet.footer import STATISTICS_SHAPE, TAIL_BYTES
+from icedb_log.parquet.footer import KEPT_NAME_BYTES, STATISTICS_SHAPE, TAIL_BYTES
 from icedb_log.parquet.pages import DATA_PAGE, DICTIONARY_PAGE, check_chunk
 from icedb_log.parquet.schema import PHYSICAL, DamagedFile, Leaf, read_schema
 from icedb_log.parquet.thrift import (
@@ -341,7 +341,8 @@ def _require_sound(leaf: Leaf, chunk: SourceChunk, row_count: int, data_bytes: i
         raise DamagedFile("its footer names bytes that the file does not have: it is damaged or cut")
     if not leaf.physical:
         return  # nested: of its values there may be more, or fewer, than rows
-    said_type, said_path = _encode_column(leaf.physical, name)
+    encode = _encode_known_column if len(name) <= KEPT_NAME_BYTES else _encode_column
+    said_type, said_path = encode(leaf.physical, name)
     if chunk.read_field(_TYPE) != said_type:
         raise DamagedFile(f"its footer is damaged: column {name!r} has another type in a row group than in the schema")
     if chunk.read_field(_PATH) != said_path:
@@ -350,11 +351,13 @@ def _require_sound(leaf: Leaf, chunk: SourceChunk, row_count: int, data_bytes: i
         raise DamagedFile(f"its footer contradicts itself: {chunk.value_count} of {row_count} values of {name!r}")
 
 
-@lru_cache(maxsize=1024)  # thousands of row groups have the same columns
 def _encode_column(physical: str, name: str) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
     """Return type and path of a column as its metadata say them."""
     number = PHYSICAL.index(physical) if physical in PHYSICAL else -1
     return (I32, _zigzag(number)), (LIST, _list(BINARY, [_binary(name)]))
+
+
+_encode_known_column: Final = lru_cache(maxsize=1024)(_encode_column)
 
 
 def parse_file(body: Any) -> SourceFile:

@@ -35,6 +35,8 @@ OWN_KINDS: Final = tuple(kind for kind in get_args(FooterKind) if kind != "forei
 TAIL_BYTES: Final = 8
 """Behind a footer: its length, and the magic bytes."""
 ENCRYPTED: Final = -1
+KEPT_NAME_BYTES: Final = 256
+"""A longer name of a column is read each time anew: nobody keeps thousands of what a damaged file may say."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -272,7 +274,7 @@ def _make_chunk(chunk: dict[int, Any], data: bytes | mmap, data_bytes: int) -> C
     name_kind, name_start, name_end = found.get(_NAMES, (LIST, 0, 0))
     stats_kind, stats_place, _ = found.get(_STATISTICS, (0, 0, 0))
     return ColumnChunk(
-        column=_read_name(name_kind, data[name_start:name_end]) if name_end else "",
+        column=_find_name(name_kind, data[name_start:name_end]) if name_end else "",
         start=start,
         end=start + length,
         value_count=value_count,
@@ -282,9 +284,16 @@ def _make_chunk(chunk: dict[int, Any], data: bytes | mmap, data_bytes: int) -> C
     )
 
 
-@lru_cache(maxsize=1024)  # thousands of row groups have the same columns
+def _find_name(kind: int, names: bytes) -> str:
+    """Return the name of a column, with those above it: mostly known, for thousands of row groups have the same."""
+    return _read_known_name(kind, names) if len(names) <= KEPT_NAME_BYTES else _read_name(kind, names)
+
+
 def _read_name(kind: int, names: bytes) -> str:
     return ".".join(each(ThriftReader.text)(ThriftReader(names), kind))
+
+
+_read_known_name: Final = lru_cache(maxsize=1024)(_read_name)
 
 
 def parse_footer(data: bytes, info: ObjectInfo, *, bounds_of: Collection[str] | None = ()) -> Footer:
