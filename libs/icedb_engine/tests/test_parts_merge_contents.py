@@ -132,8 +132,8 @@ def change_rows(change):
     """Rows are changed on their way to the writer."""
     write = PartFileWriter.write_partition
 
-    def write_changed(writer, runs):
-        return write(writer, (replace(run, tables=map(change, run.tables)) for run in runs))
+    def write_changed(writer, runs, **options):
+        return write(writer, (replace(run, tables=map(change, run.tables)) for run in runs), **options)
 
     return write_changed
 

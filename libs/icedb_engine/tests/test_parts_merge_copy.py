@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from threading import Event, current_thread
 
 import duckdb
 import polars as pl
@@ -648,6 +649,65 @@ def test_damage_in_what_is_copied_halts(make_table, tmp_path):
     made.table.store.put(one.path, bytes(body))
     with pytest.raises(CorruptLog, match=one.path):
         made.merge(one, two)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_no_file_with_damage_in_what_was_copied_is_uploaded(make_table, tmp_path, monkeypatch, place):
+    made = Files(make_table, sort=("i",))
+    files = [made.put(rows, tmp_path) for rows in in_order(3, GROUP_ROWS)]
+    body = bytearray(made.table.store.get(files[place].path).body)
+    chunk = pq.read_metadata(io.BytesIO(body)).row_group(0).column(6)
+    body[chunk.data_page_offset + chunk.total_compressed_size - 3] ^= 1
+    made.table.store.put(files[place].path, bytes(body))
+    uploaded = []
+    monkeypatch.setattr(made.table.store, "upload", lambda key, *_, **__: uploaded.append(key))
+    with pytest.raises(CorruptLog, match=files[place].path):
+        made.merge(*files)
+    assert uploaded == []
+
+
+def test_a_row_group_is_copied_while_the_one_before_it_is_checked(make_table, tmp_path, monkeypatch):
+    made = Files(make_table, sort=("i",))
+    made.table.engine = replace(made.table.engine, thread_count=2)
+    files = [made.put(rows, tmp_path) for rows in in_order(2, GROUP_ROWS)]
+    has_both, copied = Event(), []
+    copy, check = PartEncoder.copy_group, PartEncoder.check_group
+
+    def copy_noted(encoder, group):
+        copied.append(copy(encoder, group))
+        if len(copied) == len(files):
+            has_both.set()
+        return copied[-1]
+
+    def check_late(*told):
+        assert has_both.wait(30)
+        return check(*told)
+
+    monkeypatch.setattr(PartEncoder, "copy_group", copy_noted)
+    monkeypatch.setattr(PartEncoder, "check_group", check_late)
+    merged = made.merge(*files)
+    assert merged.copied_bytes > 0
+    assert sum(marker.row_count for marker in merged.outputs) == 2 * GROUP_ROWS
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_a_store_that_answers_at_once_is_read_by_who_needs_the_bytes(make_table, tmp_path, monkeypatch, is_quick):
+    made = Files(make_table, sort=("i",))
+    files = [made.put(rows, tmp_path) for rows in in_order(2, GROUP_ROWS)]
+    store, readers = made.table.store, set()
+    if is_quick:
+        monkeypatch.setattr(type(store), "max_parallel_reads", 1, raising=False)
+    monkeypatch.setattr(merge_unit_module, "SMALL_FILE_BYTES", 0)  # or they were in memory
+    monkeypatch.setattr(data_files, "FOOTER_BYTES", 64)
+    read = store.get_range
+
+    def read_noted(*told, **options):
+        readers.add(current_thread().name.rpartition("_")[0])
+        return read(*told, **options)
+
+    monkeypatch.setattr(store, "get_range", read_noted)
+    assert made.merge(*files).copied_bytes > 0
+    assert readers == ({"", "icedb-encode"} if is_quick else {"icedb-download", "icedb-copy"})
 
 
 def test_a_damaged_footer_never_makes_other_rows(make_table, tmp_path):

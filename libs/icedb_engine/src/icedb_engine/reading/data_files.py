@@ -33,7 +33,7 @@ from icedb_log.errors import CorruptLog, InvariantViolated, NotFound, SchemaConf
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker
-from icedb_log.parquet.footer import TAIL_BYTES, Footer, parse_footer
+from icedb_log.parquet.footer import TAIL_BYTES, Footer
 from icedb_log.parquet.pages import check_file_sums
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
@@ -46,7 +46,7 @@ from icedb_engine.reading.sort import count_plain_bytes, sort_rows
 from icedb_engine.sql import quote_name, quote_text
 from icedb_engine.units.work import MergeUnit
 from icedb_engine.writing.parquet_join import MAGIC, CannotCopy, FooterJoiner, SourceChunk, SourceFile, parse_source
-from icedb_engine.writing.part_files import CopiedGroup, find_dictionary_columns
+from icedb_engine.writing.part_files import CopiedGroup, find_dictionary_columns, read_contents
 from icedb_engine.writing.row_groups import Piece, PieceMaker
 
 SMALL_FILE_BYTES: Final = 1 * MIB
@@ -226,6 +226,7 @@ class DataFiles:
         self._open_engine = open_engine
         self._store: Any = None
         self._sources: dict[int, SourceFile] = {}
+        self._contents: dict[int, Footer | None] = {}
         self._part_numbers = count()
         folder.mkdir()
 
@@ -264,7 +265,8 @@ class DataFiles:
                 return InputFile.open(marker, file)
 
         inputs = enumerate(self._unit.group.inputs)
-        if in_memory and limit_reads(store, self._unit.engine.transfer_count) == 1:  # to hand over each costs more
+        is_alone = limit_reads(store, self._unit.engine.transfer_count) == 1
+        if is_alone and (in_memory or few_rows):  # to hand over each costs more
             self.files = list(map(fetch, inputs))
             return
         with self._transfers("download") as pool:
@@ -306,6 +308,14 @@ class DataFiles:
                 self._store.download(each.marker.path, file)
             each = self.files[place] = InputFile.open(each.marker, file)
         return each
+
+    def read_contents(self, place: int) -> Footer | None:
+        """Return what the footer of a file says of the table's columns; ``None`` if it cannot be told. Idempotent."""
+        if place not in self._contents:
+            each = self.files[place]
+            info = ObjectInfo(each.marker.path, "", each.marker.size_bytes, each.marker.created_ms)
+            self._contents[place] = read_contents(each.read_footer(), info, self._unit.schema)
+        return self._contents[place]
 
     def make_pieces(self, maker: PieceMaker, *, few_rows: int) -> list[Piece]:
         """Return the row groups of all files, or whole files where they can be decoded only."""
@@ -402,7 +412,9 @@ class DataFiles:
     def _read_ahead(
         self, each: InputFile, ranges: Sequence[tuple[int, int]], pool: ThreadPoolExecutor
     ) -> Iterator[Iterator[bytes]]:
-        """Begin to read some ranges; return the pieces of each."""
+        """Begin to read some ranges, unless the store is best read by one thread; return the pieces of each."""
+        if limit_reads(self._store, self._unit.engine.transfer_count) == 1:  # to hand over each costs more
+            return (self._read_pieces(each, [told]) for told in ranges)
         cut = [list(_cut_range(start, end)) for start, end in ranges]
         todo = chain.from_iterable(cut)
         waiting = deque(pool.submit(self._read, each, *piece) for piece in islice(todo, _PIECES_AHEAD))
@@ -592,15 +604,6 @@ def unreadable(marker: FileMarker, error: Exception) -> CorruptLog:
     return CorruptLog(
         f"data file {marker.path} is not readable as Parquet ({str(error)[:_SHOWN_CHARS]}): restore the object"
     )
-
-
-def read_contents(footer: bytes, marker: FileMarker, columns: Mapping[str, str]) -> Footer | None:
-    """Return what a footer says of some columns; ``None`` if it cannot be told."""
-    try:
-        info = ObjectInfo(marker.path, "", marker.size_bytes, marker.created_ms)
-        return parse_footer(footer, info, bounds_of=columns)
-    except DamagedFile:
-        return None
 
 
 def describe_columns(engine: Any, file: Path) -> dict[str, str]:

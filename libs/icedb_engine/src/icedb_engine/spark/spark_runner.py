@@ -11,6 +11,7 @@ when it is killed, or when its task was interrupted: the run's outcome tells of 
 """
 
 import functools
+import gc
 import threading
 import zlib
 from collections import Counter
@@ -247,9 +248,7 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
     """
 
     def load(chunks: Chunks) -> Chunks:
-        from icedb_engine.units import flush_unit, merge_unit  # noqa: F401, PLC0415
-
-        pa.array([0])  # Arrow loads pandas with the first array that it makes, which takes half a second
+        load_engine()
         yield from chunks
 
     what = "its first job (tasks need the Python and the packages of this process, see docs/spark.md)"
@@ -258,10 +257,23 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
         spark.range(0, task_count, 1, task_count).mapInArrow(load, schema="id BIGINT").collect()
 
 
+@functools.cache
+def load_engine() -> None:
+    """Load the engine in a process that runs tasks. Modules stay: Spark searches for cycles after each task.
+
+    A search that looks through pandas, Arrow and Spark takes 60 ms, more than a small unit.
+    """
+    from icedb_engine.units import flush_unit, merge_unit  # noqa: F401, PLC0415 - most drivers only submit
+
+    pa.array([0])  # Arrow loads pandas with the first array that it makes, which takes half a second
+    gc.freeze()
+
+
 def make_task(kind: UnitKind, store: StoreSettings, units: TaskUnits) -> Callable[[Chunks], Chunks]:
     """Return what a task runs: from units to answers, as record batches."""
 
     def run_units(chunks: Chunks) -> Chunks:
+        load_engine()
         watch_failures()
         for number, body in units.read(chunks):
             yield make_answer(number, *run_body(kind, body, store))

@@ -25,6 +25,7 @@ from icedb_log.jobs import MergedGroup, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.merge.content_check import compare_contents
 from icedb_log.model import FileMarker
+from icedb_log.parquet.footer import Footer
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.column_bounds import encode_bounds
 from icedb_log.table.file_pruning import FilePruner
@@ -35,7 +36,7 @@ from icedb_log.units import MIB
 from icedb_engine.arrow_types import align, fit, make_schema, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
-from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles, read_contents
+from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles
 from icedb_engine.sql import quote_name
 from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
 from icedb_engine.sql.columns import ROWS_VIEW
@@ -97,8 +98,8 @@ def _merge(unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> 
     memory_bytes = unit.engine.memory_bytes
     engine_bytes = max(memory_bytes // ENGINE_SHARE, min(memory_bytes, SMALL_ENGINE_BYTES))
     done = _rewrite(unit, store, clock, scratch, limits=replace(unit.engine, memory_bytes=engine_bytes))
-    before = [read_contents(each.read_footer(), each.marker, unit.schema) for each in done.inputs.files]
-    after = [read_contents(done.footers[each.path], each, unit.schema) for each in done.outputs]
+    before = [done.inputs.read_contents(place) for place in range(len(done.inputs.files))]
+    after = [done.contents[each.path] for each in done.outputs]
     return replace(done.as_group(unit), contents=compare_contents(before, after, unit.schema))
 
 
@@ -110,13 +111,13 @@ class _Rewritten:
         inputs: Those that were read.
         runs: In what parts they were written.
         outputs: The new ones.
-        footers: Of the new ones, by path.
+        contents: What the footers of the new ones say, by path, as they are on disk; nothing of a deletion's.
     """
 
     inputs: DataFiles
     runs: Sequence[Run]
     outputs: tuple[FileMarker, ...]
-    footers: Mapping[str, bytes]
+    contents: Mapping[str, Footer | None]
 
     def as_group(self, unit: MergeUnit) -> MergedGroup:
         """Return it as the committer takes it."""
@@ -166,7 +167,8 @@ def _rewrite(
         ThreadPoolExecutor(unit.engine.transfer_count, thread_name_prefix="icedb-copy") as pool,
         closing(_write_runs(inputs, runs, columns, pool, kept=kept)) as parts,
     ):
-        return _Rewritten(inputs, runs, writer.write_partition(parts), writer.footers)
+        outputs = writer.write_partition(parts, contents_of=unit.schema if kept is None else None)
+        return _Rewritten(inputs, runs, outputs, writer.contents)
 
 
 def _write_runs(
@@ -179,6 +181,8 @@ def _write_runs(
 ) -> Generator[SortedRun | CopiedGroup, None, None]:
     for run in runs:
         if run.is_copied:
+            if kept is None:
+                inputs.read_contents(run.pieces[0].file)  # while those before it are copied
             yield inputs.copy(run.pieces[0], columns, pool)
         else:
             with inputs.part(run.pieces) as part, closing(part.read_sorted(columns)) as tables:

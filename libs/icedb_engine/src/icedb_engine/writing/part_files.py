@@ -35,8 +35,9 @@ from icedb_log.clock import Clock
 from icedb_log.errors import InvariantViolated
 from icedb_log.keys import TablePaths
 from icedb_log.model import ColumnStats, FileMarker
-from icedb_log.parquet.footer import TAIL_BYTES
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.parquet.footer import TAIL_BYTES, Footer, parse_footer
+from icedb_log.parquet.schema import DamagedFile
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.table.column_bounds import encode_bounds
 
 from icedb_engine.arrow_types import make_schema
@@ -94,6 +95,14 @@ class PartLayout:
         if self.kind != "flush":
             footer["icedb.inputs"] = json.dumps(list(self.inputs))
         return footer
+
+
+def read_contents(footer: bytes, info: ObjectInfo, columns: Collection[str]) -> Footer | None:
+    """Return what a footer says of some columns; ``None`` if it cannot be told."""
+    try:
+        return parse_footer(footer, info, bounds_of=columns)
+    except DamagedFile:
+        return None
 
 
 def require_parity(paths: TablePaths, *, read_count: int, files: Sequence[FileMarker]) -> None:
@@ -287,12 +296,11 @@ class PartEncoder:
         self.row_count += rows.num_rows
         self.size_bytes += sink.write(body)
 
-    def copy_group(self, group: CopiedGroup) -> None:
-        """Append a row group of another file as it is; its bytes are compared with their checksums where they lie now.
+    def copy_group(self, group: CopiedGroup) -> Mapping[str, SourceChunk]:
+        """Append a row group of another file as it is; return where its columns lie now, for :meth:`check_group`.
 
         Raises:
-            CorruptLog: They are not those of the pages of which the footer of the other file speaks.
-            NotFound, Unavailable: They cannot be read.
+            CorruptLog, NotFound, Unavailable: Its bytes cannot be read.
         """
         sink = self._open()
         lacking = {name: kind for name, kind in group.columns.items() if name not in group.chunks}
@@ -311,13 +319,23 @@ class PartEncoder:
                     sink.write(piece)
             self.size_bytes += chunk.stored_bytes
         sink.flush()
-        with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as body:
-            group.check(body, {name: moved[name] for name in group.chunks})
         self._joiner.add_group(list(moved.values()), row_count=group.row_count)
         self._note_order(group.facts.tuples)
         self._has_exact_dictionaries &= group.facts.has_exact_dictionaries
         self.stats.add_known(group.facts)
         self.row_count += group.row_count
+        return {name: moved[name] for name in group.chunks}
+
+    def check_group(self, group: CopiedGroup, moved: Mapping[str, SourceChunk]) -> None:
+        """Compare the bytes of a row group that was copied with their checksums, where they lie now.
+
+        Others may be appended meanwhile.
+
+        Raises:
+            CorruptLog: They are not those of the pages of which the footer of the other file speaks.
+        """
+        with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as body:
+            group.check(body, moved)
 
     def _open(self) -> BufferedWriter:
         if self._sink is None:
@@ -484,7 +502,7 @@ class PartFileWriter:
 
     Attributes:
         layout: How they look.
-        footers: The footer of each file that :meth:`write_partition` uploaded, by its key.
+        contents: What :func:`read_contents` says of each file that :meth:`write_partition` uploaded, by its key.
     """
 
     def __init__(self, layout: PartLayout, store: ObjectStore, *, clock: Clock, folder: Path) -> None:
@@ -503,8 +521,8 @@ class PartFileWriter:
         self._opened: list[_OpenFile] = []
         self._group_rows = layout.unit.config.row_group_rows
         self._ordinal = -1
-        self.footers: dict[str, bytes] = {}
-        self._keeps_footers = False
+        self.contents: dict[str, Footer | None] = {}
+        self._contents_of: Collection[str] | None = None
 
     def write_all(self, chunks: Iterable[pa.RecordBatch]) -> tuple[FileMarker, ...]:
         """Write every row of the stream; return the markers of the uploaded files, in order. Once.
@@ -516,9 +534,16 @@ class PartFileWriter:
         """
         return self._write(chunks, self._write_chunk)
 
-    def write_partition(self, pieces: Iterable[pa.Table | SortedRun | CopiedGroup]) -> tuple[FileMarker, ...]:
-        """Write the rows of the only partition, which come without an ordinal. As :meth:`write_all`."""
-        self._keeps_footers = True
+    def write_partition(
+        self, pieces: Iterable[pa.Table | SortedRun | CopiedGroup], *, contents_of: Collection[str] | None = None
+    ) -> tuple[FileMarker, ...]:
+        """Write the rows of the only partition, which come without an ordinal. As :meth:`write_all`.
+
+        Args:
+            pieces: The rows.
+            contents_of: Columns whose :attr:`contents` are wanted, as they are on disk; ``None``: nothing is.
+        """
+        self._contents_of = contents_of
         return self._write(pieces, self._write_piece)
 
     def _write_piece(self, piece: pa.Table | SortedRun | CopiedGroup) -> None:
@@ -611,9 +636,16 @@ class PartFileWriter:
         last_group = file.encode_group(self._encoders)
 
         def close() -> Future[FileMarker]:
-            last_group.result()  # it was queued before this, so it has begun at least: no deadlock
+            for queued in (last_group, *file.checks):
+                queued.result()  # it was queued before this, so it has begun at least: no deadlock
             file.encoder.close(footer)
-            return self._uploads.submit(self._upload, file.encoder, partition)
+            key = self.layout.unit.paths.data_key(partition=partition, file_id=file.encoder.path.stem)
+            written = file.encoder.read_footer() if self._contents_of is not None else b""
+            uploading = self._uploads.submit(self._upload, key, file.encoder)
+            if self._contents_of is not None:  # while the disk or the network takes the file
+                info = ObjectInfo(key, "", file.encoder.size_bytes, self.layout.unit.time_ms)
+                self.contents[key] = read_contents(written, info, self._contents_of)
+            return uploading
 
         self._encoding.append(last_group)
         self._closing.append(self._encoders.submit(close))
@@ -625,11 +657,8 @@ class PartFileWriter:
         while len(self._closing) > waiting_count:
             self._markers.append(self._closing.popleft().result().result())
 
-    def _upload(self, file: PartEncoder, partition: str) -> FileMarker:
-        key = self.layout.unit.paths.data_key(partition=partition, file_id=file.path.stem)
+    def _upload(self, key: str, file: PartEncoder) -> FileMarker:
         size_bytes = file.path.stat().st_size
-        if self._keeps_footers:
-            self.footers[key] = file.read_footer()
         self._store.upload(key, file.path, may_move=True)
         file.path.unlink(missing_ok=True)
         return FileMarker(
@@ -643,7 +672,16 @@ class PartFileWriter:
 
 
 class _OpenFile:
-    """One data file: the rows of its next row group, and its encoder, which takes one row group after the other."""
+    """One data file: the rows of its next row group, and its encoder, which takes one row group after the other.
+
+    Attributes:
+        encoder: Writes it.
+        row_group_rows: Rows of its next row group.
+        memory_bytes: Bytes of all its row groups, in memory or as they are copied.
+        group_count: Row groups so far.
+        waiting_rows: Rows of the next one that have come.
+        checks: Of row groups that were copied: until all are done the file is not whole.
+    """
 
     def __init__(self, encoder: PartEncoder, row_group_rows: int) -> None:
         self.encoder = encoder
@@ -654,7 +692,8 @@ class _OpenFile:
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
         self._has_encoded = False
-        self._before: Future[None] | None = None
+        self._before: Future[Any] | None = None
+        self.checks: list[Future[None]] = []
 
     @property
     def is_group_full(self) -> bool:
@@ -686,22 +725,23 @@ class _OpenFile:
         self.group_count += (1 + is_first) * bool(waiting)  # late rows are a row group of their own
         self._has_encoded = self._has_encoded or bool(waiting)
         self._waiting, self.waiting_rows, self._waiting_bytes = [], 0, 0
-        self._before = pool.submit(encode)
-        return self._before
+        self._before = encoding = pool.submit(encode)
+        return encoding
 
     def copy_group(self, group: CopiedGroup, pool: ThreadPoolExecutor) -> Future[None]:
-        """Have a row group copied, after the one before it."""
+        """Have a row group copied, after the one before it, and checked, beside the one after it."""
         before = self._before
 
-        def copy() -> None:
+        def copy() -> Mapping[str, SourceChunk]:
             if before is not None:
                 before.result()  # as above
-            self.encoder.copy_group(group)
+            return self.encoder.copy_group(group)
 
         self.memory_bytes += group.size_bytes
         self.group_count += 1
-        self._before = pool.submit(copy)
-        return self._before
+        self._before = copied = pool.submit(copy)
+        self.checks.append(pool.submit(lambda: self.encoder.check_group(group, copied.result())))  # as above
+        return self.checks[-1]
 
     def read_size_bytes(self) -> int:
         """Wait for the encoder; return the bytes written so far."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from icedb_log.parquet.footer import TAIL_BYTES, ColumnChunk, UnreadableCause, read_row_groups
 from icedb_log.parquet.schema import DamagedFile
@@ -24,16 +24,23 @@ DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_2 = 0, 2, 3
 _ROW_GROUPS: Final = 4
 _LENGTH_BYTES: Final = 4
 _KIND, _SIZE_BYTES, _STORED_BYTES, _CRC = 1, 2, 3, 4
-_DETAILS: Final = (5, 7, 8)
-"""Of a data page, a dictionary, a data page of version 2; each begins with its number of values."""
+_OF_DATA, _OF_DICTIONARY, _OF_DATA_2 = 5, 7, 8
+"""Details of a data page, a dictionary, a data page of version 2; each begins with its number of values."""
+_DETAIL: Final = struct({1: ThriftReader.integer})
+
+
+def _read_value_count(reader: ThriftReader, kind: int) -> int:
+    count: int = _DETAIL(reader, kind).get(1, 0)
+    return count
+
+
 _PAGE: Final[Shape] = {
     **dict.fromkeys((_KIND, _SIZE_BYTES, _STORED_BYTES, _CRC), ThriftReader.integer),
-    **dict.fromkeys(_DETAILS, struct({1: ThriftReader.integer})),
+    **dict.fromkeys((_OF_DATA, _OF_DICTIONARY, _OF_DATA_2), _read_value_count),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):  # tens of thousands of them are made in a merge
     """What stands before a page.
 
     Attributes:
@@ -122,16 +129,16 @@ class ChunkPlace(Protocol):
 
 def read_pages(body: bytes | mmap, chunk: ChunkPlace) -> Iterator[Page]:
     """Yield the pages of a column chunk. Raises ThriftError: one does not say how large it is."""
-    place = chunk.start
-    while place < chunk.end:
-        reader = ThriftReader(body, start=place)
+    reader, last = ThriftReader(body, start=chunk.start), chunk.end
+    while (head := reader.position) < last:
         found = reader.read(_PAGE)
         size_bytes, stored_bytes = found.get(_SIZE_BYTES, -1), found.get(_STORED_BYTES, -1)
         if size_bytes < 0 or stored_bytes < 0:
             raise ThriftError("a page does not say how large it is")
-        head, start, place = place, reader.position, reader.position + stored_bytes
-        value_count = next((found[number].get(1, 0) for number in _DETAILS if number in found), 0)
-        yield Page(found.get(_KIND, -1), head, start, place, size_bytes, value_count, found.get(_CRC))
+        start = reader.position
+        reader.position = end = start + stored_bytes
+        value_count = found.get(_OF_DATA) or found.get(_OF_DICTIONARY) or found.get(_OF_DATA_2) or 0
+        yield Page(found.get(_KIND, -1), head, start, end, size_bytes, value_count, found.get(_CRC))
 
 
 def check_page_sums(body: bytes | mmap, *, unpack: Unpack | None = None) -> tuple[int, int]:
