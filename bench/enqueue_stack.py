@@ -11,7 +11,7 @@ from icedb_local.ports import find_free_ports
 from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_sim.rigs.redis_server import RedisServer
 
-from bench.servers import KEY, running, running_server, store_environment
+from bench.servers import KEY, find_word, running, running_server, store_environment
 
 BUCKET: Final = "bench"
 
@@ -53,9 +53,5 @@ def open_doors(folder: Path, store: str) -> Iterator[Doors]:
             ("icedb_ingest.frontend.celery_worker", "worker_started"),
         ):
             log = folder / f"{module}.log"
-            stack.enter_context(running([module], log, find=partial(_find_word, log, said), env=env))
+            stack.enter_context(running([module], log, find=partial(find_word, log, said), env=env))
         yield Doors(settings, redis.url, http_port, grpc_port)
-
-
-def _find_word(log: Path, word: str) -> bool | None:
-    return word in log.read_text() or None

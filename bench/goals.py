@@ -75,6 +75,8 @@ GOALS: Final[tuple[Goal, ...]] = (
     Goal("ingest", "*", "duration", at_least=2, against="delta-rs"),
     Goal("tiny", "*", "visible", at_least=50, against="delta-rs"),
     Goal("tiny", "*", "visible", at_least=100, against="pyiceberg"),
+    Goal("tiny", "a warm worker*", "p50", at_most=350),
+    Goal("tiny", "a warm worker*", "p95", at_most=350),
     Goal("snapshot", "warm, 10,000 files, 1 caller", "p50", at_most=4, system=_COLUMNAR),
     Goal("snapshot", "warm, 10,000 files, 1 caller", "p99", at_most=8, system=_COLUMNAR),
     Goal("snapshot", "warm, 100,000 files, 1 caller", "p50", at_most=60, system=_COLUMNAR),

@@ -56,14 +56,24 @@ def read_cpu_s(pid: int) -> float:
 
 def read_cpu_by_process(pid: int) -> dict[int, float]:
     """Return the same for each of these processes, with what those of its children took that it has seen end."""
-    found: dict[int, float] = {}
-    for _, process in _find_family(pid):
+    return {process_id: cpu_s for _, process_id, cpu_s in _read_cpu(pid)}
+
+
+def read_cpu_by_role(pid: int) -> dict[Role, float]:
+    """Return the same for the process, for its JVM, and for all others below it."""
+    found: dict[Role, float] = dict.fromkeys(ROLES, 0.0)
+    for role, _, cpu_s in _read_cpu(pid):
+        found[role] += cpu_s
+    return found
+
+
+def _read_cpu(pid: int) -> Iterator[tuple[Role, int, float]]:
+    for role, process in _find_family(pid):
         try:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
             continue
-        found[process.pid] = times.user + times.system + times.children_user + times.children_system
-    return found
+        yield role, process.pid, times.user + times.system + times.children_user + times.children_system
 
 
 def _sample(pid: int, peak: PeakMemory, ended: threading.Event) -> None:

@@ -73,6 +73,11 @@ def running_server(command: Sequence[str], folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.said}"
 
 
+def find_word(log: Path, word: str) -> bool | None:
+    """Return whether a log has a word: what :func:`running` waits for."""
+    return word in log.read_text() or None
+
+
 def tell_port(port: int, port_file: Path) -> None:
     """Write a server's port where whoever started it looks; it is there whole or not at all."""
     draft = port_file.with_name("port.new")

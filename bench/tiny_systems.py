@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
@@ -15,13 +17,16 @@ from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.stores import StoreSettings
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.rigs.redis_server import RedisServer
 
-from bench.figures import OURS, Figure, TakesTurns
+from bench.figures import MS, OURS, Figure, TakesTurns, latency_figures
 from bench.ingest_systems import SparkWork
+from bench.memory import read_cpu_by_role
 from bench.processes import Remote
+from bench.servers import find_word, running, store_environment
 from bench.tiny_work import ROWS_PER_BATCH, WARM_SHARE, make_rows, sum_durations
 
 PROCESSES: Final = 4
@@ -61,6 +66,18 @@ def _share(load: TinyLoad, work: Callable[[int], object], first: int, count: int
 
     with ThreadPoolExecutor(thread_count) as pool:
         list(pool.map(work_off, [numbers[place::thread_count] for place in range(thread_count)]))
+
+
+def require_rows(place: TableStore, batch_count: int) -> None:
+    """Count the rows of a snapshot, and add them up. Raises AssertionError if it has not those of so many batches."""
+    snapshot = fold(LogReader(place, clock=SystemClock()).read())
+    bodies = [place.store.get(marker.path).body for marker in snapshot.live]
+    durations = pa.chunked_array(
+        [pq.read_table(pa.BufferReader(body))["duration_ms"].combine_chunks() for body in bodies]
+    )
+    found = (len(durations), pc.sum(durations).as_py())
+    if found != (batch_count * ROWS_PER_BATCH, sum_durations(batch_count)):
+        raise AssertionError(f"table {place.name}: rows and their sum are {found}")
 
 
 class Producers:
@@ -174,15 +191,8 @@ class IceDB:
 
     def check(self) -> Sequence[Figure]:
         """Count the rows of a snapshot, and add them up."""
-        place = self._load.store.open().table(self._table)
-        snapshot = fold(LogReader(place, clock=SystemClock()).read())
-        bodies = [place.store.get(marker.path).body for marker in snapshot.live]
-        durations = pa.chunked_array(
-            [pq.read_table(pa.BufferReader(body))["duration_ms"].combine_chunks() for body in bodies]
-        )
-        found, count = (len(durations), pc.sum(durations).as_py()), self._count
-        if found != (count * ROWS_PER_BATCH, sum_durations(count)):
-            raise AssertionError(f"{self.name}: rows and their sum are {found}")
+        count = self._count
+        require_rows(self._load.store.open().table(self._table), count)
         return (
             Figure("visible", "batches/s", count / self._visible_s),
             Figure("batches", "", count),
@@ -197,3 +207,73 @@ class IceDB:
         if self._redis is not None:
             self._redis.__exit__(None, None, None)
         self._work.close()
+
+
+WARM_BATCHES: Final = 50
+_LOOK_S: Final = 0.005
+
+
+class WarmWorker:
+    """Ours: the ingest worker as a stack runs it, warm. A batch is sent when a snapshot has the one before.
+
+    Args:
+        folder: For the store and the worker's log.
+        partition: Of the table.
+    """
+
+    name = OURS
+
+    def __init__(self, folder: Path, *, partition: tuple[str, ...]) -> None:
+        self._folder = folder
+        self._store = StoreSettings(f"file://{folder / 'warehouse'}")
+        self._partition = partition
+        self._stack = ExitStack()
+        self._client: Client | None = None
+        self._worker_id = self._turn = 0
+        self._latencies_s: list[float] = []
+        self._cpu_s: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        """Make a fresh table; the first time start Redis and the worker, and wait for its engine."""
+        if self._client is None:
+            self._folder.mkdir(parents=True)
+            redis, log = self._stack.enter_context(RedisServer()), self._folder / "worker.log"
+            env = store_environment(self._store) | {
+                "ICEDB_REDIS_URL": redis.url,
+                "ICEDB_METRICS_PORT": "0",
+                "ICEDB_FLUSH_INTERVAL_MS": "0",
+                "ICEDB_SPARK_MASTER": "local[2]",
+            }
+            found = running(["icedb_ingest"], log, find=lambda: find_word(log, "engine_opened"), env=env)
+            self._worker_id = self._stack.enter_context(found).process_id
+            self._client = Client(settings=ClientSettings(store=self._store.url, redis_url=redis.url))
+        self._turn += 1
+        config = TableConfig.create(
+            name=f"warm_{self._turn}", partition=tuple(map(PartitionField.parse, self._partition)), sort=("event", "ts")
+        )
+        self._place = self._store.open().table(config.name)
+        create_table(self._place, config)
+
+    def run(self) -> None:
+        """Send one batch after the other, each when the last one is visible."""
+        assert self._client is not None
+        before = read_cpu_by_role(self._worker_id)
+        reader, self._latencies_s = LogReader(self._place, clock=SystemClock()), []
+        for number in range(WARM_BATCHES):
+            began_s = perf_counter()
+            self._client.enqueue(self._place.name, make_rows(number))
+            while sum(marker.row_count or 0 for marker in fold(reader.read()).live) <= number * ROWS_PER_BATCH:
+                sleep(_LOOK_S)
+            self._latencies_s.append(perf_counter() - began_s)
+        after = read_cpu_by_role(self._worker_id)
+        self._cpu_s = {role: (after[role] - before[role]) / WARM_BATCHES for role in after}
+
+    def check(self) -> Sequence[Figure]:
+        """Count the rows; return how long batches took, and the worker's processor time for each."""
+        require_rows(self._place, WARM_BATCHES)
+        taken = [Figure(f"cpu_{role}", "ms", cpu_s * MS) for role, cpu_s in self._cpu_s.items()]
+        return *latency_figures(self._latencies_s, tail=95), *taken
+
+    def close(self) -> None:
+        """End the worker and Redis."""
+        self._stack.close()

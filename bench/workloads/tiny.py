@@ -2,6 +2,9 @@
 
 Ours enqueues and flushes as in production: durable when acknowledged, at most one commit a second. The peers append one
 batch after the other, since their appends conflict with each other; fewer of them, for they would take minutes.
+
+And how long one batch takes, sent when the one before is visible: a real ingest worker, warm, without its flush
+interval.
 """
 
 import os
@@ -14,7 +17,7 @@ from bench.harness import Case, Workload
 from bench.processes import started
 from bench.serve import Peer
 from bench.servers import KEY, delta_options, iceberg_options
-from bench.tiny_systems import IceDB, StoreAlone, TinyLoad
+from bench.tiny_systems import WARM_BATCHES, IceDB, StoreAlone, TinyLoad, WarmWorker
 
 PRODUCERS = 16
 EVENTS_A_BATCH = 100
@@ -22,10 +25,11 @@ EVENTS_A_BATCH = 100
 APPENDS = {"DeltaRs": 40, "DeltaRsKeptOpen": 40, "PyIceberg": 100}
 """A peer makes one append for so many of our batches."""
 S3_SHARE = 5
+WARM_CASES = {"a warm worker, no partitions": (), "a warm worker, partitions by day": ("d=day(ts)",)}
 
 
 class TinyWorkload(Workload):
-    """A directory, and the development S3 server."""
+    """A directory, the development S3 server, and one batch at a time."""
 
     description = "batches of 10 rows until they are visible in a snapshot"
 
@@ -50,6 +54,10 @@ class TinyWorkload(Workload):
                     for kind, n in APPENDS.items()
                 ]  # fmt: skip
                 yield from _case("S3 over HTTP", TinyLoad(store, few, PRODUCERS), peers)
+        for name, partition in WARM_CASES.items():
+            if self.wants(name):
+                with started(WarmWorker(self.folder / f"warm {len(partition)}", partition=partition)) as systems:
+                    yield Case(name, WARM_BATCHES, systems, warm_turn_count=1, is_timed=False)
 
 
 def _case(name: str, load: TinyLoad, peers: list[Peer]) -> Iterator[Case]:

@@ -95,7 +95,7 @@ def test_tasks_of_flushes_give_memory_back_at_once_and_those_of_merges_do_not(pu
         SparkSettings(master="spark://host:1", purges_memory=purges)
     )
     told = {name.removeprefix("spark.executorEnv."): value for name, value in options.items() if "Env." in name}
-    assert told == found
+    assert told == {"SPARK_SIMPLIFIED_TRACEBACK": "1", **found}
 
 
 def test_a_token_of_a_spark_connect_server_is_never_shown():

@@ -1,6 +1,5 @@
 """Cutting jobs into units, settling types between units, and the wire between driver and task."""
 
-import gc
 import itertools
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits, JobLimits
 from icedb_engine.reading.types import Kind, infer_type
 from icedb_engine.reading.widening import settle_types
-from icedb_engine.spark.spark_runner import TaskUnits, load_engine, make_task, run_body
+from icedb_engine.spark.spark_runner import run_body
 from icedb_engine.units.work import MergeUnit, decode_result, decode_unit, encode, pack, split_batches
 from icedb_log import errors
 from icedb_log.jobs import MergeGroup, StagedBatch
@@ -108,10 +107,16 @@ def test_a_task_answers_with_the_error_by_name(tmp_path, make_table):
     assert "a.parquet is live but gone" in message
 
 
-def test_what_a_task_has_loaded_is_not_looked_through_for_cycles_after_each_task(monkeypatch):
-    frozen = []
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
-    load_engine.cache_clear()
-    for kind in ("merge", "flush"):
-        assert list(make_task(kind, StoreSettings("file:///nowhere"), TaskUnits(()))(iter(()))) == []
-    assert frozen == [True], "only once: what units leave behind is let go"
+def test_a_process_of_tasks_opens_its_store_once(tmp_path, make_table, monkeypatch):
+    opened, open_store = [], StoreSettings.open
+
+    def count(settings):
+        opened.append(settings)
+        return open_store(settings)
+
+    monkeypatch.setattr(StoreSettings, "open", count)
+    table = make_table(max_files_per_group=2)
+    group = MergeGroup("", (FileMarker(table.paths.data_key(partition="", file_id="a"), 1, 0),))
+    for _ in range(2):
+        run_body("merge", encode(table.unit(MergeUnit, group=group)), StoreSettings(f"file://{tmp_path}/kept"))
+    assert len(opened) == 1

@@ -1,16 +1,20 @@
 """Flush and merge through a real Spark session on a directory store."""
 
+import gc
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_engine.jobs.flush_driver import FlushDriver
 from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
-from icedb_engine.spark.spark_runner import SparkRunner
+from icedb_engine.spark.spark_runner import SparkRunner, TaskUnits, make_task
 from icedb_engine.spark.spark_session import is_session_alive, open_spark
+from icedb_engine.units.work import FlushUnit, encode
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import NotFound, SchemaConflict
 from icedb_log.jobs import BatchWriter, FlushJob, GroupMerger, MergeGroup, MergeJob, StagedBatch
@@ -221,7 +225,7 @@ def count_work(spark, group, work):
 def test_a_merge_and_a_small_flush_are_one_spark_job_of_one_stage(spark, table):
     merger = MergeDriver(SparkRunner(spark, table.settings), clock=CLOCK, limits=table.limits())
     writer, batches = table.writer(spark, direct_bytes=10**9), [table.stage(*events(n)) for n in range(2)]
-    flushes = []
+    flushes, queries = [], count_queries(spark)
     for number, batch in enumerate(batches):
         job = table.flush_job(batch)
         flushed, stages = count_work(spark, f"flush {number}", lambda job=job: writer.write_batches(job))
@@ -237,6 +241,39 @@ def test_a_merge_and_a_small_flush_are_one_spark_job_of_one_stage(spark, table):
     )
     assert sum(group.rows_read for group in merged) == 400
     assert stages == [[len(groups)]], "a task for each group, and nothing before it"
+    assert count_queries(spark) == queries, "to plan one takes longer than a small flush"
+
+
+def count_queries(spark):
+    """Return how many queries and plans of DataFrames were run on a session."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    return spark._jsparkSession.sharedState().statusStore().executionsCount()
+
+
+def test_units_run_in_the_processes_of_dataframes_one_after_the_other(spark, table):
+    def tell(chunks):
+        for _ in chunks:
+            yield pa.RecordBatch.from_pydict({"pid": [os.getppid()]})
+
+    runner, units = SparkRunner(spark, table.settings), TaskUnits.of(["a unit"])
+    rows = [runner.collect(lambda _: (os.getppid(), os.getpid()), units)[0] for _ in range(8)]
+    daemons, processes = map(set, zip(*rows, strict=True))
+    assert len(processes) < len(rows), "each ended with its task"
+    assert daemons == {row["pid"] for row in spark.range(0, 1, 1, 1).mapInArrow(tell, "pid BIGINT").collect()}
+
+
+def test_after_its_first_unit_a_process_searches_its_modules_for_cycles_no_more(spark, table):
+    batch = table.stage(*events(0))
+    options = {"schema": {}, "batches": (batch,), "limits": FlushUnitLimits()}
+    unit = FlushUnit.of(table.flush_job(batch), table.limits().engine, **options)
+    run = make_task("flush", table.settings, TaskUnits.of([encode(unit)]))
+
+    def count_what_is_kept(number):
+        assert run(number)["outcome"] == "ok"
+        return gc.get_freeze_count()
+
+    (count,) = spark.sparkContext.parallelize([0], 1).map(count_what_is_kept).collect()
+    assert count > 10_000
 
 
 def test_an_error_in_a_task_arrives_as_ours(spark, table):

@@ -2,7 +2,6 @@
 
 import pytest
 from icedb_engine.spark.spark_runner import (
-    ANSWER_SCHEMA,
     OK,
     SparkRunner,
     TaskUnits,
@@ -33,11 +32,9 @@ def told():
 
 
 def make_read_task(settings, units):
-    def read(chunks):
+    def read(number):
         watch_failures()
-        for number, key in units.read(chunks):
-            body = settings.open().store.get(key).body
-            yield make_answer(number, OK, body.decode())
+        return make_answer(number, OK, settings.open().store.get(units.read(number)).body.decode())
 
     return read
 
@@ -51,12 +48,10 @@ def test_what_a_retry_hides_in_a_task_is_told_where_it_is_counted(spark, s3_serv
         key = f"task-failures/{CLOCK.new_id()}"
         settings.open().store.put(key, b"x")
         units = TaskUnits.of([key])
-        frame = (
-            SparkRunner(spark, settings).make_units(units).mapInArrow(make_read_task(settings, units), ANSWER_SCHEMA)
-        )
+        runner, read = SparkRunner(spark, settings), make_read_task(settings, units)
         hits = proxy.begin(ProxyFault("status", status=503, limit=2))
-        assert read_answers(frame.collect(), [0]) == ["x"]
+        assert read_answers(runner.collect(read, units), [0]) == ["x"]
         assert hits.total == 2
         assert told == [("read", "throttled")] * 2
-        assert read_answers(frame.collect(), [0]) == ["x"]
+        assert read_answers(runner.collect(read, units), [0]) == ["x"]
         assert len(told) == 2, "each is told once"

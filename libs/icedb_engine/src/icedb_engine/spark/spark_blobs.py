@@ -29,7 +29,11 @@ from icedb_engine.spark.spark_runner import (
     TaskUnits,
     encode_shared,
     make_answer,
+    make_chunk,
+    open_kept,
+    pass_over_modules,
     read_answers,
+    read_numbers,
     watch_failures,
 )
 from icedb_engine.units.work import FlushUnit, UnitResult, WriteUnit, decode_result
@@ -133,9 +137,9 @@ def make_parse_task(store: StoreSettings, units: TaskUnits) -> Callable[[Chunks]
             return pa.RecordBatch.from_pylist([values], schema=ARROW_BLOB)
 
         watch_failures()
-        for unit, body in units.read(chunks):
+        for unit in read_numbers(chunks):
             try:
-                for made in parse_unit(decode_unit("flush", body), store.open().store):
+                for made in parse_unit(decode_unit("flush", units.read(unit)), open_kept(store)):
                     if isinstance(made, FilledBlob):
                         yield make_row(unit=unit, number=made.blob.number, blob=made.body)
                     else:
@@ -146,6 +150,7 @@ def make_parse_task(store: StoreSettings, units: TaskUnits) -> Callable[[Chunks]
                 outcome = type(error).__name__
                 yield make_row(unit=unit, outcome=outcome, body=str(error), **{FAILURES: failures})
             release_memory()
+            pass_over_modules()
 
     return run_units
 
@@ -173,10 +178,10 @@ def make_write_task(store: StoreSettings, limits: EngineLimits) -> Callable[[Chu
                             blobs.add(units[row].as_py(), numbers[row].as_py(), contents[row].as_buffer())
                 if not text:
                     return
-                result = write_unit(decode_unit("write", text), blobs, store.open().store, clock=SystemClock())
+                result = write_unit(decode_unit("write", text), blobs, open_kept(store), clock=SystemClock())
             release_memory()
-            yield make_answer(task, OK, encode(result))
+            yield make_chunk(make_answer(task, OK, encode(result)))
         except IceDBError as error:
-            yield make_answer(task, type(error).__name__, str(error))
+            yield make_chunk(make_answer(task, type(error).__name__, str(error)))
 
     return write_rows

