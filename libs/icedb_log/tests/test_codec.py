@@ -3,10 +3,12 @@
 import gc
 import json
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from icedb_log.errors import CorruptLog, HaltError, InvariantViolated, UnsupportedFormat
+from icedb_log.log import codec
 from icedb_log.log.codec import WIRE_NAMES, decode_log_file, encode_log_file
 from icedb_log.log.markers import paused_gc
 from icedb_log.model import FileMarker, LogFile, LogTombstone
@@ -289,3 +291,69 @@ def test_s3_mutated_bytes_are_read_or_halt_the_table_and_nothing_else(body, edit
         assert str(error).startswith(f"{KEY}: ")
     else:
         assert decode_log_file(KEY, encode_log_file(log)) == log
+
+
+# -- ordinary marker lines are decoded at once, the others one by one: both take and say the same
+
+
+def json_object(pairs):
+    return b"{" + b",".join(b'"%b":%b' % pair for pair in pairs) + b"}"
+
+
+NUMBERS = st.sampled_from(
+    [b"0", b"-0", b"1", b"-1", b"5", b"1.0", b"1e0", b"0.1", b"-0.0", b"01", b"1e308", b"1e400", b"NaN", b"true", b"null",
+     b"9223372036854775807", b"9223372036854775808", b"18446744073709551616", b"-9223372036854775809", b"1" * 60]
+)  # fmt: skip
+TEXTS = st.sampled_from(
+    [b'"a"', b'"wh/t/_data/x.parquet"', b'""', b'"\\u0041"', b'"\\ud800"', b'"\xff"', b'"\xc3\xa9"', b'"\\n"', b'"\t"', b'"}\n{"', b"[1]"]
+)  # fmt: skip
+SCALARS = NUMBERS | TEXTS | st.floats().map(repr).map(str.encode)
+STATS = st.one_of(
+    st.sampled_from([b"null", b"[]", b"{}", b'{"c":[1,2]}', b'{"c":[1,2,0,0]}', b'{"c":[[],2,0]}', b'{"c":null}']),
+    st.lists(st.tuples(st.sampled_from([b"c", b"d"]), st.lists(SCALARS, min_size=3, max_size=3)), max_size=2).map(
+        lambda columns: json_object((name, b"[" + b",".join(values) + b"]") for name, values in columns)
+    ),
+)
+GOOD_LINE = b'{"p":"wh/t/_data/a.parquet","b":1,"t":2,"n":3,"s":{"c":["a","a",0]}}'
+FIELDS = st.one_of(
+    st.tuples(st.sampled_from([b"b", b"t", b"tmb", b"n", b"l"]), NUMBERS),
+    st.tuples(st.sampled_from([b"p", b"later", b"B"]), TEXTS),
+    st.tuples(st.just(b"s"), STATS),
+)
+ODD_LINES = st.lists(FIELDS, max_size=3).map(
+    lambda more: json_object([(b"p", b'"a"'), (b"b", b"1"), (b"t", b"1"), *more])
+)
+LINE_PARTS = st.sampled_from(
+    [GOOD_LINE, GOOD_LINE + GOOD_LINE, b" " + GOOD_LINE, GOOD_LINE + b"\r", GOOD_LINE + b",", b"", b"{}", b"[]",
+     b'{"p":"a","b":1', b'"t":1}', b'{"p":"a}', b'{b","b":1,"t":2}', b'{"p":"a","b":1,"t":1,"s":{}', b'{"c":[1,1,0]}}']
+)  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(st.lists(ODD_LINES | LINE_PARTS, min_size=1, max_size=4), st.booleans())
+@example([b'{"p":"a","b":1,"t":1,"tmb":null}'], False)
+@example([b'{"p":"a","b":1,"t":1,"s":{"c":[18446744073709551616,1,0]}}'], False)
+@example([GOOD_LINE + GOOD_LINE, b'{"p":"a","b":1,', b'"t":1}'], False)
+@example([GOOD_LINE + GOOD_LINE, b""], True)
+def test_lines_that_are_decoded_at_once_are_taken_and_refused_as_one_by_one(lines, is_compact):
+    body = b"\n".join((b'{"v":1,"t":5,"sch":1,"f":2}', b"{}", *lines))
+
+    def decode():
+        try:
+            return [repr(marker) for marker in decode_log_file(KEY, body, is_compact=is_compact).markers]
+        except CorruptLog as error:
+            return str(error)
+
+    at_once = decode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "_ORDINARY", NothingOrdinary())
+        assert at_once == decode()
+
+
+class NothingOrdinary:
+    """Takes no line for an ordinary one."""
+
+    def decode_lines(self, block):
+        raise msgspec.ValidationError
+
+    decode = decode_lines

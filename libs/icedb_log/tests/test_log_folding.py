@@ -114,7 +114,7 @@ def test_the_reach_of_groups_is_the_same_file_by_file_and_for_a_whole_folder(siz
     find = find_reach(state.folder(folder), tiers)
     for first, last in combinations(range(7), 2):
         group = MergeGroup("p=a", tuple(files[first:last]))
-        assert find(group) == reach_of(group, state, tiers), (first, last)
+        assert find(range(first, last)) == reach_of(group, state, tiers), (first, last)
 
 
 def test_folding_comes_to_an_end():

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from icedb_log.merge.merge_policy import (
     MIN_GROWTH,
@@ -14,7 +14,6 @@ from icedb_log.merge.merge_policy import (
     tier_of,
 )
 from icedb_log.table.table_config import TableConfig
-from icedb_sim.tables.log_views import live
 
 MIB = 2**20
 
@@ -23,12 +22,9 @@ def configure(**fields):
     return TableConfig.create(name="t", **{"target_file_bytes": 8 * MIB, "merge_fan_in": 4, **fields})
 
 
-def files(*sizes):
-    return [live(f"{number:04}", size=size) for number, size in enumerate(sizes)]
-
-
-def sizes_of(groups):
-    return [sorted(marker.size_bytes for marker in group.inputs) for group in groups]
+def planned(plan, *sizes, config):
+    """The sizes of each group, smallest first."""
+    return [sorted(sizes[at] for at in group) for group in plan(sizes, config)]
 
 
 @given(st.integers(2, 10), st.integers(1, 2**40))
@@ -40,34 +36,32 @@ def test_a_file_of_a_tier_is_as_many_times_larger_as_the_fan_in(fan_in, size):
 
 def test_a_group_may_be_as_large_as_the_target_and_has_at_most_so_many_files():
     exact = configure(target_file_bytes=2000)
-    assert sizes_of(plan_full("p", files(1000, 1000, 1000), exact)) == [[1000, 1000]]
+    assert planned(plan_full, 1000, 1000, 1000, config=exact) == [[1000, 1000]]
     few = configure(max_files_per_group=2)
-    assert sizes_of(plan_full("p", files(1, 2, 3, 4, 5), few)) == [[1, 2], [3, 4]]
+    assert planned(plan_full, 1, 2, 3, 4, 5, config=few) == [[1, 2], [3, 4]]
     late = configure(target_file_bytes=2000, max_files_per_group=1000)
-    assert sizes_of(plan_full("p", files(0, 0, 1999, 1999), late)) == [[0, 0, 1999]]
+    assert planned(plan_full, 0, 0, 1999, 1999, config=late) == [[0, 0, 1999]]
 
 
 def test_a_group_that_the_target_size_cuts_has_to_grow():
     config = configure(target_file_bytes=1100, merge_fan_in=4)
-    assert sizes_of(plan_tiers("p", files(450, 450, 450, 450), config)) == [[450, 450]]
-    assert plan_tiers("p", files(90, 1010, 1020, 1030), config) == ()
+    assert planned(plan_tiers, 450, 450, 450, 450, config=config) == [[450, 450]]
+    assert planned(plan_tiers, 90, 1010, 1020, 1030, config=config) == []
 
 
 def test_a_rest_below_the_fan_in_waits_also_when_other_files_of_its_tier_are_merged():
     config = configure(merge_fan_in=3, max_files_per_group=3)
-    assert sizes_of(plan_tiers("p", files(1, 2, 3, 4, 5), config)) == [[1, 2, 3]]
+    assert planned(plan_tiers, 1, 2, 3, 4, 5, config=config) == [[1, 2, 3]]
 
 
 def test_a_settling_partition_is_merged_whatever_the_tiers():
-    assert sizes_of(plan_settling("p", files(10, 20_000, 15_000, 60_000), configure())) == [
-        [10, 15_000, 20_000, 60_000]
-    ]
+    assert planned(plan_settling, 10, 20_000, 15_000, 60_000, config=configure()) == [[10, 15_000, 20_000, 60_000]]
 
 
 def test_a_settling_partition_does_not_rewrite_a_large_file_for_a_little():
-    assert sizes_of(plan_settling("p", files(10, 10, 5 * MIB), configure())) == [[10, 10]]
-    assert plan_settling("p", files(10, 5 * MIB), configure()) == ()
-    assert plan_settling("p", files(10), configure()) == ()
+    assert planned(plan_settling, 10, 10, 5 * MIB, config=configure()) == [[10, 10]]
+    assert planned(plan_settling, 10, 5 * MIB, config=configure()) == []
+    assert planned(plan_settling, 10, config=configure()) == []
 
 
 @given(st.lists(st.integers(1, 9 * MIB), max_size=60))
@@ -75,15 +69,15 @@ def test_a_partition_that_has_settled_has_few_files(sizes):
     config = configure()
     left = [size for size in sizes if size < config.target_file_bytes]
     for _ in range(20):
-        groups = plan_settling("p", files(*left), config)
+        groups = planned(plan_settling, *left, config=config)
         if not groups:
             break
         for group in groups:
-            for marker in group.inputs:
-                left.remove(marker.size_bytes)
-            if group.size_bytes < config.target_file_bytes:
-                left.append(group.size_bytes)
-    assert plan_settling("p", files(*left), config) == ()
+            for size in group:
+                left.remove(size)
+            if sum(group) < config.target_file_bytes:
+                left.append(sum(group))
+    assert planned(plan_settling, *left, config=config) == []
     total = sum(sizes)
     assert len(left) <= 2 * total / config.target_file_bytes + math.log2(config.target_file_bytes) + 2
 
@@ -93,11 +87,10 @@ def test_full_merges_bring_a_partition_below_the_target_size_to_one_file(sizes, 
     config = configure(max_files_per_group=max_files)
     left = list(sizes)
     for _ in range(10):
-        groups = plan_full("p", files(*left), config)
-        for group in groups:
-            for marker in group.inputs:
-                left.remove(marker.size_bytes)
-            left.append(group.size_bytes)
+        for group in planned(plan_full, *left, config=config):
+            for size in group:
+                left.remove(size)
+            left.append(sum(group))
     assert left == [sum(sizes)]
 
 
@@ -120,13 +113,14 @@ def replay(history, config, *, settles=False):
         is_cold = settles and merges and number % 7 == 0
         plan = plan_settling if is_cold else plan_tiers
         while merges:
-            groups = plan("p", [live(name, size=size) for name, size in sizes.items()], config)
+            there = sorted(sizes)
+            groups = plan([sizes[name] for name in there], config)
             for group in groups:
-                names = [marker.path.rpartition("/")[2].removesuffix(".parquet") for marker in group.inputs]
+                names = [there[at] for at in group]
                 output = f"m{len(depths)}"
                 depths[output] = 1 + max(depths[name] for name in names)
                 sizes[output] = sum(sizes.pop(name) for name in names)
-                rewritten += group.size_bytes
+                rewritten += sizes[output]
             if not groups or is_cold:
                 break
     return sizes, {name: depths[name] for name in sizes}, rewritten
@@ -163,3 +157,59 @@ def test_equal_appends_reach_the_logarithm_and_leave_few_files(fan_in, size):
     assert max(depths.values()) <= levels + in_smallest_tier + 1
     assert rewritten / (count * size) <= levels + in_smallest_tier + 1
     assert len(sizes) <= fan_in * (levels + 1)
+
+
+def plan_by_pairs(kind, sizes, config):
+    """The same policy, said file by file over pairs of size and place."""
+    left = sorted((size, at) for at, size in enumerate(sizes) if size < config.target_file_bytes)
+    if kind == "full":
+        return [group for group in cut(left, config) if len(group) >= 2]
+    if kind == "settling":
+        chosen, pending, total = [], [], 0
+        for size, at in left:
+            pending.append((size, at))
+            if size <= 2 * total:
+                chosen, pending = chosen + pending, []
+            total += size
+        return [group for group in cut(chosen, config) if grows(group)]
+    groups = []
+    for tier in sorted({tier_of(size, config.merge_fan_in) for size, _ in left}):
+        files = [pair for pair in left if tier_of(pair[0], config.merge_fan_in) == tier]
+        if len(files) >= config.merge_fan_in:
+            *full, rest = cut(files, config)
+            groups += [group for group in full if len(group) >= config.merge_fan_in or grows(group)]
+            groups += [rest] if len(rest) >= config.merge_fan_in else []
+    return groups
+
+
+def cut(pairs, config):
+    groups = []
+    for pair in pairs:
+        last = groups[-1] if groups else []
+        fits = sum(size for size, _ in last) + pair[0] <= config.target_file_bytes
+        if last and fits and len(last) < config.max_files_per_group:
+            last.append(pair)
+        else:
+            groups.append([pair])
+    return groups
+
+
+def grows(group):
+    sizes = [size for size, _ in group]
+    return len(sizes) >= 2 and sum(sizes) >= MIN_GROWTH * max(sizes)
+
+
+@given(
+    st.sampled_from((("tiers", plan_tiers), ("settling", plan_settling), ("full", plan_full))),
+    st.lists(
+        st.one_of(st.integers(0, 50), st.integers(0, 120_000), st.sampled_from((9_000, 99_999, 100_000))), max_size=60
+    ),
+    st.integers(2, 8),
+    st.integers(2, 12),
+)
+@example(("settling", plan_settling), [2, 1], 2, 12)  # grows by just so much
+def test_groups_by_places_are_those_that_are_made_file_by_file(kind, sizes, fan_in, max_files):
+    config = configure(target_file_bytes=100_000, merge_fan_in=fan_in, max_files_per_group=max_files)
+    name, plan = kind
+    expected = [sorted(at for _, at in group) for group in plan_by_pairs(name, sizes, config)]
+    assert [list(group) for group in plan(sizes, config)] == expected

@@ -132,7 +132,7 @@ def read_markers_as_passed(monkeypatch):
     Passed.passes.clear()
 
 
-@pytest.mark.parametrize(("what", "most"), [("flush", 0), ("merge", 7), ("snapshot", 0), ("status", 2)])
+@pytest.mark.parametrize(("what", "most"), [("flush", 0), ("merge", 4), ("snapshot", 0), ("status", 2)])
 def test_a_warm_operation_goes_through_the_log_so_often(monkeypatch, what, most):
     read_markers_as_passed(monkeypatch)
     costs = Costs()

@@ -8,12 +8,12 @@ only ever add data files under fresh names: they never delete, and never touch t
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Final, Literal, Protocol
 
 from icedb_log.errors import InvariantViolated
 from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.keys import TablePaths
+from icedb_log.log.live_files import ChosenFiles
 from icedb_log.model import EMPTY, ColumnStats, FileMarker
 from icedb_log.table.table_config import TableConfig
 
@@ -220,12 +220,13 @@ class MergeGroup:
     """
 
     partition: str
-    inputs: tuple[FileMarker, ...]
+    inputs: Sequence[FileMarker]
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all inputs."""
-        return sum(map(attrgetter("size_bytes"), self.inputs))  # of a million: asked for again and again
+        inputs = self.inputs
+        return inputs.size_bytes if isinstance(inputs, ChosenFiles) else sum(marker.size_bytes for marker in inputs)
 
 
 ChangeKind = Literal["delete", "rewrite", "merge_query"]

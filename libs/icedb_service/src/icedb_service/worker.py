@@ -136,7 +136,7 @@ class WorkerContext(Generic[E]):
         self.settings = settings
         self.metrics = metrics
         self.clock = clock
-        self.readers = LogReaders(clock, is_compact=metrics.component == "janitor")
+        self.readers = LogReaders(clock, is_compact=metrics.component in ("janitor", "merge"))
         self.runner = TaskRunner(metrics=metrics, clock=clock)
         self.owner = name_owner(metrics.component)
         self.loop = LoopProgress("the loop that takes messages", clock=clock)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from icedb_engine.jobs.engine import JobEngine
 
 MAX_INDEXES: Final = 64
-"""Tables whose index is kept; one of 100,000 data files takes some 60 MB."""
+"""Tables whose index is kept; one of 100,000 data files takes some 30 MB."""
 _ALL_TABLES: Final = ""
 
 

@@ -156,10 +156,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     config = read_table_config(TableStore(store, paths))
     began_s = time.process_time()
-    is_vacuum = chosen.step == "plan"  # a merger looks at every marker, and keeps what was decoded
+    is_vacuum = chosen.step == "plan"
     max_refresh_ms = config.log_grace_ms // 2
     place = TableStore(store, paths)
-    view = LogReader(place, clock=clock, max_refresh_ms=max_refresh_ms, is_compact=is_vacuum).read()
+    view = LogReader(place, clock=clock, max_refresh_ms=max_refresh_ms, is_compact=True).read()
     read_s = time.process_time()
     if is_vacuum:
         plan = plan_vacuum(view, config=config)

@@ -329,7 +329,7 @@ class _ChangeRun:
             row_count += read_count
         return MergedGroup(self._unit.group, tuple(outputs), row_count, None, rows_decoded=row_count)
 
-    def _query(self, inputs: tuple[FileMarker, ...]) -> tuple[tuple[FileMarker, ...], int]:
+    def _query(self, inputs: Sequence[FileMarker]) -> tuple[tuple[FileMarker, ...], int]:
         unit, view = self._unit, VIEWS[self._change.kind]
         with closing_rows(self._read(inputs)) as chunks:
             row_count = self._process.load(view, unit.schema, map(_without_ordinal, chunks))

@@ -6,17 +6,19 @@ trailing newline. ``f`` is always written; ``tmb`` only when there are log tombs
 Anything else is :class:`~icedb_log.errors.CorruptLog`, with key and line, and never skipped (S3).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from io import BytesIO
 from itertools import chain
-from typing import Any, Final
+from typing import Annotated, Any, Final, cast
 
+import msgspec
 import orjson
+from msgspec import Meta, Struct, field
 
 from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
-from icedb_log.log.markers import DecodedMarkers, LineMarkers, paused_gc
+from icedb_log.log.markers import DecodedMarkers, LineMarkers, MarkerBlock, paused_gc
 from icedb_log.log.widening import find_bad_widening
 from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
 
@@ -30,9 +32,6 @@ HEAD_LINES: Final = 2
 """Lines of a log file's head: metadata and schema."""
 
 _SHOWN_CHARS: Final = 120
-
-MarkerFields = tuple[str, int, int, int | None, int | None, Mapping[str, ColumnStats], int | None, Mapping[str, Any]]
-"""Of a :class:`~icedb_log.model.FileMarker`, in its order."""
 
 
 def load_object(key: str, lines: list[bytes], number: int) -> dict[str, Any]:
@@ -120,7 +119,33 @@ _NESTED: Final = (list, dict)
 MAX_SCHEMAS: Final = 64
 """Schema lines that are remembered."""
 _LARGE_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 1 << 16
+"""Marker lines that are decoded at once: what they make is let go before it leaves the processor's cache."""
 _MANY_MARKERS: Final = 10_000
+
+
+_Integer = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+_Scalar = str | Annotated[int, Meta(ge=-MAX_INTEGER - 1, le=MAX_INTEGER)] | float | bool | None
+
+
+class _OrdinaryLine(Struct, forbid_unknown_fields=True, gc=False):
+    """A marker line with nothing in it that would have to be looked at twice.
+
+    Whatever this takes is taken by :func:`_decode_marker`, too, for the same; what this refuses that one judges.
+    """
+
+    path: Annotated[str, Meta(min_length=1)] = field(name="p")
+    size_bytes: _Integer = field(name="b")
+    created_ms: _Integer = field(name="t")
+    # Absent or an integer, never null.
+    tombstoned_ms: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] = field(name="tmb", default=cast("int", None))
+    row_count: _Integer | None = field(name="n", default=None)
+    stats: dict[str, tuple[_Scalar, _Scalar, _Integer]] | None = field(name="s", default=None)
+    landed_ms: _Integer | None = field(name="l", default=None)
+
+
+_ORDINARY: Final = msgspec.json.Decoder(_OrdinaryLine)
+_NOT_ORDINARY: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def encode_log_file(log: LogFile) -> bytes:
@@ -171,12 +196,11 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
             _decode_tombstone(key, number, load_line(key, number, stream.readline()))
             for number in range(first_tombstone, first_marker)
         )
-        numbers = range(first_marker, line_count)
-        found = _decode_markers(key, numbers, stream)
+        blocks = _decode_markers(key, first_marker, body, stream.tell()) if first_marker < line_count else ()
         markers: Sequence[FileMarker] = (
-            LineMarkers(key, body, first_line=first_marker, lines=found, decode=_decode_marker_line)
+            LineMarkers(key, body, first_line=first_marker, blocks=blocks, decode=_decode_marker_line)
             if is_compact
-            else DecodedMarkers(key, tuple(FileMarker(*said) for _, said in found))
+            else DecodedMarkers(key, tuple(_whole(blocks)))
         )
     return LogFile(
         **head,
@@ -437,52 +461,72 @@ def _decode_tombstone(key: str, number: int, line: dict[str, Any]) -> LogTombsto
     )
 
 
-def _decode_markers(key: str, numbers: range, stream: BytesIO) -> Iterator[tuple[int, MarkerFields]]:
-    """Decode markers, a million of them in a few seconds: ordinary ones at once, the others check by check.
+def _decode_markers(key: str, number: int, body: bytes, start: int) -> Iterator[MarkerBlock]:
+    """Decode the marker lines from one on to the end, a million of them in a second.
 
-    Yields:
-        Where each line starts, and what it says. Not as a marker: to make one costs as much as all the rest.
+    Args:
+        key: Of the log file.
+        number: Of the first line.
+        body: The log file.
+        start: Where that line begins.
     """
+    end = start
+    while end >= 0:
+        end = body.find(b"\n", start + _BLOCK_BYTES)
+        block = body[start:] if end < 0 else body[start:end]
+        lines = block.split(b"\n")
+        yield start, lines, _decode_block(key, number, block, lines)
+        start, number = end + 1, number + len(lines)
+
+
+def _decode_block(key: str, number: int, block: bytes, lines: Sequence[bytes]) -> Sequence[_OrdinaryLine | FileMarker]:
+    """Decode some marker lines: ordinary ones at once, and if one is not, all of them line by line, check by check."""
+    try:
+        said = _ORDINARY.decode_lines(block)
+    except _NOT_ORDINARY:  # which line, and why, is said below
+        said = []
+    # One object in each line: neither a text nor the inside of an ordinary object has "}", a newline and "{" in it, so
+    # where each newline stands so, each is between two objects, and as many as there are lines is one for each.
+    if len(said) == len(lines) == block.count(b"}\n{") + 1:
+        return said
+    return [_decode_marker(key, at, load_line(key, at, line)) for at, line in enumerate(lines, number)]
+
+
+def _whole(blocks: Iterable[MarkerBlock]) -> Iterator[FileMarker]:
     times: dict[int, int] = {}  # whatever one commit has killed died at one time: one number for all of it
-    for number in numbers:
-        start = stream.tell()
-        line = load_line(key, number, stream.readline())
-        get = line.get
-        path, size_bytes, created_ms = get("p"), get("b"), get("t")
-        tombstoned_ms, row_count, stats, landed_ms = get("tmb"), get("n"), get("s"), get("l")
-        field_count = 3 + (tombstoned_ms is not None) + (row_count is not None) + (stats is not None)
-        if not (
-            len(line) == field_count + (landed_ms is not None)  # no other fields
-            and type(path) is str
-            and path
-            and type(size_bytes) is int
-            and 0 <= size_bytes <= MAX_INTEGER
-            and type(created_ms) is int
-            and 0 <= created_ms <= MAX_INTEGER
-            and (tombstoned_ms is None or (type(tombstoned_ms) is int and 1 <= tombstoned_ms <= MAX_INTEGER))
-            and (row_count is None or (type(row_count) is int and 0 <= row_count <= MAX_INTEGER))
-            and (landed_ms is None or (type(landed_ms) is int and 0 <= landed_ms <= MAX_INTEGER))
-        ):
-            yield start, _decode_fields(key, number, line)
-            continue
-        if tombstoned_ms is not None:
-            tombstoned_ms = times.setdefault(tombstoned_ms, tombstoned_ms)
-        if landed_ms is not None:
-            landed_ms = times.setdefault(landed_ms, landed_ms)
-        stats = EMPTY if stats is None else _decode_stats(key, number, line)
-        yield start, (path, size_bytes, created_ms, tombstoned_ms, row_count, stats, landed_ms, EMPTY)
+    return (_whole_marker(said, times) for _, _, block in blocks for said in block)
+
+
+def _whole_marker(said: _OrdinaryLine | FileMarker, times: dict[int, int]) -> FileMarker:
+    if isinstance(said, FileMarker):
+        return said
+    dead_ms, landed_ms = said.tombstoned_ms, said.landed_ms
+    stats = said.stats
+    if stats:
+        for column, (low, high, null_count) in stats.items():
+            if type(low) is str and low == high:
+                # One value where both are the same, as of a partition: statistics are most of a log in memory.
+                stats[column] = (low, low, null_count)
+    return FileMarker(
+        said.path,
+        said.size_bytes,
+        said.created_ms,
+        None if dead_ms is None else times.setdefault(dead_ms, dead_ms),
+        said.row_count,
+        EMPTY if stats is None else stats,
+        None if landed_ms is None else times.setdefault(landed_ms, landed_ms),
+    )
 
 
 def _decode_marker_line(key: str, number: int, line: bytes) -> FileMarker:
-    return _decode_marker(key, number, load_line(key, number, line))
+    try:
+        return _whole_marker(_ORDINARY.decode(line), {})
+    except _NOT_ORDINARY:
+        return _decode_marker(key, number, load_line(key, number, line))
 
 
 def _decode_marker(key: str, number: int, line: dict[str, Any]) -> FileMarker:
-    return FileMarker(*_decode_fields(key, number, line))
-
-
-def _decode_fields(key: str, number: int, line: dict[str, Any]) -> MarkerFields:
-    return (
+    return FileMarker(
         read_text(key, number, line, "p"),
         read_integer(key, number, line, "b"),
         read_integer(key, number, line, "t"),

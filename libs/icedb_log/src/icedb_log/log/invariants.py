@@ -5,7 +5,7 @@ bug in a planner or in the data path stops a table instead of losing rows.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,8 @@ from icedb_log.errors import InvariantViolated
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import fold_live_paths, newest_feed, union_schema
-from icedb_log.log.live_files import is_live
+from icedb_log.log.live_files import Named, is_live
+from icedb_log.log.markers import INDEX_BITS, markers_of
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, find_bad_widening
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
@@ -84,15 +85,14 @@ def _require_exchanged(
     outputs: Collection[str],
 ) -> None:
     """The merge makes its outputs live and its inputs dead, now (S1) and without what it replaces (M1)."""
-    new_live, new_dead = _count_markers([log])
-    gone_live, gone_dead = _count_markers([file.log for file in replaced])
-    touched = {*new_live, *new_dead, *gone_live, *gone_dead, *inputs, *outputs, *state.torn}
+    said = markers_of("", log.markers)
+    new_live, new_dead = Counter(said.live_paths()), Counter(said.dead_paths())
+    touched = {*new_live, *new_dead, *inputs, *outputs, *state.torn}
     wrong: dict[str, list[tuple[str, bool]]] = {"S1": [], "M1": []}
     lost: list[str] = []
-    for path in touched:
-        named = state.named(path)
-        left_live = named.held_live - gone_live[path] + new_live[path]
-        left_dead = named.held_dead - gone_dead[path] + new_dead[path]
+    for path, named, gone in _look_at(state, touched, replaced):
+        left_live = named.held_live - gone.live_in + new_live[path]
+        left_dead = named.held_dead - gone.dead_in + new_dead[path]
         expected = path in outputs or (named.is_live and path not in inputs)
         if is_live(named.live_in + new_live[path], named.dead_in + new_dead[path]) != expected:
             wrong["S1"].append((path, not expected))
@@ -112,6 +112,17 @@ def _require_exchanged(
         raise InvariantViolated(f"table {paths.name}: the merge drops the tombstone of {min(lost)} (M1)")
 
 
+def _look_at(state: LogState, paths: set[str], replaced: Iterable[ListedLogFile]) -> Iterator[tuple[str, Named, Named]]:
+    """Yield what is said of some data files, and of all that some log files name, and what these alone say of them."""
+    numbers = {state.markers_in(file.key).number for file in replaced}
+    for chunk, path, locations in state.named_in(numbers):
+        paths.discard(path)
+        gone = [each for each in locations if each >> INDEX_BITS in numbers]
+        yield path, chunk.count(locations), chunk.count(gone)
+    for path in paths:
+        yield path, state.named(path), Named()
+
+
 def _require_log_tombstones_kept(
     paths: TablePaths, state: LogState, log: LogFile, replaced: Sequence[ListedLogFile]
 ) -> None:
@@ -121,14 +132,6 @@ def _require_log_tombstones_kept(
         lost -= _dead_logs(file for file in state.files if file.key not in keys and not state.is_dead_log(file.key))
     if lost:
         raise InvariantViolated(f"table {paths.name}: the merge drops the tombstone of {min(lost)} (M1)")
-
-
-def _count_markers(logs: Iterable[LogFile]) -> tuple[Counter[str], Counter[str]]:
-    """Return how often log files list each data file as live, and as dead."""
-    logs = tuple(logs)
-    alive = Counter([marker.path for log in logs for marker in log.markers if marker.tombstoned_ms is None])
-    dead = Counter([marker.path for log in logs for marker in log.markers if marker.tombstoned_ms is not None])
-    return alive, dead
 
 
 def require_schema_carried(paths: TablePaths, log: LogFile, *, known: LoggedSchema) -> None:

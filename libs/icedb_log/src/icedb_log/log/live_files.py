@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby, pairwise, repeat
-from operator import itemgetter
+from itertools import accumulate, groupby, islice, pairwise, repeat
+from operator import eq, itemgetter
 from typing import Any, Final, TypeVar
 
 from icedb_log.log.markers import INDEX_BITS, INDEX_MASK, Entry, Markers, MarkerSequence
@@ -86,7 +86,9 @@ class LiveChunk:
         # A string of its own: one of those that are sorted would keep the memory of all of them from being given back.
         self.first: Final = prefix + entries[0][0][len(prefix) :]
         self.entries: Final = array("Q", map(itemgetter(1), entries))
-        numbers = {location >> INDEX_BITS for location in self.entries}
+        numbers = {min(self.entries) >> INDEX_BITS, max(self.entries) >> INDEX_BITS}  # mostly one
+        if len(numbers) > 1:
+            numbers = {location >> INDEX_BITS for location in self.entries}
         self.sources: Final = {number: sources[number] for number in numbers}
         self.dead_logs: Final = frozenset(dead_logs & numbers)
         self.made: dict[str, Any] = {}
@@ -96,12 +98,13 @@ class LiveChunk:
     def _judge(self, entries: Sequence[Entry]) -> tuple["array[int]", tuple[str, ...]]:
         """Return where the markers of live files are, and which files are torn."""
         dead = {number: source.dead for number, source in self.sources.items()}
-        is_single = len({path for path, _ in entries}) == len(entries)
-        if is_single and not self.dead_logs:  # mostly: nothing twice, and nothing dead
+        paths = list(map(itemgetter(0), entries))
+        is_single = not any(map(eq, paths, islice(paths, 1, None)))
+        if is_single and not self.dead_logs:  # mostly: nothing twice, and nothing torn
             if not any(dead.values()):
                 return self.entries, ()
-            once = (at for at in self.entries if is_live(1, at & INDEX_MASK in dead[at >> INDEX_BITS]))
-            return array("Q", once), ()
+            # S1, as is_live() has it of what is said once: live if that is no tombstone. There may be a million.
+            return array("Q", [at for at in self.entries if at & INDEX_MASK not in dead[at >> INDEX_BITS]]), ()
         live = array("Q")
         torn: list[str] = []
         at, count = 0, len(entries)
@@ -117,14 +120,15 @@ class LiveChunk:
                         torn.append(path)
                 continue
             locations = [each for _, each in entries[begin:at]]
-            named = self._count(locations)
+            named = self.count(locations)
             if named.is_live:
                 live.append(max(locations, key=self._rank))
             if named.is_torn:
                 torn.append(path)
         return live, tuple(torn)
 
-    def _count(self, locations: Iterable[int]) -> Named:
+    def count(self, locations: Iterable[int]) -> Named:
+        """Return what is said of a file that is named at some locations, and nowhere else."""
         named = Named()
         for location in locations:
             number = location >> INDEX_BITS
@@ -195,16 +199,17 @@ class LiveChunk:
         ask = {number: question(markers) for number, markers in self.sources.items()}
         return [ask[each >> INDEX_BITS](each & INDEX_MASK) for each in self.live]
 
-    def small(self, target_bytes: int) -> list[FileMarker]:
-        """Return the live files below a size; nothing is decoded."""
-        light = {number: markers.light for number, markers in self.sources.items()}
-        sized = zip(self.live, self.sizes(), strict=True)
-        return [light[each >> INDEX_BITS](each & INDEX_MASK) for each, size in sized if size < target_bytes]
-
     def said(self) -> list[Entry]:
         """Return path and location of all markers, of the dead, too."""
         sources = self.sources
         return [(sources[each >> INDEX_BITS].path(each & INDEX_MASK), each) for each in self.entries]
+
+    def named_in(self, numbers: AbstractSet[int]) -> Iterator[tuple[str, list[int]]]:
+        """Yield each file that one of some markers names, the dead too, with the locations of all that name it."""
+        if numbers & self.sources.keys():
+            for path, locations in _group(self.said()):
+                if any(each >> INDEX_BITS in numbers for each in locations):
+                    yield path, locations
 
     def find(self, path: str) -> int | None:
         """Return the index of a live file; ``None``: it is none."""
@@ -223,14 +228,17 @@ class LiveChunk:
 
     def named(self, path: str) -> Named:
         """Return what log files say of a file."""
-        return self._count(self.locations(path))
+        return self.count(self.locations(path))
 
     def live_marker(self, path: str) -> FileMarker | None:
         """Return the marker of a live file; ``None``: it is none."""
-        locations = self.locations(path)
-        if not self._count(locations).is_live:
+        return self.live_marker_of(self.locations(path))
+
+    def live_marker_of(self, locations: Sequence[int]) -> FileMarker | None:
+        """Return the same, of a file that is named at some locations, and nowhere else."""
+        if not self.count(locations).is_live:
             return None
-        best = max(locations, key=self._rank)
+        best = max(locations, key=self._rank) if len(locations) > 1 else locations[0]
         return self.sources[best >> INDEX_BITS].marker(best & INDEX_MASK)
 
     @property
@@ -358,9 +366,9 @@ class LiveFiles(MarkerSequence):
         found = self.locate(path)
         return None if found is None else found[0].marker(found[1])
 
-    def small(self, target_bytes: int) -> list[FileMarker]:
-        """Return the files below a size; nothing is decoded."""
-        return [marker for chunk in self.chunks for marker in chunk.small(target_bytes)]
+    def sizes(self) -> list[int]:
+        """Return all sizes, bytes, in the order of their paths."""
+        return [size for chunk in self.chunks for size in chunk.sizes()]
 
     def minus(self, other: "LiveFiles") -> "LiveFiles":
         """Return the files that another snapshot does not have. Chunks that both have are not looked into."""
@@ -374,6 +382,30 @@ class LiveFiles(MarkerSequence):
             for chunk in ours
         )
         return LiveFiles(chunk.only(indexes) for chunk, indexes in parts if indexes)
+
+
+class ChosenFiles(MarkerSequence):
+    """Some of the data files of a folder; none of their markers is made before somebody asks for it. Immutable.
+
+    Args:
+        files: All of them.
+        places: Where those that are chosen stand among them, ascending.
+        size_bytes: What these have together.
+    """
+
+    __slots__ = ("_files", "_places", "size_bytes")
+
+    def __init__(self, files: LiveFiles, places: Iterable[int], *, size_bytes: int) -> None:
+        self._files = files
+        self._places = array("Q", places)
+        self.size_bytes: Final = size_bytes
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def marker(self, index: int) -> FileMarker:
+        """See :class:`MarkerSequence`."""
+        return self._files.marker(self._places[index])
 
 
 def sort_entries(entries: list[Entry]) -> list[Entry]:

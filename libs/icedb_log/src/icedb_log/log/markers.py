@@ -1,8 +1,9 @@
 """The file markers of a log file as the state of the log takes them: decoded, or as lines in little memory.
 
 A decoded marker with statistics takes about a kilobyte, its line a quarter of that. Whoever keeps the logs of many
-large tables (:mod:`icedb_log.serving`) keeps the lines, checked once, and decodes a marker when it is asked for.
-Whoever looks at everything keeps what was decoded. A location tells one marker among those of many log files.
+large tables (:mod:`icedb_log.serving`, janitor, merger) keeps the lines, checked once, and decodes a marker when it is
+asked for. Whoever looks at everything keeps what was decoded. A location tells one marker among those of many log
+files.
 
 Python looks for reference cycles whenever the number of its objects has grown by a quarter. Decoding a large log file
 makes nothing but such growth and not one cycle: without :func:`paused_gc` the searches take a third of its time.
@@ -14,7 +15,7 @@ from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import accumulate, count
 from typing import Any, Final, NamedTuple, overload
 
 from icedb_log.model import FileMarker
@@ -65,6 +66,10 @@ class Tombstone(NamedTuple):
     path: str
     tombstoned_ms: int
     landed_ms: int | None
+
+
+MarkerBlock = tuple[int, Sequence[bytes], Sequence[Any]]
+"""Lines that follow each other: where the first starts, all of them, and what each says, in fields as of a marker."""
 
 
 class MarkerSequence(Sequence[FileMarker]):
@@ -200,6 +205,15 @@ class DecodedMarkers(Markers):
         return (marker.path for marker in self._markers)
 
 
+def _length_of(path: bytes, line: bytes) -> int:
+    """Return how long a path is that its line begins with, as it is.
+
+    0: another writer wrote the line, and it begins with another field, or has escapes in it.
+    """
+    is_plain = line.startswith(b'%b%b"' % (_PATH_STARTS, path)) and len(path) <= _MAX_PATH_BYTES
+    return len(path) if is_plain else 0
+
+
 class LineMarkers(Markers):
     """The lines of a log file, and a few columns of numbers; each access to a whole marker decodes its line.
 
@@ -207,7 +221,7 @@ class LineMarkers(Markers):
         key: Of the log file.
         body: The log file.
         first_line: Number of the first marker's line.
-        lines: Where each line starts, and the fields of its marker in their order, from the first to the last.
+        blocks: All lines of markers, and what they say.
         decode: Decodes a line that was decoded before.
     """
 
@@ -224,7 +238,7 @@ class LineMarkers(Markers):
     )
 
     def __init__(
-        self, key: str, body: bytes, *, first_line: int, lines: Iterable[tuple[int, Sequence[Any]]], decode: LineDecoder
+        self, key: str, body: bytes, *, first_line: int, blocks: Iterable[MarkerBlock], decode: LineDecoder
     ) -> None:
         super().__init__(key)
         self._body = body
@@ -236,21 +250,16 @@ class LineMarkers(Markers):
         self._sizes = array("Q")
         self._created = array("Q")
         self._landed = array("q")
-        add_start, add_length, add_rows = self._starts.append, self._path_lengths.append, self._rows.append
-        add_size, add_created, add_landed = self._sizes.append, self._created.append, self._landed.append
-        for index, (start, said) in enumerate(lines):
-            path, size_bytes, created_ms, tombstoned_ms, row_count, _, landed_ms, _ = said
-            encoded = path.encode()
-            # A line that another writer wrote may begin with another field, or have escapes in it.
-            is_plain = body.startswith(_PATH_STARTS + encoded + b'"', start) and len(encoded) <= _MAX_PATH_BYTES
-            add_start(start)
-            add_length(len(encoded) if is_plain else 0)
-            add_rows(_NOTHING if row_count is None else row_count)
-            add_size(size_bytes)
-            add_created(created_ms)
-            add_landed(_NOTHING if landed_ms is None else landed_ms)
-            if tombstoned_ms is not None:
-                self.dead[index] = tombstoned_ms
+        times: dict[int, int] = {}
+        for start, lines, said in blocks:
+            dead = [(at, each.tombstoned_ms) for at, each in enumerate(said, len(self._starts))]
+            self.dead.update((at, times.setdefault(ms, ms)) for at, ms in dead if ms is not None)
+            self._starts.extend(accumulate([len(line) + 1 for line in lines[:-1]], initial=start))
+            self._path_lengths.extend(map(_length_of, [each.path.encode() for each in said], lines))
+            self._rows.extend([_NOTHING if (rows := each.row_count) is None else rows for each in said])
+            self._sizes.extend([each.size_bytes for each in said])
+            self._created.extend([each.created_ms for each in said])
+            self._landed.extend([_NOTHING if (ms := each.landed_ms) is None else ms for each in said])
 
     def __len__(self) -> int:
         return len(self._starts)

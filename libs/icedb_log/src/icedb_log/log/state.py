@@ -198,6 +198,14 @@ class LogState:
         chunk = self._holding(path)
         return [] if chunk is None else [chunk.sources[each >> INDEX_BITS].key for each in chunk.locations(path)]
 
+    def markers_in(self, key: str) -> Markers:
+        """Return what a log file that is there says of data files."""
+        return self._markers[key]
+
+    def named_in(self, numbers: AbstractSet[int]) -> Iterator[tuple[LiveChunk, str, list[int]]]:
+        """Yield, ascending by path, each data file that one of some markers names, its chunk, and all locations."""
+        return ((chunk, *found) for chunk in self._chunks for found in chunk.named_in(numbers))
+
     def named(self, path: str) -> Named:
         """Return what is said of a data file: zeros if no log file names it."""
         chunk = self._holding(path)

@@ -116,20 +116,23 @@ def reach_of(group: MergeGroup, index: LogState, tiers: Mapping[str, int]) -> in
     return reach
 
 
-def find_reach(files: LiveFiles, tiers: Mapping[str, int]) -> Callable[[MergeGroup], int]:
-    """Return what does the same for groups of one folder, whose files are looked at once, together."""
+def find_reach(files: LiveFiles, tiers: Mapping[str, int]) -> Callable[[Iterable[int]], int]:
+    """Return what does the same for groups of one folder, told by where their files stand in it."""
     found = {tiers.get(markers.key, 0) for chunk in files.chunks for markers in chunk.sources.values()}
     if len(found) == 1:
         (everywhere,) = found
         return lambda _: everywhere
-    by_path: dict[str, int] = {}
+    reaches: list[int] = []
     for chunk in files.chunks:
         in_chunk = {number: tiers.get(markers.key, 0) for number, markers in chunk.sources.items()}
+        if len(chunk.live) == len(chunk.entries):  # each is named once
+            reaches += [in_chunk[location >> INDEX_BITS] for location in chunk.live]
+            continue
+        by_path: dict[str, int] = {}
         for path, location in chunk.said():
-            tier = in_chunk[location >> INDEX_BITS]
-            if tier > by_path.get(path, 0):
-                by_path[path] = tier
-    return lambda group: max(by_path.get(marker.path, 0) for marker in group.inputs)
+            by_path[path] = max(by_path.get(path, 0), in_chunk[location >> INDEX_BITS])
+        reaches += [by_path[path] for path in chunk.paths()]
+    return lambda places: max(reaches[at] for at in places)
 
 
 def plan_fold(files: Sequence[ListedLogFile], wanted: Wanted, *, fan_in: int, now_ms: int) -> FoldPlan:

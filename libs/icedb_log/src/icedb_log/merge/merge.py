@@ -126,7 +126,8 @@ def merge_table(
     def merge_in(
         commit: ExchangeCommit, groups: tuple[MergeGroup, ...], *, folded: tuple[str, ...] = (), has_more: bool
     ) -> MergeResult:
-        merged = commit.run(merger, groups, change=change)
+        whole = [MergeGroup(group.partition, tuple(group.inputs)) for group in groups]  # asked for often from here on
+        merged = commit.run(merger, whole, change=change)
         for group in merged:
             watch.on_check(group.contents)
         done_with_rows = change.kind if merged and change else "merge"

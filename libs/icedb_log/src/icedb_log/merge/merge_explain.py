@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
+from icedb_log.log.live_files import LiveFiles
 from icedb_log.merge.log_folding import FoldPlan, log_fan_in, log_tier_of
 from icedb_log.merge.merge_plan import LANES, Lane, MergeIndex, MergeOptions, plan_merge
-from icedb_log.merge.merge_policy import MIN_FILES, by_tier, is_mature, newest_ms, plan_settling, tier_of
-from icedb_log.model import FileMarker, ListedLogFile, LogView
+from icedb_log.merge.merge_policy import MIN_FILES, by_tier, is_mature, plan_settling, tier_of
+from icedb_log.model import ListedLogFile, LogView
 from icedb_log.table.table_config import TableConfig
 
 When = Literal["now", "next_run", "log"]
@@ -148,7 +149,7 @@ def explain_merge(index: MergeIndex, view: LogView, *, full: bool = False) -> Me
         for when, group in ((when, group) for when, some in whens.items() for group in some):
             groups[group.partition].append(_explain_group(group, lane, when, index.config))
     partitions = [
-        _explain_partition(partition, tuple(files), tuple(groups.get(partition, ())), index)
+        _explain_partition(partition, files, tuple(groups.get(partition, ())), index)
         for folder, files in index.log.folders()
         for partition in [index.paths.partition_of(folder)]
     ]
@@ -173,44 +174,45 @@ def say_why_not(reason: Reason, *, fan_in: int) -> str:
 
 
 def _explain_group(group: MergeGroup, lane: Lane, when: When, config: TableConfig) -> ExplainedGroup:
-    largest = max(marker.size_bytes for marker in group.inputs)
+    inputs = tuple(group.inputs)
+    largest = max(marker.size_bytes for marker in inputs)
     return ExplainedGroup(
         lane=lane,
         when=when,
         tier=tier_of(largest, config.merge_fan_in),
-        file_count=len(group.inputs),
+        file_count=len(inputs),
         size_bytes=group.size_bytes,
-        paths=tuple(marker.path for marker in group.inputs),
+        paths=tuple(marker.path for marker in inputs),
     )
 
 
 def _explain_partition(
-    partition: str, files: tuple[FileMarker, ...], groups: tuple[ExplainedGroup, ...], index: MergeIndex
+    partition: str, files: LiveFiles, groups: tuple[ExplainedGroup, ...], index: MergeIndex
 ) -> ExplainedPartition:
-    config, newest = index.config, newest_ms(files)
-    is_cold = newest + config.cold_after_ms <= index.now_ms
+    config, sizes = index.config, files.sizes()
+    is_cold = files.newest_ms + config.cold_after_ms <= index.now_ms
     return ExplainedPartition(
         partition=partition,
         is_cold=is_cold,
-        newest_ms=newest,
-        file_count=len(files),
-        size_bytes=sum(marker.size_bytes for marker in files),
-        mature_count=sum(1 for marker in files if is_mature(marker, config)),
-        tiers={tier: len(markers) for tier, markers in sorted(by_tier(files, config).items())},
-        reason="merge" if groups else _why_not(partition, files, config, is_cold=is_cold),
+        newest_ms=files.newest_ms,
+        file_count=len(sizes),
+        size_bytes=files.size_bytes,
+        mature_count=sum(is_mature(size, config) for size in sizes),
+        tiers={tier: len(found) for tier, found in sorted(by_tier(sizes, config).items())},
+        reason="merge" if groups else _why_not(sizes, config, is_cold=is_cold),
         groups=groups,
     )
 
 
-def _why_not(partition: str, files: tuple[FileMarker, ...], config: TableConfig, *, is_cold: bool) -> Reason:
-    small = [marker for marker in files if not is_mature(marker, config)]
-    if not small:
+def _why_not(sizes: Sequence[int], config: TableConfig, *, is_cold: bool) -> Reason:
+    small_count = sum(not is_mature(size, config) for size in sizes)
+    if not small_count:
         return "mature"
-    if len(small) < MIN_FILES:
+    if small_count < MIN_FILES:
         return "one_file"
     if is_cold:
         return "settled"
-    return "cold" if plan_settling(partition, small, config) else "fan_in"
+    return "cold" if plan_settling(sizes, config) else "fan_in"
 
 
 def _explain_log(index: MergeIndex, fold: FoldPlan) -> tuple[ExplainedLogTier, ...]:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import newest_feed, read_horizon_ms, union_schema
+from icedb_log.log.markers import INDEX_BITS, INDEX_MASK
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, state_inexact
-from icedb_log.model import FileMarker, ListedLogFile, LogChange, LogFile, LogTombstone, LogView
+from icedb_log.model import FileMarker, ListedLogFile, LogChange, LogFile, LogTombstone
 
 
 def build_merge_log(
@@ -86,25 +87,30 @@ def _carried_markers(
     state: LogState, involved: Iterable[ListedLogFile], *, skipped: Collection[str]
 ) -> list[FileMarker]:
     """Every marker of the involved log files, once each; a tombstone keeps the proof of when it landed (J1)."""
-    live: dict[str, FileMarker] = {}
+    files = {state.markers_in(file.key).number: file for file in involved}
+    order = {number: at for at, number in enumerate(files)}
+    live: list[FileMarker] = []
     dead: dict[str, FileMarker] = {}
-    elsewhere: dict[str, FileMarker] = {}
-    for file in involved:
-        for marker in file.log.markers:
-            path = marker.path
-            if path in skipped or path in live:
-                continue
-            current = state.live_marker(path)
-            if current is not None:
-                live[path] = current
-            elif marker.tombstoned_ms is None:
-                elsewhere.setdefault(path, marker)
+    missing: dict[str, FileMarker] = {}
+    for chunk, path, locations in state.named_in(files.keys()):
+        if path in skipped:
+            continue
+        current = chunk.live_marker_of(locations)
+        if current is not None:
+            live.append(current)
+            continue
+        said = sorted(
+            (each for each in locations if each >> INDEX_BITS in files), key=lambda each: order[each >> INDEX_BITS]
+        )
+        for location in said:
+            marker = chunk.sources[location >> INDEX_BITS].marker(location & INDEX_MASK)
+            if marker.tombstoned_ms is None:
+                missing.setdefault(path, marker)
             else:
-                dead[path] = _earlier_tombstone(dead.get(path), marker, file.modified_ms)
+                dead[path] = _earlier_tombstone(dead.get(path), marker, files[location >> INDEX_BITS].modified_ms)
     # Live here, dead in a log file that is not involved: carried as dead (S1).
-    missing = {path: marker for path, marker in elsewhere.items() if path not in dead}
-    dead.update(_with_tombstones(state.view, missing))
-    return [live[path] for path in sorted(live)] + [dead[path] for path in sorted(dead)]
+    dead.update(_with_tombstones(state, {path: marker for path, marker in missing.items() if path not in dead}))
+    return live + [dead[path] for path in sorted(dead)]
 
 
 def _earlier_tombstone(known: FileMarker | None, marker: FileMarker, modified_ms: int) -> FileMarker:
@@ -115,12 +121,9 @@ def _earlier_tombstone(known: FileMarker | None, marker: FileMarker, modified_ms
     return replace(marker, tombstoned_ms=tombstoned_ms, landed_ms=earliest_landing(known.landed_ms, landed_ms))
 
 
-def _with_tombstones(view: LogView, missing: Mapping[str, FileMarker]) -> dict[str, FileMarker]:
+def _with_tombstones(state: LogState, missing: Mapping[str, FileMarker]) -> dict[str, FileMarker]:
     """Give each marker the earliest time at which any log file says that it is dead."""
-    times: dict[str, int] = {}
-    for marker in (marker for file in view.files if missing for marker in file.log.markers):
-        if marker.tombstoned_ms is not None and marker.path in missing:
-            times[marker.path] = min(marker.tombstoned_ms, times.get(marker.path, marker.tombstoned_ms))
+    times = state.tombstoned_ms if missing else {}
     return {path: replace(marker, tombstoned_ms=times[path]) for path, marker in missing.items()}
 
 

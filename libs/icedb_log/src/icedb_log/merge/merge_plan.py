@@ -21,7 +21,7 @@ from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths, is_partition_path
-from icedb_log.log.live_files import LiveFiles
+from icedb_log.log.live_files import ChosenFiles, LiveFiles
 from icedb_log.log.markers import paused_gc
 from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import (
@@ -35,7 +35,7 @@ from icedb_log.merge.log_folding import (
     reach_of,
     tiers_of_logs,
 )
-from icedb_log.merge.merge_policy import fewest_files, pack, plan_full, plan_settling, plan_tiers
+from icedb_log.merge.merge_policy import Places, fewest_files, pack, plan_full, plan_settling, plan_tiers
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
@@ -109,7 +109,7 @@ class ReadyMerges:
     """All that a lane would merge now, whatever one run takes.
 
     Attributes:
-        groups: In the order in which they are taken.
+        groups: In the order in which they are taken. Of a million inputs no marker is made before somebody asks for it.
         waiting: Groups that wait until it pays to rewrite the log files that name their inputs.
         fold: What may be done to the log.
     """
@@ -197,7 +197,13 @@ class MergeIndex:
         newest_last = sorted(self._candidates(options), key=lambda found: (found.newest_ms, found.partition))
         candidates = newest_last if options.lane == "cold" and not options.full else newest_last[::-1]
         first = self._first_groups()
-        groups = [each for found in candidates for each in found.groups if not self._has_first(each[0])]
+        places = {group.partition for group in first}
+        groups = [
+            each
+            for found in candidates
+            for each in found.groups
+            if found.partition not in places or not self._has_first(each[0])
+        ]
         fan_in = log_fan_in(self.config)
         fold = plan_fold(self.log.active_files(), _wanted(groups), fan_in=fan_in, now_ms=self.now_ms)
         return ReadyMerges(
@@ -207,7 +213,7 @@ class MergeIndex:
         )
 
     def _has_first(self, group: MergeGroup) -> bool:
-        return bool(self.first) and any(marker.path in self.first for marker in group.inputs)
+        return any(marker.path in self.first for marker in group.inputs)
 
     def _first_groups(self) -> list[MergeGroup]:
         """Return what is merged before all else, partition by partition."""
@@ -237,17 +243,21 @@ class MergeIndex:
         self,
         folder: str,
         files: LiveFiles,
-        plan: Callable[[str, Iterable[FileMarker], TableConfig], tuple[MergeGroup, ...]],
+        plan: Callable[[Sequence[int], TableConfig], list[Places]],
     ) -> _Candidate | None:
         partition = self.paths.partition_of(folder)
         if not is_partition_path(partition):
             return None  # of another writer, with characters that no key of ours may hold: left as it is
-        planned = plan(partition, files.small(self.config.target_file_bytes), self.config)
+        sizes = files.sizes()
+        planned = plan(sizes, self.config)
         if not planned:
             return None
         reach = find_reach(files, self._tiers)
-        groups = tuple((group, reach(group)) for group in planned)
-        return _Candidate(partition, files.newest_ms, groups)
+        groups = [
+            (MergeGroup(partition, ChosenFiles(files, group, size_bytes=sum(sizes[at] for at in group))), reach(group))
+            for group in planned
+        ]
+        return _Candidate(partition, files.newest_ms, tuple(groups))
 
 
 def plan_merge(index: MergeIndex, view: LogView, options: MergeOptions = NEXT_RUN) -> MergePlan:

@@ -1,4 +1,4 @@
-"""Which data files of one partition are merged. Pure: files in, groups out; knows nothing of logs and lanes.
+"""Which data files of one partition are merged. Pure: sizes in, groups out; knows nothing of logs and lanes.
 
 Files of at least the target size are *mature*: nothing touches them. The others are put in tiers by size, each tier
 ``fan_in`` times as large as the one below. Three ways to group them:
@@ -10,12 +10,15 @@ Files of at least the target size are *mature*: nothing touches them. The others
   rewritten for little, each time that a late file trickles in. What is left grows about threefold from file to file.
 * **full** (:func:`plan_full`), on demand: everything below the target size, as far as it fits.
 
+The files of a partition are told by their sizes alone, in the order of their paths, and groups by where their files
+stand in it, ascending: of a million small files no more than that is looked at.
+
 Groups never exceed the target size, nor ``max_files_per_group``, and have at least two files, but for those of
 :func:`pack`, for files that are to be written anew.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
 from typing import Final
@@ -37,12 +40,14 @@ the output is so much larger than its largest input: nothing is rewritten again 
 
 MIN_FILES: Final = 2
 _path_of: Final = attrgetter("path")
-_size_of: Final = attrgetter("size_bytes")
+
+Places = Sequence[int]
+"""Where the files of a group stand among those of their partition, ascending."""
 
 
-def is_mature(marker: FileMarker, config: TableConfig) -> bool:
+def is_mature(size_bytes: int, config: TableConfig) -> bool:
     """Whether a file is large enough to be left alone."""
-    return marker.size_bytes >= config.target_file_bytes
+    return size_bytes >= config.target_file_bytes
 
 
 def tier_of(size_bytes: int, fan_in: int) -> int:
@@ -54,14 +59,14 @@ def tier_of(size_bytes: int, fan_in: int) -> int:
     return tier
 
 
-def by_tier(markers: Iterable[FileMarker], config: TableConfig) -> dict[int, list[FileMarker]]:
+def by_tier(sizes: Sequence[int], config: TableConfig) -> dict[int, list[int]]:
     """Return the files that are not mature by tier, the smallest tier and the smallest file first."""
-    tiers: dict[int, list[FileMarker]] = {}
-    small = _small_first(markers, config)
+    tiers: dict[int, list[int]] = {}
+    small = _small_first(sizes, config)
     begin = 0
     while begin < len(small):
-        tier = tier_of(small[begin].size_bytes, config.merge_fan_in)
-        end = bisect_right(small, tier, lo=begin, key=lambda each: tier_of(each.size_bytes, config.merge_fan_in))
+        tier = tier_of(sizes[small[begin]], config.merge_fan_in)
+        end = bisect_right(small, tier, lo=begin, key=lambda at: tier_of(sizes[at], config.merge_fan_in))
         tiers[tier] = small[begin:end]
         begin = end
     return tiers
@@ -72,73 +77,69 @@ def fewest_files(config: TableConfig) -> int:
     return config.merge_fan_in
 
 
-def plan_tiers(partition: str, markers: Iterable[FileMarker], config: TableConfig) -> tuple[MergeGroup, ...]:
+def plan_tiers(sizes: Sequence[int], config: TableConfig) -> list[Places]:
     """Group the files of each tier that has at least ``fan_in`` of them, the smallest tier first."""
-    groups: list[MergeGroup] = []
-    for tier in by_tier(markers, config).values():
+    groups: list[Places] = []
+    for tier in by_tier(sizes, config).values():
         if len(tier) >= config.merge_fan_in:
-            *cut, rest = pack(partition, tier, config)
-            groups.extend(group for group in cut if len(group.inputs) >= config.merge_fan_in or _grows(group))
-            if len(rest.inputs) >= config.merge_fan_in:  # a rest that nothing cut waits for more
+            *cut, rest = _pack(tier, sizes, config)
+            groups.extend(group for group in cut if len(group) >= config.merge_fan_in or _grows(group, sizes))
+            if len(rest) >= config.merge_fan_in:  # a rest that nothing cut waits for more
                 groups.append(rest)
-    return tuple(groups)
+    return groups
 
 
-def plan_settling(partition: str, markers: Iterable[FileMarker], config: TableConfig) -> tuple[MergeGroup, ...]:
+def plan_settling(sizes: Sequence[int], config: TableConfig) -> list[Places]:
     """Group all small files of a partition that are worth it, smallest first."""
-    chosen: list[FileMarker] = []
-    pending: list[FileMarker] = []
+    chosen: list[int] = []
+    pending: list[int] = []
     total = 0
-    for marker in _small_first(markers, config):
-        pending.append(marker)
-        if marker.size_bytes <= 2 * total:
+    for at in _small_first(sizes, config):
+        pending.append(at)
+        if sizes[at] <= 2 * total:
             chosen.extend(pending)
             pending.clear()
-        total += marker.size_bytes
-    packed = pack(partition, chosen, config)
-    return tuple(group for group in packed if len(group.inputs) >= MIN_FILES and _grows(group))
+        total += sizes[at]
+    return [group for group in _pack(chosen, sizes, config) if _grows(group, sizes)]
 
 
-def plan_full(partition: str, markers: Iterable[FileMarker], config: TableConfig) -> tuple[MergeGroup, ...]:
+def plan_full(sizes: Sequence[int], config: TableConfig) -> list[Places]:
     """Group everything below the target size.
 
     A partition that is below the target size altogether ends as one file, after a second merge if it has more than
     ``max_files_per_group`` files, or few late rows: so a ``merge_query`` that combines rows has seen all of them
     together.
     """
-    packed = pack(partition, _small_first(markers, config), config)
-    return tuple(group for group in packed if len(group.inputs) >= MIN_FILES)
+    return [group for group in _pack(_small_first(sizes, config), sizes, config) if len(group) >= MIN_FILES]
 
 
-def _small_first(markers: Iterable[FileMarker], config: TableConfig) -> list[FileMarker]:
-    small = sorted(markers, key=_path_of)  # mostly they are
-    small.sort(key=_size_of)  # of one size: by path. Two sorts of one field are quicker than one of pairs
-    return small[: bisect_left(small, config.target_file_bytes, key=_size_of)]
+def _small_first(sizes: Sequence[int], config: TableConfig) -> list[int]:
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)  # of one size: by path, as they stand
+    return order[: bisect_left(order, config.target_file_bytes, key=sizes.__getitem__)]
 
 
-def _grows(group: MergeGroup) -> bool:
+def _grows(group: Places, sizes: Sequence[int]) -> bool:
     """Whether a group makes something of a size that its largest input has not nearly got already."""
-    largest = max(map(_size_of, group.inputs))
-    return len(group.inputs) >= MIN_FILES and group.size_bytes >= MIN_GROWTH * largest
+    chosen = [sizes[at] for at in group]
+    return len(chosen) >= MIN_FILES and sum(chosen) >= MIN_GROWTH * max(chosen)
 
 
-def pack(partition: str, markers: list[FileMarker], config: TableConfig) -> list[MergeGroup]:
-    """Cut files, smallest first, into groups of at most the target size."""
-    groups: list[MergeGroup] = []
-    ends = list(accumulate(map(_size_of, markers), initial=0))
+def _pack(order: Sequence[int], sizes: Sequence[int], config: TableConfig) -> Iterator[Places]:
+    return (sorted(order[cut]) for cut in _cuts([sizes[at] for at in order], config))
+
+
+def _cuts(sizes: Sequence[int], config: TableConfig) -> Iterator[slice]:
+    """Yield where files are cut into groups of at most the target size; a larger one is a group by itself."""
+    ends = list(accumulate(sizes, initial=0))
     begin = 0
-    while begin < len(markers):
+    while begin < len(sizes):
         fitting = bisect_right(ends, ends[begin] + config.target_file_bytes, lo=begin + 1) - 1
         end = min(max(fitting, begin + 1), begin + config.max_files_per_group)
-        groups.append(_group(partition, markers[begin:end]))
+        yield slice(begin, end)
         begin = end
-    return groups
 
 
-def _group(partition: str, markers: list[FileMarker]) -> MergeGroup:
-    return MergeGroup(partition, tuple(sorted(markers, key=_path_of)))
-
-
-def newest_ms(markers: Iterable[FileMarker]) -> int:
-    """Return when the newest of some data files was made; 0 for none."""
-    return max((marker.created_ms for marker in markers), default=0)
+def pack(partition: str, markers: Sequence[FileMarker], config: TableConfig) -> list[MergeGroup]:
+    """Cut files, as they stand, into groups of at most the target size."""
+    cuts = _cuts([marker.size_bytes for marker in markers], config)
+    return [MergeGroup(partition, tuple(sorted(markers[cut], key=_path_of))) for cut in cuts]
