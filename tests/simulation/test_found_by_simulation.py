@@ -7,9 +7,13 @@ from icedb_log.clean.purge import purge_table
 from icedb_log.errors import Fenced, InvalidRequest, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
+from icedb_log.ingest.quarantine_ops import retry_quarantined
+from icedb_log.keys import parse_staged_key
 from icedb_log.log.fold import fold
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
+from icedb_log.serving.batch_commits import CommitWait, await_commit
+from icedb_log.serving.table_cache import TableCache
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
@@ -17,6 +21,7 @@ from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import BELIEVED_MS
 from icedb_log.units import HOUR_MS
+from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.simulation.schedule import run_schedule
@@ -214,6 +219,30 @@ def test_i5_a_flush_that_sleeps_with_bad_rows_in_hand_is_fenced_and_halts_nothin
         table.flush()
     assert [entry.kind for entry in list_quarantined(table)] == ["batch"]
     assert table.ids() == [0, 1]
+
+
+def test_r5_bad_rows_that_a_fenced_flush_writes_late_do_not_make_a_refused_batch_a_committed_one():
+    """Found by the simulation (seed 1801 of two servers): its rows were said to be in a state that had none of them."""
+    table = make_refusing_table(on_bad_rows="quarantine_rows")
+    (info,) = table.store.list_page(table.paths.staging_prefix).objects
+    batch_id = parse_staged_key(info.key).batch_id
+
+    def another_refuses_it_whole_and_it_is_retried():
+        alter(table, on_bad_rows="quarantine_batch")
+        assert len(flush_aside(table).rejected) == 1
+        retry_quarantined(TableStore(table.store.inner, table.paths), batch_id, clock=table.clock)
+
+    late = Fault(
+        "put_if_absent", None, f"quarantine/{batch_id}.json", before=another_refuses_it_whole_and_it_is_retried
+    )
+    table.store.script = [late]
+    with pytest.raises(Fenced):
+        table.flush()
+    assert [entry.kind for entry in list_quarantined(table)] == ["rows"]
+    tables = TableCache(Warehouse(table.store, "wh"), clock=table.clock, max_tables=1, wait_ms=0, on_refresh=print)
+    wait = CommitWait(batch_id, table.clock, timeout_ms=0, setting="at once")
+    with pytest.raises(InvalidRequest, match="was refused"):
+        await_commit(table, wait, read=lambda: tables.table("t").read(max_staleness_ms=0))
 
 
 def test_t1_a_drop_that_was_taken_back_meanwhile_does_not_come_back(table):

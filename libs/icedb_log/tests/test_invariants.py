@@ -116,6 +116,13 @@ def test_w1_two_outputs_do_not_share_a_name():
         check(merged=[group])
 
 
+def test_m1_a_state_that_leaves_out_what_a_replaced_log_file_names_is_noticed(monkeypatch):
+    named_in = LogState.named_in
+    monkeypatch.setattr(LogState, "named_in", lambda state, numbers: list(named_in(state, numbers))[1:])
+    with pytest.raises(InvariantViolated, match=r"the state of the log leaves out 1 of what .* name \(M1\)"):
+        check()
+
+
 def test_m1_an_output_of_another_partition_is_refused():
     group = replace(GROUP, outputs=(live("z", rows=2, partition="p=b"),))
     with pytest.raises(InvariantViolated, match=r"lies outside partition p=a \(M1\)"):

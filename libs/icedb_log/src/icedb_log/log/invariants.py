@@ -90,7 +90,7 @@ def _require_exchanged(
     touched = {*new_live, *new_dead, *inputs, *outputs, *state.torn}
     wrong: dict[str, list[tuple[str, bool]]] = {"S1": [], "M1": []}
     lost: list[str] = []
-    for path, named, gone in _look_at(state, touched, replaced):
+    for path, named, gone in _look_at(paths, state, touched, replaced):
         left_live = named.held_live - gone.live_in + new_live[path]
         left_dead = named.held_dead - gone.dead_in + new_dead[path]
         expected = path in outputs or (named.is_live and path not in inputs)
@@ -112,15 +112,23 @@ def _require_exchanged(
         raise InvariantViolated(f"table {paths.name}: the merge drops the tombstone of {min(lost)} (M1)")
 
 
-def _look_at(state: LogState, paths: set[str], replaced: Iterable[ListedLogFile]) -> Iterator[tuple[str, Named, Named]]:
+def _look_at(
+    paths: TablePaths, state: LogState, touched: set[str], replaced: Sequence[ListedLogFile]
+) -> Iterator[tuple[str, Named, Named]]:
     """Yield what is said of some data files, and of all that some log files name, and what these alone say of them."""
     numbers = {state.markers_in(file.key).number for file in replaced}
+    unseen = sum(len(file.log.markers) for file in replaced)
     for chunk, path, locations in state.named_in(numbers):
-        paths.discard(path)
+        touched.discard(path)
         gone = [each for each in locations if each >> INDEX_BITS in numbers]
+        unseen -= len(gone)
         yield path, chunk.count(locations), chunk.count(gone)
-    for path in paths:
+    for path in touched:
         yield path, state.named(path), Named()
+    if unseen:  # what is not looked at could be lost, and nobody would notice
+        raise InvariantViolated(
+            f"table {paths.name}: the state of the log leaves out {unseen} of what the replaced log files name (M1)"
+        )
 
 
 def _require_log_tombstones_kept(

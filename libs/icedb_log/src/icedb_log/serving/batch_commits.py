@@ -36,11 +36,15 @@ def find_decision(
         is_refused: Whether the log names it as refused.
         was_staged: Whether it was seen in staging before.
     """
-    if is_committed or (entry is not None and entry.kind == "rows"):
-        # Bad rows are in quarantine before their batch is committed, and it leaves staging after that.
+    has_bad_rows = entry is not None and entry.kind == "rows"
+    if is_committed or (entry is not None and has_bad_rows and entry.has_landed):
         return "committed"
-    if is_refused or entry is not None:
+    # WARN: before bad rows that nobody says to have landed: a flush that lost its fence writes their reason late, when
+    # another one has refused the batch whole, and it has been retried even.
+    if is_refused or (entry is not None and not has_bad_rows):
         return "quarantined"
+    if has_bad_rows:  # they are in quarantine before their batch is committed, and it leaves staging after that
+        return "committed"
     # Else the log has forgotten it already (a short log grace period).
     return "committed" if was_staged else None
 
