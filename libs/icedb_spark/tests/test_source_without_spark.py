@@ -20,7 +20,7 @@ from icedb_spark import IceDBDataSource, driver
 from icedb_spark.batch_write import WrittenFiles
 from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options
 from icedb_spark.scan import FilePartition, deal_files
-from icedb_spark.spark_types import find_sql_type
+from icedb_spark.values import find_sql_type
 from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles

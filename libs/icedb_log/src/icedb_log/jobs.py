@@ -222,6 +222,10 @@ class MergeGroup:
     partition: str
     inputs: Sequence[FileMarker]
 
+    def __post_init__(self) -> None:
+        if isinstance(self.inputs, list):  # as it comes from the wire
+            object.__setattr__(self, "inputs", tuple(self.inputs))
+
     @property
     def size_bytes(self) -> int:
         """Bytes of all inputs."""
