@@ -9,7 +9,7 @@ from icedb_log.errors import Unavailable
 from icedb_log.warehouse import Warehouse
 from icedb_service import endpoints
 from icedb_service.endpoints import LoopHealth
-from icedb_service.main import LOOP_LIMIT_MS, START_LIMIT_MS, LoopProgress
+from icedb_service.progress import LOOP_LIMIT_MS, START_LIMIT_MS, LoopProgress
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 

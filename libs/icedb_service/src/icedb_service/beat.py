@@ -17,8 +17,9 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import LoopProgress, run_main, wait_until_available
+from icedb_service.main import run_main, wait_until_available
 from icedb_service.metrics import WAKE_OUTCOMES, DependencyMetrics, MetricMaker, make_registry
+from icedb_service.progress import LoopProgress
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups

@@ -37,7 +37,6 @@ from icedb_service.http_server import (
 from icedb_service.logs import get_logger
 from icedb_service.main import (
     EXIT_FAILURE,
-    LoopProgress,
     ask_store,
     find_hanging_threads,
     stop_on_signals,
@@ -45,6 +44,7 @@ from icedb_service.main import (
     watch_clock,
 )
 from icedb_service.metrics import Endpoint, EndpointMetrics
+from icedb_service.progress import LoopProgress
 from icedb_service.settings import ServiceSettings, env_name
 from icedb_service.tls import ssl_context
 from icedb_service.tracing import flush_traces

@@ -42,17 +42,10 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import (
-    BEAT_S,
-    EXIT_FAILURE,
-    LoopProgress,
-    ask_store,
-    wait_for_servers,
-    wait_until_available,
-    watch_clock,
-)
+from icedb_service.main import EXIT_FAILURE, ask_store, wait_for_servers, wait_until_available, watch_clock
 from icedb_service.message_guard import guard_queues, loop_turned, refuse_compression
 from icedb_service.metrics import RedisUse, WorkerMetrics
+from icedb_service.progress import BEAT_S, LoopProgress
 from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import TableLock, ask_redis, open_redis
 from icedb_service.runs import TaskRunner, Work, backoff_key

@@ -18,8 +18,9 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import LoopProgress, ask_store, run_main, wait_for_servers, watch_clock
+from icedb_service.main import ask_store, run_main, wait_for_servers, watch_clock
 from icedb_service.message_guard import guard_queues, refuse_compression
+from icedb_service.progress import LoopProgress
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.wakeup import Wakeups
 from icedb_service.worker import end_after, serve_queue
