@@ -369,6 +369,15 @@ def test_the_process_knows_no_secret_and_ends_with_its_parent(monkeypatch):
         process._child.lifeline = os.open(os.devnull, os.O_RDONLY)
 
 
+@pytest.fixture
+def heeded_hangup():
+    """Under ``nohup`` this process, and each that it starts, passes SIGHUP over."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("heeded_hangup")
 def test_a_signal_that_stops_the_parent_is_not_the_fault_of_a_query():
     with SqlProcess(LIMITS) as process:
         run(process, "SELECT n FROM _rows")
