@@ -174,7 +174,7 @@ def test_a_message_that_cannot_be_sent_leaves_no_key_behind(settings, redis_serv
 def test_tasks_are_run_and_their_result_shown(icedb, worker, tmp_path):
     done = json.loads(icedb("merge", "events", "--full", "--json", "--timeout", "60s").out)
     assert (done["outcome"], done["files_in"]) == ("done", 8)
-    assert "files in" in icedb("merge", "events", "--timeout", "60s").out
+    assert "4 data files" in icedb("merge", "events", "--timeout", "60s").out
     assert "nothing to do" in icedb("vacuum", "events", "--timeout", "60s").out
     halted = icedb("merge", "bad", "--timeout", "60s", code=5)
     assert "line 0 is not JSON" in halted.err

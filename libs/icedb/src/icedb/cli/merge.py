@@ -122,7 +122,7 @@ def _show_merged(result: dict[str, Any]) -> None:
             "merged": f"{count_of(result.get('files_in', 0), 'data file')} ({before})",
             "into": f"{count_of(result.get('files_out', 0), 'data file')} ({after})",
             "rows": result.get("rows"),
-            "commits": result["commits"],
+            "commits": result.get("commits"),
             "log files folded": result.get("folded_log_files"),
             "more to merge": "yes: the next run takes it" if result.get("has_more") else None,
         }
