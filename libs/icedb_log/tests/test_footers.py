@@ -11,18 +11,7 @@ import pytest
 from icedb_log.parquet import footer as footer_fields
 from icedb_log.parquet.file_reads import TAIL_BYTES, ParquetFooterReader
 from icedb_log.parquet.footer import ColumnBounds, Footer, UnreadableFooter
-from icedb_log.parquet.thrift import (
-    BINARY,
-    I32,
-    I64,
-    LIST,
-    MAP,
-    STRUCT,
-    TRUE,
-    ThriftError,
-    ThriftReader,
-    integer_at,
-)
+from icedb_log.parquet.thrift import BINARY, I32, LIST, MAP, STRUCT, ThriftError, ThriftReader
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
@@ -249,52 +238,6 @@ def test_thrift_that_is_none(data, kind, words):
         ThriftReader(data).skip(kind)
 
 
-A_STRUCT = bytes([
-    0x15, 0x03, 0x16, 0xFF, 0x01, 0x11, 0x18, 0x02, 0x61, 0x62, 0x29, 0x25, 0x02, 0x04,
-    0x1C, 0x16, 0x80, 0x01, 0x18, 0x01, 0x63, 0x12, 0x00, 0x05, 0x80, 0x02, 0x09, 0x00,
-])  # fmt: skip
-"""-2, -128, true, "ab", a list, a struct of three fields, and behind a number of its own: -5."""
-
-
-def test_where_the_fields_of_a_struct_lie():
-    reader = ThriftReader(b"\0" + A_STRUCT, start=1)
-    spans = reader.spans(STRUCT)
-    assert reader.position == len(A_STRUCT) + 1
-    assert spans == {
-        1: (I32, 2, 3),
-        2: (I64, 4, 6),
-        3: (TRUE, 7, 7),
-        4: (BINARY, 8, 11),
-        6: (LIST, 12, 15),
-        7: (STRUCT, 16, 24),
-        128: (I32, 27, 28),
-    }
-    assert [integer_at(reader.data, spans[number]) for number in (1, 2, 128)] == [-2, -128, -5]
-    with pytest.raises(ThriftError, match="an integer was expected"):
-        integer_at(reader.data, spans[4])
-
-
-@pytest.mark.parametrize("length", range(len(A_STRUCT)))
-def test_a_struct_that_is_cut_has_no_fields(length):
-    with pytest.raises(ThriftError):
-        ThriftReader(A_STRUCT[:length]).spans(STRUCT)
-
-
-def test_what_is_no_struct_has_no_fields():
-    with pytest.raises(ThriftError, match="a struct was expected"):
-        ThriftReader(A_STRUCT).spans(LIST)
-    with pytest.raises(ThriftError, match="more than 64 bits"):
-        ThriftReader(b"\x16" + b"\xff" * 20).spans(STRUCT)
-
-
-def test_of_long_names_of_columns_nothing_is_kept(store):
-    footer_fields._read_known_name.cache_clear()
-    names = ["y" * 250, "x" * 300]
-    footer = read(store, parquet(pa.table({name: [1] for name in names})), *names)
-    assert [footer.bounds[name].high for name in names] == [1, 1]
-    assert footer_fields._read_known_name.cache_info().currsize == 1
-
-
 def test_a_later_releases_file_says_for_which_table(store):
     assert read(store, parquet(texts=OURS)).written_for == "t"
     assert read(store, parquet(texts={**OURS, "icedb.format": "2"})).written_for == "t"
@@ -313,7 +256,7 @@ def test_what_all_row_groups_are_sorted_by(store):
 def test_bounds_of_older_writers_count_for_signed_integers_alone(store, monkeypatch):
     rows = pa.table({"n": [3, 1], "u": pa.array([3, 1], pa.uint32()), "s": ["b", "a"]})
     for newer in (footer_fields._LOW, footer_fields._HIGH):
-        monkeypatch.delitem(footer_fields.STATISTICS_SHAPE, newer)
+        monkeypatch.delitem(footer_fields._STATISTICS_SHAPE, newer)
     bounds = read(store, parquet(rows), "n", "u", "s").bounds
     assert (bounds["n"].low, bounds["n"].high) == (1, 3)
     assert bounds["u"].low is bounds["s"].low is None

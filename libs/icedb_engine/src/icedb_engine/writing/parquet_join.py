@@ -13,30 +13,16 @@ https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.m
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from mmap import mmap
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from icedb_log.parquet.field_ids import ARROW_KEY, FIELD_ID
-from icedb_log.parquet.footer import KEPT_NAME_BYTES, STATISTICS_SHAPE, TAIL_BYTES
+from icedb_log.parquet.footer import TAIL_BYTES
 from icedb_log.parquet.pages import DATA_PAGE, DICTIONARY_PAGE, check_chunk
 from icedb_log.parquet.schema import PHYSICAL, DamagedFile, Leaf, read_schema
-from icedb_log.parquet.thrift import (
-    BINARY,
-    FALSE,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    Spans,
-    ThriftError,
-    ThriftReader,
-    each,
-    integer_at,
-    struct,
-)
+from icedb_log.parquet.thrift import BINARY, FALSE, I32, I64, LIST, STRUCT, ThriftError, ThriftReader, each, struct
 from icedb_log.parquet.thrift import Shape as ThriftShape
 
 MAGIC: Final = b"PAR1"
@@ -58,6 +44,13 @@ _CARRIED: Final = frozenset(
 )
 _COUNTED: Final = frozenset((_CODEC, _VALUES, _UNPACKED, _STORED, _DATA_PLACE, _DICTIONARY_PLACE))
 _NULL_COUNT, _HIGH, _LOW, _HIGH_EXACT, _LOW_EXACT = 3, 5, 6, 7, 8
+_STATISTICS_SHAPE: Final[ThriftShape] = {
+    _NULL_COUNT: ThriftReader.integer,
+    _HIGH: ThriftReader.binary,
+    _LOW: ThriftReader.binary,
+    _HIGH_EXACT: ThriftReader.boolean,
+    _LOW_EXACT: ThriftReader.boolean,
+}
 _REST: Final[ThriftShape] = {
     _CREATED_BY: ThriftReader.text,
     _COLUMN_ORDERS: each(struct({1: ThriftReader.place})),
@@ -77,8 +70,7 @@ class SourceChunk:
         unpacked_bytes: The same without compression.
         value_count: Values of it, nulls too.
         codec: How its pages are compressed.
-        footer: The footer that says so.
-        spans: Fields of its metadata in there, by number.
+        carried: Fields of its metadata that are the same wherever it lies, by number: kind and bytes.
     """
 
     data_place: int
@@ -87,8 +79,7 @@ class SourceChunk:
     unpacked_bytes: int
     value_count: int
     codec: int
-    footer: bytes | mmap
-    spans: Spans
+    carried: Mapping[int, tuple[int, bytes]]
 
     @property
     def start(self) -> int:
@@ -100,24 +91,15 @@ class SourceChunk:
         """Where its last page ends."""
         return self.start + self.stored_bytes
 
-    def read_field(self, number: int) -> tuple[int, bytes] | None:
-        """Return kind and bytes of a field of its metadata; ``None``: it has none."""
-        kind, start, end = self.spans.get(number, (0, 0, 0))
-        return (kind, self.footer[start:end]) if kind else None
-
     def read_bounds(self) -> "ChunkBounds":
         """Return what its statistics say. Raises DamagedFile."""
-        found = self.read_statistics()
-        is_exact = bool(found.get(_LOW_EXACT)) and bool(found.get(_HIGH_EXACT))
-        return ChunkBounds(found.get(_LOW), found.get(_HIGH), found.get(_NULL_COUNT), is_exact=is_exact)
-
-    def read_statistics(self) -> dict[int, Any]:
-        """Return its statistics as :data:`STATISTICS_SHAPE` names them. Raises DamagedFile."""
-        kind, place, _ = self.spans.get(_STATISTICS, (0, 0, 0))
+        _, data = self.carried.get(_STATISTICS, (0, b"\0"))
         try:
-            return ThriftReader(self.footer, start=place).read(STATISTICS_SHAPE) if kind == STRUCT else {}
+            found = ThriftReader(data).read(_STATISTICS_SHAPE)
         except ThriftError as error:
             raise DamagedFile(f"its footer is damaged: {error}") from error
+        is_exact = bool(found.get(_LOW_EXACT)) and bool(found.get(_HIGH_EXACT))
+        return ChunkBounds(found.get(_LOW), found.get(_HIGH), found.get(_NULL_COUNT), is_exact=is_exact)
 
     def move(self, start: int) -> "SourceChunk":
         """Return it as it is in a file where its first page begins elsewhere."""
@@ -310,8 +292,18 @@ def _read_chunk(reader: ThriftReader, kind: int) -> SourceChunk:
 
 
 def _read_metadata(reader: ThriftReader, kind: int) -> SourceChunk:
-    footer, spans = reader.data, reader.spans(kind)
-    counts = {number: integer_at(footer, spans[number]) for number in _COUNTED if number in spans}
+    if kind != STRUCT:
+        raise ThriftError(f"a struct was expected, not kind {kind}")
+    counts: dict[int, int] = {}
+    carried: dict[int, tuple[int, bytes]] = {}
+    for number, field_kind in reader.fields():
+        start = reader.position
+        if number in _COUNTED:
+            counts[number] = reader.integer(field_kind)
+        else:
+            reader.skip(field_kind)
+        if number in _CARRIED:
+            carried[number] = (field_kind, reader.cut(start))
     return SourceChunk(
         data_place=counts.get(_DATA_PLACE, -1),
         dictionary_place=max(0, counts.get(_DICTIONARY_PLACE, 0)),
@@ -319,8 +311,7 @@ def _read_metadata(reader: ThriftReader, kind: int) -> SourceChunk:
         unpacked_bytes=counts.get(_UNPACKED, -1),
         value_count=counts.get(_VALUES, -1),
         codec=counts.get(_CODEC, -1),
-        footer=footer,
-        spans=spans,
+        carried=carried,
     )
 
 
@@ -341,23 +332,13 @@ def _require_sound(leaf: Leaf, chunk: SourceChunk, row_count: int, data_bytes: i
         raise DamagedFile("its footer names bytes that the file does not have: it is damaged or cut")
     if not leaf.physical:
         return  # nested: of its values there may be more, or fewer, than rows
-    encode = _encode_known_column if len(name) <= KEPT_NAME_BYTES else _encode_column
-    said_type, said_path = encode(leaf.physical, name)
-    if chunk.read_field(_TYPE) != said_type:
+    physical = PHYSICAL.index(leaf.physical) if leaf.physical in PHYSICAL else -1
+    if chunk.carried.get(_TYPE) != (I32, _zigzag(physical)):
         raise DamagedFile(f"its footer is damaged: column {name!r} has another type in a row group than in the schema")
-    if chunk.read_field(_PATH) != said_path:
+    if chunk.carried.get(_PATH) != (LIST, _list(BINARY, [_binary(name)])):
         raise DamagedFile(f"its footer is damaged: a row group has another column in the place of {name!r}")
     if chunk.value_count != row_count:
         raise DamagedFile(f"its footer contradicts itself: {chunk.value_count} of {row_count} values of {name!r}")
-
-
-def _encode_column(physical: str, name: str) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
-    """Return type and path of a column as its metadata say them."""
-    number = PHYSICAL.index(physical) if physical in PHYSICAL else -1
-    return (I32, _zigzag(number)), (LIST, _list(BINARY, [_binary(name)]))
-
-
-_encode_known_column: Final = lru_cache(maxsize=1024)(_encode_column)
 
 
 def parse_file(body: Any) -> SourceFile:
@@ -487,8 +468,7 @@ def _read_raw(reader: ThriftReader, *, but: int = 0) -> dict[int, tuple[int, byt
 
 
 def _make_chunk(chunk: SourceChunk) -> bytes:
-    spans = {number: span for number, span in chunk.spans.items() if number in _CARRIED}
-    values = {number: (kind, chunk.footer[start:end]) for number, (kind, start, end) in spans.items()}
+    values = dict(chunk.carried)
     values[_DATA_PLACE] = (I64, _zigzag(chunk.data_place))
     if chunk.dictionary_place:
         values[_DICTIONARY_PLACE] = (I64, _zigzag(chunk.dictionary_place))

@@ -12,15 +12,13 @@ import struct as packing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from itertools import takewhile
-from mmap import mmap
 from typing import Any, Final, Literal, Protocol, get_args
 
 from icedb_log.model import EMPTY, ColumnStats
 from icedb_log.parquet.field_ids import keeps_field_ids
 from icedb_log.parquet.schema import DamagedFile, Leaf, ParquetSchema, read_schema
-from icedb_log.parquet.thrift import LIST, STRUCT, Shape, Spans, ThriftError, ThriftReader, each, integer_at, struct
+from icedb_log.parquet.thrift import STRUCT, Shape, ThriftError, ThriftReader, each, struct
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.table.column_bounds import Scalar, cut_bounds, encode_time
 
@@ -35,8 +33,6 @@ OWN_KINDS: Final = tuple(kind for kind in get_args(FooterKind) if kind != "forei
 TAIL_BYTES: Final = 8
 """Behind a footer: its length, and the magic bytes."""
 ENCRYPTED: Final = -1
-KEPT_NAME_BYTES: Final = 256
-"""A longer name of a column is read each time anew: nobody keeps thousands of what a damaged file may say."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -168,11 +164,19 @@ _FILE_PATH, _METADATA, _CRYPTO, _ENCRYPTED_METADATA = 1, 3, 8, 9
 _NAMES, _CODEC, _VALUE_COUNT, _STORED_BYTES, _DATA_PLACE, _DICTIONARY_PLACE, _STATISTICS = 3, 4, 5, 7, 9, 11, 12
 _OLD_HIGH, _OLD_LOW, _NULL_COUNT, _HIGH, _LOW, _HIGH_EXACT, _LOW_EXACT = 1, 2, 3, 5, 6, 7, 8
 _KEY, _VALUE = 1, 2
-_NUMBERS: Final = (_CODEC, _VALUE_COUNT, _STORED_BYTES, _DATA_PLACE, _DICTIONARY_PLACE)
 
+
+def _place_of_struct(reader: ThriftReader, kind: int) -> int | None:
+    place = reader.place(kind)
+    return place if kind == STRUCT else None
+
+
+_NUMBERS: Final = dict.fromkeys(
+    (_CODEC, _VALUE_COUNT, _STORED_BYTES, _DATA_PLACE, _DICTIONARY_PLACE), ThriftReader.integer
+)
 _CHUNK: Final[Shape] = {
     _FILE_PATH: ThriftReader.binary,
-    _METADATA: ThriftReader.spans,
+    _METADATA: struct({_NAMES: each(ThriftReader.text), **_NUMBERS, _STATISTICS: _place_of_struct}),
     # How a column is encrypted, and its metadata, encrypted: the footer itself may be plain.
     _CRYPTO: ThriftReader.place,
     _ENCRYPTED_METADATA: ThriftReader.place,
@@ -188,7 +192,7 @@ _GROUP: Final = struct(
     {_GROUP_CHUNKS: each(struct(_CHUNK)), _GROUP_ROWS: ThriftReader.integer, _GROUP_ORDER: each(_ORDER)}
 )
 _PAIR: Final = struct({_KEY: ThriftReader.text, _VALUE: ThriftReader.text})
-STATISTICS_SHAPE: Final[Shape] = {
+_STATISTICS_SHAPE: Final[Shape] = {
     _NULL_COUNT: ThriftReader.integer,
     **dict.fromkeys((_OLD_HIGH, _OLD_LOW, _HIGH, _LOW), ThriftReader.binary),
     _HIGH_EXACT: ThriftReader.boolean,
@@ -244,7 +248,7 @@ def read_row_groups(reader: ThriftReader, kind: int, *, data_bytes: int) -> Iter
         group = _GROUP(reader, item)
         yield RowGroup(
             group.get(_GROUP_ROWS, 0),
-            [_make_chunk(chunk, reader.data, data_bytes) for chunk in group.get(_GROUP_CHUNKS, ())],
+            [_make_chunk(chunk, data_bytes) for chunk in group.get(_GROUP_CHUNKS, ())],
             [each.get(_ORDER_LEAF, 0) for each in takewhile(_is_ascending, group.get(_GROUP_ORDER, ()))],
         )
 
@@ -257,43 +261,28 @@ def _is_ascending(order: dict[int, Any]) -> bool:
     return not (order.get(_ORDER_DESCENDS) or order.get(_ORDER_NULLS_FIRST))
 
 
-def _make_chunk(chunk: dict[int, Any], data: bytes | mmap, data_bytes: int) -> ColumnChunk:
+def _make_chunk(chunk: dict[int, Any], data_bytes: int) -> ColumnChunk:
     if chunk.get(_FILE_PATH):
         raise DamagedFile("it is a summary of other files, and has no rows itself")
-    found: Spans = chunk.get(_METADATA, EMPTY)
-    numbers = {number: integer_at(data, found[number]) for number in _NUMBERS if number in found}
+    found = chunk.get(_METADATA, {})
     is_encrypted = _CRYPTO in chunk or _ENCRYPTED_METADATA in chunk
-    value_count = numbers.get(_VALUE_COUNT, -1)
-    start, length, dictionary = (numbers.get(number, -1) for number in (_DATA_PLACE, _STORED_BYTES, _DICTIONARY_PLACE))
-    if dictionary > 0:
-        start = min(start, dictionary)
+    value_count = found.get(_VALUE_COUNT, -1)
+    start, length = found.get(_DATA_PLACE, -1), found.get(_STORED_BYTES, -1)
+    if found.get(_DICTIONARY_PLACE, 0) > 0:
+        start = min(start, found[_DICTIONARY_PLACE])
     if is_encrypted or value_count == 0:
         start = length = 0  # no page of it is read, and what else is said of it may be nonsense
     elif start < 0 or length < 0 or start + length > data_bytes:
         raise DamagedFile("its footer names bytes that the file does not have: it is damaged or cut")
-    name_kind, name_start, name_end = found.get(_NAMES, (LIST, 0, 0))
-    stats_kind, stats_place, _ = found.get(_STATISTICS, (0, 0, 0))
     return ColumnChunk(
-        column=_find_name(name_kind, data[name_start:name_end]) if name_end else "",
+        column=".".join(found.get(_NAMES, ())),
         start=start,
         end=start + length,
         value_count=value_count,
-        codec=numbers.get(_CODEC, 0),
+        codec=found.get(_CODEC, 0),
         is_encrypted=is_encrypted,
-        stats_place=stats_place if stats_kind == STRUCT else None,
+        stats_place=found.get(_STATISTICS),
     )
-
-
-def _find_name(kind: int, names: bytes) -> str:
-    """Return the name of a column, with those above it: mostly known, for thousands of row groups have the same."""
-    return _read_known_name(kind, names) if len(names) <= KEPT_NAME_BYTES else _read_name(kind, names)
-
-
-def _read_name(kind: int, names: bytes) -> str:
-    return ".".join(each(ThriftReader.text)(ThriftReader(names), kind))
-
-
-_read_known_name: Final = lru_cache(maxsize=1024)(_read_name)
 
 
 def parse_footer(data: bytes, info: ObjectInfo, *, bounds_of: Collection[str] | None = ()) -> Footer:
@@ -375,7 +364,7 @@ class _FooterParser:
             self._orders.append(group.sorted_by)
             for place, known in self._bounds.items():
                 start = group.chunks[place].stats_place
-                stats = {} if start is None else ThriftReader(self._data, start=start).read(STATISTICS_SHAPE)
+                stats = {} if start is None else ThriftReader(self._data, start=start).read(_STATISTICS_SHAPE)
                 known.add(stats, group.row_count)
 
 

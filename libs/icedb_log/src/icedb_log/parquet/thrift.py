@@ -17,16 +17,11 @@ _SIZES: Final = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}
 
 _VARINTS: Final = frozenset((I16, I32, I64))
 _CUT: Final = "it ends in the middle of a value"
-_TOO_LONG: Final = "an integer has more than 64 bits"
 _LONG_LIST: Final = 15
 _MAX_VARINT_BITS: Final = 70
 _MAX_DEPTH: Final = 32
 _MAX_KEPT: Final = 1 << 20
 """Items of one list that are kept: no schema and no row group has so many columns."""
-
-
-Spans = Mapping[int, tuple[int, int, int]]
-"""Fields of a struct by number: the kind of each, and where its value begins and ends."""
 
 
 class ThriftError(Exception):
@@ -41,12 +36,11 @@ class ThriftReader:
         start: Where in them the first value begins.
 
     Attributes:
-        data: The bytes.
         position: Where the next value begins.
     """
 
     def __init__(self, data: bytes | mmap, *, start: int = 0) -> None:
-        self.data = data
+        self._data = data
         self.position = start
 
     def fields(self) -> Iterator[tuple[int, int]]:
@@ -63,7 +57,7 @@ class ThriftReader:
     def read(self, shape: "Shape") -> dict[int, Any]:
         """Read the struct that begins here: the fields that a shape names; those that are not there are left out."""
         found: dict[int, Any] = {}
-        data, at, number, head = self.data, self.position, 0, 0
+        data, at, number, head = self._data, self.position, 0, 0
         try:  # only for what is done here: what the shape calls raises no IndexError
             while head := data[at]:  # as fields() and the methods, without what a call costs: thousands of footers
                 at += 1
@@ -91,34 +85,6 @@ class ThriftReader:
         self.position = at + 1
         return found
 
-    def spans(self, kind: int) -> Spans:
-        """Pass over the struct that begins here; return where the value of each field lies, by number."""
-        if kind != STRUCT:
-            raise ThriftError(f"a struct was expected, not kind {kind}")
-        found: dict[int, tuple[int, int, int]] = {}
-        data, at, number, head = self.data, self.position, 0, 0
-        try:
-            while head := data[at]:  # as read(), without a call for each field
-                at += 1
-                kind = head & 15
-                if head > 15:  # noqa: PLR2004 - the upper four bits
-                    number += head >> 4
-                else:
-                    number, at = _read_varint(data, at)
-                    number = (number >> 1) ^ -(number & 1)
-                start = at
-                if kind in _VARINTS:
-                    at = at + 1 if data[at] < 128 else _end_of_varint(data, at)  # noqa: PLR2004 - the last of seven bits
-                elif kind == STRUCT:
-                    at = _find_end_of_struct(data, at, 1)
-                elif kind not in (TRUE, FALSE):
-                    at = _find_end(data, at, kind, 0)
-                found[number] = (kind, start, at)
-        except IndexError:
-            raise ThriftError(_CUT) from None
-        self.position = at + 1
-        return found
-
     def items(self, kind: int) -> Iterator[int]:
         """Yield the kind of each item of the list that begins here; each has to be read or skipped."""
         if kind not in (LIST, SET):
@@ -126,7 +92,7 @@ class ThriftReader:
         head = self._byte()
         count = head >> 4
         count = self._varint() if count == _LONG_LIST else count
-        for _ in range(_require_items(self.data, self.position, count)):
+        for _ in range(_require_items(self._data, self.position, count)):
             yield head & 15
 
     def integer(self, kind: int) -> int:
@@ -145,8 +111,8 @@ class ThriftReader:
             raise ThriftError(f"bytes were expected, not kind {kind}")
         length = self._varint()
         start = self.position
-        self.position = _end_of_bytes(self.data, start, length)
-        return self.data[start : self.position]
+        self.position = _end_of_bytes(self._data, start, length)
+        return self._data[start : self.position]
 
     def boolean(self, kind: int) -> bool:
         """Read a boolean field; its kind is its value."""
@@ -162,41 +128,30 @@ class ThriftReader:
         """Skip the value of a field, and return where it begins."""
         start = self.position
         if kind not in (TRUE, FALSE):
-            self.position = _pass_over(self.data, start, kind)
+            self.position = _pass_over(self._data, start, kind)
         return start
 
     def cut(self, start: int) -> bytes:
         """Return the bytes from a place up to the next value."""
-        return self.data[start : self.position]
+        return self._data[start : self.position]
 
     def skip(self, kind: int) -> None:
         """Pass over the value of a field."""
         if kind not in (TRUE, FALSE):
-            self.position = _pass_over(self.data, self.position, kind)
+            self.position = _pass_over(self._data, self.position, kind)
 
     def _byte(self) -> int:
-        byte = _byte_at(self.data, self.position)
+        byte = _byte_at(self._data, self.position)
         self.position += 1
         return byte
 
     def _varint(self) -> int:
-        byte = _byte_at(self.data, self.position)
+        byte = _byte_at(self._data, self.position)
         if byte < 128:  # noqa: PLR2004 - the last of seven bits a byte
             self.position += 1
             return byte
-        value, self.position = _read_varint(self.data, self.position)
+        value, self.position = _read_varint(self._data, self.position)
         return value
-
-
-def integer_at(data: bytes | mmap, span: tuple[int, int, int]) -> int:
-    """Return the integer that :meth:`ThriftReader.spans` found. Raises ThriftError: it is none."""
-    kind, at, _ = span
-    if kind not in _VARINTS:
-        return ThriftReader(data, start=at).integer(kind)
-    value = data[at]
-    if value > 127:  # noqa: PLR2004 - the last of seven bits a byte
-        value, _ = _read_varint(data, at)
-    return (value >> 1) ^ -(value & 1)
 
 
 # What follows are functions of bytes and places, not methods: footers of thousands of files are passed over by them.
@@ -212,24 +167,15 @@ def _byte_at(data: bytes | mmap, at: int) -> int:
 def _read_varint(data: bytes | mmap, at: int) -> tuple[int, int]:
     """Return the number that begins at a place, and where it ends."""
     value = shift = 0
-    try:
-        while (byte := data[at]) > 127:  # noqa: PLR2004 - as above
-            value |= (byte & 127) << shift
-            at += 1
-            shift += 7
-            if shift >= _MAX_VARINT_BITS:
-                raise ThriftError(_TOO_LONG)
-    except IndexError:
-        raise ThriftError(_CUT) from None
-    return value | byte << shift, at + 1
-
-
-def _end_of_varint(data: bytes | mmap, at: int) -> int:
-    """Return where the number ends that begins at a place. Raises IndexError where the bytes end."""
-    for place in range(at, at + _MAX_VARINT_BITS // 7):
-        if data[place] < 128:  # noqa: PLR2004 - as above
-            return place + 1
-    raise ThriftError(_TOO_LONG)
+    while True:
+        byte = _byte_at(data, at)
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:  # noqa: PLR2004 - as above
+            return value, at
+        shift += 7
+        if shift >= _MAX_VARINT_BITS:
+            raise ThriftError("an integer has more than 64 bits")
 
 
 def _end_of_bytes(data: bytes | mmap, at: int, length: int) -> int:
@@ -255,7 +201,7 @@ def _pass_over(data: bytes | mmap, at: int, kind: int) -> int:
 def _find_end(data: bytes | mmap, at: int, kind: int, depth: int) -> int:
     """Do the same for a value in so many others. Raises IndexError where the bytes end."""
     if kind in _VARINTS:
-        return at + 1 if data[at] < 128 else _end_of_varint(data, at)  # noqa: PLR2004 - the last of seven bits a byte
+        return at + 1 if data[at] < 128 else _read_varint(data, at)[1]  # noqa: PLR2004 - the last of seven bits a byte
     if kind == BINARY:
         length, at = (data[at], at + 1) if data[at] < 128 else _read_varint(data, at)  # noqa: PLR2004 - as above
         return _end_of_bytes(data, at, length)
@@ -285,11 +231,9 @@ def _find_end_of_struct(data: bytes | mmap, at: int, depth: int) -> int:
         at += 1
         kind = head & 15
         if head < 16:  # noqa: PLR2004 - its number stands behind it
-            at = _end_of_varint(data, at)
-        if kind in _VARINTS:
-            at = at + 1 if data[at] < 128 else _end_of_varint(data, at)  # noqa: PLR2004 - as above
-        elif kind == BINARY and data[at] < 128:  # noqa: PLR2004 - as above
-            at += data[at] + 1  # beyond the end there is no byte that ends the struct
+            at = _read_varint(data, at)[1]
+        if kind in _VARINTS and data[at] < 128:  # noqa: PLR2004 - mostly
+            at += 1
         elif kind not in (TRUE, FALSE):
             at = _find_end(data, at, kind, depth)
     return at + 1
