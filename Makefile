@@ -30,13 +30,15 @@ SOURCES := libs services sim deploy proto tests bench examples docs conftest.py
 FUZZ = $(BIN)/python tests/fuzz/run_fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
 # A file's tests stay together, in the order given, so that the long ones come first and servers are shared.
 PYTEST := $(BIN)/pytest -q -m 'not soak' --dist loadfile --no-loadscope-reorder --numprocesses
-# Tests with servers wait for a third of their time.
-WAITING_JOBS = $$(( $(JOBS) * 3 / 2 ))
+UNIT_TESTS := tests/simulation tests/fuzz tests/compat tests/security tests/bench libs services proto deploy/local/tests
+SERVER_TESTS := tests/e2e deploy/tests tests/integration
+# Tests with servers wait for half of their time.
+WAITING_JOBS = $$(( $(JOBS) * 2 ))
 
 # Values of tests and documents that look like secrets and are none.
 NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
 
-.PHONY: audit wheels release help install demo up test lint types imports unit integration fuzz soak node engines chaos containers bench peers format proto dashboards kubernetes docs docs-site pictures constraints clean
+.PHONY: audit wheels help install demo up test lint types imports unit integration fuzz soak node engines chaos containers bench peers format proto dashboards kubernetes docs docs-site concepts pictures constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,9 +57,9 @@ demo: install ## run the main job on a local stack and check every row; STORE=s3
 up: install ## keep a local stack running and print how to use it; STORE=s3, PORT=7000 (from there on), DATA=.run (its folder)
 	@$(BIN)/python -m icedb_local.up --store $(STORE) --run-dir '$(DATA)' $(PORT:%=--port %)
 
-test: install ## everything that CI checks
+test: install node ## everything that CI checks; JOBS=2
 	@$(MAKE) --no-print-directory -j 2 lint types imports
-	@$(MAKE) --no-print-directory unit integration
+	$(PYTEST) $(WAITING_JOBS) $(SERVER_TESTS) $(UNIT_TESTS)
 
 lint: install ## style of the code, and what bandit finds
 	$(BIN)/ruff check $(SOURCES)
@@ -65,10 +67,7 @@ lint: install ## style of the code, and what bandit finds
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml libs services deploy
 
 wheels: install ## build the wheels of what is checked out into dist/
-	@$(BIN)/python deploy/build_release.py
-
-release: install ## build the wheels of a release from its commit into dist/; VERSION=0.1.0
-	@$(BIN)/python deploy/build_release.py $(VERSION)
+	@$(BIN)/python deploy/build_wheels.py
 
 audit: lint ## lint, secrets in files (half a minute), and known vulnerabilities of the tested versions (asks PyPI)
 	@git ls-files -z -- . ':!deploy/grafana/dashboards' ':!bench/results' ':!*.svg' ':!*_pb2*' ':!tests/compat/golden' \
@@ -86,10 +85,10 @@ imports: install ## which package may import which
 	$(BIN)/lint-imports --config pyproject.toml
 
 unit: install ## tests beside the packages, the simulation, and the wire: no server; JOBS=2
-	$(PYTEST) $(JOBS) tests/simulation tests/fuzz tests/compat tests/security tests/bench libs services proto deploy/local/tests
+	$(PYTEST) $(JOBS) $(UNIT_TESTS)
 
 integration: install node ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
-	$(PYTEST) $(WAITING_JOBS) tests/e2e deploy/tests tests/integration
+	$(PYTEST) $(WAITING_JOBS) $(SERVER_TESTS)
 
 fuzz: install ## fuzz tests with fresh seeds until the time is over, see docs/internals/fuzzing.md; SECONDS=600 JOBS=2
 	$(FUZZ)
@@ -116,7 +115,7 @@ engines: install ## engines that only long tests ask: ClickHouse in a Python pac
 chaos: install ## let a whole stack fail in every way, and check every row; SECONDS=300, FAULTS=0 (any number), SEED= (a fresh one)
 	@$(BIN)/python -m icedb_local.chaos --seconds $(if $(filter file,$(origin SECONDS)),300,$(SECONDS)) --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
 
-containers: install ## start the whole of deploy/compose.yaml in containers, kill, restart and upgrade them under load, and check every row; ROWS=1000000, KEEP=1 (images stay)
+containers: install ## start the whole of deploy/compose.yaml in containers, kill and restart them under load, and check every row; ROWS=1000000, KEEP=1 (images stay)
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group containers
 	@$(BIN)/python -m icedb_local.containers --rows $(ROWS) $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))
 
@@ -145,6 +144,9 @@ kubernetes: install ## write the rules of deploy/kubernetes from deploy/promethe
 
 docs: install ## generate docs/metrics.md, docs/settings.md, docs/dashboards.md, docs/schemas, the list of decisions, the rules table of docs/protocol.md and the figures of docs/internals/testing.md
 	$(BIN)/python docs/reference.py
+
+concepts: install ## count what one has to hold in mind: rules, kinds of objects, commands, options, circles, lines
+	@$(BIN)/python docs/concepts.py
 
 docs-site: install ## build the documentation as a site into site/; to read it with search: python3 -m http.server -d site
 	@$(BIN)/python docs/build_site.py

@@ -17,10 +17,9 @@ import structlog
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-TIMEOUTS_S: Final = {"soak": 900, "e2e": 900, "spark": 300, "simulation": 300, "fuzz": 300}
-"""By marker or folder, the first that fits: of tests that start a stack or a JVM (a busy machine takes minutes to start
-several), or that try thousands of schedules or inputs. All others have ``timeout`` of pyproject.toml; one that names
-its own (``pytest.mark.timeout``) keeps it."""
+TIMEOUT_S: Final = 900
+"""Of tests that start a whole stack, or are long by intent (``e2e``, ``soak``). All others have ``timeout`` of
+pyproject.toml; one that names its own (``pytest.mark.timeout``) keeps it."""
 
 SHARED_SESSION: Final = "tests/integration/spark/"
 """Tests of one Spark session, which takes longer to get warm than they take."""
@@ -59,15 +58,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that take more than a process, or many runs, the time for it."""
+    """Give tests that start a stack, or many runs, the time for it."""
     for item in items:
-        if item.get_closest_marker("timeout") is not None:
-            continue
-        folders = item.path.relative_to(item.config.rootpath).parts
-        names = {*folders, *(mark.name for mark in item.iter_markers()), *getattr(item, "fixturenames", ())}
-        seconds = next((limit for name, limit in TIMEOUTS_S.items() if name in names), None)
-        if seconds is not None:
-            item.add_marker(pytest.mark.timeout(seconds))
+        if item.get_closest_marker("timeout") is None and {"e2e", "soak"} & {mark.name for mark in item.iter_markers()}:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

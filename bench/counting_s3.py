@@ -1,6 +1,7 @@
 """The development S3 server, which also counts requests, and writes many small objects at once when it is asked to.
 
-``python -m bench.counting_s3 --port-file FILE``. Objects come by ``POST /-/fill``, past HTTP and past moto's own door:
+``python -m bench.counting_s3 --port-file FILE``. With ``--latency-ms 15`` each request waits as long as on S3, side by
+side with the others, before it is answered. Objects come by ``POST /-/fill``, past HTTP and past moto's own door:
 a PUT each would take longer than what is measured. ``POST /-/counts`` returns how often each operation was asked for
 since the last time.
 """
@@ -8,6 +9,7 @@ since the last time.
 import argparse
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -26,10 +28,16 @@ BUCKET: Final = "bench"
 
 
 class CountingApp:
-    """Counts what a WSGI application is asked for, and answers below ``/-/`` by itself."""
+    """Counts what a WSGI application is asked for, and answers below ``/-/`` by itself.
 
-    def __init__(self, app: WSGIApplication) -> None:
+    Args:
+        app: The application.
+        latency_s: How long each request waits, in its own thread.
+    """
+
+    def __init__(self, app: WSGIApplication, *, latency_s: float = 0.0) -> None:
         self._app = app
+        self._latency_s = latency_s
         self._counts: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()  # of bodies
         self._lock = threading.Lock()
@@ -42,6 +50,8 @@ class CountingApp:
             answer = json.dumps(self._fill(body) if path == "/-/fill" else self._take_counts()).encode()
             start_response("200 OK", [("Content-Length", str(len(answer)))])
             return [answer]
+        if self._latency_s:
+            time.sleep(self._latency_s)
         parts = list(self._app(environ, start_response))
         with self._lock:
             self._counts[_operation(environ)] += 1
@@ -72,9 +82,9 @@ def _operation(environ: WSGIEnvironment) -> str:
     return "list" if method == "GET" and is_bucket else method.lower()
 
 
-def running_counting_s3(folder: Path) -> AbstractContextManager[str]:
+def running_counting_s3(folder: Path, *, latency_ms: int = 0) -> AbstractContextManager[str]:
     """Run the server; its address comes out."""
-    return running_server(["bench.counting_s3"], folder)
+    return running_server(["bench.counting_s3", "--latency-ms", str(latency_ms)], folder)
 
 
 def fill(endpoint: str, keys: Sequence[str], *, size_bytes: int) -> None:
@@ -118,9 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the server until it is told to end."""
     parser = argparse.ArgumentParser(prog="python -m bench.counting_s3", description=__doc__)
     parser.add_argument("--port-file", type=Path, required=True)
-    port_file: Path = parser.parse_args(arguments).port_file
-    server = make_server(CountingApp(make_app([BUCKET])), 0)
-    tell_port(server.effective_port, port_file)
+    parser.add_argument("--latency-ms", type=int, default=0, help="how long each request waits")
+    options = parser.parse_args(arguments)
+    server = make_server(CountingApp(make_app([BUCKET]), latency_s=options.latency_ms / 1000), 0)
+    tell_port(server.effective_port, options.port_file)
     server.run()
 
 

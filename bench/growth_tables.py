@@ -14,6 +14,7 @@ from typing import Any, Final
 from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob
@@ -26,7 +27,6 @@ from icedb_log.serving.table_cache import TableCache
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.units import MIB, MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse

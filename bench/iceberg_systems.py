@@ -6,11 +6,11 @@ from typing import Final
 
 from icedb_iceberg import IcebergWriter, publish_table
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.keys import publication_id_of
 from icedb_log.publish.model import Publication
 from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import open_warehouse
-from icedb_log.table.table import Table
+from icedb_log.store_settings import open_warehouse
 
 from bench.figures import OURS, Figure, TakesTurns
 from bench.snapshot_tables import TABLE, log_file_of, marker

@@ -6,17 +6,18 @@ from typing import Any, Final
 
 import structlog
 from icedb_engine.jobs.flush_driver import FlushDriver
-from icedb_engine.spark.spark_runner import SparkRunner, warm_up
+from icedb_engine.spark.spark_jobs import warm_up
+from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import FlushResult, flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 from bench.figures import OURS

@@ -10,15 +10,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from icedb_engine.limits import EngineLimits
-from icedb_engine.units.work import Unit
+from icedb_engine.work import Unit
 from icedb_engine.writing.part_files import PartEncoder, PartLayout
 from icedb_log.clock import SystemClock
-from icedb_log.log.fence import acquire_fence
+from icedb_log.commit.fence import acquire_fence
+from icedb_log.commit.table import Table
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 from bench.merge_work import MergeInput

@@ -9,15 +9,16 @@ from typing import Any, Final
 
 import structlog
 from icedb_engine.jobs.merge_driver import MergeDriver
-from icedb_engine.spark.spark_runner import SparkRunner, warm_up
+from icedb_engine.spark.spark_jobs import warm_up
+from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.merge.merge_plan import MergeOptions
-from icedb_log.store.stores import StoreSettings
-from icedb_log.table.table import Table
+from icedb_log.store_settings import StoreSettings
 
 from bench.figures import CORE_COUNT, OURS, Figure
 from bench.merge_events import TABLE
@@ -111,7 +112,7 @@ class SparkAlone(_OnSpark):
     def prepare(self) -> None:
         """Copy the files."""
         super().prepare()
-        self._open_session(SparkSettings(shuffle_partition_count=CORE_COUNT))
+        self._open_session(SparkSettings(options={"spark.sql.shuffle.partitions": str(CORE_COUNT)}))
 
     def run(self) -> None:
         """One sort of everything."""

@@ -13,7 +13,7 @@ from bench.figures import Figure, TakesTurns
 from bench.ingest_work import check_files, output_figures
 
 LEVEL: Final = 1
-ROW_GROUP_ROWS: Final = 122_880
+ROW_GROUP_ROWS: Final = 524_288
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.compare import describe_growth
+from bench.goals import judge
 from bench.harness import Report, Row
 
 SMALL: Final = 100
@@ -24,6 +25,10 @@ def print_report(report: Report) -> None:
         console.print(line)
     for case in dict.fromkeys(row.case for row in report.rows if not row.axis):
         _print_case(console, case, [row for row in report.rows if row.case == case])
+    for verdict in judge(report.workload, report.rows):
+        outcome = "reached" if verdict.is_reached else "NOT reached"
+        what = f"{verdict.case}: {verdict.goal.text} {verdict.unit}"
+        console.print(f"goal {outcome}: {what}: {_shown(verdict.value)}{verdict.detail}", markup=False)
 
 
 def _print_case(console: Console, case: str, rows: Sequence[Row]) -> None:

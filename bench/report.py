@@ -18,6 +18,7 @@ BEGIN: Final = "<!-- written by `python -m bench.report`: begin -->"
 END: Final = "<!-- written by `python -m bench.report`: end -->"
 PLOTS: Final = "benchmarks"
 ORDER: Final = (
+    "scan",
     "merge",
     "ingest",
     "tiny",
@@ -30,6 +31,8 @@ ORDER: Final = (
     "day",
     "commit",
 )
+MATRICES: Final = "scan"
+"""The workload of which a case has many figures of one unit: a table for each, one line a figure."""
 BESIDE: Final = ("cpu_time", "peak_memory")
 """Figures that a table shows beside the one that a case is about."""
 NOT_FOUND: Final = ""
@@ -105,7 +108,7 @@ def _summary_line(report: Report, each: Comparison, verdicts: Sequence[Verdict])
 
 def _say(verdict: Verdict) -> str:
     reached = "reached" if verdict.is_reached else "**not reached**"
-    return f"{verdict.goal.text} {verdict.unit}: {shown(verdict.value)}, {reached}"
+    return f"{verdict.goal.text} {verdict.unit}: {shown(verdict.value)}, {reached}{verdict.detail}"
 
 
 def is_marked(report: Report) -> bool:
@@ -130,7 +133,11 @@ def _section(report: Report) -> Iterable[str]:
                 yield f"| {each.system} | {with_unit(each.metric, each.unit)} | {cells} | {each.exponent:.2f} |"
             yield ""
     rows = [row for row in report.rows if not row.axis]
-    if rows:
+    if report.workload == MATRICES:
+        for case in dict.fromkeys(row.case for row in rows):
+            yield from _wide_table([row for row in rows if row.case == case], marks_best=True)
+            yield ""
+    elif rows:
         yield from _wide_table(rows) if growth else _table(rows)
         yield ""
     yield from _circumstances(report)
@@ -152,16 +159,20 @@ def _table(rows: Sequence[Row]) -> Iterable[str]:
             )
 
 
-def _wide_table(rows: Sequence[Row]) -> Iterable[str]:
-    """One line a figure, one column a system."""
+def _wide_table(rows: Sequence[Row], *, marks_best: bool = False) -> Iterable[str]:
+    """One line a figure, one column a system; the best of a line in bold if that is asked for."""
     systems = list(dict.fromkeys(row.system for row in rows))
     found = {(row.metric, row.system): row for row in rows}
     yield f"| {rows[0].case} | {' | '.join(systems)} |"
     yield "| --- |" + " ---: |" * len(systems)
     for metric, unit in dict.fromkeys((row.metric, row.unit) for row in rows):
         cells = [found.get((metric, system)) for system in systems]
-        values = " | ".join(NOT_FOUND if each is None else shown(each.median) for each in cells)
-        yield f"| {with_unit(metric, unit)} | {values} |"
+        best = min((each.median for each in cells if each is not None and marks_best and unit), default=None)
+        values = [
+            NOT_FOUND if each is None else f"**{shown(each.median)}**" if each.median == best else shown(each.median)
+            for each in cells
+        ]
+        yield f"| {with_unit(metric, unit)} | {' | '.join(values)} |"
 
 
 def _system(row: Row) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final, Generic, TypeVar
 
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 
 START_LIMIT_S: Final = 90
 KEY: Final = "dev"

@@ -3,12 +3,15 @@
 ``python -m bench.slow_s3 --root DIRECTORY --latency-ms 15 --port-file FILE``. Serves the files that are there when it
 starts as objects, each folder of the directory as a bucket: GetObject (ranges, ``If-Match``), HeadObject,
 ListObjectsV2. It looks at no signature. Requests wait side by side, as on S3, and not one after another: an event loop,
-no lock. What a request costs the server itself is taken from the same cores as the readers' time.
+no lock. What a request costs the server itself is taken from the same cores as the readers' time. Requests and bytes
+are counted, and told as :mod:`bench.counting_s3` tells them.
 """
 
 import argparse
 import asyncio
+import json
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -22,6 +25,7 @@ from xml.sax.saxutils import escape
 
 from bench.servers import running_server, tell_port
 
+COUNTS: Final = "/-/counts"
 MAX_KEYS: Final = 1000
 _REASONS: Final = {200: "OK", 206: "Partial Content", 404: "Not Found", 405: "Method Not Allowed", 412: "Failed"}
 _PAST_FOLDER: Final = "\U0010ffff"
@@ -130,26 +134,50 @@ def _read(found: Served, headers: dict[str, str]) -> Answer:
     wanted = headers.get("if-match", "*").strip('"')
     if wanted not in ("*", found.etag):
         return Answer(412)
-    body = found.path.read_bytes()
     unit, _, span = headers.get("range", "").partition("=")
     if unit != "bytes":
-        return Answer(200, body, found.headers)
+        return Answer(200, found.path.read_bytes(), found.headers)
     first, _, last = span.partition("-")
-    start = int(first) if first else max(0, len(body) - int(last))
-    part = body[start : int(last) + 1 if first and last else len(body)]
-    return Answer(206, part, (*found.headers, f"Content-Range: bytes {start}-{start + len(part) - 1}/{len(body)}"))
+    start = int(first) if first else max(0, found.size_bytes - int(last))
+    end = int(last) + 1 if first and last else found.size_bytes
+    with found.path.open("rb") as file:
+        file.seek(start)
+        part = file.read(end - start)
+    return Answer(
+        206, part, (*found.headers, f"Content-Range: bytes {start}-{start + len(part) - 1}/{found.size_bytes}")
+    )
 
 
 def _missing(code: str) -> Answer:
     return Answer(404, f"<Error><Code>{code}</Code></Error>".encode(), ("Content-Type: application/xml",))
 
 
+@dataclass(slots=True)
+class Tally:
+    """What was asked for since somebody asked for this."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+    sent_bytes: int = 0
+
+    def note(self, method: str, key: str, sent_bytes: int) -> None:
+        """Count one request."""
+        self.operations["list" if method == "GET" and not key else method.lower()] += 1
+        self.sent_bytes += sent_bytes
+
+    def take(self) -> bytes:
+        """Return all as JSON, and begin anew."""
+        body = json.dumps({"operations": self.operations, "bytes": {"sent": self.sent_bytes}}).encode()
+        self.operations, self.sent_bytes = Counter(), 0
+        return body
+
+
 class Connection(asyncio.Protocol):
     """One connection: requests one after another, each answered ``latency_s`` after it came."""
 
-    def __init__(self, buckets: Mapping[str, Objects], latency_s: float) -> None:
+    def __init__(self, buckets: Mapping[str, Objects], latency_s: float, tally: Tally) -> None:
         self._buckets = buckets
         self._latency_s = latency_s
+        self._tally = tally
         self._buffer = b""
         self._transport: asyncio.Transport | None = None
 
@@ -159,7 +187,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer every request that is complete; none of them has a body."""
+        """Answer every request that is complete; none has a body, but for the last one of a connection."""
         self._buffer += data
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
             head, self._buffer = self._buffer[:end].decode("latin-1"), self._buffer[end + 4 :]
@@ -178,10 +206,14 @@ class Connection(asyncio.Protocol):
             *answer.headers,
         ]
         body = b"" if method == "HEAD" else answer.body
+        if target != COUNTS:
+            self._tally.note(method, urlsplit(target).path.strip("/").partition("/")[2], len(body))
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write("\r\n".join((*said, "\r\n")).encode() + body)
 
     def _find(self, method: str, target: str, headers: dict[str, str]) -> Answer:
+        if target == COUNTS:
+            return Answer(200, self._tally.take())
         parts = urlsplit(target)
         bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
         if method not in ("GET", "HEAD"):
@@ -197,7 +229,8 @@ def running_slow_s3(root: Path, folder: Path, *, latency_ms: int) -> AbstractCon
 
 async def _run(buckets: Mapping[str, Objects], latency_s: float, port_file: Path) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(buckets, latency_s), "127.0.0.1", 0)
+    tally = Tally()
+    server = await loop.create_server(lambda: Connection(buckets, latency_s, tally), "127.0.0.1", 0)
     tell_port(server.sockets[0].getsockname()[1], port_file)
     await server.serve_forever()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import psutil
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from icedb_log.units import MIB
 
 from bench.servers import running, store_environment

@@ -15,7 +15,7 @@ from icedb_client import Client
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
 from icedb_log.serving.table_cache import TableCache
-from icedb_log.store.stores import StoreSettings, open_warehouse
+from icedb_log.store_settings import StoreSettings, open_warehouse
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 

@@ -16,8 +16,8 @@ from icedb_client.bodies import encode_rows
 from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.rigs.redis_server import RedisServer

@@ -8,7 +8,7 @@ from pathlib import Path
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.s3 import S3ObjectStore
-from icedb_log.store.stores import S3Options
+from icedb_log.store.s3_options import S3Options
 
 from bench.counting_s3 import BUCKET, fill, take_counts
 from bench.servers import KEY, delta_options

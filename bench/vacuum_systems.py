@@ -15,10 +15,10 @@ from typing import Any, Final
 from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.units import MIB
 from icedb_sim.growth.dead_table import DAY_MS, PARTITIONS, DeadTable, build_dead_table
 

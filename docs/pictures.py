@@ -1,7 +1,6 @@
 """Draws the pictures of README and docs from the running thing: ``make pictures``, about five minutes.
 
-``first-use.svg`` is what README's first code prints, run in an empty folder, and the command on its table. ``top.svg`` is ``icedb top`` on
-some tables. ``trace.svg`` is the trace of one batch. ``console-*.png`` are the console's pages, in Debian's Chromium. ``dashboard-*.svg`` are the Grafana dashboards, ``merge-lag.svg`` some panels of them: a local stack is
+``first-use.svg`` is what README's first code prints, run in an empty folder, and the command on its table. ``trace.svg`` is the trace of one batch. ``console-*.png`` are the console's pages, in Debian's Chromium. ``dashboard-*.svg`` are the Grafana dashboards, ``merge-lag.svg`` some panels of them: a local stack is
 used, its merger is down for a while, a real Prometheus scrapes all services, and each panel's own query is asked.
 """  # noqa: INP001 - a script
 
@@ -27,8 +26,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import orjson
 from icedb import connect
-from icedb.cli.top_reads import open_source
-from icedb.cli.top_screen import Screen, Size, draw_all
 from icedb_client import Client, ClientSettings
 from icedb_ingest.frontend.staging_gate import Offer, StagingGate
 from icedb_local.chaos.chaos_layout import ChaosLayout, Pace
@@ -40,13 +37,13 @@ from icedb_log.clock import SystemClock
 from icedb_log.feed.views import create_view
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import Acceptance
-from icedb_log.log.fence import acquire_fence
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.runs import TaskRunner, Work
-from icedb_service.tracing import Tracing, current_run, derive, traced_by
+from icedb_service.spans import Tracing, derive
+from icedb_service.tracing import current_run, traced_by
 from icedb_snapshot.server import SnapshotService
 from icedb_snapshot.settings import SnapshotSettings
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -84,29 +81,6 @@ def draw_first_use() -> None:
             console.print()
     picture = FONTS.sub("", console.export_svg(title="IceDB", theme=SVG_EXPORT_THEME, unique_id="first-use"))
     (OUT / "first-use.svg").write_text(picture, encoding="utf-8")
-
-
-def draw_top() -> None:
-    """Fill some tables, leave one of them unmerged and one with bad rows, and draw what ``icedb top`` shows."""
-    with tempfile.TemporaryDirectory() as folder:
-        lake = connect(Path(folder) / "lake")
-        for name, batches in (("clicks", 40), ("orders", 6), ("sensors", 12), ("visits", 20)):
-            table = lake.create_table(name, partition=["d=day(ts)"], sort=["ts"])
-            rows = [{"ts": f"2026-01-0{1 + n % 3}T03:04:05Z", "n": n} for n in range(2000)]
-            for _ in range(batches):
-                table.append(rows)
-        lake.table("visits").merge()
-        lake.client.enqueue("orders", b'{"ts": "the day before yesterday", "n": 1}')
-        flush_table(lake.table("orders").open(), lake.engine.writer)
-        fence = acquire_fence(replace(lake.table("clicks").open(), owner="merger@w-3:41"), "merge")
-        overview = open_source(lake.client).read_all(limit=None)
-        fence.release()
-    size = Size(100, 14)
-    picture = draw_all(overview, Screen(chosen="orders"), size, title="icedb top  s3://warehouse/events")
-    console = Console(record=True, width=size.columns, file=io.StringIO())
-    console.print(Text.from_ansi(picture))
-    drawn = FONTS.sub("", console.export_svg(title="icedb top", theme=SVG_EXPORT_THEME, unique_id="top"))
-    (OUT / "top.svg").write_text(drawn, encoding="utf-8")
 
 
 TRACED_ROWS: Final = 300_000
@@ -433,6 +407,6 @@ def _plot_lines(axis: Any, panel: Any, lines: Any) -> None:
 
 if __name__ == "__main__":
     OUT.mkdir(exist_ok=True)
-    for draw in (draw_first_use, draw_top, draw_trace, draw_console, draw_dashboards):
+    for draw in (draw_first_use, draw_trace, draw_console, draw_dashboards):
         if len(sys.argv) == 1 or sys.argv[1] in draw.__name__:
             draw()

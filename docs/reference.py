@@ -141,8 +141,17 @@ def render_settings_page() -> str:
 
 def render_protocol_page() -> str:
     """Return docs/protocol.md with the table of rules between its marks."""
+    return _render_rules("protocol.md")
+
+
+def render_promises_page() -> str:
+    """Return docs/internals/promises.md with the table of rules between its marks."""
+    return _render_rules("internals/promises.md")
+
+
+def _render_rules(page: str) -> str:
     sys.path.append(str(HERE))
-    return str(import_module("rules").render_page())
+    return str(import_module("rules").render_page(HERE / page))
 
 
 def render_dashboards_page() -> str:
@@ -211,6 +220,8 @@ def _figure_text(value: Any) -> str:
 def main() -> None:
     """Write the pages and the schema."""
     (HERE / "schemas").mkdir(exist_ok=True)
+    sys.path.append(str(HERE))
+    import_module("commands").main()
     (HERE / "schemas" / "icedb.ingest.enqueue.schema.json").write_text(render_enqueue_schema(), encoding="utf-8")
     (HERE / "decisions" / "README.md").write_text(render_decisions_page(), encoding="utf-8")
     (HERE / "schemas" / "openapi.json").write_text(render_http_contract(), encoding="utf-8")
@@ -218,6 +229,7 @@ def main() -> None:
     (HERE / "settings.md").write_text(render_settings_page(), encoding="utf-8")
     (HERE / "dashboards.md").write_text(render_dashboards_page(), encoding="utf-8")
     (HERE / "protocol.md").write_text(render_protocol_page(), encoding="utf-8")
+    (HERE / "internals" / "promises.md").write_text(render_promises_page(), encoding="utf-8")
     (HERE / "internals" / "testing.md").write_text(render_testing_page(), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Makes the table "rule, who writes, enforced in, tested by" of docs/protocol.md from the citations in the code.
+"""Makes the tables "rule, who writes, enforced in, tested by" of the pages of rules from the citations in the code.
 
 A citation is a rule's id in a comment or string of product code (``J2``, ``F1 to F3``). Those in the docstring of a
 module count only where hardly any other code cites the rule. A rule is tested by test functions that carry its id in
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = Path(__file__).parent / "protocol.md"
+PAGES: Final = tuple(Path(__file__).parent / name for name in ("protocol.md", "internals/promises.md"))
+"""The rules that parties agree on, and those that each keeps by itself."""
 BEGIN, END = "<!-- rules -->", "<!-- end of rules -->"
 RULE: Final = re.compile(r"^- \*\*([A-Z]\d+)\*\* ", re.MULTILINE)
 CITED: Final = re.compile(r"(?<![\w`.-])([A-Z]\d{1,2})(?: to ([A-Z]\d{1,2}))?(?![\w.-])")
@@ -40,20 +41,18 @@ WRITERS: Final = {
 TESTS: Final = ("libs/*/tests", "services/*/tests", "tests")
 WRITERS_OF_RULE: Final = {
     "F5": "who commits; janitor",
-    "J4": "readers, snapshot service; janitor",
+    "J4": "readers, snapshot service, CLI, publisher; janitor",
     "J5": "janitor, CLI",
-    "J7": "CLI; janitor",
     "I1": "client, front end",
     "I7": "front end",
     "I8": "front end, ingest, janitor",
     "E1": "CLI, merger, janitor",
     "E2": "CLI, ingest",
     "E5": "janitor; merger looks",
-    "P3": "publisher; janitor",
     "P5": "janitor",
     "V3": "CLI, ingest",
     "V4": "janitor",
-    "T4": "janitor, who commits",
+    "T4": "CLI; whoever begins",
     "T5": "janitor",
 }
 NOT_A_RULE: Final = re.compile(r"(?<!\()(?<!\d, )(?<!\d to )(?<!\d and )\bS3\b|\bS3(?! to [A-Z])(?![):,]| and [A-Z]\d)")
@@ -71,20 +70,18 @@ def rule_ids(page: str) -> list[str]:
 
 def render_table(page: str) -> str:
     """Return the table: one line for each rule."""
-    ids = rule_ids(page)
-    enforced = _enforcing_modules(frozenset(ids))
-    tested = _testing_places(frozenset(ids))
+    enforced, tested = _enforcing_modules(), _testing_places()
     lines = ["| rule | who writes | enforced in | tested by |", "| --- | --- | --- | --- |"]
-    for rule in ids:
+    for rule in rule_ids(page):
         writer = WRITERS_OF_RULE.get(rule, WRITERS[rule[0]])
         code, tests = sorted(enforced.get(rule, ())), sorted(tested.get(rule, ()))
         lines.append(f"| {rule} | {writer} | {_cell(code)} | {_cell(tests)} |")
     return "\n".join(lines)
 
 
-def render_page() -> str:
-    """Return docs/protocol.md with the table between its marks."""
-    page = PAGE.read_text(encoding="utf-8")
+def render_page(path: Path) -> str:
+    """Return a page of rules with the table between its marks."""
+    page = path.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{render_table(page)}\n{END}{after}"
@@ -94,7 +91,14 @@ def _cell(names: list[str]) -> str:
     return ", ".join(f"`{name}`" if name != "simulation" else name for name in names)
 
 
-def _enforcing_modules(ids: frozenset[str]) -> dict[str, set[str]]:
+@cache
+def _all_ids() -> frozenset[str]:
+    return frozenset(rule for path in PAGES for rule in rule_ids(path.read_text(encoding="utf-8")))
+
+
+@cache
+def _enforcing_modules() -> dict[str, set[str]]:
+    ids = _all_ids()
     found: dict[str, set[str]] = {}
     explained: dict[str, set[str]] = {}
     for path in [*ROOT.glob("libs/*/src/**/*.py"), *ROOT.glob("services/*/src/**/*.py")]:
@@ -110,7 +114,9 @@ def _enforcing_modules(ids: frozenset[str]) -> dict[str, set[str]]:
     return found
 
 
-def _testing_places(ids: frozenset[str]) -> dict[str, set[str]]:
+@cache
+def _testing_places() -> dict[str, set[str]]:
+    ids = _all_ids()
     found: dict[str, set[str]] = {}
     for path in [each for base in TESTS for each in ROOT.glob(f"{base}/**/test_*.py")]:
         text = path.read_text(encoding="utf-8")
@@ -128,7 +134,7 @@ def _testing_places(ids: frozenset[str]) -> dict[str, set[str]]:
 
 
 def _module(path: Path) -> str:
-    """Return `log/fence` for a module of icedb_log, `icedb_merger/tasks` for one of another package."""
+    """Return `commit/fence` for a module of icedb_log, `icedb_merger/tasks` for one of another package."""
     package, *rest = path.relative_to(ROOT).with_suffix("").parts[3:]
     return "/".join(rest) if package == "icedb_log" else "/".join([package, *rest])
 

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from icedb_log.clock import Clock, SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.jobs import MergedGroup, MergeGroup, MergeJob
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeIndex
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.store.stores import open_warehouse
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import open_warehouse
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.units import MIB
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 
 from bench.figures import OURS
 from bench.harness import Case, Workload

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_engine.limits import EngineLimits
 from icedb_engine.units.merge_unit import merge_unit
-from icedb_engine.units.work import MergeUnit
+from icedb_engine.work import MergeUnit
 from icedb_log.clock import SystemClock
 from icedb_log.jobs import MergeGroup
 from icedb_log.model import FileMarker
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from icedb_log.keys import TablePaths
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import StoreSettings
 
 from bench.callers import AnyCaller, CallerPool, CallersSystem, running_callers
 from bench.figures import OURS

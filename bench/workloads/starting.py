@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import psutil
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 
 from bench.figures import OURS, Figure, TakesTurns
 from bench.harness import Case, System, Workload
@@ -148,7 +148,7 @@ class StartingWorkload(Workload):
         store = uri_of(self.folder / "wh")
         icedb = str(Path(sys.executable).with_name("icedb"))
         yield from self._case("icedb --help", [Started(OURS, [icedb, "--help"])])
-        yield from self._case("icedb version", [Started(OURS, [icedb, "version"])])
+        yield from self._case("icedb version", [Started(OURS, [icedb, "--version"])])
         status = Started(OURS, [icedb, "status", "events"], ICEDB_STORE=store)
         yield from self._case("icedb status of a directory", [status])
         imports = [_importing(sys.executable, "icedb_client", OURS)]

@@ -10,7 +10,8 @@ interval.
 import os
 from collections.abc import Iterator
 
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import StoreSettings
 
 from bench.counting_s3 import BUCKET, running_counting_s3
 from bench.harness import Case, Workload

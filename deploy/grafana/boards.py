@@ -73,7 +73,7 @@ MERGE_LAG = Board(
         "Why?": (
             "*Merge throughput* is 0: no merger works ([down](runbook:IceDBWorkerDown), "
             "[failing](runbook:IceDBRunsFailing)). It is not: there is more to do than one worker can. For "
-            "one table: `icedb merge TABLE --explain`."
+            "one table: `icedb merge TABLE --dry-run`."
         ),
         "What does it cost?": (
             "*Back-pressure*: from the slow bound on commits come less often, at the stop bound front ends "
@@ -115,7 +115,10 @@ TABLE = Board(
             "*Log files and their bounds*, *Backlog and its bounds*: [merge lag](board:merge-lag) says "
             "whether merges run, [janitor](board:janitor) whether dead files go."
         ),
-        "Is something wrong with its rows?": "*Quarantined batches*, *Halted tables*, *Lost commits*.",
+        "Is something wrong with its rows?": (
+            "*Quarantined batches*, *Halted tables*, *Tables whose flushes fail*, *Lost commits*."
+        ),
+        "What does it cost?": "*Cost a day*, by what it is for: [over its budget](runbook:IceDBTableOverBudget).",
         "What do I do?": "`icedb status TABLE` says it in words; so does the console's page of the table.",
     },
     {
@@ -129,10 +132,17 @@ TABLE = Board(
             "Live rows",
         ),
         "Is it slowed down?": pick("Back-pressure", "Stretch of flush intervals"),
-        "Is something wrong?": pick("Halted tables", "Quarantined batches", "Lost commits", "Freshness: budget left"),
+        "Is something wrong?": pick(
+            "Halted tables",
+            "Tables whose flushes fail",
+            "Quarantined batches",
+            "Lost commits",
+            "Freshness: budget left",
+        ),
         "What is kept?": pick(
             "Tombstoned data files", "Leases", "Oldest leased time", "Open erasures", "Erasure and its bound"
         ),
+        "What does it cost?": pick("Cost a day"),
         "A view, or shown to Iceberg": pick(
             "View lag", "Commits that views have still to take", "Commits that views refused", "Held back from Iceberg"
         ),
@@ -168,6 +178,8 @@ INGEST = Board(
             "Batches at the front ends",
             "Refused batches",
             "Acknowledgement latency",
+            "Batches in a staged object",
+            "Wait for other batches",
             "Accepted bytes",
             "Bodies in memory",
         ),

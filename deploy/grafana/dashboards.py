@@ -8,6 +8,7 @@ that a graph and an alert never disagree; bounds of a table's own policy are lin
     python deploy/grafana/dashboards.py --check    exits 1 when one is not current
 """
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -49,13 +50,7 @@ def thresholds_of(alerts: tuple[str, ...]) -> list[tuple[str, float]]:
         KeyError: no rule has such a name.
         ValueError: an alert's expression has no `> number`.
     """
-    rules = {
-        rule["alert"]: rule
-        for path in sorted(RULES.glob("*.yml"))
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for rule in group["rules"]
-        if "alert" in rule
-    }
+    rules = read_rules()
     colors = {"warning": "orange", "critical": "red"}
     found = []
     for name in alerts:
@@ -65,6 +60,18 @@ def thresholds_of(alerts: tuple[str, ...]) -> list[tuple[str, float]]:
         # Grafana colours from the threshold on, an alert fires above it: for a gauge of 0 and 1, from 1 on.
         found.append((colors[rules[name]["labels"]["severity"]], float(match[1]) or 1.0))
     return found
+
+
+@functools.cache
+def read_rules() -> dict[str, dict]:
+    """Return every alert by its name."""
+    return {
+        rule["alert"]: rule
+        for path in sorted(RULES.glob("*.yml"))
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
 
 
 def draw(graph: Graph, row_panels: int) -> Panel:

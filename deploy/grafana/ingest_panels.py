@@ -2,6 +2,8 @@
 
 from graphs import Graph, Query, by_table, quantiles, rate
 
+_SHARED = "icedb_frontend_staged_object_batches"
+
 FRONT_ENDS: tuple[Graph, ...] = (
     Graph(
         "Batches at the front ends",
@@ -22,6 +24,23 @@ FRONT_ENDS: tuple[Graph, ...] = (
         "Share of all batches that front ends could not take although nothing was wrong with them: back-pressure "
         "(overloaded), a full process (busy), the store (unavailable), a bug (failed).",
         ("IceDBFrontendRefusing",),
+    ),
+    Graph(
+        "Batches in a staged object",
+        "short",
+        (
+            Query(f"{rate(f'{_SHARED}_sum')} / {rate(f'{_SHARED}_count')}", "mean"),
+            *quantiles(_SHARED),
+        ),
+        "How many batches share one PUT. Near 1 with many senders, requests are most of what batches cost: a longer "
+        "`ICEDB_FRONTEND_LINGER_MS` makes fewer.",
+    ),
+    Graph(
+        "Wait for other batches",
+        "s",
+        quantiles("icedb_frontend_linger_seconds"),
+        "How long batches wait for others of their table, or for a PUT to end, before their own begins: the part of "
+        "the acknowledgement latency that the linger time is.",
     ),
     Graph(
         "Accepted bytes",

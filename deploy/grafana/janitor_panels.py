@@ -52,8 +52,8 @@ VACUUM: tuple[Graph, ...] = (
             ),
             Query(f"sum({by_table('max', 'icedb_janitor_unknown_objects')})", "unknown objects"),
         ),
-        "Unnamed data files that are too young, were found for the first time, or are too large a share of their "
-        "table; and objects of no known kind, which are kept.",
+        "Unnamed data files that are too young, or too large a share of their table; and objects of no known kind, "
+        "which are kept.",
         runbook=("IceDBOrphansHeld", "IceDBUnknownObjects"),
     ),
     Graph(
@@ -61,7 +61,7 @@ VACUUM: tuple[Graph, ...] = (
         "short",
         (
             Query(f"sum({by_table('max', 'icedb_table_lost_commits')})", "proved by fences and log"),
-            Query(f"sum({by_table('max', 'icedb_janitor_lost_commits')})", "written down, and not decided"),
+            Query(f"sum({by_table('max', 'icedb_janitor_lost_commits')})", "found by the last vacuum"),
         ),
         "Commits that landed and whose log files are gone: rows are missing. `icedb fsck` names them.",
         ("IceDBCommitLost",),

@@ -229,10 +229,25 @@ TABLES: tuple[Graph, ...] = (
         ("IceDBTableHalted",),
     ),
     Graph(
+        "Tables whose flushes fail",
+        "short",
+        (Query(by_table("max", "icedb_table_flushes_failing")),),
+        "1: batches for this table are accepted and wait, as no flush of it ends. `icedb status` says why.",
+        ("IceDBFlushesFailing",),
+    ),
+    Graph(
         "Live bytes",
         "bytes",
         (Query(by_table("max", "icedb_table_live_bytes")),),
         "Size of the live data files.",
+    ),
+    Graph(
+        "Cost a day",
+        "currencyUSD",
+        (Query(by_table("max", "icedb:table_cost_dollars:per_day", by="table, cause"), "{{table}} {{cause}}"),),
+        "Dollars that its requests to the store and the bytes that it stores cost a day, at the pace of the last "
+        "hour, by what they are for.",
+        runbook=("IceDBTableOverBudget",),
     ),
     Graph(
         "Live rows",

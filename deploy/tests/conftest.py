@@ -122,11 +122,11 @@ def promtool() -> str:
 
 
 @pytest.fixture(scope="module")
-def build_release():
-    """Return deploy/build_release.py as a module."""
-    spec = importlib.util.spec_from_file_location("build_release", DEPLOY / "build_release.py")
+def build_wheels():
+    """Return the function of deploy/build_wheels.py."""
+    spec = importlib.util.spec_from_file_location("build_wheels", DEPLOY / "build_wheels.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    yield module
+    yield module.build_wheels
     del sys.modules[spec.name]

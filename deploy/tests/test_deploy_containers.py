@@ -13,7 +13,7 @@ from icedb_local.chaos.batches import encode_batch, expected_content
 from icedb_local.containers import podman as podman_module
 from icedb_local.containers.__main__ import app
 from icedb_local.containers.composed import COMMAND, NOT_TO_BE_HAD, ONCE, Release, read_seconds
-from icedb_local.containers.containers_run import JANITOR, MAX_ROWS, SETTINGS, UPGRADE_ORDER, ContainersLayout
+from icedb_local.containers.containers_run import MAX_ROWS, SETTINGS, ContainersLayout
 from icedb_local.containers.images import LABELS, NEEDED, STAND_INS, find_faults
 from icedb_log.errors import InvalidRequest
 from icedb_merger.settings import MergerSettings
@@ -73,17 +73,6 @@ def test_the_recipe_of_the_stand_ins_is_linted_and_copies_what_reaches_the_build
     for source in (word for copy in copies for word in copy.split()):
         assert (repository / source).exists()
         assert source.rstrip("/") in allowed
-
-
-def test_the_upgrade_meets_every_service_once_with_the_janitor_first_and_last(release, repository):
-    names = [name for wave in UPGRADE_ORDER for name in wave]
-    assert sorted([*names, JANITOR]) == sorted(release.ours)
-    order = (repository / "docs" / "upgrades.md").read_text().partition("## Upgrading")[2]
-    steps = [order.index(f"\n{number}. ") for number in (1, 2, 3, 4)]
-    assert "janitors" in order[steps[0] : steps[1]]
-    assert all(word in order[steps[1] : steps[2]] for word in ("ingest", "merger"))
-    assert all(word in order[steps[2] : steps[3]] for word in ("front ends", "snapshot service", "gateway"))
-    assert "janitors" in order[steps[3] :]
 
 
 def test_the_pace_of_a_run_is_made_of_settings(monkeypatch):

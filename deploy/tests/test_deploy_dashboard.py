@@ -12,6 +12,7 @@ import yaml
 POLICIES = {
     "icedb_table_read_timestamp_seconds",  # age of the figures: by the exporter, not by table
     "icedb_table_log_grace_seconds",  # the bound of lag is computed from it
+    "icedb_table_cost_budget_dollars",  # one for all tables, for the alert alone
 }
 """Figures of a table that no panel shows by themselves."""
 

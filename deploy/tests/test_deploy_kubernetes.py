@@ -19,6 +19,7 @@ from icedb_log.names import QUEUES
 from icedb_service.endpoints import STOP_MARGIN_S
 from icedb_service.settings import ServiceSettings, load_settings
 from pydantic import BaseModel, ConfigDict
+from waiting import LIMIT_S
 
 HERE = Path(__file__).resolve().parents[1] / "kubernetes"
 OVERLAYS = ("small", "cloud")
@@ -591,7 +592,7 @@ def test_the_images_executor_starts_and_knows_its_arguments(executor, monkeypatc
         "JAVA_HOME": str(find_java().path),
     }
     done = subprocess.run(
-        executor.make_command(given), env=given, capture_output=True, text=True, check=False, timeout=60
+        executor.make_command(given), env=given, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert done.returncode != 0
     assert "127.0.0.1:1" in done.stdout + done.stderr, done.stderr[-2000:]

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from waiting import LIMIT_S
 
 RULE_TESTS = sorted((Path(__file__).parent / "rules").glob("*.yml"))
 
 
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
 
 def test_configuration_is_valid(deploy, promtool):

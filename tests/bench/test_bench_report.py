@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.compare import compare, describe_growth, fit_exponent, fit_growth, kind_of
-from bench.goals import Goal, judge
+from bench.goals import BEST, EACH, GOALS, Goal, judge
 from bench.harness import RESULTS, Report, Row, read_report, write_report
 from bench.machine import Load
 from bench.report import BEGIN, END, is_marked, read_reports, render, write_page
@@ -203,3 +203,45 @@ def test_what_grows_is_reported_by_its_exponent(tmp_path):
 def test_a_result_is_read_as_it_was_written(tmp_path):
     written = report(row("icedb", 2.0, axis="tables", at=3.0))
     assert read_report(write_report(written, tmp_path)) == written
+
+
+def scan_rows(**queries):
+    """Return rows of a case of scans: of each query ours, and those of two peers."""
+    values = {"mean_query": (9, 1, 1)} | queries
+    return [
+        row(system, value, case="DuckDB, 8 columns", metric=metric, unit="" if metric == "requests" else "ms")
+        for metric, found in values.items()
+        for system, value in zip(("icedb", "polars", "duckdb"), found, strict=True)
+    ]
+
+
+def test_the_worst_of_many_figures_decides_beside_the_best_peer():
+    goal = Goal("scan", "DuckDB*", EACH, at_least=0.95, against=BEST)
+    rows = scan_rows(first=(10, 20, 10), second=(10, 8, 90), cpu_time=(9, 1, 1), requests=(9, 1, 1))
+    (verdict,) = judge("scan", rows, [goal])
+    assert (verdict.value, verdict.is_reached, verdict.detail) == (0.8, False, " (second; 1 of 2 reach it)")
+    (verdict,) = judge("scan", scan_rows(first=(10, 20, 10)), [goal])
+    assert (verdict.value, verdict.is_reached) == (1, True)
+    assert judge("scan", [each for each in rows if each.system == "icedb"], [goal]) == []
+
+
+def test_each_engine_of_scans_has_a_goal_and_sizes_have_theirs():
+    cases = ("DuckDB, 8 columns", "Spark, 30 columns", "PyArrow, 8 columns, S3 with 15 ms a request")
+    queries = [row(system, 1, case=case, metric="q", unit="ms") for case in cases for system in ("icedb", "duckdb")]
+    sizes = [
+        row(system, 1, case=case, metric="size", unit="MB")
+        for case in ("size, 8 columns", "size, 8 columns, all with zstd at level 1")
+        for system in ("icedb", "duckdb")
+    ]
+    assert [(each.case, each.goal.metric) for each in judge("scan", [*queries, *sizes], GOALS)] == [
+        *((case, EACH) for case in cases),
+        ("size, 8 columns, all with zstd at level 1", "size"),
+    ]
+
+
+def test_scans_get_a_table_for_each_case_with_the_best_of_each_line_in_bold():
+    rows = scan_rows(first=(10, 20, 12), requests=(3, 2, 1))
+    found = render([replace(report(*rows), workload="scan")])
+    assert "| DuckDB, 8 columns | icedb | polars | duckdb |" in found
+    assert "| first, ms | **10.0** | 20.0 | 12.0 |" in found
+    assert "| requests | 3.00 | 2.00 | 1.00 |" in found

@@ -1,7 +1,7 @@
-"""Write a small table with something of everything that this release writes, as a golden folder.
+"""Write a small warehouse with something of everything that this format has, and messages of each kind, as golden files.
 
-``python tests/compat/make_golden.py REVISION`` writes ``tests/compat/golden/REVISION``: once for each revision of the format,
-by the code of that revision; ``docs/internals/releases.md`` says when there is a new one. Same code, same bytes: the clock stands still.
+``python tests/compat/make_golden.py format1`` writes ``tests/compat/golden/format1`` and ``messages.json``;
+``docs/internals/releases.md`` says when. Same code, same bytes: the clock stands still.
 
 The objects of the store lie below ``objects/``, each under its key; ``times.json`` has LastModified of each, by the store's
 clock; ``expected.json`` says what a reader has to find. Rows are known by their ``id``.
@@ -14,23 +14,27 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import FieldDescriptor
 from icedb_engine.local_engine import LocalEngine
+from icedb_log.changes.partition_removal import remove_partitions
+from icedb_log.changes.row_changes import delete_rows
 from icedb_log.clean.deletion import AuditLog
-from icedb_log.clean.drop import drop_table
-from icedb_log.clean.leases import acquire_lease
 from icedb_log.clean.orphans import sweep_orphans
-from icedb_log.clean.pins import create_pin
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.erasure.erasure_run import advance_erasure
-from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import BelowHorizon, Unavailable
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.follower import Follower
 from icedb_log.feed.views import create_view, open_source
+from icedb_log.holds.erasures import create_erasure
+from icedb_log.holds.leases import acquire_lease
+from icedb_log.holds.pins import create_pin
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key, mark_staged
-from icedb_log.ingest.pressure import measure_pressure, publish_halt, publish_pressure
+from icedb_log.ingest.pressure import HALTED, measure_pressure, publish_pressure, publish_trouble
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
@@ -39,13 +43,12 @@ from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_removal import remove_partitions
-from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.table.time_columns import PLAUSIBLE_FROM_MS, PLAUSIBLE_TO_MS
+from icedb_log.trash.drop import drop_table
 from icedb_log.warehouse import Warehouse
+from icedb_proto import ingest_pb2, snapshot_pb2
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
@@ -85,17 +88,17 @@ class WrongMerger:
 
 
 class Story:
-    """Tables ``<revision>_events``, ``<revision>_copy`` (a view of it) and ``<revision>_gone`` (dropped), step by step."""
+    """Tables ``<name>_events``, ``<name>_copy`` (a view of it) and ``<name>_gone`` (dropped), step by step."""
 
-    def __init__(self, revision):
-        self.revision = revision
-        self.clock = FakeClock(START_MS, seed=revision)
+    def __init__(self, name):
+        self.name = name
+        self.clock = FakeClock(START_MS, seed=name)
         self.inner = MemoryObjectStore(self.clock.now_ms)
         self.store = ScriptedStore(self.inner)
         self.warehouse = Warehouse(self.store)
-        self.paths = self.warehouse.table(f"{revision}_events").paths
-        self.copy = self.warehouse.table(f"{revision}_copy").paths
-        self.gone = self.warehouse.table(f"{revision}_gone").paths
+        self.paths = self.warehouse.table(f"{name}_events").paths
+        self.copy = self.warehouse.table(f"{name}_copy").paths
+        self.gone = self.warehouse.table(f"{name}_gone").paths
         self.config = self.make_config(self.paths.name)
         self.ids = set()
         self.before_view, self.copied = set(), None
@@ -272,8 +275,8 @@ class Story:
 
     def find_orphans(self):
         self.store.put(self.paths.data_key(partition="d=2026-09-01", file_id="0" * 32), b"# no Parquet\n")
+        self.work(sweep_orphans, owner="")  # it is young, and stays
         self.clock.advance(4 * DATA_GRACE_MS)
-        self.work(sweep_orphans, owner="")
 
     def stage_batches(self):
         """Batches that nobody has flushed: in two formats, and one by a producer's key."""
@@ -287,7 +290,6 @@ class Story:
             key="order 22",
             batch_id=new_batch_id(self.clock),
             content_sha256="00" * 32,
-            decoded_sha256="11" * 32,
         )
         stage_batch(TableStore(self.store, self.paths), body=body, staging_format="ndjson", batch_id=binding.batch_id)
         mark_staged(self.store, binding)
@@ -309,7 +311,7 @@ class Story:
         create_table(TableStore(self.store, self.gone), self.make_config(self.gone.name))
         self.stage(self.row(1), self.row(2), paths=self.gone)
         self.flush(self.gone)
-        publish_halt(TableStore(self.store, self.gone), "column 'n' has two types", clock=self.clock)
+        publish_trouble(TableStore(self.store, self.gone), HALTED, "column 'n' has two types", clock=self.clock)
         drop_table(TableStore(self.store, self.gone), clock=self.clock)
         self.clock.advance(1)
 
@@ -345,15 +347,11 @@ class Story:
         view = self.make_reader(self.paths).read()
         readable = [each for each in self.past if self.is_readable(view, each)]
         known = {batch_id for file in view.files for batch_id in file.log.batch_ids}
-        names = {"events": self.paths.name}
-        if self.copied is not None:
-            names["copy"] = self.copy.name
         return {
-            "revision": self.revision,
             "now_ms": self.clock.now_ms(),
-            "tables": names,
+            "tables": {"events": self.paths.name, "copy": self.copy.name},
             "ids": sorted(self.ids),
-            "copied": sorted(self.copied or ()),
+            "copied": sorted(self.copied),
             "past": readable,
             "retries": {batch_id: rows for batch_id, rows in self.committed.items() if batch_id in known},
             **self.expected,
@@ -401,9 +399,9 @@ STEPS = (
 )
 
 
-def make_story(revision):
-    """Return the story of a revision, told to its end."""
-    story = Story(revision)
+def make_story(name):
+    """Return the story, told to its end."""
+    story = Story(name)
     for step in STEPS:
         getattr(story, step)()
     return story
@@ -422,5 +420,51 @@ def write_golden(story, folder):
         (folder / name).write_text(f"{json.dumps(value, indent=1)}\n")
 
 
+def fill(message, *, depth=0):
+    """Set each field of a message, and of those in it; of fields that exclude each other the last one stays."""
+    for field in message.DESCRIPTOR.fields:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            continue  # a map has no order of its own: its bytes are not the same each time
+        if field.message_type is not None:
+            if depth == MAX_DEPTH:
+                continue
+            child = getattr(message, field.name)
+            child = child.add() if field.is_repeated else child
+            child.SetInParent()
+            fill(child, depth=depth + 1)
+        else:
+            is_bytes = field.type == FieldDescriptor.TYPE_BYTES
+            value = field.name.encode() if is_bytes else SAMPLES[field.cpp_type](field.name)
+            if field.is_repeated:
+                getattr(message, field.name).append(value)
+            else:
+                setattr(message, field.name, value)
+
+
+MAX_DEPTH = 4
+SAMPLES = {
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64), lambda _: -7),
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64), lambda _: 7),
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT), lambda _: 0.5),
+    FieldDescriptor.CPPTYPE_BOOL: lambda _: True,
+    FieldDescriptor.CPPTYPE_ENUM: lambda _: 1,
+    FieldDescriptor.CPPTYPE_STRING: lambda name: name,
+}
+
+
+def make_messages():
+    """Return a message of each kind that a service takes or gives, by its name."""
+    found = {}
+    for file in (ingest_pb2.DESCRIPTOR, snapshot_pb2.DESCRIPTOR):
+        for service in file.services_by_name.values():
+            for kind in (kind for rpc in service.methods for kind in (rpc.input_type, rpc.output_type)):
+                message = message_factory.GetMessageClass(kind)()
+                fill(message)
+                fields = json_format.MessageToDict(message, preserving_proto_field_name=True)
+                found[kind.full_name] = {"hex": message.SerializeToString(deterministic=True).hex(), "fields": fields}
+    return dict(sorted(found.items()))
+
+
 if __name__ == "__main__":
     write_golden(make_story(sys.argv[1]), GOLDEN / sys.argv[1])
+    (GOLDEN / "messages.json").write_text(f"{json.dumps(make_messages(), indent=1)}\n")

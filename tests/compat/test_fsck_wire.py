@@ -6,7 +6,7 @@ import random
 import pytest
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
-from icedb_log.model import FileMarker, LogFile, LogTombstone
+from icedb_log.model import FileMarker, LogFile, LogTombstone, Widening
 from icedb_log.repair.fsck_log import find_wire_problems
 
 PATHS = TablePaths("t", "wh/t")
@@ -16,7 +16,7 @@ GOOD = encode_log_file(
     LogFile(
         time_ms=TIME_MS,
         schema={"id": "BIGINT", "ts": "TIMESTAMP"},
-        widened={"id": "DOUBLE"},
+        widened={"id": Widening("DOUBLE", 1)},
         markers=(
             FileMarker(
                 f"{PATHS.data_prefix}d=2026-01-01/u=a.b/f1.parquet", 10, 1, row_count=3, stats={"id": (1, 2, 0)}

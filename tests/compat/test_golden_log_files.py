@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from icedb_log.log.codec import decode_log_file, encode_log_file
-from icedb_log.model import FeedState, FileMarker, LogFile, LogTombstone
+from icedb_log.model import FeedState, FileMarker, LogFile, LogTombstone, Widening
 
 GOLDEN = Path(__file__).with_name("golden")
 LOG = "wh/events/_log/"
@@ -86,7 +86,7 @@ CASES = {
         ),
         commit_id="01889a1bb6d070008000000000000004",
         batch_ids=("01889a1b-b6d0-7000-8000-00000000000c",),
-        widened={"n": "DOUBLE", "d": "TIMESTAMP"},
+        widened={"n": Widening("DOUBLE", 1686176970000), "d": Widening("TIMESTAMP", 1686176970000)},
     ),
     "refused": LogFile(
         time_ms=1686176980000,

@@ -7,17 +7,18 @@ import pytest
 from icedb.cli.app import run
 from icedb_client import Client
 from icedb_engine.local_engine import LocalEngine
+from icedb_log.changes.partition_removal import remove_partitions
+from icedb_log.changes.retention import retain_table
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.errors import SchemaConflict
-from icedb_log.ingest.import_sources import SourceFile
-from icedb_log.ingest.imports import import_files
+from icedb_log.imports.imports import import_files
+from icedb_log.jobs import SourceFile
 from icedb_log.log.fold import fold
 from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.rebuild import rebuild_table
+from icedb_log.repair.rebuild_plan import RebuildOptions
 from icedb_log.table.file_pruning import FilePruner
-from icedb_log.table.partition_removal import remove_partitions
-from icedb_log.table.retention import retain_table
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_changes import alter_table_config
 
 DAY, NEXT = "u=a/d=2023-06-07", "u=a/d=2023-06-08"
 EIGHT_MS = 1_686_124_800_000
@@ -116,7 +117,7 @@ def test_a_whole_life(table, create, require_alike, tmp_path):
     inputs = [table.append(DAY, 1, 2), table.append(DAY, 3)]
     table.append(NEXT, 90_000)
     table.merge_as_v3(inputs, extra=", DATE '2023-06-07' AS d")
-    create(*PARTITION, "--column", "ts:epoch_ms", "--sort", "ts", "--data-grace", "60s", "--log-grace", "30s")
+    create(*PARTITION, "--column", "ts:epoch_ms", "--sort", "ts", "--set", "data_grace=60s", "--set", "log_grace=30s")
     config = read_table_config(table)
     assert table.problems() == []
 
@@ -159,7 +160,8 @@ def test_a_whole_life(table, create, require_alike, tmp_path):
     keys = list(table.store.dump("events/_log/"))
     table.store.put(keys[-1], b"damaged")
     table.clock.advance(table.grace_ms)
-    table.work(rebuild_table, footers=ParquetFooterReader(table.store), owner="rebuild")
+    options = RebuildOptions(take=("*",))
+    table.work(rebuild_table, footers=ParquetFooterReader(table.store), owner="rebuild", options=options)
     require_alike([1, 2, 4, 5, 6, 80_000, 90_000])
     assert table.problems() == []
     removed = table.work(remove_partitions, lambda _, infos: {i.path for i in infos if i.path == NEXT}, owner="drop")

@@ -2,10 +2,10 @@
 
 import pytest
 from icedb_client import Client
+from icedb_log.changes.partition_removal import remove_partitions
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.errors import BelowHorizon, InvalidRequest, SchemaConflict
 from icedb_log.log.fold import fold
-from icedb_log.table.partition_removal import remove_partitions
 
 DAY = "u=a/d=2023-06-07"
 OTHER = "u=b/d=2023-06-08"

@@ -8,8 +8,10 @@ import json
 
 import duckdb
 from icedb_engine.local_engine import LocalEngine
+from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
@@ -22,9 +24,7 @@ from icedb_log.repair.rebuild import rebuild_table
 from icedb_log.repair.rebuild_plan import RebuildOptions
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import PartitionMatcher
-from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import create_table, read_table_config
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock

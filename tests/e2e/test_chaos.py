@@ -43,7 +43,7 @@ def check_report(done, report):
 
 
 def test_faults_cost_no_row(tmp_path, find_processes):
-    done, report = run_chaos(tmp_path, "--short", "--seed", str(SEED), "--seconds", "22")
+    done, report = run_chaos(tmp_path, "--short", "--seed", str(SEED), "--seconds", "10")
     check_report(done, report)
     assert report["faults"] >= FEW, "they met somebody"
     assert report["reads_checked"] > FEW
@@ -67,7 +67,7 @@ def test_a_killed_master_stays_down_until_it_is_started_again(tmp_path):
     layout = dataclasses.replace(whole, store="fs", left_out=whole.left_out | others)
     planned = PlannedFault(1, KIND_BY_NAME["broker_down"], BROKER, duration_ms=0, gap_ms=0)
     with LocalStack(layout) as stack:
-        injector = Injector(layout, stack, None, None, clock=SystemClock())
+        injector = Injector(layout, stack, None, None, None, clock=SystemClock())
         for _ in range(FEW):
             with injector.inject(planned):
                 assert not answers_ping(layout.redis_url)

@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 
 EXIT_INTERRUPTED = 130
 

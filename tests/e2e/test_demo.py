@@ -9,7 +9,7 @@ import sys
 import pytest
 from icedb_local.generator import EventGenerator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 
 
 def run_demo(tmp_path, *arguments):

@@ -16,7 +16,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.ingest.quarantine import list_quarantined
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.soak]
 
 TABLE = DemoTable("events", ("d=day(ts)",), ("event", "ts"))
 PACE = {

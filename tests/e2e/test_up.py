@@ -11,8 +11,9 @@ import urllib.request
 
 import pytest
 from icedb_local.stack_layout import StackPorts
+from waiting import LIMIT_S
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 EXPORT = "  export ICEDB_"
 
@@ -90,18 +91,18 @@ def test_two_stacks_run_beside_each_other(tmp_path, foreign_redis, find_processe
                 b'{"ts": "2026-01-02T03:04:05Z"}',
                 {"Content-Type": "application/x-ndjson"},
             )
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
                 assert answer.status == 202
         again = subprocess.run(
             [sys.executable, "-m", "icedb_local.up", "--run-dir", "data"],
-            cwd=first, capture_output=True, text=True, timeout=60, check=False,
+            cwd=first, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
         assert again.returncode == 2
         assert "a stack lives in" in again.stdout
         for process in (one, two):
             process.send_signal(signal.SIGINT)
         for folder, process in ((first, one), (second, two)):
-            assert process.wait(120) == 0
+            assert process.wait(LIMIT_S) == 0
             output = (folder / "output").read_text()
             assert output.endswith("Stopped; nothing is left running.\n")
             assert output.replace("\n", "").isprintable(), "no control characters without a terminal"

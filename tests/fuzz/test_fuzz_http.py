@@ -59,7 +59,7 @@ def doors(tmp_path_factory):
         folder / "ingest",
         frontend_max_batch_mb=1,
         frontend_memory_mb=32,
-        frontend_linger_ms=5,
+        frontend_webhook_linger_ms=5,
         frontend_header_timeout_ms=500,
         frontend_body_timeout_ms=500,
     )

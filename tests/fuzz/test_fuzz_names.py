@@ -18,9 +18,10 @@ from icedb_log.keys import (
     check_table_name,
     file_time_ms,
     parse_audit_key,
+    parse_hold_key,
     parse_log_key,
+    parse_publication_key,
     parse_staged_key,
-    pin_name_of,
 )
 from icedb_log.store.object_store import check_key, is_listable
 from icedb_log.warehouse import Warehouse
@@ -85,7 +86,8 @@ def test_a_log_key_is_read_or_corrupt(name):
             == name.rpartition("/")[2]
         )
     parse_audit_key(key)
-    pin_name_of(key)
+    parse_hold_key(key)
+    parse_publication_key(key)
     file_time_ms(key)
     try:
         parse_staged_key(key)

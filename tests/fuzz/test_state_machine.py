@@ -17,14 +17,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from icedb_engine.local_engine import LocalEngine
-from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.clock import make_uuid7_hex
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table_changes import alter_table_config
+from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
 from icedb_log.units import DAY_MS
 from icedb_sim.tables.profiles import fuzz_examples
 from table_changes import ChangesOfRows

@@ -13,11 +13,11 @@ from collections import Counter
 from icedb import connect
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, Overloaded, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.jobs import never_stop
 from icedb_log.merge.merge import merge_table
-from icedb_log.table.table import Table
 
 TABLE = "events"
 JOB_S = {"flusher": 2.0, "merger": 7.0}
@@ -61,7 +61,7 @@ class Side:
         self.happened["acquired"] += 1
         self.happened["waits"] += acquired.waited_ms > 0
         self.happened["waited_ms"] += acquired.waited_ms
-        self.happened[f"took_{acquired.taken_from}"] += acquired.taken_from != "free"
+        self.happened[f"took_{acquired.previous_holder}"] += acquired.previous_holder != "free"
         self.longest_ms = max(self.longest_ms, acquired.waited_ms)
 
     def open(self):

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import structlog
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
-from icedb_log.store.stores import S3Options
+from icedb_log.store.s3_options import S3Options
 from icedb_sim.rigs.redis_server import RedisServer
+from waiting import LIMIT_S
 
-START_DEADLINE_S = 60
 POLL_S = 0.02
 
 
@@ -35,7 +35,7 @@ def running_s3_server(folder: Path, *flags: str) -> Iterator[S3Server]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([*command, "--bucket", bucket, *flags], stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + START_DEADLINE_S
+        deadline = time.monotonic() + LIMIT_S
         while not port_file.exists():
             assert process.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, "the S3 server did not start"
@@ -43,7 +43,7 @@ def running_s3_server(folder: Path, *flags: str) -> Iterator[S3Server]:
         endpoint_url = f"http://127.0.0.1:{port_file.read_text().strip()}"
         yield S3Server(endpoint_url, bucket, S3Options(endpoint_url, access_key_id="dev", secret_access_key="dev"))
         process.terminate()
-        assert process.wait(START_DEADLINE_S) == 0, (folder / "log").read_text()
+        assert process.wait(LIMIT_S) == 0, (folder / "log").read_text()
     finally:
         process.kill()
         process.wait()
@@ -89,6 +89,8 @@ def quiet_services() -> Iterator[None]:
 def spark(request) -> Iterator[Any]:
     """The one Spark session of the whole run, two tasks at once; `make soak` tries one that fails once more."""
     master = "local[2,2]" if request.config.option.markexpr == "soak" else "local[2]"
-    session = open_spark(SparkSettings(master=master, app_name="icedb-tests"))
+    session = open_spark(
+        SparkSettings(master=master, app_name="icedb-tests", options={"spark.sql.session.timeZone": "UTC"})
+    )
     yield session
     close_spark(session)

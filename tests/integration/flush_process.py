@@ -2,11 +2,11 @@
 
 ``python flush_process.py kill FOLDER steps`` makes ``FOLDER/<n>`` from ``FOLDER/template`` for n = 1, 2, … and kills a
 process that flushes there right before its n-th call on the store, until one comes to its end. ``… moments`` kills by
-the clock instead, so that calls die half way. ``loop URL TABLE`` flushes until standard input ends.
+the clock instead, so that calls die half way. ``loop URL TABLE FOLDER`` flushes until standard input ends, and leaves
+a file in the folder when it has met another one.
 The data path is the one of the simulation: what is looked at here is the order of the calls on the store.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -17,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.errors import CommitConflict, Fenced, Unavailable
 from icedb_log.ingest.flush import FlushLimits, flush_table
-from icedb_log.store.stores import S3Options, StoreSettings
-from icedb_log.table.table import Table
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import StoreSettings
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.row_files import RowFileWriter
 
@@ -132,27 +133,25 @@ def start_flush(template, copy, *, at=0):
         os._exit(status)
 
 
-def loop(url, table):
-    """Flush again and again, without any lock, until standard input ends; report what happened."""
+def loop(url, table, folder):
+    """Flush again and again, without any lock, until standard input ends; say when another one was met."""
     s3 = S3Options(os.environ.get("ICEDB_S3_ENDPOINT"), access_key_id="dev", secret_access_key="dev")
     opened = StoreSettings(url, s3).open()
     warehouse = Warehouse(StallingStore(opened.store), opened.root)
     is_over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), is_over.set()), daemon=True).start()
-    happened = dict.fromkeys(("commits", "batches", "Fenced", "CommitConflict", "Unavailable"), 0)
     print("ready", flush=True)
     while not is_over.wait(0.002):
         try:
-            for result in flush_to_the_end(warehouse, table):
-                happened["commits"] += result.committed_key is not None
-                happened["batches"] += result.batch_count
-        except (Fenced, CommitConflict, Unavailable) as error:
-            happened[type(error).__name__] += 1
-    return json.dumps(happened)
+            flush_to_the_end(warehouse, table)
+        except (Fenced, CommitConflict):
+            (Path(folder) / str(os.getpid())).touch()
+        except Unavailable:
+            continue
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "loop":
-        print(loop(*sys.argv[2:]))
+        loop(*sys.argv[2:])
     else:
         print({"steps": kill_at_each_step, "moments": kill_at_moments}[sys.argv[3]](Path(sys.argv[2])))

@@ -23,7 +23,7 @@ from icedb_sim.tables.row_files import RowFileWriter
 
 VISIBILITY_S = 1
 FLUSH_S = 3
-MEETING_LIMIT_S = 30
+MEETING_LIMIT_S = 240
 REDELIVERY = {
     "visibility_timeout": VISIBILITY_S,
     "unacked_restore_interval": 0.2,

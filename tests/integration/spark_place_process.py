@@ -20,20 +20,20 @@ from icedb_engine.limits import FlushUnitLimits, JobLimits
 from icedb_engine.spark.spark_engine import open_spark_engine
 from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_engine.spark.spark_watch import WatchRules
+from icedb_log.changes.row_changes import delete_rows
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.errors import Fenced
+from icedb_log.imports.import_sources import list_sources, parse_pattern
+from icedb_log.imports.imports import ImportOptions, import_files
 from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.import_sources import list_sources, parse_pattern
-from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.settings import SparkServiceSettings, load_settings
 

@@ -16,7 +16,7 @@ from icedb_janitor import tasks as janitor_tasks
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.errors import IceDBError, InvalidRequest, NotFound, PermissionDenied, Unauthenticated, Unavailable
+from icedb_log.errors import IceDBError, InvalidRequest, PermissionDenied, TableNotFound, Unauthenticated, Unavailable
 from icedb_log.names import (
     INGEST_CHECK_QUERY,
     INGEST_ENQUEUE,
@@ -38,7 +38,7 @@ from icedb_log.names import (
     MERGE_SWEEP,
     TASKS,
 )
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_merger import tasks as merger_tasks
@@ -54,11 +54,10 @@ from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.task_context import MemoryContext
 from processes import running, service_env
+from waiting import LIMIT_MS
 
 pytestmark = pytest.mark.redis
 
-LIMIT_MS = 60_000
-LIMIT_S = 60
 KEEPER, READER, STRANGER, SENDER = (
     f"icedbt_{name}-0123456789abcdef" for name in ("keeper", "reader", "stranger", "sender")
 )
@@ -187,7 +186,12 @@ def test_a_message_that_is_put_off_keeps_its_token(folder, redis):
     sent = [json.loads(each)["headers"] for each in client.lrange("enqueue", 0, -1)]
     client.close()
     app.close()
-    assert refusals == {"nobody": Unauthenticated, "reader": PermissionDenied, "stranger": NotFound, "sender": Retry}
+    assert refusals == {
+        "nobody": Unauthenticated,
+        "reader": PermissionDenied,
+        "stranger": TableNotFound,
+        "sender": Retry,
+    }
     assert [headers["authorization"] for headers in sent] == [f"Bearer {SENDER}"]
 
 
@@ -213,7 +217,7 @@ def test_a_worker_does_for_a_token_what_it_may_and_no_log_or_result_shows_it(jan
     assert outcome("icedbt_unknown-0123456789")[:2] == ("refused", "Unauthenticated")
     assert outcome(READER)[:2] == ("refused", "PermissionDenied")
     hidden, nothing = outcome(STRANGER), outcome(STRANGER, table="nothing")
-    assert hidden[:2] == nothing[:2] == ("not_found", "NotFound")
+    assert hidden[:2] == nothing[:2] == ("not_found", "TableNotFound")
     assert hidden[2].replace("events", "T") == nothing[2].replace("nothing", "T")
     assert outcome(None, JANITOR_VACUUM)[0] == "idle"  # what the sweep does anyway
     # A task that no worker of this release knows: Celery logs its whole message, headers and all.

@@ -51,8 +51,8 @@ def test_a_warehouse_goes_through_buckets_and_folders_and_comes_back_when_all_is
     run_icedb("table", "create", "events", "--partition", "d=day(ts)", "--sort", "ts")
     for _ in range(3):
         run_icedb("ingest", "events", str(rows), "--commit")
-    run_icedb("merge", "events", "--full", "--here")
-    said = json.loads(run_icedb("backup", "s3://backups/lake", "--json"))
+    run_icedb("merge", "events", "--full", "--local")
+    said = json.loads(run_icedb("backup", "s3://backups/lake", "-o", "json"))
     assert [(each["table"], each["row_count"], each["problem"]) for each in said["tables"]] == [("events", 3, "")]
     assert "needs 'lake'" in run_icedb("backup", "s3://backups/other", code=2)
     assert "the store itself" in run_icedb("backup", "s3://prod/lake", code=2)
@@ -61,6 +61,7 @@ def test_a_warehouse_goes_through_buckets_and_folders_and_comes_back_when_all_is
     assert count("s3://backups/lake") == count("s3://elsewhere/lake") == [(3,)]
     assert "was written to" in _write_and_copy(run_icedb, rows)
 
+    run_icedb("--store", "s3://backups/lake", "merge", "events", "--full", "--local")
     # A versioned bucket: the janitor has deleted a log file that was merged, then somebody deletes everything.
     keys = [each["Key"] for each in s3.list_objects_v2(Bucket="backups", Prefix="lake/events/")["Contents"]]
     dead = min(key for key in keys if "/_log/" in key)

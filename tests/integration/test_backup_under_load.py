@@ -13,7 +13,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.repair.fsck import fsck_table
 from icedb_log.warehouse import Warehouse
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 COPIES = 3
 SEND = """

@@ -10,7 +10,7 @@ from icedb_log.errors import CommitOutcomeUnknown, NotFound, PreconditionFailed,
 from icedb_log.store.request_failures import listen_to_failures, stop_listening
 from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.store.s3_client import SINGLE_REQUEST_BYTES
-from icedb_log.store.stores import S3Options
+from icedb_log.store.s3_options import S3Options
 from waiting import wait_until
 
 pytestmark = pytest.mark.s3

@@ -4,17 +4,20 @@ import gzip
 import logging
 import os
 import re
+import runpy
 import shlex
 from pathlib import Path
 
 import pytest
-from icedb.cli.app import run
+from icedb.cli.app import load_all, run
+from icedb.cli.examples import PATH, examples_of
 from icedb_log.ingest.staging import list_staged
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 DOCS = Path(__file__).parents[2] / "docs"
-NEEDS_A_WORKER = re.compile(r"icedb (merge|vacuum (?!.*--dry-run)|import|.*--wait|.*--insert-query)")
+COMMANDS = runpy.run_path(str(DOCS / "commands.py"))
+NEEDS_A_WORKER = re.compile(r"icedb (merge|vacuum (?!.*--dry-run)|import|.*--wait|.*--watch|.*--insert-query)")
 
 
 def blocks(page, language):
@@ -70,6 +73,24 @@ def test_the_examples_of_the_command_page(parquet, tmp_path, capsys):
                 parquet.commit("events", "select timestamp '2026-01-02' as ts, 'a' as event", partition="d=2026-01-02")
     finally:
         logging.getLogger().handlers = handlers
+
+
+def test_each_command_prints_what_its_help_says():
+    handlers = list(logging.getLogger().handlers)
+    try:
+        assert COMMANDS["find_examples"]() == PATH.read_text(), "run `make docs`"
+    finally:
+        logging.getLogger().handlers = handlers
+
+
+def test_the_page_of_every_command_is_current_and_each_begins_with_an_example():
+    assert COMMANDS["render_page"]() == (DOCS / "commands.md").read_text(), "run `make docs`"
+    sections = (DOCS / "commands.md").read_text().split("\n### ")[1:]
+    assert len(sections) == sum(len(getattr(each, "commands", " ")) for each in load_all().commands.values())
+    for section in sections:
+        path, _, text = section.partition("\n")
+        assert examples_of(path), path
+        assert f"\n\n  $ {path}" in text.partition("Options:")[0], path
 
 
 def test_the_examples_of_the_page_of_embedded_use(parquet, tmp_path, capsys, monkeypatch):

@@ -24,7 +24,7 @@ def look(cli_env, said_by_icedb, s3_server, redis):  # noqa: F811 - fixtures
     def look(code, **variables):
         for name, value in variables.items():
             cli_env.setenv(name, value)
-        document = json.loads(said_by_icedb("doctor", "--json", code=code).out)
+        document = json.loads(said_by_icedb("doctor", "-o", "json", code=code).out)
         assert document["fail"] == sum(each["status"] == "fail" for each in document["checks"])
         return {each["check"]: each for each in document["checks"] if each["status"] != "ok"}
 
@@ -97,13 +97,13 @@ def test_lock_masters_are_counted(look, redis, redis_server):
 
 @pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_spark_is_started_when_it_is_asked_for(cli_env, said_by_icedb, look):  # noqa: F811 - fixtures
     look(0, ICEDB_SPARK_MASTER="local[1]")
-    found = {each["check"]: each for each in json.loads(said_by_icedb("doctor", "--spark", "--json").out)["checks"]}
+    found = {each["check"]: each for each in json.loads(said_by_icedb("doctor", "--spark", "-o", "json").out)["checks"]}
     assert found["spark"]["status"] == "ok"
     cli_env.setenv("ICEDB_SPARK_MASTER", "local[none]")
     found = {
-        each["check"]: each for each in json.loads(said_by_icedb("doctor", "--spark", "--json", code=1).out)["checks"]
+        each["check"]: each
+        for each in json.loads(said_by_icedb("doctor", "--spark", "-o", "json", code=1).out)["checks"]
     }
     assert found["spark"]["status"] == "fail"

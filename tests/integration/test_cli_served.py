@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from icedb.cli.app import run
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from processes import service_env
 from snapshot_services import serving
+from waiting import LIMIT_S
 
 TOKEN = "a-token-of-the-tests-" + "x" * 22
-DEADLINE_S = 60
 SCHEMA = {"n": "BIGINT"}
 
 
@@ -73,13 +73,13 @@ def test_tables_without_a_store(icedb):
     assert "d=day(ts)" in out
     assert err.count("error:") == 1
     assert "broken" in err
-    document = json.loads(icedb("table", "list", "--json", code=5)[0])
+    document = json.loads(icedb("table", "list", "-o", "json", code=5)[0])
     assert [table["table"] for table in document["tables"]] == ["clicks", "events"]
     assert list(document["unreadable"]) == ["broken"]
     shown = icedb("table", "show", "clicks")[0]
     assert "BIGINT" in shown
     assert "data grace" in shown
-    assert json.loads(icedb("table", "show", "events", "--json")[0])["sort"] == ["ts"]
+    assert json.loads(icedb("table", "show", "events", "-o", "json")[0])["sort"] == ["ts"]
     assert "'nope' does not exist" in icedb("table", "show", "nope", code=3)[1]
     assert "'click' does not exist; did you mean clicks?" in icedb("snapshot", "click", code=3)[1]
 
@@ -101,9 +101,9 @@ def test_what_the_service_refuses_is_one_clear_line(icedb, options, words):
 
 def test_changes_and_watch(icedb, parquet):
     now = parquet.clock.now_ms()
-    (added,) = json.loads(icedb("changes", "clicks", "--from", str(now - 3_600_000), "--json")[0])["added"]
+    (added,) = json.loads(icedb("changes", "clicks", "--since", str(now - 3_600_000), "-o", "json")[0])["added"]
     assert added["row_count"] == 1
-    (line,) = icedb("watch", "clicks", "--count", "1", "--json")[0].splitlines()
+    (line,) = icedb("watch", "clicks", "--count", "1", "-o", "ndjson")[0].splitlines()
     assert json.loads(line)["row_count"] == 1
 
 
@@ -137,30 +137,11 @@ def test_watch_ends_by_ctrl_c_and_with_its_reader(address, parquet):
         for process in processes:
             assert "0 files" in process.stdout.readline()
         interrupted.send_signal(signal.SIGINT)
-        assert interrupted.communicate(timeout=DEADLINE_S) == ("", "")
+        assert interrupted.communicate(timeout=LIMIT_S) == ("", "")
         assert interrupted.returncode == 130
         unread.stdout.close()
         parquet.commit(
             "events", "select timestamp '2026-01-02' as ts", partition="d=2026-01-02", schema={"ts": "TIMESTAMP"}
         )
-        assert unread.wait(DEADLINE_S) == 0
+        assert unread.wait(LIMIT_S) == 0
         assert unread.stderr.read() == ""
-
-
-def test_top_shows_what_the_service_knows_and_says_where_the_rest_is(icedb):
-    shown = icedb("top", "--once")[0]
-    lines = [line.split() for line in shown.splitlines()]
-    assert lines[0][:2] == ["table", "health▲"]
-    assert [line[:2] for line in lines[1:4]] == [["broken", "unread"], ["clicks", "ok"], ["events", "ok"]]
-    assert "broken: " in shown
-    page = icedb("top", "clicks", "--once")[0]
-    assert "set ICEDB_STORE" in page
-    documents = [json.loads(line) for line in icedb("top", "--json", "--once")[0].splitlines()]
-    assert [(each["table"], each["health"]) for each in documents] == [
-        ("broken", "bad"),
-        ("clicks", "ok"),
-        ("events", "ok"),
-    ]
-    assert documents[0]["row_count"] is None
-    assert documents[1]["row_count"] >= 1
-    assert "does not exist" in icedb("top", "nothing", "--once", code=3)[1]

@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from datetime import datetime
 
 import pytest
 from icedb.cli.app import run
@@ -14,10 +15,12 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE, wake_key
 from icedb_log.phases import following
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store.store_clock import MAX_HOST_GAP_MS
+from icedb_log.store_settings import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from redis import Redis
+from waiting import LIMIT_MS, LIMIT_S
 
 pytestmark = pytest.mark.redis
 
@@ -73,7 +76,7 @@ context.wakeups = Wakeups(app, redis, settings=settings)
 def vacuum(table: str):
     "Delivery: any number of times."
     tell_progress("deleting", 3, 8)
-    return Work(is_idle=redis.blpop("seen", 60) is None)
+    return Work(is_idle=redis.blpop("seen", 240) is None)
 
 define_task(app, context, JANITOR_VACUUM, vacuum)
 app.worker_main(["worker", "--pool=solo", "--loglevel=ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"])
@@ -91,7 +94,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def settings(url, redis_server):
-    return ClientSettings(store=url, redis_url=redis_server.url, message_expiry_ms=30_000)
+    return ClientSettings(store=url, redis_url=redis_server.url, message_expiry_ms=LIMIT_MS)
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ def worker(redis_server, tmp_path):
         process = subprocess.Popen([sys.executable, "-c", WORKER, redis_server.url], stdout=log, stderr=log)
     yield process
     process.terminate()
-    process.wait(30)
+    process.wait(LIMIT_S)
 
 
 @pytest.fixture
@@ -108,6 +111,7 @@ def icedb(url, redis_server, monkeypatch, capsys):
     def icedb(*arguments, code=0):
         monkeypatch.setenv("ICEDB_STORE", url)
         monkeypatch.setenv("ICEDB_REDIS_URL", redis_server.url)
+        monkeypatch.setenv("ICEDB_MESSAGE_EXPIRY_MS", str(LIMIT_MS))
         root = logging.getLogger()
         handlers = list(root.handlers)
         try:
@@ -124,6 +128,18 @@ def messages(redis_server, queue):
         return [json.loads(message) for message in redis.lrange(queue, 0, -1)]
 
 
+def test_a_message_outlives_the_gap_between_the_clocks_of_its_sender_and_of_the_worker(settings, redis_server):
+    """The worker compares its end with a clock of its own."""
+    before_ms = SystemClock().now_ms()
+    with Client(settings=settings) as client:
+        client.enqueue("events", [{"n": 1}])
+        client.workers.send(MERGE_MERGE, "events", arguments={})
+    for queue in ("ingest", "merge"):
+        (message,) = messages(redis_server, queue)
+        ends_ms = datetime.fromisoformat(message["headers"]["expires"]).timestamp() * 1000
+        assert ends_ms >= before_ms + settings.message_expiry_ms + MAX_HOST_GAP_MS, queue
+
+
 def test_a_thousand_batches_are_one_message(settings, redis_server):
     with Client(settings=settings) as client:
         batches = [client.enqueue("events", [{"n": n}]) for n in range(20)]
@@ -133,7 +149,7 @@ def test_a_thousand_batches_are_one_message(settings, redis_server):
     assert message["headers"]["ignore_result"]
     assert message["headers"]["expires"]
     with Redis.from_url(redis_server.url) as redis:
-        assert 0 < redis.pttl(wake_key(INGEST_FLUSH, "events")) <= 30_000
+        assert 0 < redis.pttl(wake_key(INGEST_FLUSH, "events")) <= LIMIT_MS
         # What a worker does when its task begins: the next batch sends a message again.
         redis.delete(wake_key(INGEST_FLUSH, "events"))
     with Client(settings=settings) as client:
@@ -172,11 +188,11 @@ def test_a_message_that_cannot_be_sent_leaves_no_key_behind(settings, redis_serv
 
 
 def test_tasks_are_run_and_their_result_shown(icedb, worker, tmp_path):
-    done = json.loads(icedb("merge", "events", "--full", "--json", "--timeout", "60s").out)
+    done = json.loads(icedb("merge", "events", "--full", "-o", "json", "--timeout", f"{LIMIT_S}s").out)
     assert (done["outcome"], done["files_in"]) == ("done", 8)
-    assert "4 data files" in icedb("merge", "events", "--timeout", "60s").out
-    assert "nothing to do" in icedb("vacuum", "events", "--timeout", "60s").out
-    halted = icedb("merge", "bad", "--timeout", "60s", code=5)
+    assert "4 data files" in icedb("merge", "events", "--timeout", f"{LIMIT_S}s").out
+    assert "nothing to do" in icedb("vacuum", "events", "--timeout", f"{LIMIT_S}s").out
+    halted = icedb("merge", "bad", "--timeout", f"{LIMIT_S}s", code=5)
     assert "line 0 is not JSON" in halted.err
     assert halted.out == ""
     check_that_an_insert_query_gives_the_columns(icedb, tmp_path)
@@ -185,8 +201,8 @@ def test_tasks_are_run_and_their_result_shown(icedb, worker, tmp_path):
 def check_that_an_insert_query_gives_the_columns(icedb, tmp_path):
     path = tmp_path / "query.sql"
     path.write_text("select a as b, 1 as n from _rows\n")
-    options = ("--source", "a:VARCHAR", "--column", "n:DOUBLE", "--check-timeout", "60s")
-    done = json.loads(icedb("table", "create", "t", "--insert-query", f"@{path}", *options, "--json").out)
+    options = ("--source", "a:VARCHAR", "--column", "n:DOUBLE", "--timeout", f"{LIMIT_S}s")
+    done = json.loads(icedb("table", "create", "t", "--insert-query", f"@{path}", *options, "-o", "json").out)
     assert done["config"]["insert_query"] == "select a as b, 1 as n from _rows"
     assert done["config"]["declared"] == {"b": "VARCHAR", "n": "DOUBLE"}
     shown = icedb("table", "show", "t").out
@@ -196,14 +212,15 @@ def check_that_an_insert_query_gives_the_columns(icedb, tmp_path):
     assert "the insert_query of table u is refused: no column nope" in refused.err
     assert icedb("table", "show", "u", code=3).out == ""
     merge_query = "select b, max(n) as n from source_files group by b"
-    options = ("--merge-query", merge_query, "--check-timeout", "60s")
-    altered = json.loads(icedb("table", "alter", "t", *options, "--json").out)
+    options = ("--merge-query", merge_query, "--timeout", f"{LIMIT_S}s")
+    altered = json.loads(icedb("table", "alter", "t", *options, "-o", "json").out)
     assert (altered["changed"], altered["config"]["merge_query"]) == (True, merge_query)
     assert merge_query in icedb("table", "show", "t").out
     refused = icedb("table", "alter", "t", "--merge-query", "select nope from source_files", *options[2:], code=2)
     assert "the merge_query of table t is refused: no column nope" in refused.err
     assert (
-        json.loads(icedb("table", "alter", "t", "--merge-query", "off", "--json").out)["config"]["merge_query"] is None
+        json.loads(icedb("table", "alter", "t", "--merge-query", "off", "-o", "json").out)["config"]["merge_query"]
+        is None
     )
 
 
@@ -222,7 +239,7 @@ def test_who_waits_is_told_how_far_a_task_is(settings, redis_server, tmp_path):
         sender = WakeupSender(settings, clock=SystemClock())
         try:
             with following(follow):
-                done = sender.run(JANITOR_VACUUM, "events", arguments={}, timeout_ms=60_000)
+                done = sender.run(JANITOR_VACUUM, "events", arguments={}, timeout_ms=LIMIT_MS)
             assert done["outcome"] == "done", (tmp_path / "worker.log").read_text()
             assert set(told) == {("deleting", 3, 8)}
             assert redis.keys("icedb:progress:*") == redis.keys("celery-task-meta-*") == []
@@ -235,11 +252,11 @@ def test_without_a_worker_waiting_ends(icedb, redis_server, settings):
     answer = icedb("merge", "events", "--timeout", "300ms", code=6)
     assert "no worker finished icedb.merge.merge within 0.3 s" in answer.err
     assert "queue 'merge'" in answer.err
-    sent = json.loads(icedb("merge", "events", "--no-wait", "--json").out)
+    sent = json.loads(icedb("merge", "events", "--no-wait", "-o", "json").out)
     assert sent["outcome"] == "sent"
     assert sent["task_id"] in {message["headers"]["id"] for message in messages(redis_server, "merge")}
     assert icedb("merge", "nope", code=3).out == ""
-    query = ("--insert-query", "select a from _rows", "--source", "a:VARCHAR", "--check-timeout", "300ms")
+    query = ("--insert-query", "select a from _rows", "--source", "a:VARCHAR", "--timeout", "300ms")
     answer = icedb("table", "create", "t", *query, code=6)
     assert "was not checked, and nothing was changed: no ingest worker answered within 0.3 s" in answer.err
     assert icedb("table", "show", "t", code=3).out == ""

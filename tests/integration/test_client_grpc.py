@@ -1,6 +1,7 @@
 """The client's side of the wire: retries, replicas, streams, tokens, TLS, and what is said when they do not fit."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -16,6 +17,7 @@ from icedb_proto import snapshot_pb2_grpc
 from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_sim.rigs.snapshot_rig import start_snapshot
+from waiting import LIMIT_S
 
 TOKEN = "icedbt_reader-0123456789abcdef"
 CODE = grpc.StatusCode
@@ -64,6 +66,18 @@ class Scripted(snapshot_pb2_grpc.SnapshotServiceServicer):
         self._next(context, "WatchSnapshots")
         yield from self.events
         context.abort(CODE.UNAVAILABLE, "the server stops")
+
+
+class Quiet(snapshot_pb2_grpc.SnapshotServiceServicer):
+    """Tells of one table, then nothing until the caller goes away."""
+
+    def __init__(self):
+        self.has_ended = threading.Event()
+
+    def WatchSnapshots(self, request, context):
+        context.add_callback(self.has_ended.set)
+        yield pb.SnapshotEvent(table="events", snapshot_id="s")
+        self.has_ended.wait(LIMIT_S)
 
 
 @pytest.fixture
@@ -266,6 +280,23 @@ def test_a_real_answer_that_is_too_large_is_streamed(services, connect):
     found = connect(services["plain"]).snapshot("events")
     assert (len(found.files), found.row_count, len(set(found.files.paths))) == (9, 9, 9)
     assert found.to_arrow().num_rows == 9
+
+
+def test_a_watch_that_nobody_awaits_any_more_ends_at_the_server(serve):
+    servicer = Quiet()
+
+    async def watch():
+        async with AsyncClient(settings=ClientSettings(snapshot_address=serve(servicer))) as client:
+            events = client.watch()
+            assert (await anext(events)).table == "events"
+            waiting = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert await asyncio.to_thread(servicer.has_ended.wait, LIMIT_S), "while the client is open"
+
+    asyncio.run(watch())
 
 
 def test_tls_with_a_token_and_with_a_certificate(services, connect, authority, folder):

@@ -8,7 +8,6 @@ from console_lake import fill_lake, running_console
 
 pytestmark = [
     pytest.mark.skipif(find_chromium() is None, reason=MISSING),
-    pytest.mark.timeout(180),
 ]
 
 PAGES = (

@@ -14,7 +14,7 @@ QUEUE = {"celery", "kombu", "redis", "pottery", "opentelemetry"}  # redis import
 TERMINAL = {"rich", "pygments", "attr", "typer"}
 NOT_NEEDED = {
     "icedb_snapshot.__main__": ENGINES | QUEUE | TERMINAL | {"boto3", "botocore"},
-    "icedb_gateway.__main__": ENGINES | QUEUE | TERMINAL | {"boto3", "botocore", "grpc"},
+    "icedb_gateway.__main__": ENGINES | QUEUE | TERMINAL | {"boto3", "grpc"},
     "icedb_janitor.__main__": ENGINES | TERMINAL | {"boto3", "botocore", "grpc"},
     "icedb_ingest.frontend.__main__": ENGINES | TERMINAL | {"boto3", "botocore"},
     "icedb_service.beat": ENGINES | TERMINAL | {"boto3", "botocore", "grpc"},

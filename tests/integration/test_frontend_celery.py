@@ -11,21 +11,21 @@ import pytest
 from celery import Celery
 from icedb_log.clock import SystemClock, make_uuid7_hex, new_batch_id
 from icedb_log.ingest.pressure import Pressure, publish_pressure
+from icedb_log.ingest.staging import list_all_staged, read_staged
 from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import HOUR_MS
 from icedb_service.redis_clients import open_redis
 from kombu import Queue
 from processes import free_port, running, service_env
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.redis
 
 CLOCK = SystemClock()
-LIMIT_S = 60
 TASK = "icedb.ingest.enqueue"
 ROWS = [{"a": 1}, {"a": "zwei", "b": [1, {"c": None}]}]
 
@@ -67,14 +67,14 @@ def foreign(redis):
 
 @pytest.fixture
 def staged(warehouse):
-    """Return what is staged; empty at the start of each test."""
-    prefix = warehouse.table("events").paths.staging_prefix
+    """Return the staged batches, alone or in a group; none at the start of each test."""
+    table = warehouse.table("events")
 
     def staged():
-        keys = [info.key for info in list_all(warehouse.store, prefix).objects]
-        return {key.removeprefix(prefix): warehouse.store.get(key).body for key in keys}
+        found = list_all_staged(table).batches
+        return {f"{batch.batch_id}.{batch.format}": read_staged(table.store, batch) for batch in found}
 
-    warehouse.store.delete([prefix + name for name in staged()])
+    table.store.delete([info.key for info in list_all(table.store, table.paths.staging_prefix).objects])
     return staged
 
 

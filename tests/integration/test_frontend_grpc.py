@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 from icedb_log.clock import make_uuid7_hex, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Unavailable
-from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
+from icedb_log.ingest.pressure import HALTED, Pressure, end_trouble, publish_pressure, publish_trouble
 from icedb_log.store.table_store import TableStore
 from icedb_log.units import MINUTE_MS
 from icedb_proto import ingest_pb2 as pb
@@ -43,9 +43,7 @@ def shared(tmp_path_factory):
 @pytest.fixture
 def rig(shared):
     wait_until(lambda: shared.metric("icedb_frontend_held_bytes") == 0)  # what the test before left under way
-    for name in shared.staged():
-        shared.store.delete([f"events/_icedb/staging/{name}"])
-    shared.store.put_count = 0
+    shared.clear()
     yield shared
     shared.store.gate.set()
 
@@ -96,6 +94,18 @@ def test_an_acknowledged_batch_is_staged_under_its_id(rig, stub):
     wait_until(lambda: "events" in rig.woken)
 
 
+def test_the_answer_of_a_table_whose_flushes_fail_says_so(rig, stub):
+    table = TableStore(rig.store, rig.warehouse.table("events").paths)
+    assert stub.Append(request(), timeout=LIMIT_S).warning == ""
+    publish_trouble(table, "failing", "nobody foresaw this", clock=CLOCK)
+    wait_until(lambda: stub.Append(request(), timeout=LIMIT_S).warning)
+    words = "table events takes batches, but its flushes fail, so that they wait: nobody foresaw this"
+    assert stub.Append(request(), timeout=LIMIT_S).warning == words
+    assert [one.warning for one in stub.AppendStream(iter([request(), request()]), timeout=LIMIT_S)] == [words] * 2
+    end_trouble(table)
+    wait_until(lambda: not stub.Append(request(), timeout=LIMIT_S).warning)
+
+
 @pytest.mark.parametrize(
     ("fields", "suffix"),
     [
@@ -117,7 +127,7 @@ def test_every_format(rig, stub, fields, suffix):
 @pytest.mark.parametrize(
     ("code", "kind", "fields"),
     [
-        (CODE.NOT_FOUND, "NotFound", {"table": "nope"}),
+        (CODE.NOT_FOUND, "TableNotFound", {"table": "nope"}),
         (CODE.INVALID_ARGUMENT, "InvalidRequest", {"table": ""}),
         (CODE.INVALID_ARGUMENT, "InvalidRequest", {"format": pb.FORMAT_UNSPECIFIED}),
         (CODE.INVALID_ARGUMENT, "InvalidRequest", {"format": 99}),
@@ -176,14 +186,14 @@ def test_pressure_there_and_back(rig, stub):
 
 def test_a_halted_table_is_a_failed_precondition_with_the_reason(rig, stub):
     paths = rig.warehouse.table("events").paths
-    publish_halt(TableStore(rig.store, paths), "column 'ts' is BIGINT in the log", clock=CLOCK)
+    publish_trouble(TableStore(rig.store, paths), HALTED, "column 'ts' is BIGINT in the log", clock=CLOCK)
     wait_until(lambda: is_refused(stub))
     error = refusal(stub, request())
     assert error.code() is CODE.FAILED_PRECONDITION
     assert "table events is halted" in error.details()
     assert "column 'ts' is BIGINT in the log" in error.details()
     assert dict(error.trailing_metadata())["icedb-error"] == "TableHalted"
-    publish_pressure(TableStore(rig.store, paths), Pressure(), clock=CLOCK, ends_halt=True)
+    publish_pressure(TableStore(rig.store, paths), Pressure(), clock=CLOCK, ends_trouble=True)
     wait_until(lambda: not is_refused(stub))
 
 
@@ -277,8 +287,9 @@ def test_a_stream_that_its_sender_cancels_leaves_nothing_behind(rig, stub):
     rig.store.gate.clear()
     ids = [new_batch_id(CLOCK) for _ in range(3)]
     stream = stub.AppendStream((request(batch_id=batch_id) for batch_id in ids), timeout=LIMIT_S)
-    wait_until(lambda: rig.store.put_count == IN_FLIGHT)
-    assert rig.metric("icedb_frontend_streams") == 1
+    wait_until(lambda: rig.metric("icedb_frontend_in_flight_batches", door="grpc") == IN_FLIGHT)
+    wait_until(lambda: rig.store.put_count)
+    wait_until(lambda: rig.metric("icedb_frontend_streams") == 1)
     stream.cancel()
     wait_until(lambda: rig.metric("icedb_frontend_streams") == 0)
     rig.store.gate.set()

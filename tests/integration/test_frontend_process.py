@@ -3,15 +3,15 @@
 import http.client
 import json
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import StoreSettings
+from icedb_log.ingest.staging import list_all_staged
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from processes import LIMIT_S, read_port, service_env, start_talking
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -34,9 +34,8 @@ def start(tmp_path, **settings):
     return start_talking("icedb_ingest.frontend", env)
 
 
-def send_until_refused(port):
-    """Post batches one after the other until the process does not answer; return what was acknowledged."""
-    acknowledged = []
+def send_until_refused(port, acknowledged):
+    """Post batches one after the other until the process does not answer; add what was acknowledged."""
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
         try:
@@ -46,7 +45,7 @@ def send_until_refused(port):
             answer = connection.getresponse()
             body = answer.read()
         except (OSError, http.client.HTTPException):
-            return acknowledged
+            return
         finally:
             connection.close()
         assert answer.status == 202, body
@@ -55,21 +54,21 @@ def send_until_refused(port):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_was_acknowledged_is_staged_however_the_process_ends(tmp_path, warehouse, number):
-    process = start(tmp_path)
+    process, acknowledged = start(tmp_path), []
     try:
         port = read_port(process, "http")
         with ThreadPoolExecutor(4) as pool:
-            senders = [pool.submit(send_until_refused, port) for _ in range(4)]
-            time.sleep(0.5)
+            senders = [pool.submit(send_until_refused, port, acknowledged) for _ in range(4)]
+            wait_until(lambda: len(acknowledged) > 20, "it is at work")
             process.send_signal(number)
             _, log = process.communicate(timeout=LIMIT_S)
-            acknowledged = [batch_id for sender in senders for batch_id in sender.result(LIMIT_S)]
+            for sender in senders:
+                sender.result(LIMIT_S)
     finally:
         process.kill()
         process.wait(LIMIT_S)
-    assert len(acknowledged) > 4
-    staged = list_all(warehouse.store, warehouse.table("events").paths.staging_prefix).objects
-    assert set(acknowledged) <= {info.key.rpartition("/")[2].partition(".")[0] for info in staged}
+    staged = list_all_staged(warehouse.table("events")).batches
+    assert set(acknowledged) <= {batch.batch_id for batch in staged}
     if number is signal.SIGTERM:
         assert process.returncode == 0
         assert len(staged) == len(acknowledged)

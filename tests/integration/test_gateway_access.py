@@ -19,6 +19,7 @@ from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, HandTable, start_gateway
+from waiting import wait_until
 
 SECRETS = {"RED1": "red-secret-of-the-test", "BLUE1": "blue-secret-of-the-test", "SLOW1": "slow-secret-of-the-test"}
 TOKEN = "a-token-of-the-test"
@@ -115,15 +116,15 @@ def test_wrong_keys_have_names(rig):
     assert (answer.status, "<Code>AccessDenied</Code>" in answer.text) == (403, True)
     assert rig.call("GET", f"/{BUCKET}", Authorization="AWS RED1:x").status == 400
     assert rig.call("PUT", f"/{BUCKET}/x").status == 403  # who asks is looked at before what is asked
-    assert rig.metric("icedb_gateway_refused_signatures_total", code="SignatureDoesNotMatch") == 1
-    assert rig.metric("icedb_gateway_refused_signatures_total", code="InvalidAccessKeyId") == 1
+    wait_until(lambda: rig.metric("icedb_gateway_refused_signatures_total", code="SignatureDoesNotMatch") == 1)
+    wait_until(lambda: rig.metric("icedb_gateway_refused_signatures_total", code="InvalidAccessKeyId") == 1)
 
 
 def test_what_no_client_signs_is_refused_and_not_failed(rig):
     names = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20260102T030405Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host"
     credential = "X-Amz-Credential=RED1%2F20260102%2F%FF%2Fs3%2Faws4_request"
     answer = rig.call("GET", f"/{BUCKET}/red_events/a.parquet?{names}&{credential}&X-Amz-Signature={'a' * 64}")
-    assert (answer.status, "<Code>AuthorizationHeaderMalformed</Code>" in answer.text) == (400, True)
+    assert (answer.status, "<Code>InvalidArgument</Code>" in answer.text) == (400, True)
 
 
 def test_a_path_without_a_bucket_is_no_list_of_buckets(rig):

@@ -4,7 +4,7 @@ import http.client
 import signal
 import threading
 
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, HandTable
 from processes import read_port, service_env, start_talking
 

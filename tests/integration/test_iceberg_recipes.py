@@ -9,7 +9,7 @@ import duckdb
 import pytest
 from iceberg_rig import SECRET, VENDING, load, start_catalog, uri
 from icedb_client.duck import load_httpfs
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from pyiceberg.exceptions import ForbiddenError

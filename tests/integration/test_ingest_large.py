@@ -11,8 +11,8 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, INGEST_SWEEP
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_service.celery_app import make_app
@@ -22,12 +22,11 @@ from icedb_service.wakeup import SERVED_PREFIX, Wakeups
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.row_files import encode_rows
 from processes import service_env
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.redis
 
 CLOCK = SystemClock()
-STOP_LIMIT_S = 60
 PROGRAM = Path(__file__).parent / "sized_worker_process.py"
 LARGE_ROWS = 100
 
@@ -84,7 +83,7 @@ class Warehouse:
 def stop(process):
     process.terminate()
     try:
-        process.wait(STOP_LIMIT_S)
+        process.wait(LIMIT_S)
     finally:
         process.kill()
         process.wait()

@@ -8,7 +8,7 @@ import pytest
 from icedb_engine.spark.spark_session import PURGE_ENV, TASK_ENV
 from icedb_log.units import MIB
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.soak
 
 ROWS = 6_000_000
 MEMORY_BYTES = 1024 * MIB
@@ -16,11 +16,11 @@ TASK = """
 import gzip, resource, sys
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.jobs import StagedBatch
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.table_config import TableConfig
 from icedb_engine.limits import MIB, EngineLimits, FlushUnitLimits
 from icedb_engine.units.flush_unit import flush_unit
-from icedb_engine.units.work import FlushUnit
+from icedb_engine.work import FlushUnit
 
 folder, shape, rows, memory_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 line = {

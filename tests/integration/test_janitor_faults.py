@@ -25,11 +25,11 @@ from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.small_table import SmallTable
 from processes import service_env
+from waiting import LIMIT_S
 
-pytestmark = [pytest.mark.redis, pytest.mark.s3, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.redis, pytest.mark.s3]
 
 CLOCK = SystemClock()
-LIMIT_S = 120
 HOUR_MS = 3_600_000
 ROOT = "janitor-faults"
 DENIED = re.compile(rb"<Object><Key>([^<]*denied[^<]*)</Key></Object>")
@@ -112,7 +112,7 @@ class Stack:
             ICEDB_S3_ENDPOINT=endpoint,
             ICEDB_REDIS_URL=redis_url,
             ICEDB_METRICS_PORT=self.metrics_port,
-            ICEDB_LOCK_TTL_MS=2000,
+            ICEDB_LOCK_TTL_MS=10_000,
             AWS_ACCESS_KEY_ID="dev",
             AWS_SECRET_ACCESS_KEY="dev",
         )

@@ -9,21 +9,20 @@ import sys
 import pytest
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.names import JANITOR_VACUUM
-from icedb_log.store.stores import open_warehouse
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
+from icedb_log.store_settings import open_warehouse
 from icedb_service.celery_app import make_app
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.small_table import SmallTable
 from processes import service_env
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.redis
 
 CLOCK = SystemClock()
-LIMIT_S = 120
 
 # The janitor as it is, on a store that hangs on one table until somebody opens a pipe, and breaks on another.
 JANITOR = """

@@ -13,8 +13,9 @@ import pytest
 from botocore.retries.standard import ExponentialBackoff
 from icedb_engine.limits import EngineLimits
 from icedb_engine.units.merge_unit import merge_unit
-from icedb_engine.units.work import MergeUnit
+from icedb_engine.work import MergeUnit
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.jobs import MergedGroup, never_stop
 from icedb_log.log.fold import fold
@@ -22,18 +23,18 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.s3_options import S3Options
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
+from icedb_log.store_settings import StoreSettings
 from icedb_service.redis_clients import LockLost, TableLock, open_redis
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_sim.rigs.redis_server import RedisServer
 from threaded_server import serving_in_thread
+from waiting import LIMIT_MS, LIMIT_S
 
 CLOCK = SystemClock()
 SCHEMA = {"n": "BIGINT"}
 FILES, ROWS = 4, 1000
-LIMIT_MS = 30_000
 
 
 class UnitMerger:
@@ -82,11 +83,11 @@ from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.model import FileMarker
-from icedb_log.table.table import Table
+from icedb_log.commit.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_engine.limits import EngineLimits
 from icedb_engine.units.merge_unit import merge_unit
-from icedb_engine.units.work import MergeUnit
+from icedb_engine.work import MergeUnit
 import numpy, pyarrow, pyarrow.parquet
 
 folder, memory_bytes, limit_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -116,13 +117,15 @@ MIB = 1024 * 1024
 
 
 @pytest.mark.parametrize(
-    ("memory_bytes", "limit_bytes"), [(8 * MIB, 400_000), (8 * MIB, 1_100_000)], ids=["inputs", "output"]
+    ("memory_bytes", "limit_bytes", "expected"),
+    [(8 * MIB, 400_000, "StoreRefused"), (8 * MIB, 1_100_000, "Unavailable")],
+    ids=["inputs", "output"],
 )
-def test_a_full_disk_is_unavailable_with_clear_words_and_leaves_nothing(tmp_path, memory_bytes, limit_bytes):
+def test_a_full_disk_is_told_with_clear_words_and_leaves_nothing(tmp_path, memory_bytes, limit_bytes, expected):
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(memory_bytes), str(limit_bytes)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_MS / 1000)
     kind, message = json.loads(done.stdout.splitlines()[-1])
-    assert kind == "Unavailable", message
+    assert kind == expected, message
     assert str(tmp_path / "scratch") in message
     assert re.search("free (disk )?space|more of either", message), message
     assert list(tmp_path.glob("scratch/*")) == []
@@ -156,7 +159,7 @@ class ProxyHandler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         body = self.rfile.read(length)
-        connection = HTTPConnection(self.server.target.hostname, self.server.target.port, timeout=30)
+        connection = HTTPConnection(self.server.target.hostname, self.server.target.port, timeout=LIMIT_S)
         connection.request(self.command, self.path, body, dict(self.headers.items()))
         answer = connection.getresponse()
         content = answer.read()
@@ -201,7 +204,7 @@ def test_redis_that_goes_away_during_a_merge_stops_it_before_its_commit(tmp_path
     table = TableUnderTest(StoreSettings(f"file://{tmp_path}/store").open(), tmp_path / "scratch")
     before = table.live()
     with RedisServer() as server:
-        client = open_redis(server.url, timeout_ms=200)
+        client = open_redis(server.url, timeout_ms=LIMIT_MS)
 
         class LosingMerger:
             """Redis goes away while its job works; asks whether it should stop, as Spark's watch does."""
@@ -214,12 +217,12 @@ def test_redis_that_goes_away_during_a_merge_stops_it_before_its_commit(tmp_path
                     CLOCK.sleep_ms(20)
                 raise AssertionError("the job was never told that its lock is lost")
 
-        lock = TableLock([client], "merge:events", ttl_ms=900, clock=CLOCK)
+        lock = TableLock([client], "merge:events", ttl_ms=3000, clock=CLOCK)
         with pytest.raises(LockLost, match="could not be renewed"), lock as held:
             table.merge(merger=LosingMerger(), check_alive=held.check_alive)
         assert table.live() == before
         server.start()
-        with TableLock([client], "merge:events", ttl_ms=900, clock=CLOCK) as held:
+        with TableLock([client], "merge:events", ttl_ms=LIMIT_MS, clock=CLOCK) as held:
             assert table.merge(check_alive=held.check_alive).output_count == 1
         client.close()
     assert sum(marker.row_count for marker in table.live()) == FILES * ROWS

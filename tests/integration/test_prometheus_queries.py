@@ -19,18 +19,17 @@ from icedb_local.ports import find_free_ports
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.feed.views import create_view
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.store.stores import StoreSettings
-from icedb_log.table.status import read_status
+from icedb_log.serving.status import read_status
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 from processes import service_env
 from prometheus_rig import (
-    DEADLINE_S,
     FRONTENDS,
     JOBS,
     POLL_S,
@@ -41,6 +40,7 @@ from prometheus_rig import (
     running_prometheus,
     wait_for,
 )
+from waiting import LIMIT_S
 
 EMPTY_PANELS = {"What fires"}
 """Nothing to show while all is well."""
@@ -214,7 +214,7 @@ def post(layout: StackLayout, body: bytes) -> None:
     request = urllib.request.Request(
         f"{layout.http_url}/v1/tables/{TABLE}/batches", data=body, headers={"Content-Type": "application/x-ndjson"}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
         assert answer.status < 300
 
 
@@ -236,7 +236,7 @@ def send_until_merged(layout: StackLayout, prometheus: Prometheus) -> int:
         create_table(client.warehouse.table(TABLE), config)
         view = TableConfig.create(name=VIEW, view_of=TABLE, view_query="select id, p from _rows")
         create_view(client.warehouse.table(VIEW), view, clock=SystemClock())
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + LIMIT_S
         while not (
             prometheus.value("icedb_merge_commits_total") > 0
             and prometheus.value('icedb_janitor_deleted_objects_total{kind="log_file"}') > 0
@@ -250,6 +250,6 @@ def send_until_merged(layout: StackLayout, prometheus: Prometheus) -> int:
                 post(layout, body)
             acknowledged += 100
             client.snapshot(TABLE)
-            urllib.request.urlopen(f"{layout.s3_url}/icedb?list-type=2&prefix={TABLE}/", timeout=30).close()
+            urllib.request.urlopen(f"{layout.s3_url}/icedb?list-type=2&prefix={TABLE}/", timeout=LIMIT_S).close()
             time.sleep(POLL_S)
     return acknowledged

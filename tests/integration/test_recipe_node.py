@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from processes import service_env
 from snapshot_services import serving
+from waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "recipes" / "node"
 TOKEN = "a-token-of-the-tests-" + "x" * 22
-DEADLINE_S = 60
 
 
 def find_node():
@@ -101,7 +101,7 @@ def run(start, node):
 
     def run(address, *arguments, code=0, **settings):
         process = start(node, address, "example.mjs", *arguments, **settings)
-        out, err = process.communicate(timeout=DEADLINE_S)
+        out, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == code, err
         return [json.loads(line) for line in out.splitlines()] if not code else err.strip()
 
@@ -129,7 +129,7 @@ def test_a_snapshot_with_what_is_absent(run, address):
 
 
 def test_errors_have_code_kind_and_remedy(run, address):
-    assert re.match(r"NOT_FOUND NotFound: .*'nope' does not exist", run(address, "snapshot", "nope", code=1))
+    assert re.match(r"NOT_FOUND TableNotFound: .*'nope' does not exist", run(address, "snapshot", "nope", code=1))
     assert re.match(r"INVALID_ARGUMENT InvalidRequest: .*nope", run(address, "snapshot", "events", "nope = 1", code=1))
 
 
@@ -148,11 +148,11 @@ def test_watch_until_the_first_change_and_the_code_of_the_page(start, node, addr
     assert (first["table"], first["file_count"]) == ("clicks", "0")
     assert "last_commit_ms" not in first
     made = parquet.commit("clicks", "select 1.5 as amount", schema={"amount": "DOUBLE"})
-    out, err = watching.communicate(timeout=DEADLINE_S)
+    out, err = watching.communicate(timeout=LIMIT_S)
     assert watching.returncode == 0, err
     second = json.loads(out)
     assert (second["file_count"], second["row_count"], second["last_commit_ms"]) == ("1", "1", made.time_ms)
-    out, err = pasted.communicate(timeout=DEADLINE_S)
+    out, err = pasted.communicate(timeout=LIMIT_S)
     assert pasted.returncode == 0, err
     assert {"clicks", "events", "pages", "salaries"} <= set(out.splitlines())
     assert "rows not known" in out
@@ -173,7 +173,7 @@ def test_a_token_over_tls_shows_what_it_may_read(run, serve, tmp_path):
     settings = {"ICEDB_TOKEN": TOKEN, "ICEDB_CA_FILE": str(ca)}
     assert run(f"localhost:{port}", "tables", **settings) == ["events", "pages"]
     refused = run(f"localhost:{port}", "snapshot", "salaries", code=1, **settings)
-    assert re.match(r"NOT_FOUND NotFound: .*'salaries' does not exist", refused)
+    assert re.match(r"NOT_FOUND TableNotFound: .*'salaries' does not exist", refused)
     wrong = run(f"localhost:{port}", "tables", code=1, **{**settings, "ICEDB_TOKEN": "wrong"})
     assert wrong.startswith("UNAUTHENTICATED Unauthenticated: ")
     assert "over TLS only" in run(f"localhost:{port}", "tables", code=1, ICEDB_TOKEN=TOKEN)

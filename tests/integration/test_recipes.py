@@ -14,20 +14,23 @@ from pathlib import Path
 
 import duckdb
 import grpc
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pool, json_format, message_factory
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from icedb.cli.app import run
 from icedb_client.duck import load_httpfs
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_sim.rigs.snapshot_rig import start_snapshot
+from waiting import LIMIT_S
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 COLUMNS = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "BIGINT"}
 WIDER = {**COLUMNS, "amount": "DOUBLE"}
 ROWS = [("a", 5.0, None), ("b", 2.5, None), ("b", None, "x"), ("c", 4.0, None)]
-DEADLINE_S = 30
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ def test_clickhouse(settings, served, capfd):
     assert whole.count(begin) == 2
     assert whole.count(".parquet'") == 3
     assert "dev" not in whole
-    assert "AND (`event` = 'b' AND (`amount` >= 10 OR isNaN(`amount`)))" in some
+    assert some.count(".parquet'") == 1
 
 
 GRPCURL = re.compile(
@@ -246,7 +249,7 @@ def test_grpcurl(served):
                 request_serializer=request.SerializeToString,
                 response_deserializer=answer.FromString,
             )
-            result = stub(json_format.Parse(text, request()), timeout=DEADLINE_S)
+            result = stub(json_format.Parse(text, request()), timeout=LIMIT_S)
             if method.server_streaming:
                 answers[call["method"]] = json_format.MessageToDict(next(iter(result)))
                 result.cancel()
@@ -271,3 +274,29 @@ def test_every_page_is_on_the_first_page():
     index = (RECIPES / "README.md").read_text()
     pages = {path.name for path in RECIPES.glob("*.md")} - {"README.md"}
     assert pages == set(re.findall(r"\]\((\w+\.md)\)", index))
+
+
+@pytest.mark.parametrize("has_arrow_schema", [True, False])
+@pytest.mark.parametrize(
+    "kind", ["int8", "int32", "int64", "uint8", "uint32", "float", "double", "dictionary", "ms", "us"]
+)
+def test_the_polars_recipe_takes_the_types_of_imported_files(tmp_path, kind, has_arrow_schema):
+    """Its options, as they stand on the page, and each type that an import takes."""
+    page = (RECIPES / "polars.md").read_text()
+    options = re.search(r"cast_options=(pl\.ScanCastOptions\(.*?\n    \)),", page, re.DOTALL)[1]
+    values = {
+        "dictionary": (pa.array(["a", "b", None]).dictionary_encode(), pl.String),
+        "ms": (pa.array([1, 2, None], pa.timestamp("ms")), pl.Datetime("us", "UTC")),
+        "us": (pa.array([1, 2, None], pa.timestamp("us")), pl.Datetime("us", "UTC")),
+        **{name: (pa.array([1.5, 2, None], name), pl.Float64) for name in ("float", "double")},
+    }
+    array, wanted = values.get(kind) or (pa.array([1, 2, None], kind), pl.Int64)
+    pq.write_table(pa.table({"c": array}), tmp_path / "x.parquet", store_schema=has_arrow_schema)
+    frame = pl.scan_parquet(
+        [tmp_path / "x.parquet"],
+        schema={"c": wanted},
+        missing_columns="insert",
+        cast_options=eval(options, {"pl": pl}),
+    ).collect()
+    assert frame.schema == {"c": wanted}
+    assert frame["c"].null_count() == 1

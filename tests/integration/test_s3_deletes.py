@@ -15,7 +15,7 @@ from icedb_log.errors import NotFound, Unavailable
 from icedb_log.store.deletes import FIRST_PAUSE_MS, MAX_TRIES, START_IN_FLIGHT, DeletePace
 from icedb_log.store.object_store import delete_or_raise, list_all
 from icedb_log.store.s3 import S3ObjectStore
-from icedb_log.store.stores import S3Options
+from icedb_log.store.s3_options import S3Options
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.store_acceptance import expect
 from threaded_server import serving_in_thread

@@ -20,6 +20,7 @@ from icedb_log.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
+    StoreRefused,
     Unavailable,
     UnsupportedFormat,
 )
@@ -29,9 +30,10 @@ from icedb_log.store.plain_reads import PlainReads
 from icedb_log.store.request_failures import listen_to_failures, stop_listening
 from icedb_log.store.s3 import CONFLICT_WAITS_MS, S3ObjectStore
 from icedb_log.store.s3_client import READ_ATTEMPTS, SINGLE_REQUEST_BYTES
-from icedb_log.store.stores import S3Options
+from icedb_log.store.s3_options import S3Options
 from icedb_sim.fakes.store_acceptance import expect
 from icedb_sim.rigs.access_rig import Authority
+from waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.s3
 
@@ -83,7 +85,7 @@ class RudeHandler(BaseHTTPRequestHandler):
         request = (self.command, self.path, dict(self.headers.items()), body)
         action = self.server.next_answer(request)
         if action == "hang":
-            self.server.released.wait(30)
+            self.server.released.wait(LIMIT_S)
             self.close_connection = True
         elif action == "hang up":
             self.close_connection = True
@@ -169,10 +171,10 @@ OUTCOMES = [
     (error_answer(404, "NoSuchKey"), PreconditionFailed),
     (error_answer(404, ""), PreconditionFailed),
     ((404, "", {}, b"<html><body>404 page not found</body></html>"), CommitOutcomeUnknown),
-    (error_answer(404, "NoSuchBucket"), Unavailable),
+    (error_answer(404, "NoSuchBucket"), StoreRefused),
     ((404, "", {}, b"default backend - 404"), CommitOutcomeUnknown),
-    (error_answer(403, "AccessDenied"), Unavailable),
-    (error_answer(403, "InvalidAccessKeyId"), Unavailable),
+    (error_answer(403, "AccessDenied"), StoreRefused),
+    (error_answer(403, "InvalidAccessKeyId"), StoreRefused),
     (error_answer(400, "ExpiredToken"), Unavailable),
     (error_answer(429, "TooManyRequests"), Unavailable),
     (error_answer(400, "InvalidArgument"), InvalidRequest),
@@ -194,10 +196,17 @@ def test_a_server_that_says_nothing_is_given_up():
     with rude_store("hang", read_timeout_s=0.2) as (store, server):
         for number, call in enumerate(CALLS.values(), start=1):
             expect(CommitOutcomeUnknown, lambda: call(store))
-            assert len(server.requests) == number
+            await_requests(server, number)
         server.requests.clear()
+        server.connections.clear()
         expect(Unavailable, lambda: store.get("key"))
-        assert len(server.requests) == READ_ATTEMPTS
+        await_requests(server, READ_ATTEMPTS)
+
+
+def await_requests(server, count):
+    """Wait for what was sent and given up, before a busy server had looked at it; there is nothing besides."""
+    wait_until(lambda: len(server.requests) >= count)
+    assert len(server.requests) == len(server.connections) == count
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -438,11 +447,11 @@ def test_whatever_is_unusual_about_a_plain_read_is_left_to_boto3(answer):
 def test_a_refused_read_says_what_to_set():
     refusals = [
         (error_answer(404, "NoSuchKey"), NotFound, "no such object"),
-        (error_answer(403, "AccessDenied"), Unavailable, "AWS_SECRET_ACCESS_KEY"),
-        (error_answer(403, "SignatureDoesNotMatch"), Unavailable, "AWS_SECRET_ACCESS_KEY"),
-        (error_answer(404, "NoSuchBucket"), Unavailable, "ICEDB_STORE"),
+        (error_answer(403, "AccessDenied"), StoreRefused, "AWS_SECRET_ACCESS_KEY"),
+        (error_answer(403, "SignatureDoesNotMatch"), StoreRefused, "AWS_SECRET_ACCESS_KEY"),
+        (error_answer(404, "NoSuchBucket"), StoreRefused, "ICEDB_STORE"),
         ((404, "", {}, b"default backend - 404"), Unavailable, "ICEDB_S3_ENDPOINT"),
-        (error_answer(400, "AuthorizationHeaderMalformed"), Unavailable, "ICEDB_S3_REGION"),
+        (error_answer(400, "AuthorizationHeaderMalformed"), StoreRefused, "ICEDB_S3_REGION"),
         (error_answer(412, "PreconditionFailed"), PreconditionFailed, "list and read again"),
     ]
     with rude_store(*(answer for answer, _, _ in refusals)) as (store, _):
@@ -594,11 +603,22 @@ def test_a_server_without_a_clock_is_refused():
         assert store.list_page("").store_now_ms == 7000
 
 
-def test_an_upload_that_does_not_arrive_whole_is_not_taken(tmp_path):
+def test_a_file_of_one_request_is_not_looked_at_again(tmp_path):
     (tmp_path / "file").write_bytes(b"12345")
+    with rude_store(OK_PUT) as (store, server):
+        store.upload("key", tmp_path / "file")
+        assert [(method, body) for method, _, _, body in server.requests] == [("PUT", b"12345")]
+
+
+def test_an_upload_in_parts_that_does_not_arrive_whole_is_not_taken(tmp_path):
+    size_bytes = 2 * SINGLE_REQUEST_BYTES + 1
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(size_bytes)
+    begun = (200, "", {}, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+    done = (200, "", {}, b'<CompleteMultipartUploadResult><ETag>"abc-2"</ETag></CompleteMultipartUploadResult>')
     head = (200, "", {"ETag": '"abc"', "Last-Modified": formatdate(0, usegmt=True), "Content-Length": "4"}, b"")
-    with rude_store(OK_PUT, head) as (store, _):
-        assert "4 of 5 bytes" in str(expect(Unavailable, lambda: store.upload("key", tmp_path / "file")))
+    with rude_store(begun, OK_PUT, OK_PUT, done, head) as (store, _):
+        assert f"4 of {size_bytes} bytes" in str(expect(Unavailable, lambda: store.upload("key", tmp_path / "file")))
 
 
 def test_a_download_that_does_not_come_whole_is_not_taken(tmp_path):
@@ -626,8 +646,8 @@ LISTED_NOTHING = (200, "", {}, b"<ListBucketResult><IsTruncated>false</IsTruncat
     ("then", "kind"),
     [
         (LISTED_NOTHING, NotFound),
-        (error_answer(404, "NoSuchBucket"), Unavailable),
-        (error_answer(403, "AccessDenied"), Unavailable),
+        (error_answer(404, "NoSuchBucket"), StoreRefused),
+        (error_answer(403, "AccessDenied"), StoreRefused),
         ((404, "", {}, b"default backend - 404"), Unavailable),
     ],
 )

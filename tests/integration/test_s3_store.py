@@ -6,7 +6,8 @@ import pytest
 from icedb_log.errors import InvalidRequest, PreconditionFailed, Unavailable, UnsupportedFormat
 from icedb_log.store.object_store import list_all
 from icedb_log.store.s3 import S3ObjectStore
-from icedb_log.store.stores import S3Options, StoreSettings, open_warehouse
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import StoreSettings, open_warehouse
 from icedb_sim.fakes.store_acceptance import StoreAcceptance, expect
 from processes import free_port
 
@@ -147,7 +148,8 @@ def test_files_of_several_parts_keep_their_content(handles, tmp_path):
     store = handles[0]
     source = tmp_path / "source"
     source.write_bytes(os.urandom(1024) * 1024 * 40)
-    info = store.upload("parts/file", source)
+    store.upload("parts/file", source)
+    info = store.head("parts/file")
     assert info.size_bytes == source.stat().st_size
     assert store.download("parts/file", tmp_path / "copy") == info
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()

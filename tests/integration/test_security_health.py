@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 
 import grpc
-import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from icedb_service.grpc_server import BoundedHealth
 
@@ -43,7 +42,6 @@ async def watch_and_check():
     return first, refused, [answer.status for answer in answers], again
 
 
-@pytest.mark.timeout(60)
 def test_watches_of_health_have_a_bound_and_checks_go_on():
     first, refused, answers, again = asyncio.run(watch_and_check())
     serving, code = health_pb2.HealthCheckResponse.SERVING, grpc.StatusCode

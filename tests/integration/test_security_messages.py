@@ -10,18 +10,17 @@ import uuid
 import zlib
 
 import pytest
-from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
+from waiting import wait_until
 from worker_process import LIMIT_S, running_worker
 
 pytestmark = pytest.mark.redis
 
-CLOCK = SystemClock()
 TOKEN = "icedbt_" + "s3cret" * 5
 
 TASK = """Path("ran", str(table)).touch()"""  # leaves a file of the table's name
@@ -184,6 +183,20 @@ def worker(redis_server, folder):
         yield process
 
 
+def wait_until_ran(worker, folder, name, what):
+    def has_run():
+        assert worker.poll() is None, f"the worker ended: {(folder / 'log').read_text()[-2000:]}"
+        return (folder / "ran" / name).exists()
+
+    wait_until(has_run, what)
+
+
+def wait_until_settled(redis):
+    """The worker acknowledges a message some time after its task has left its trace."""
+    wait_until(lambda: redis.hlen("unacked") == 0, "nothing is kept to be delivered again")
+    assert redis.llen("janitor") == 0
+
+
 def test_no_message_runs_more_than_its_task_and_none_ends_the_worker(worker, redis_server, folder):
     app = make_app(ServiceSettings(store=f"file://{folder / 'warehouse'}", redis_url=redis_server.url))
     settled = []
@@ -192,14 +205,9 @@ def test_no_message_runs_more_than_its_task_and_none_ends_the_worker(worker, red
             redis.lpush("janitor", message)
             mark = f"after_{number}"
             app.send_task(JANITOR_VACUUM, args=[mark], ignore_result=True)
-            deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
-            while not (folder / "ran" / mark).exists():
-                assert worker.poll() is None, f"{name} ended the worker"
-                assert CLOCK.monotonic_ms() < deadline_ms, f"{name} holds up the worker"
-                CLOCK.sleep_ms(5)
+            wait_until_ran(worker, folder, mark, f"what follows the message {name!r} runs")
             settled.append(mark)
-        assert redis.llen("janitor") == 0
-        assert redis.hlen("unacked") == 0, "what is refused is not delivered again"
+        wait_until_settled(redis)
     assert sorted(path.name for path in (folder / "ran").iterdir()) == sorted(settled), "nothing else ran"
     log = (folder / "log").read_text()
     assert "s3crets3cret" not in log
@@ -217,15 +225,11 @@ def test_no_entry_of_a_queue_ends_the_worker_or_takes_a_message_with_it(worker, 
             pipeline.lpush("janitor", entry)
             pipeline.lpush("janitor", make([[f"beside_{number}"], {}, {}]))
         pipeline.execute()
-        deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
-        while not (folder / "ran" / f"beside_{len(ENTRIES) - 1}").exists():
-            assert worker.poll() is None, (folder / "log").read_text()[-2000:]
-            assert CLOCK.monotonic_ms() < deadline_ms, "the worker is held up"
-            CLOCK.sleep_ms(5)
+        wait_until_ran(worker, folder, f"beside_{len(ENTRIES) - 1}", "the last message runs")
+        wait_until_settled(redis)
         ran = {path.name for path in (folder / "ran").iterdir()}
         assert {f"beside_{number}" for number in range(len(ENTRIES))} <= ran, "every other message was taken"
         assert "evil" not in ran
-        assert redis.hlen("unacked") == 0, "nothing is kept to be delivered again"
     log = (folder / "log").read_text()
     assert log.count("message_refused") == refused + len(ENTRIES)
     assert "s3crets3cret" not in log
@@ -242,11 +246,7 @@ def test_no_entry_of_a_queue_ends_the_worker_or_takes_a_message_with_it(worker, 
 def test_what_a_senders_own_application_adds_is_no_harm(worker, redis_server, folder, what, says):
     with contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis:
         redis.lpush("janitor", make([[what], {}, {}], **says))
-        deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
-        while not (folder / "ran" / what).exists():
-            assert CLOCK.monotonic_ms() < deadline_ms, (folder / "log").read_text()[-2000:]
-            CLOCK.sleep_ms(5)
-    assert worker.poll() is None
+        wait_until_ran(worker, folder, what, "the message runs")
 
 
 def test_who_waits_for_a_refused_message_is_told(worker, redis_server, folder):

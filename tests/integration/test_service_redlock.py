@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Fenced, Unavailable
+from icedb_service import redis_clients
 from icedb_service.redis_clients import LockBusy, LockLost, TableLock, open_redis
 from icedb_sim.rigs.redis_server import RedisServer
 from waiting import wait_until
@@ -13,8 +14,15 @@ from waiting import wait_until
 pytestmark = pytest.mark.redis
 
 CLOCK = SystemClock()
-TTL_MS = 900
-TIMEOUT_MS = 200
+TTL_MS = 5000
+RENEWALS_PER_TTL = 50
+"""So many that a busy machine may miss some: only what lasts as long as the lock loses it."""
+TIMEOUT_MS = 1000
+
+
+@pytest.fixture(autouse=True)
+def _often_renewed(monkeypatch):
+    monkeypatch.setattr(redis_clients, "RENEWALS_PER_TTL", RENEWALS_PER_TTL)
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +32,20 @@ def servers():
 
 
 @pytest.fixture
-def masters(servers):
+def failures():
+    """One for each request that a master did not answer."""
+    return []
+
+
+@pytest.fixture
+def masters(servers, failures):
     for server in servers:
         server.thaw()
         server.stop()
         server.start()
-    clients = [open_redis(server.url, timeout_ms=TIMEOUT_MS) for server in servers]
+    clients = [
+        open_redis(server.url, timeout_ms=TIMEOUT_MS, on_failure=lambda: failures.append(1)) for server in servers
+    ]
     yield clients
     for client in clients:
         client.close()
@@ -37,6 +53,13 @@ def masters(servers):
 
 def make_lock(masters, name="merge:events", ttl_ms=TTL_MS):
     return TableLock(masters, name, ttl_ms=ttl_ms, clock=CLOCK)
+
+
+def wait_for_renewals(lock, *, count=2):
+    """Wait until the lock was renewed, however long that takes on a busy machine; it must not be lost meanwhile."""
+    for _ in range(count):
+        before_ms = lock._valid_until_ms
+        wait_until(lambda before_ms=before_ms: lock.check_alive() or lock._valid_until_ms > before_ms, "a renewal")
 
 
 def is_lost(lock):
@@ -89,18 +112,17 @@ def test_of_many_that_ask_at_once_at_most_one_holds(masters):
 
 def test_the_lock_is_renewed_for_as_long_as_it_is_held(masters):
     with make_lock(masters) as lock:
-        held_since_ms = CLOCK.monotonic_ms()
-        while CLOCK.monotonic_ms() < held_since_ms + 3 * TTL_MS:
-            lock.check_alive()
+        ends_ms = CLOCK.monotonic_ms() + TTL_MS
+        while lock._valid_until_ms < ends_ms + TTL_MS:
+            wait_for_renewals(lock, count=1)
             with pytest.raises(LockBusy), make_lock(masters):
                 pytest.fail("two holders")
-            CLOCK.sleep_ms(50)
 
 
 def test_one_dead_master_of_three_does_not_matter(masters, servers):
     servers[1].stop()
     with make_lock(masters) as lock:
-        CLOCK.sleep_ms(TTL_MS * 2)
+        wait_for_renewals(lock, count=4)
         lock.check_alive()
         with pytest.raises(LockBusy), make_lock(masters):
             pytest.fail("two holders")
@@ -109,24 +131,23 @@ def test_one_dead_master_of_three_does_not_matter(masters, servers):
 def test_a_master_that_dies_while_the_lock_is_held_does_not_matter(masters, servers):
     with make_lock(masters) as lock:
         servers[0].stop()
-        CLOCK.sleep_ms(TTL_MS * 2)
+        wait_for_renewals(lock, count=4)
         lock.check_alive()
 
 
 @pytest.mark.parametrize("fate", ["stop", "freeze"])
-def test_without_a_majority_no_run_starts_and_the_answer_comes_soon(masters, servers, fate):
+def test_without_a_majority_no_run_starts_and_no_master_is_asked_again(masters, servers, fate, failures):
     for server in servers[:2]:
         getattr(server, fate)()
-    started_ms = CLOCK.monotonic_ms()
     with pytest.raises(Unavailable, match="fewer than 2 of 3 Redis masters") as caught, make_lock(masters):
         pytest.fail("no majority")
     assert not isinstance(caught.value, LockBusy)
-    # The bound is what the design asks for; time-outs of 200 ms leave a wide margin below it.
-    assert CLOCK.monotonic_ms() - started_ms < 2000
+    # To take it, and to give back what was not taken: the answer comes after as many time-outs, whatever the machine.
+    assert 2 <= len(failures) <= 4
 
 
 def test_a_majority_that_restarts_empty_loses_the_lock_and_the_holder_notices(masters, servers):
-    with make_lock(masters, ttl_ms=60_000 // 20) as lock:
+    with make_lock(masters, ttl_ms=60_000) as lock:
         for server in servers[:2]:
             server.stop()
             server.start()
@@ -141,18 +162,18 @@ def test_a_majority_that_dies_lets_the_lock_run_out_and_the_holder_notices(maste
             server.stop()
         lock.check_alive()
         wait_until(lambda: is_lost(lock))
-        with pytest.raises(LockLost, match=r"ran out: it could not be renewed for 900 ms"):
+        with pytest.raises(LockLost, match=rf"ran out: it could not be renewed for {TTL_MS} ms"):
             lock.check_alive()
 
 
-def test_a_short_outage_of_the_majority_is_ridden_out(masters, servers):
-    with make_lock(masters, ttl_ms=4000) as lock:
+def test_a_short_outage_of_the_majority_is_ridden_out(masters, servers, failures):
+    with make_lock(masters, ttl_ms=60_000) as lock:
         for server in servers[:2]:
             server.freeze()
-        CLOCK.sleep_ms(1500)
+        wait_until(lambda: failures, "a renewal is not answered")
         for server in servers[:2]:
             server.thaw()
-        CLOCK.sleep_ms(4000)
+        wait_for_renewals(lock)
         lock.check_alive()
 
 

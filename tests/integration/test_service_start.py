@@ -15,7 +15,7 @@ from icedb_janitor.settings import JanitorSettings
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.names import JANITOR_VACUUM
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_service.celery_app import make_app
@@ -25,11 +25,10 @@ from icedb_service.metrics import MetricMaker, make_registry
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from processes import fetch, free_port, service_env
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.redis
 
-LIMIT_S = 60
 
 SLOW_WORKER = """
 from pathlib import Path

@@ -24,8 +24,8 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, INGEST_IMPORT, JANITOR_VACUUM, MERGE_MERGE
 from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.celery_app import make_app
@@ -37,7 +37,7 @@ from waiting import wait_until
 
 # Cold Spark on a machine that other tests use, too, takes its time: the bound is against a hang only.
 # The end-to-end tests send rows through the same workers, and kill them.
-pytestmark = [pytest.mark.soak, pytest.mark.redis, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.redis, pytest.mark.spark]
 
 CLOCK = SystemClock()
 LIMIT_MS = 240_000
@@ -316,9 +316,9 @@ def test_files_are_imported_by_the_worker_once_and_merge_with_the_others(stack):
 
 
 def run_cli(stack, *arguments, code):
-    """What a person types; the answer as --json gives it."""
+    """What a person types; the answer as -o json gives it."""
     env = {**os.environ, "ICEDB_STORE": stack.store.url, "ICEDB_REDIS_URL": stack.settings.redis_url}
-    done = subprocess.run([*ICEDB, *arguments, "--json"], env=env, capture_output=True, timeout=LIMIT_MS / 1000)
+    done = subprocess.run([*ICEDB, *arguments, "-o", "json"], env=env, capture_output=True, timeout=LIMIT_MS / 1000)
     assert (done.returncode, bool(done.stdout)) == (code, True), done.stderr
     return json.loads(done.stdout)
 

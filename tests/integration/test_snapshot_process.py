@@ -9,7 +9,7 @@ import sys
 import grpc
 import pytest
 from icedb_log.clock import SystemClock
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
 from icedb_service.main import run_main
@@ -18,9 +18,7 @@ from icedb_snapshot.__main__ import serve
 from icedb_snapshot.settings import SnapshotSettings
 from processes import fetch, free_port, service_env
 from prometheus_client.parser import text_string_to_metric_families
-from waiting import wait_until
-
-DEADLINE_S = 60
+from waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -98,10 +96,10 @@ def test_it_serves_exports_and_stops_in_order(start, url, parquet):
     service = start(ICEDB_STORE=url)
     with service.channel() as channel:
         stub = snapshot_pb2_grpc.SnapshotServiceStub(channel)
-        answer = stub.GetSnapshot(pb.GetSnapshotRequest(table="events"), timeout=DEADLINE_S)
+        answer = stub.GetSnapshot(pb.GetSnapshotRequest(table="events"), timeout=LIMIT_S)
         assert answer.row_count == 15
         with pytest.raises(grpc.RpcError):
-            stub.GetSnapshot(pb.GetSnapshotRequest(table="nope"), timeout=DEADLINE_S)
+            stub.GetSnapshot(pb.GetSnapshotRequest(table="nope"), timeout=LIMIT_S)
         service.await_sample(("icedb_table_live_rows", "events"), 15)
         samples = service.samples()
         assert samples["icedb_table_merge_lag_files", "events"] == 3
@@ -118,7 +116,7 @@ def test_it_serves_exports_and_stops_in_order(start, url, parquet):
         parquet.warehouse.store.delete([parquet.warehouse.table("broken").paths.config_key])
         service.await_sample(("icedb_table_halted", "broken"), None)
         service.process.send_signal(signal.SIGTERM)
-        assert service.process.wait(DEADLINE_S) == 0
+        assert service.process.wait(LIMIT_S) == 0
     names = [event["event"] for event in service.events()]
     assert names.index("snapshot_stopping") < names.index("snapshot_stopped")
     assert "Traceback" not in service.log.read_text()
@@ -135,9 +133,9 @@ def test_a_service_that_has_read_logs_from_s3_does_not_wait_for_its_readers(star
     service = start(ICEDB_STORE=url, ICEDB_S3_ENDPOINT=s3_server.endpoint_url, **keys)
     with service.channel() as channel:
         stub = snapshot_pb2_grpc.SnapshotServiceStub(channel)
-        assert stub.GetSnapshot(pb.GetSnapshotRequest(table="events"), timeout=DEADLINE_S).row_count == 4
+        assert stub.GetSnapshot(pb.GetSnapshotRequest(table="events"), timeout=LIMIT_S).row_count == 4
         service.process.send_signal(signal.SIGTERM)
-        assert service.process.wait(DEADLINE_S) == 0
+        assert service.process.wait(LIMIT_S) == 0
     assert [event["event"] for event in service.events()][-2:] == ["snapshot_stopping", "snapshot_stopped"]
 
 
@@ -197,7 +195,7 @@ def test_an_unreachable_s3_keeps_it_up_and_unready(start):
     with service.channel() as channel:
         stub = snapshot_pb2_grpc.SnapshotServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
-            stub.GetSnapshot(pb.GetSnapshotRequest(table="events"), timeout=DEADLINE_S)
+            stub.GetSnapshot(pb.GetSnapshotRequest(table="events"), timeout=LIMIT_S)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         assert "http://127.0.0.1:1" in caught.value.details()
     assert service.http("/healthz")[0] == 200

@@ -3,12 +3,12 @@
 import pytest
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
-from icedb_log.clean.pins import create_pin, list_pins, unpin
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.store.stores import open_warehouse
+from icedb_log.holds.pins import create_pin, list_pins, unpin
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
+from icedb_log.store_settings import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_sim.rigs.snapshot_rig import start_snapshot
 
@@ -79,7 +79,7 @@ def test_what_is_pinned_is_read_with_and_without_a_service(client, parquet):
     assert unpin(TableStore(store, paths), "q3")
     with pytest.raises(InvalidRequest, match="has ended"):
         client.snapshot("events", pin="q3")
-    assert [pin.state for pin in list_pins(TableStore(store, paths)).pins] == ["ended"]
+    assert [pin.state for pin in list_pins(TableStore(store, paths)).holds] == ["ended"]
     client.close()
 
 

@@ -1,61 +1,46 @@
-"""The same work on a real standalone cluster (a master, two workers) and on a real Spark Connect server."""
+"""A worker's work on a real standalone cluster: a master and two workers."""
 
 import json
 import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 
 import pytest
-from icedb_sim.rigs.spark_cluster import running_cluster, running_connect_server
+from icedb_sim.rigs.spark_cluster import running_cluster
+from waiting import LIMIT_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.soak]
 
-LIMIT_S = 240
 PROCESS = Path(__file__).with_name("spark_place_process.py")
-CLUSTER_OPTIONS = {"spark.cores.max": "2", "spark.executor.memory": "768m"}
-"""Of four cores; each application gets one on each of the two workers."""
+CLUSTER_OPTIONS = {
+    "spark.cores.max": "2",  # of four; each application gets one on each of the two workers
+    "spark.executor.memory": "768m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 
 
 @pytest.fixture(scope="module")
-def ask(s3_server, tmp_path_factory):
-    """Return what one run in a place gave; each place is started once, when it is asked for."""
-    with ExitStack() as stack:
-
-        @cache
-        def ask(place):
-            folder = tmp_path_factory.mktemp(place)
-            if place == "standalone":
-                local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-                url, options = stack.enter_context(running_cluster(folder)), {**CLUSTER_OPTIONS, **local}
-            else:
-                reaper = {"spark.task.reaper.enabled": "true"}
-                server = running_connect_server(folder, master="local[2]", options=reaper)
-                url, options = stack.enter_context(server), {}
-            return read_answer(start_process(stack, s3_server, place, url, options))
-
-        yield ask
-
-
-def start_process(stack, s3_server, name, master, options):
-    """Start the work; only this process has the keys of the store."""
+def answer(s3_server, tmp_path_factory):
+    """What one run gave; only its process has the keys of the store."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "ICEDB_"))}
-    environment |= {
-        "ICEDB_STORE": f"s3://{s3_server.bucket}/place-{name}",
-        "ICEDB_S3_ENDPOINT": s3_server.endpoint_url,
-        "ICEDB_SPARK_MASTER": master,
-        "ICEDB_SPARK_OPTIONS": json.dumps(options),
-        "ICEDB_SPARK_SENDS_KEYS": "1",
-        "ICEDB_SPARK_MEMORY_MB": "768",
-        "AWS_ACCESS_KEY_ID": s3_server.options.access_key_id,
-        "AWS_SECRET_ACCESS_KEY": s3_server.options.secret_access_key,
-    }
-    command, pipe = [sys.executable, str(PROCESS)], subprocess.PIPE
-    process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True))
-    stack.callback(process.kill)
-    return process
+    with ExitStack() as stack:
+        environment |= {
+            "ICEDB_STORE": f"s3://{s3_server.bucket}/place",
+            "ICEDB_S3_ENDPOINT": s3_server.endpoint_url,
+            "ICEDB_SPARK_MASTER": stack.enter_context(running_cluster(tmp_path_factory.mktemp("cluster"))),
+            "ICEDB_SPARK_OPTIONS": json.dumps(CLUSTER_OPTIONS),
+            "ICEDB_SPARK_SENDS_KEYS": "1",
+            "ICEDB_SPARK_MEMORY_MB": "768",
+            "AWS_ACCESS_KEY_ID": s3_server.options.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": s3_server.options.secret_access_key,
+        }
+        command, pipe = [sys.executable, str(PROCESS)], subprocess.PIPE
+        process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True))
+        stack.callback(process.kill)
+        yield read_answer(process)
 
 
 def read_answer(process):
@@ -66,11 +51,6 @@ def read_answer(process):
 
 def event(n):
     return [f"2026-01-0{1 + n % 3}T00:00:00", f"e{n % 5}", n]
-
-
-@pytest.fixture(params=["standalone", "connect"])
-def answer(request, ask):
-    return ask(request.param)
 
 
 def test_rows_that_were_flushed_merged_and_deleted_are_the_right_ones(answer):
@@ -97,6 +77,6 @@ def test_a_job_that_never_ends_is_interrupted_there(answer):
     assert answer["alive"] == [True, False]
 
 
-def test_tasks_ran_on_both_workers(ask):
-    _, places = ask("standalone")["interrupt"]
+def test_tasks_ran_on_both_workers(answer):
+    _, places = answer["interrupt"]
     assert ["worker-0" in places[0], "worker-1" in places[1]] == [True, True], places

@@ -11,11 +11,11 @@ from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_client.wakeups import WakeupSender
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.memory_store import MemoryObjectStore

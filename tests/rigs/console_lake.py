@@ -8,9 +8,9 @@ from typing import Any
 from icedb import Lake, connect
 from icedb_console.server import Console
 from icedb_console.settings import ConsoleSettings
-from icedb_log.clean.leases import acquire_lease
-from icedb_log.clean.pins import create_pin
 from icedb_log.clock import SystemClock
+from icedb_log.holds.leases import acquire_lease
+from icedb_log.holds.pins import create_pin
 from icedb_log.units import HOUR_MS
 
 EVENTS = ("view", "click", "buy", "signup")

@@ -11,19 +11,19 @@ from icedb_client import Client
 from icedb_engine.local_engine import LocalEngine
 from icedb_iceberg import IcebergWriter, metadata_uri, publish_table
 from icedb_iceberg.unfit_files import UnfitFiles
+from icedb_log.changes.partition_removal import remove_partitions
+from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import log_name
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters
-from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock

@@ -8,9 +8,9 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
+import psutil
 from icedb_local.ports import find_free_ports
-
-LIMIT_S = 60
+from waiting import LIMIT_S
 
 
 def service_env(**settings):
@@ -26,11 +26,25 @@ def free_port():
 def fetch(port, path):
     """Return the status and the text of an answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def read_metrics(port):
+    """Return the series of a metrics port; none while nobody serves it."""
+    try:
+        status, text = fetch(port, "/metrics")
+    except OSError:
+        return {}
+    lines = text.splitlines() if status == 200 else ()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+def is_running(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 @contextmanager

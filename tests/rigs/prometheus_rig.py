@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import yaml
 from icedb_local.ports import find_free_ports
+from waiting import LIMIT_S
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules"
@@ -22,7 +23,6 @@ WORKERS = ("ingest", "merger", "janitor")
 FRONTENDS = ("frontend", "enqueue")
 JOBS = (*WORKERS, "ingest-large", *FRONTENDS, "snapshot", "gateway", "console")
 TABLE = "events"
-DEADLINE_S = 120
 POLL_S = 0.1
 
 T = TypeVar("T")
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 def wait_for(what: str, ask: Callable[[], T | None]) -> T:
     """Ask until there is an answer that is true."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + LIMIT_S
     while not (answer := ask()):
-        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S} s"
+        assert time.monotonic() < deadline, f"{what}: not within {LIMIT_S} s"
         time.sleep(POLL_S)
     return answer
 
@@ -45,7 +45,7 @@ class Prometheus:
 
     def get(self, path: str, **parameters: str) -> Any:
         query = urllib.parse.urlencode({name.rstrip("_"): value for name, value in parameters.items()})
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=LIMIT_S) as answer:
             return json.load(answer)["data"]
 
     def query(self, expr: str) -> dict[tuple[tuple[str, str], ...], float]:
@@ -124,7 +124,7 @@ def running_prometheus(folder: Path, targets: dict[str, int], *, is_hasty: bool 
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

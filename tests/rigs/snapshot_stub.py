@@ -7,8 +7,8 @@ import pytest
 from icedb_log.clock import SystemClock
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.tables.small_table import SmallTable
+from waiting import LIMIT_S
 
-DEADLINE_S = 30
 POLL_MS = 20
 DAY_MS = 24 * 60 * 60 * 1000
 LEASE_MS = 600_000
@@ -38,4 +38,4 @@ def other(table, name):
 
 
 def acquire(stub, ttl_ms=LEASE_MS, **fields):
-    return stub.AcquireLease(pb.AcquireLeaseRequest(table="events", ttl_ms=ttl_ms, **fields), timeout=DEADLINE_S)
+    return stub.AcquireLease(pb.AcquireLeaseRequest(table="events", ttl_ms=ttl_ms, **fields), timeout=LIMIT_S)

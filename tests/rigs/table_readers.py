@@ -9,10 +9,10 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from icedb_log.clean.leases import acquire_lease, release_lease, renew_lease
-from icedb_log.clean.pins import create_pin, unpin
+from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
-from icedb_log.table.table import Table
+from icedb_log.holds.leases import acquire_lease, release_lease, renew_lease
+from icedb_log.holds.pins import create_pin, unpin
 from table_model import NAMES, PLACES, TableModel, plain, present
 
 

@@ -2,7 +2,9 @@
 
 from icedb_log.clock import SystemClock
 
-LIMIT_MS = 240_000
+LIMIT_S = 240
+"""Of whatever another process or thread does: the machine may be busy. What hangs has been found when it is over."""
+LIMIT_MS = 1000 * LIMIT_S
 POLL_MS = 10
 _CLOCK = SystemClock()
 

@@ -13,7 +13,7 @@ from icedb_service.main import run_main
 from icedb_service.runs import Work
 from icedb_service.settings import ServiceSettings
 from icedb_service.tasks import define_task
-from icedb_service.worker import NoEngine, WorkerService, run_worker
+from icedb_service.worker import Engine, NoEngine, WorkerService, run_worker
 
 {before}
 
@@ -25,14 +25,14 @@ def register(app, context):
     define_task(app, context, "icedb.janitor.vacuum", vacuum)
 
 def serve(settings):
-    return run_worker(WorkerService("janitor", JanitorMetrics(), NoEngine, register, threads={threads}), settings)
+    return run_worker(WorkerService("janitor", JanitorMetrics(), {engine}, register, threads={threads}), settings)
 
 run_main(ServiceSettings, "janitor", serve)
 """
 
 
 @contextmanager
-def running_worker(redis_url, folder, *, task, before="", threads=None):
+def running_worker(redis_url, folder, *, task="pass", before="", engine="NoEngine", threads=None):
     """Run a worker in a folder, which gets its ``log``; yield the process.
 
     Args:
@@ -40,10 +40,11 @@ def running_worker(redis_url, folder, *, task, before="", threads=None):
         folder: Where it runs; the warehouse is below it.
         task: Statements, with ``table``.
         before: Statements that the worker begins with.
+        engine: A class that they define; it has none by default.
         threads: Tasks side by side; ``None``: one at a time, in a child.
     """
     body = textwrap.indent(textwrap.dedent(task).strip(), " " * 8)
-    program = PROGRAM.format(before=textwrap.dedent(before), task=body, threads=threads)
+    program = PROGRAM.format(before=textwrap.dedent(before), task=body, engine=engine, threads=threads)
     env = service_env(ICEDB_STORE=f"file://{folder / 'warehouse'}", ICEDB_REDIS_URL=redis_url)
     with running(["-c", program], env, folder) as process:
         yield process

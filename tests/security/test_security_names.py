@@ -6,8 +6,8 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.erasure.erasures import check_erasure_id
 from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest
+from icedb_log.holds.erasures import check_erasure_id
 from icedb_log.keys import TablePaths, check_pin_name, check_table_name, parse_log_key, parse_staged_key
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.table.partitions import encode_partition_value
@@ -40,9 +40,8 @@ def test_no_way_out_is_the_name_of_a_table_or_pin(name):
     for check in (check_table_name, PATHS.view_key, PATHS.sibling):
         with pytest.raises(InvalidRequest):
             check(name)
-    for check in (check_pin_name, PATHS.pins_of_name_prefix):
-        with pytest.raises(InvalidRequest):
-            check(name)
+    with pytest.raises(InvalidRequest):
+        check_pin_name(name)
 
 
 @given(hostile)
@@ -57,11 +56,9 @@ def test_names_of_tables_are_plain(name):
 
 
 KEYS = {
-    "lease": PATHS.lease_key,
-    "erasure": PATHS.open_erasure_key,
-    "closed erasure": PATHS.closed_erasure_key,
+    "lease": lambda part: PATHS.hold_key("lease", part),
+    "erasure": PATHS.erasure_key,
     "import": PATHS.import_key,
-    "rebuild": PATHS.rebuild_key,
     "idempotency": PATHS.idempotency_key,
     "quarantine": PATHS.quarantine_key,
     "refused": PATHS.refused_key,

@@ -13,7 +13,6 @@ from icedb_sim.simulation import soak
 from icedb_sim.simulation.soak import check_mutations
 
 
-@pytest.mark.timeout(300)  # it runs one test for each rule
 def test_each_test_fails_without_its_rule():
     outcomes = run_tests_of_rules(TEST_OF_RULE.keys())
     assert {name: outcome for name, outcome in outcomes.items() if outcome != "noticed"} == {}

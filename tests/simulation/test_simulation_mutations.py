@@ -7,8 +7,9 @@ The full check, also of the rules that need hundreds of schedules, is
 from contextlib import ExitStack
 
 import pytest
+from icedb_log import content
 from icedb_log.errors import InvariantViolated
-from icedb_log.ingest import content, quarantine
+from icedb_log.ingest import quarantine
 from icedb_log.serving import batch_commits
 from icedb_sim.rules.catalogue import ALL_RULES, RULES, TEST_OF_RULE
 from icedb_sim.rules.mutations import (
@@ -35,7 +36,7 @@ SCHEDULES = 400
 
 # Noticed, too, but by one schedule in dozens: left to the full check. What one in hundreds notices has a test of its own.
 RARE = {
-    "commits under way are settled after the log was read, and one sighting is enough",
+    "commits under way are settled after the log was read",
     "the reason of bad rows is written over whatever is there",
 }
 
@@ -43,13 +44,13 @@ RARE = {
 SEEN_BY_INVARIANTS = {
     "a merge forgets what was widened",
     "a merge is named by its own clock alone",
-    "live markers of the log files involved are not carried",
-    "dead markers of the log files involved are not carried",
-    "log tombstones of the log files involved are not carried",
+    "live markers of the folded log files are not carried",
+    "dead markers of the folded log files are not carried",
+    "log tombstones of the folded log files are not carried",
     "the inputs get no tombstone",
     "data files go although a log file still lists them as live",
     "data files go although their log file could not be deleted",
-    "a removal carries no other markers of the log files involved",
+    "a removal carries no other markers of the folded log files",
     "a removal carries live markers only",
     "a data file of which no row is left gets no tombstone",
     "a deletion rewrites what it found before the fence",
@@ -118,13 +119,13 @@ def test_a_mutation_is_undone():
     [
         answers("log.fold:no_such_function", None),
         answers("log.no_such_module:fold", None),
-        answers("clean.guards:Death.no_such_property", None),
-        instead("ingest.content:is_same_content", lambda known, digest: True),
-        instead("ingest.content:is_same_content", lambda known: True),
-        instead("clean.pins:Pin.held_until_ms", lambda pin: None),
-        around("ingest.content:is_same_content", lambda original, known, digest, **rest: True),
-        with_arguments("ingest.content:is_same_content", digest=""),
-        is_now("clean.drop:BELIEVED_MS", "soon"),
+        answers("holds.guards:Death.no_such_property", None),
+        instead("content:is_same_content", lambda known, digest: True),
+        instead("content:is_same_content", lambda known: True),
+        instead("holds.stored_holds:StoredHold.held_until_ms", lambda pin: None),
+        around("content:is_same_content", lambda original, known, digest, **rest: True),
+        with_arguments("content:is_same_content", digest=""),
+        is_now("trash.drop:CONFIG_CACHE_TTL_MS", "soon"),
         *early("log.fold:fold", "log.fold:union_schema", lambda snapshot: None)[:1],
     ],
     ids=[f"case {number}" for number in range(10)],
@@ -136,7 +137,7 @@ def test_a_stand_in_that_does_not_fit_says_so(switch):
 
 def test_what_stands_in_is_seen_wherever_it_was_imported_to_and_goes_again():
     assert quarantine.is_same_content is content.is_same_content
-    with switched(answers("ingest.content:is_same_content", "whatever")):
+    with switched(answers("content:is_same_content", "whatever")):
         assert quarantine.is_same_content("", "") == content.is_same_content("", "") == "whatever"
     with switched(answers("ingest.quarantine:is_same_content", "here")):
         assert (quarantine.is_same_content("", ""), content.is_same_content("", "")) == ("here", False)
@@ -145,7 +146,7 @@ def test_what_stands_in_is_seen_wherever_it_was_imported_to_and_goes_again():
 
 def test_orders_are_turned_round_within_a_call_only():
     seen = []
-    outer, inner = "serving.batch_commits:_look_and_read", "ingest.content:hash_content"
+    outer, inner = "serving.batch_commits:_look_and_read", "content:hash_content"
 
     def look():
         seen.append(content.hash_content(b"{}", "ndjson"))

@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.log.codec import encode_log_file
-from icedb_log.model import FileMarker, LogFile, LogTombstone
+from icedb_log.model import FileMarker, LogFile, LogTombstone, Widening
 from icedb_sim.simulation.wire import read_live, read_wire
 
 KEY = "t/_log/0000000000007_m_0a.jsonl"
@@ -13,7 +13,7 @@ LOG = LogFile(
     (LogTombstone("t/_log/0000000000005_0b.jsonl", 7),),
     commit_id="0a",
     batch_ids=("b",),
-    widened={"a": "DOUBLE"},
+    widened={"a": Widening("DOUBLE", 5)},
 )
 
 
@@ -22,7 +22,7 @@ def test_it_reads_what_the_codec_writes():
     assert file.markers == (("t/_data/x.parquet", True), ("t/_data/y.parquet", False))
     assert file.log_tombstones == {"t/_log/0000000000005_0b.jsonl": 7}
     assert (file.batch_ids, file.time_ms) == (("b",), 7)
-    assert (file.schema, file.widened) == ({"a": "BIGINT"}, {"a": "DOUBLE"})
+    assert (file.schema, file.widened) == ({"a": "BIGINT"}, {"a": ("DOUBLE", 5)})
 
 
 @pytest.mark.parametrize(

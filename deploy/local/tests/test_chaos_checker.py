@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import duckdb
 import pytest
-from icedb_local.chaos.aftermath import came_too_late
+from icedb_local.chaos.aftermath import came_too_late, was_isolated
 from icedb_local.chaos.batches import BatchLedger, encode_batch, expected_content
 from icedb_local.chaos.chaos_readers import ChaosReader, Found, PastReader
 from icedb_local.chaos.content_checker import CLOCK_SLACK_MS, ContentChecker, Read
+from icedb_log.content import zstd
 from icedb_log.errors import BelowHorizon, Unavailable
 from icedb_log.ingest.quarantine import QuarantinedBatch
+from icedb_log.ingest.quarantine_ops import QuarantinedPayload
 from icedb_sim.fakes.fake_clock import FakeClock
 
 SEED = 5
@@ -215,6 +217,43 @@ def test_in_quarantine_may_be_what_came_too_late_and_nothing_else(ledger, change
     )
     known = {entry.batch_id for entry in ledger.entries(TABLE).values()}
     assert came_too_late(batch.model_copy(update=change), known) is is_excused
+
+
+ISOLATED = "reading it failed twice, alone, in a way that nobody foresaw (ArithmeticError)"
+ENDED = "3 processes ended without a word while they read this batch, and nothing else: it may need more memory"
+
+
+@pytest.mark.parametrize(
+    ("crash", "change", "spoil", "is_right"),
+    [
+        ("raises", {}, bytes, True),
+        ("exits", {"reason": ENDED}, bytes, True),
+        ("raises", {"reason": ENDED}, bytes, True),
+        (None, {}, bytes, False),
+        ("raises", {"reason": "line 3 is not JSON"}, bytes, False),
+        ("raises", {"kind": "rows"}, bytes, False),
+        ("raises", {}, lambda sent: sent[:-9], False),
+    ],
+)
+def test_a_deadly_batch_is_in_quarantine_whole_with_its_reason(ledger, checker, crash, change, spoil, is_right):
+    entry = replace(ledger.entry(2), crash=crash)
+    batch = QuarantinedBatch(batch_id="id-2", reason=ISOLATED, payload_key="key", size_bytes=1, quarantined_ms=0)
+    body = zstd.compress(spoil(checker.encode(entry)))
+    found = QuarantinedPayload(batch.model_copy(update=change), body, "ndjson.zst")
+    assert was_isolated(found, entry, checker.encode(entry)) is is_right
+
+
+def test_a_deadly_batch_may_not_be_read_and_not_be_lost(checker, ledger):
+    ledger.ask_for_deadly("exits")
+    deadly = ledger.record_sent(table=TABLE, door="http", batch_id="id-4", now_ms=4)
+    ledger.record_settled(deadly.number, "acknowledged", now_ms=50)
+    assert encode_batch(SEED, 4) != checker.encode(deadly)
+    checker.check_end(read(whole(0)), set_aside={"id-4"})
+    assert words(checker) == []
+    checker.check_end(read(whole(0)))
+    assert "acknowledged and is not there" in words(checker)[0]
+    checker.check(read(whole(deadly.number)))
+    assert "crashes whoever reads it" in words(checker)[1]
 
 
 def test_what_was_accepted_too_late_waits_in_quarantine_and_is_not_lost(checker, ledger):

@@ -2,16 +2,20 @@
 
 import contextlib
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from icedb_local.chaos.batches import BatchEntry
+from icedb_local.chaos.batches import BatchEntry, BatchLedger, encode_batch
+from icedb_local.chaos.chaos_layout import ChaosLayout, Pace
 from icedb_local.chaos.conductor import Conductor
 from icedb_local.chaos.fault_plan import KIND_BY_NAME, KINDS, PlannedFault, PlanShape, draw_faults
 from icedb_local.chaos.fault_proxy import ActiveFaults, FaultHits, ProxyFault
 from icedb_local.chaos.fault_records import InjectedFault, sum_kinds
-from icedb_local.chaos.injector import Effect
+from icedb_local.chaos.injector import Effect, Injector
 from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, lack_of_work, parse_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
 from icedb_local.chaos.verdicts import count_failures, find_cuts, judge_fault
@@ -267,6 +271,23 @@ def test_a_full_disk_must_show_where_its_worker_was_at_work(scrapes, seen):
     assert fault.seen == seen
 
 
+@pytest.mark.parametrize(
+    ("later", "seen"),
+    [
+        ({'icedb_merge_engine_failures_total{reason="died"}': 1.0}, "seen"),
+        ({'icedb_ingest_engine_failures_total{reason="died"}': 1.0}, "unseen"),
+        ({}, "unseen"),
+    ],
+)
+def test_the_jvm_of_an_idle_worker_that_died_must_show(later, seen):
+    made = MetricHistory()
+    for time_ms, values in ((5, {}), (25, later)):
+        made.add("merger", Scrape(time_ms, {START_TIME: 1.0, **values}))
+    fault = InjectedFault(PlannedFault(1, KIND_BY_NAME["kill_child"], "merger", 0, 0), 10, end_ms=20, count=1)
+    judge_fault(fault, made, settle_ms=0)
+    assert fault.seen == seen
+
+
 def test_a_long_run_has_to_merge_and_delete_enough():
     def figures(merges, files, logs):
         return {"commits of merges": merges, "deleted data files": files, "deleted log files": logs}
@@ -352,6 +373,67 @@ def test_faults_that_met_nobody_do_not_count():
     assert (figures.fault_count, figures.met_count, figures.idle_count) == (2, 3, 1)
     assert (figures.seen_count, figures.unseen_count) == (1, 1)
     assert (figures.recovery_median_ms, figures.recovery_longest_ms) == (300, 300)
+
+
+@pytest.mark.parametrize(
+    ("later", "seen"),
+    [
+        ({'icedb_ingest_batches_total{outcome="rejected"}': 1.0}, "seen"),
+        ({'icedb_ingest_batches_total{outcome="committed"}': 1.0}, "unseen"),
+        ({START_TIME: 2.0}, "seen"),
+        ({}, "unseen"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["deadly_raises", "deadly_exits"])
+def test_a_batch_that_crashed_its_reader_must_show(kind, later, seen):
+    made = MetricHistory()
+    for time_ms, values in ((5, {}), (60_000, later)):
+        made.add("ingest", Scrape(time_ms, {START_TIME: 1.0, **values}))
+    fault = InjectedFault(PlannedFault(1, KIND_BY_NAME[kind], "ingest", 0, 0), 10, end_ms=20, count=1)
+    judge_fault(fault, made, settle_ms=0)
+    assert fault.seen == seen
+
+
+def test_its_reader_may_meet_any_other_fault_meanwhile():
+    planned = PlannedFault(1, KIND_BY_NAME["deadly_exits"], "ingest", 0, 0)
+    assert not planned.resources & PlannedFault(2, KIND_BY_NAME["kill"], "ingest", 0, 0).resources
+
+
+def test_a_deadly_batch_is_asked_for_and_counts_once_it_is_acknowledged():
+    ledger = BatchLedger()
+    injector = Injector(None, None, None, None, ledger, clock=FakeClock())
+
+    def send():
+        return ledger.record_sent(table="events", door="http", batch_id="id", now_ms=0)
+
+    for is_acknowledged in (True, False):
+        send()
+        with injector.inject(PlannedFault(1, KIND_BY_NAME["deadly_exits"], "ingest", 0, 0)) as effect:
+            deadly, other = send(), send()
+            ledger.record_settled(deadly.number, "acknowledged" if is_acknowledged else "unknown", now_ms=1)
+            ledger.record_settled(other.number, "acknowledged", now_ms=1)
+        assert (deadly.crash, other.crash) == ("exits", None)
+        assert effect.count == is_acknowledged
+
+
+def test_only_a_reader_that_is_patched_crashes(tmp_path):
+    layout = ChaosLayout.make(tmp_path, pace=Pace(), engine="spark")
+    paths = {one.name: one.env["PYTHONPATH"] for one in layout.programs() if "PYTHONPATH" in one.env}
+    assert list(paths) == ["ingest"]
+    script = "import sys\nfrom icedb_engine.limits import FlushUnitLimits\nfrom icedb_engine.reading import unit\n"
+    script += "unit.read_batch(sys.stdin.buffer.read(), 'ndjson', FlushUnitLimits())\nprint('read')"
+
+    def run(crash, **env):
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | env
+        return subprocess.run(
+            [sys.executable, "-c", script], input=encode_batch(3, 1, crash=crash), env=env, capture_output=True, check=False
+        )  # fmt: skip
+
+    assert run("exits").stdout == b"read\n"
+    patched = {crash: run(crash, PYTHONPATH=paths["ingest"]) for crash in (None, "raises", "exits")}
+    assert patched[None].stdout == b"read\n"
+    assert b"ArithmeticError: this batch crashes its reader" in patched["raises"].stderr
+    assert (patched["exits"].returncode, patched["exits"].stdout, patched["exits"].stderr) == (1, b"", b"")
 
 
 def test_the_page_says_of_every_kind_what_must_show_it():

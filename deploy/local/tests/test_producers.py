@@ -7,10 +7,9 @@ import pytest
 from icedb_local.demo_plan import DemoTable
 from icedb_local.generator import EventBatch
 from icedb_local.producers import Ledger, Producers
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 TABLES = (DemoTable("all", (), ()), DemoTable("some", (), (), takes_every=3))
-DEADLINE_S = 20
 
 
 def make_batches(numbers):
@@ -52,12 +51,12 @@ def test_a_batch_is_sent_before_it_is_acknowledged():
 
     def enqueue(table, body):
         entered.set()
-        leave.wait(DEADLINE_S)
+        leave.wait(LIMIT_S)
 
     producers, ledgers = make_producers(enqueue, batches=make_batches(range(1)))
     with producers:
         producers.send()
-        assert entered.wait(DEADLINE_S)
+        assert entered.wait(LIMIT_S)
         assert ledgers["all"].read_sent() == {0: 2}
         assert ledgers["all"].read_acknowledged().batch_count == 0
         leave.set()
@@ -75,8 +74,13 @@ def test_what_a_thread_raises_reaches_the_owner():
 
 
 def test_leaving_early_ends_the_threads_though_there_are_more_batches():
-    sent = []
-    producers, ledgers = make_producers(lambda table, body: sent.append(table), batches=make_batches(itertools.count()))
+    sent, never = [], threading.Event()
+
+    def enqueue(table, body):
+        sent.append(table)
+        never.wait(0.001)  # as a request does: threads that never wait keep the lock from the one that ends them
+
+    producers, ledgers = make_producers(enqueue, batches=make_batches(itertools.count()))
     with producers:
         producers.send()
         wait_until(lambda: sent)

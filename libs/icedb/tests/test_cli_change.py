@@ -75,7 +75,7 @@ def test_a_deletion_is_shown_and_asked_about_first(icedb, worker, monkeypatch):
 
 def test_with_yes_it_is_one_task_and_json_is_the_workers_answer(icedb, worker, tmp_path):
     (tmp_path / "where.sql").write_text(f"{WHERE}\n")
-    said = icedb("delete", "events", "--where", f"@{tmp_path}/where.sql", "--yes", "--json")
+    said = icedb("delete", "events", "--where", f"@{tmp_path}/where.sql", "--yes", "-o", "json")
     assert worker.asked == [{"kind": "delete", "sql": WHERE}]
     assert json.loads(said.out)["rows_removed"] == 12_345
 

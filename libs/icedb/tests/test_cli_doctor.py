@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 from icedb.cli import doctor
+from icedb_log.errors import PermissionDenied
+from icedb_log.keys import PROBE_FOLDER
 from icedb_log.store.local_store import LocalObjectStore
-from icedb_log.store.object_store import PROBE_FOLDER, DeleteReport, FailedDelete
+from icedb_log.store.object_store import DeleteReport, FailedDelete
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -17,7 +19,7 @@ def find(said_by_icedb):
     """What is found of a part: its status, and all that is said of it. No Redis answers here: the exit code is 1."""
 
     def find(check):
-        document = json.loads(said_by_icedb("doctor", "--json", code=1).out)
+        document = json.loads(said_by_icedb("doctor", "-o", "json", code=1).out)
         found = [each for each in document["checks"] if each["check"] == check]
         return found[0]["status"], " ".join(f"{each['message']} {each['remedy']}" for each in found)
 
@@ -28,11 +30,11 @@ def test_what_is_well_is_told_in_a_line_and_what_fails_gives_the_exit_code(said_
     said = said_by_icedb("doctor", code=1)
     lines = said.out.splitlines()
     assert [line.split()[:2] for line in lines if not line.startswith(" ")] == [
-        ["ok", "versions"], ["ok", "settings"], ["ok", "store"], ["ok", "conditions"], ["ok", "clock"], ["ok", "rights"],
-        ["fail", "redis"], ["ok", "java"], ["ok", "scratch"],
+        ["ok", "versions"], ["ok", "settings"], ["ok", "store"], ["ok", "list"], ["ok", "put"], ["ok", "get"],
+        ["ok", "conditions"], ["ok", "clock"], ["ok", "delete"], ["fail", "redis"], ["ok", "java"], ["ok", "scratch"],
     ]  # fmt: skip
     assert "ICEDB_REDIS_URL" in said.out
-    assert "8 ok, 0 warn, 1 fail" in said.err
+    assert "11 ok, 0 warn, 1 fail" in said.err
 
 
 def test_an_unknown_setting_is_named_with_the_nearest_one(cli_env, find):
@@ -61,19 +63,17 @@ def test_the_commands_own_settings_are_needed_for_the_rest(cli_env, find, said_b
 
 
 def test_packages_of_several_releases_fail(monkeypatch, find):
-    releases = {"icedb": "0.2.0", "icedb-log": "0.1.0", "other": "3"}
+    releases = {"icedb": "1.1.0", "icedb-log": "1.0.0", "other": "3"}
     found = [SimpleNamespace(name=name, version=release) for name, release in releases.items()]
     monkeypatch.setattr(doctor, "distributions", lambda: found)
     status, told = find("versions")
-    assert (status, "icedb 0.2.0, icedb-log 0.1.0" in told) == ("fail", True)
+    assert (status, "icedb 1.1.0, icedb-log 1.0.0" in told) == ("fail", True)
 
 
-def test_a_java_that_does_not_run_fails_and_is_not_needed_for_spark_connect(cli_env, find, tmp_path):
+def test_a_java_that_does_not_run_fails(cli_env, find, tmp_path):
     cli_env.setenv("JAVA_HOME", str(tmp_path))
     status, told = find("java")
     assert (status, str(tmp_path) in told) == ("fail", True)
-    cli_env.setenv("ICEDB_SPARK_MASTER", "sc://spark:15002")
-    assert find("java")[0] == "ok"
 
 
 def test_a_store_that_is_not_set_fails(cli_env, find):
@@ -84,13 +84,27 @@ def test_a_store_that_is_not_set_fails(cli_env, find):
 def test_deletes_that_are_refused_are_told(cli_env, find):
     refused = lambda _self, keys: DeleteReport((), (FailedDelete(keys[0], reason="AccessDenied", kind="denied"),))  # noqa: E731
     cli_env.setattr(LocalObjectStore, "delete", refused)
-    status, told = find("rights")
+    status, told = find("delete")
     assert status == "warn"
     assert "denied: AccessDenied" in told and "s3:DeleteObject" in told
 
 
+@pytest.mark.parametrize(("denied", "said"), [("put", "s3:PutObject"), ("get", "s3:GetObject")])
+def test_each_right_is_tried_whatever_became_of_the_others(cli_env, said_by_icedb, denied, said):
+    def refuse(*_):
+        raise PermissionDenied("AccessDenied")
+
+    cli_env.setattr(LocalObjectStore, denied, refuse)
+    found = {each["check"]: each for each in json.loads(said_by_icedb("doctor", "-o", "json", code=1).out)["checks"]}
+    assert found[denied]["status"] == "fail"
+    assert said in found[denied]["remedy"]
+    assert found["list"]["status"] == found["conditions"]["status"] == "ok"
+    assert found["get" if denied == "put" else "put"]["status"] == "ok"
+    assert found["delete"]["status"] == ("warn" if denied == "put" else "ok")
+
+
 def test_it_leaves_no_scratch_object(find, tmp_path):
-    find("rights")
+    find("delete")
     assert not list((tmp_path / "warehouse").rglob(f"{PROBE_FOLDER}/*"))
 
 
@@ -103,9 +117,9 @@ def test_a_full_disk_is_told(monkeypatch, find):
 def test_no_redis_is_needed_where_no_service_is_installed_and_none_is_set(cli_env, said_by_icedb):
     cli_env.setattr(doctor, "_service_settings", dict)
     cli_env.delenv("ICEDB_REDIS_URL", raising=False)
-    said = said_by_icedb("doctor", "--json")
+    said = said_by_icedb("doctor", "-o", "json")
     found = {each["check"]: each for each in json.loads(said.out)["checks"]}
     assert found["redis"]["status"] == "ok"
-    assert "`--here` do without" in found["redis"]["message"]
+    assert "`--local` do without" in found["redis"]["message"]
     cli_env.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
-    assert '"fail": 1' in said_by_icedb("doctor", "--json", code=1).out
+    assert '"fail": 1' in said_by_icedb("doctor", "-o", "json", code=1).out

@@ -1,15 +1,15 @@
-"""`icedb erase` and `icedb erasure`: what they ask for, what they wait for, and the certificate."""
+"""`icedb erasure`: what they ask for, what they wait for, and the certificate."""
 
 import json
 
 import pytest
 from icedb_client.wakeups import TaskTimeout
-from icedb_log.clean.pins import create_pin, unpin
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.clock import new_batch_id
-from icedb_log.erasure.erasures import create_erasure, list_open_ids, read_erasure
+from icedb_log.commit.table import Table
 from icedb_log.errors import Unavailable
-from icedb_log.table.table import Table
-from icedb_log.table.table_changes import alter_table_config
+from icedb_log.holds.erasures import create_erasure, list_open_ids, read_erasure
+from icedb_log.holds.pins import create_pin, unpin
 from icedb_sim.tables.erasure_steps import advance, append_users, clean
 from icedb_sim.tables.small_table import SmallTable
 
@@ -53,24 +53,29 @@ def let_workers_work(table, monkeypatch):
 
 
 def test_a_dry_run_asks_a_worker_and_writes_nothing(icedb, workers, table):
-    shown = icedb("erase", "events", "--where", WHERE, "--dry-run", "--check-timeout", "90s").out
+    shown = icedb("erasure", "create", "events", "--where", WHERE, "--dry-run", "--timeout", "90s").out
     assert " ".join(shown.split()) == "would erase 2 rows in 1 data files (2.0 KiB) of 1 partitions of table events"
     assert workers[1:] == [("icedb.merge.erase", "events", {"preview": WHERE}, 90_000)]
-    assert json.loads(icedb("erase", "events", "--where", WHERE, "--dry-run", "--json").out) == {
+    assert json.loads(icedb("erasure", "create", "events", "--where", WHERE, "--dry-run", "-o", "json").out) == {
         "table": "events", "dry_run": True, "rows": 2, "files": 1, "bytes": 2048, "files_counted": 3, "partitions": 1,
     }  # fmt: skip
     assert open_ids(table) == ()
 
 
 def test_a_request_is_written_and_a_worker_woken(icedb, workers, table):
-    answer = icedb("erase", "events", "--where", WHERE, "--yes", "--note", "ticket 7", "--by", "dpo", "--json").out
+    answer = icedb(
+        "erasure", "create", "events", "--where", WHERE, "--yes", "--note", "ticket 7", "--by", "dpo", "-o", "json"
+    ).out
     asked = json.loads(answer)
     assert (asked["state"], asked["woken"], asked["object_count"]) == ("requested", True, 0)
     (erasure_id,) = open_ids(table)
     erasure = read_erasure(table, erasure_id)
     assert (erasure.condition, erasure.note, erasure.requested_by) == (WHERE, "ticket 7", "dpo")
     assert workers[-1] == ("icedb.merge.erase", "events")
-    assert f"icedb erasure show events {asked['id'][:8]}" in icedb("erase", "events", "--where", WHERE, "--yes").err
+    assert (
+        f"icedb erasure list events {asked['id'][:8]}"
+        in icedb("erasure", "create", "events", "--where", WHERE, "--yes").err
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,39 +89,36 @@ def test_a_request_is_written_and_a_worker_woken(icedb, workers, table):
 )
 def test_without_a_worker_that_says_yes_nothing_is_asked_for(icedb, workers, table, answer, code, words):
     workers[0] = answer
-    assert words in icedb("erase", "events", "--where", "x = 2", "--yes", code=code).err
+    assert words in icedb("erasure", "create", "events", "--where", "x = 2", "--yes", code=code).err
     assert open_ids(table) == ()
 
 
 def test_nobody_to_ask_means_no(icedb, table):
-    assert "give --yes" in icedb("erase", "events", "--where", WHERE, code=2).err
-    assert "did you mean events" in icedb("erase", "evnts", "--where", WHERE, code=3).err
+    assert "give --yes" in icedb("erasure", "create", "events", "--where", WHERE, code=2).err
+    assert "did you mean events" in icedb("erasure", "create", "evnts", "--where", WHERE, code=3).err
     assert open_ids(table) == ()
 
 
-def test_waiting_ends_with_the_certificate(icedb, table, monkeypatch):
+def test_following_ends_with_the_certificate(icedb, table, monkeypatch):
     table.stage([{"id": 9, "p": "a", "u": "victim"}])
     let_workers_work(table, monkeypatch)
-    answer = icedb("erase", "events", "--where", WHERE, "--yes", "--wait", "--json")
+    answer = icedb("erasure", "create", "events", "--where", WHERE, "--yes", "--follow", "-o", "json")
     assert "1 accepted batches have to be flushed first" in answer.err
-    assert "the janitor has to delete 2 of 2 objects, not before 2023-11-" in answer.err
+    assert "the janitor has to delete 2 of 2 objects; grace keeps 2 until 2023-11-" in answer.err
     done = json.loads(answer.out)
     assert (done["state"], done["condition"], done["rows_removed"], len(done["objects"])) == ("complete", WHERE, 2, 2)
     assert done["rows_removed_is_exact"]
     assert [commit["rows_removed"] for commit in done["commits"]] == [2]
-    assert {(o["reason"], o["rows"], o["known_by"]) for o in done["objects"]} == {("rewritten", 1, "janitor")}
-    assert all(o["due_at"] <= o["gone_at"] <= done["checked_at"] <= done["completed_at"] for o in done["objects"])
-    assert done["requested_at"] < done["deleted_at"]
+    assert all(key.startswith("wh/events/_data/") for key in done["objects"])
+    assert done["requested_at"] < done["deleted_at"] < done["checked_at"] <= done["completed_at"]
     assert all(key.startswith("wh/events/_log/") for key in (commit["log_file"] for commit in done["commits"]))
     assert done["proves"]
-    assert json.loads(icedb("erasure", "show", "events", done["id"], "--json").out) == done
+    assert json.loads(icedb("erasure", "list", "events", done["id"], "-o", "json").out) == done
 
 
-def test_waiting_ends_when_it_is_refused_and_when_it_takes_too_long(icedb, table, monkeypatch):
-    answer = icedb("erase", "events", "--where", WHERE, "--yes", "--wait", "--timeout", "9s", code=6).err
-    assert "a merge worker has to delete the rows. It goes on by itself" in " ".join(answer.split())
+def test_following_ends_when_it_is_refused(icedb, table, monkeypatch):
     let_workers_work(table, monkeypatch)
-    answer = icedb("erase", "events", "--where", "nope = 1", "--yes", "--wait", code=2)
+    answer = icedb("erasure", "create", "events", "--where", "nope = 1", "--yes", "--follow", code=2)
     assert "no column 'nope'" in answer.err
     assert "refused" in answer.out
 
@@ -127,40 +129,41 @@ def test_erasures_are_listed_and_shown(icedb, table):
     table.flush()
     erasure_id = create_erasure(table, condition=WHERE, clock=table.clock).erasure_id
     advance(table, erasure_id)
-    shown = icedb("erasure", "show", "events", erasure_id)
+    shown = icedb("erasure", "list", "events", erasure_id)
     assert "deleted" in shown.out
     assert "the janitor has to delete 1 of 1 objects" in " ".join(shown.out.split())
     assert f"not covered: 1 batches in quarantine: {bad}" in shown.err
-    certificate = json.loads(icedb("erasure", "show", "events", erasure_id, "--json").out)
+    certificate = json.loads(icedb("erasure", "list", "events", erasure_id, "-o", "json").out)
     assert (certificate["state"], certificate["proves"]) == ("deleted", [])
     assert certificate["not_covered"]["quarantine"] == {"count": 1, "names": [bad]}
     assert WHERE in icedb("erasure", "list", "events").out
-    (listed,) = json.loads(icedb("erasure", "list", "events", "--json").out)["erasures"]
-    assert (listed["id"], listed["object_count"], listed["open_object_count"]) == (erasure_id, 1, 1)
+    (listed,) = json.loads(icedb("erasure", "list", "events", "-o", "json").out)["erasures"]
+    assert (listed["id"], listed["object_count"]) == (erasure_id, 1)
     assert "objects" not in listed
 
 
 def test_an_id_that_is_not_there_is_said_so(icedb, table):
-    assert "is not the id of an erasure" in icedb("erasure", "show", "events", "7", code=2).err
-    assert "there is no erasure" in icedb("erasure", "show", "events", new_batch_id(table.clock), code=3).err
+    assert "is not the id of an erasure" in icedb("erasure", "list", "events", "7", code=2).err
+    assert "there is no erasure" in icedb("erasure", "list", "events", new_batch_id(table.clock), code=3).err
 
 
 def test_pins_and_versions_that_hold_an_erasure_up_are_named(icedb, table, monkeypatch):
     create_pin(Table.open(table, clock=table.clock), "q3")
-    alter_table_config(table, {"keep_versions": 3}, clock=table.clock)
-    asked = icedb("erase", "events", "--where", WHERE, "--yes")
+    asked = icedb("erasure", "create", "events", "--where", WHERE, "--yes")
     assert "warning: table events has pins (q3)" in " ".join(asked.err.split())
     (erasure_id,) = open_ids(table)
     advance(table, erasure_id)
-    shown = " ".join(icedb("erasure", "show", "events", erasure_id).out.split())
-    assert "; pin q3 holds 1 of them: icedb unpin events q3;" in shown
-    assert "icedb table alter events --keep-versions 0" in shown
+    shown = " ".join(icedb("erasure", "list", "events", erasure_id).out.split())
+    assert "objects; pin q3 keeps 1: icedb tag delete events q3" in shown
     table.clock.advance(table.config.orphan_age_ms)
     clean(table)
     assert tuple(open_ids(table)) == (erasure_id,)
     unpin(table, "q3")
+    alter_table_config(table, {"keep_versions": 3}, clock=table.clock)
+    shown = " ".join(icedb("erasure", "list", "events", erasure_id).out.split())
+    assert "keeps 1: wait for as many commits, or icedb table alter events --set keep_versions=0" in shown
     alter_table_config(table, {"keep_versions": 0}, clock=table.clock)
-    assert "pin q3 holds 1 of them until" in " ".join(icedb("erasure", "show", "events", erasure_id).out.split())
+    assert "pin q3 keeps 1 until" in " ".join(icedb("erasure", "list", "events", erasure_id).out.split())
     for _ in range(4):
         table.clock.advance(table.config.orphan_age_ms)
         clean(table)

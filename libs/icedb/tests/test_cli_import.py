@@ -6,7 +6,7 @@ import pytest
 from icedb.cli.ingest import to_url
 from icedb_client.wakeups import TaskTimeout
 from icedb_log.errors import InvalidRequest
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 
@@ -57,7 +57,8 @@ def test_every_option_reaches_the_worker(icedb, asked):
         "u=a=b",
         "--changed",
         "--dry-run",
-        "--assume-lost",
+        "--assume",
+        "lost",
     )
     asked[0] |= {"dry_run": True, "commits": 0}
     answer = icedb("import", "events", *options)
@@ -74,7 +75,7 @@ def test_refused_files_are_named_and_the_command_fails(icedb, asked):
     answer = icedb("import", "events", "s3://b/*", code=1)
     assert "s3://b/0 is refused: it is bad" in answer.err
     assert "30 files are refused" in answer.err
-    document = json.loads(icedb("import", "events", "s3://b/*", "--json", code=1).out)
+    document = json.loads(icedb("import", "events", "s3://b/*", "-o", "json", code=1).out)
     assert (document["refused"], len(document["reasons"])) == (30, 30)
 
 
@@ -99,7 +100,7 @@ def test_an_error_of_the_worker_is_the_commands(icedb, asked):
         (("http://b/x",), 2, "use s3://bucket"),
         (("s3://b/x", "--partition", "d"), 2, "write NAME=VALUE"),
         (("s3://b/x", "--partition", "d=1", "--partition", "d=2"), 2, "given twice"),
-        (("s3://b/x", "--assume-lost", "--assume-landed"), 2, "not both"),
+        (("s3://b/x", "--assume", "both"), 2, "is not one of 'landed', 'lost'"),
         (("s3://b/x", "--timeout", "soon"), 2, "not a duration"),
     ],
 )

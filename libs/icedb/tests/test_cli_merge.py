@@ -1,11 +1,11 @@
-"""``icedb merge``: what it asks workers for, and ``--explain``, which needs none."""
+"""``icedb merge``: what it asks workers for, and ``--dry-run``, which needs none."""
 
 import json
 
 import pytest
 from icedb.cli.runner import Task
 from icedb_log.names import MERGE_MERGE
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -51,7 +51,7 @@ def turn(commits, *, has_more, outcome="done", **fields):
 
 
 def test_explain_says_for_every_partition_what_is_merged_or_why_not(icedb):
-    shown = icedb("merge", "events", "--explain")
+    shown = icedb("merge", "events", "--dry-run")
     lines = {line.split()[0]: line for line in shown.splitlines() if line.startswith("user=")}
     assert "hot: 8 files of up to tier 0" in lines["user=busy"]
     assert lines["user=busy"].rstrip().endswith("now")
@@ -61,7 +61,7 @@ def test_explain_says_for_every_partition_what_is_merged_or_why_not(icedb):
 
 
 def test_explain_as_json_has_the_groups(icedb):
-    shown = json.loads(icedb("merge", "events", "--explain", "--json"))
+    shown = json.loads(icedb("merge", "events", "--dry-run", "-o", "json"))
     found = {partition["partition"]: partition for partition in shown["partitions"]}
     (group,) = found["user=busy"]["groups"]
     assert (group["lane"], group["when"], group["file_count"], len(group["paths"])) == ("hot", "now", 8, 8)
@@ -70,7 +70,7 @@ def test_explain_as_json_has_the_groups(icedb):
         "user=quiet": "cold",
         "user=once": "one_file",
     }
-    full = json.loads(icedb("merge", "events", "--explain", "--full", "--json"))
+    full = json.loads(icedb("merge", "events", "--dry-run", "--full", "-o", "json"))
     assert {partition["reason"] for partition in full["partitions"]} == {"merge", "one_file"}
 
 
@@ -81,7 +81,7 @@ def test_a_full_merge_goes_on_until_nothing_is_left(icedb, answers):
         turn(1, has_more=True, duration_ms=10),
         turn(0, has_more=False, outcome="idle", duration_ms=5),
     ]
-    done = json.loads(icedb("merge", "events", "--full", "--json"))
+    done = json.loads(icedb("merge", "events", "--full", "-o", "json"))
     assert (done["commits"], done["duration_ms"], done["outcome"], done["has_more"]) == (3, 25, "done", False)
     assert [asked[:3] for asked in answers["asked"]] == [(MERGE_MERGE, "events", {"full": True})] * 4
     waits = [asked[3] for asked in answers["asked"]]

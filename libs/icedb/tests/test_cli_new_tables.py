@@ -5,10 +5,10 @@ import json
 import pytest
 from icedb_client.client import Client
 from icedb_client.delivery import CommitReport
-from icedb_log.ingest.quarantine import QuarantinedBatch, bad_rows_key, quarantine_rows
+from icedb_log.changes.table_changes import alter_table_config
+from icedb_log.ingest.quarantine import QuarantinedBatch, payload_key, quarantine_rows
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.fake_clock import FakeClock
 
 
@@ -22,14 +22,6 @@ def read_policies(warehouse, name="events"):
     return config.evolution, config.on_bad_rows
 
 
-def forget_policies(warehouse, name="events"):
-    """Leave the configuration as a release did that knew no policies (revision 1)."""
-    key = warehouse.table(name).paths.config_key
-    old = json.loads(warehouse.store.get(key).body)
-    del old["evolution"], old["on_bad_rows"]
-    warehouse.store.put(key, json.dumps(old).encode())
-
-
 def test_a_new_table_widens_and_sets_bad_rows_alone_aside(warehouse, run_icedb):
     run_icedb("table", "create", "events")
     assert read_policies(warehouse) == ("widen", "quarantine_rows")
@@ -38,24 +30,17 @@ def test_a_new_table_widens_and_sets_bad_rows_alone_aside(warehouse, run_icedb):
 
 
 def test_what_somebody_asks_for_counts(warehouse, run_icedb):
-    run_icedb("table", "create", "events", "--evolution", "add_columns", "--on-bad-rows", "quarantine_batch")
+    run_icedb("table", "create", "events", "--set", "evolution=add_columns", "--set", "on_bad_rows=quarantine_batch")
     assert read_policies(warehouse) == ("add_columns", "quarantine_batch")
 
 
-def test_a_table_that_says_nothing_keeps_what_it_had(warehouse, run_icedb):
-    run_icedb("table", "create", "events")
-    forget_policies(warehouse)
-    assert read_policies(warehouse) == ("add_columns", "quarantine_batch")
-    alter_table_config(warehouse.table("events"), {"merge_fan_in": 4}, clock=FakeClock())
-    assert read_policies(warehouse) == ("add_columns", "quarantine_batch")
-
-
-def test_a_table_from_before_counts_as_there(warehouse, run_icedb):
+def test_a_table_whose_policies_were_changed_counts_as_there(warehouse, run_icedb):
     """A deployment that creates its tables each time it starts goes on to start."""
     run_icedb("table", "create", "events", "--sort", "ts")
-    forget_policies(warehouse)
+    changed = {"evolution": "add_columns", "on_bad_rows": "quarantine_batch"}
+    alter_table_config(warehouse.table("events"), changed, clock=FakeClock())
     assert "is there already" in run_icedb("table", "create", "events", "--sort", "ts", "--if-not-exists")
-    asked = ("table", "create", "events", "--sort", "ts", "--if-not-exists", "--evolution", "widen")
+    asked = ("table", "create", "events", "--sort", "ts", "--if-not-exists", "--set", "evolution=widen")
     assert "another configuration" in run_icedb(*asked, code=2)
     assert read_policies(warehouse) == ("add_columns", "quarantine_batch")
 
@@ -65,7 +50,7 @@ def test_quarantine_shows_each_bad_row_with_its_reason(warehouse, run_icedb):
     place = warehouse.table("events")
     batch = StagedBatch("", "019b7d3c-0000-7000-8000-000000000001", "ndjson", 1, 1)
     rows = b'{"n":"one"}\n{"n":1\n{"n":"two"}\n'
-    key = bad_rows_key(place.paths, batch.batch_id, rows)
+    key = payload_key(place.paths, batch.batch_id, rows, "ndjson.zst", what="rows")
     place.store.put(key, rows)
     faults = (RowFault("column 'n' is BIGINT", (3, 9)), RowFault("a line is not a JSON object", (7,)))
     reason = "column 'n' is BIGINT (line 3: one)\nline 7 is not a JSON object\ncolumn 'n' is BIGINT (line 9: two)"
@@ -76,7 +61,7 @@ def test_quarantine_shows_each_bad_row_with_its_reason(warehouse, run_icedb):
         commit_id="ab",
         clock=FakeClock(),
     )
-    shown = run_icedb("quarantine", "show", "events", batch.batch_id)
+    shown = run_icedb("quarantine", "list", "events", batch.batch_id)
     _, _, lines = shown.partition("\n\n")
     assert lines.splitlines() == [
         '{"n":"one"}',
@@ -86,7 +71,7 @@ def test_quarantine_shows_each_bad_row_with_its_reason(warehouse, run_icedb):
         '{"n":"two"}',
         "  row 9: column 'n' is BIGINT (line 9: two)",
     ]
-    found = json.loads(run_icedb("quarantine", "show", "events", batch.batch_id, "--lines", "2", "--json"))
+    found = json.loads(run_icedb("quarantine", "list", "events", batch.batch_id, "--limit", "2", "-o", "json"))
     assert found["row_reasons"] == [
         {"row": 3, "reason": "column 'n' is BIGINT (line 3: one)"},
         {"row": 7, "reason": "line 7 is not a JSON object"},

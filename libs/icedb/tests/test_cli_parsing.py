@@ -15,8 +15,9 @@ from icedb.cli.runner import (
     outcome_exit_code,
 )
 from icedb.cli.table import split_names
-from icedb.cli.table_settings import parse_columns, parse_declared, parse_ranges
+from icedb.cli.table_settings import parse_columns, parse_declared
 from icedb_log import errors
+from icedb_log.table.time_columns import parse_ranges
 from icedb_log.units import parse_duration
 
 
@@ -78,6 +79,10 @@ def test_bad_times(text):
 
 
 def test_columns():
+    digits = ["price: decimal( 18, 2 )", "n=NUMERIC(9)", "many:DECIMAL(50,2)"]
+    assert parse_columns(digits, option="--column") == {
+        "price": "DECIMAL(18,2)", "n": "DECIMAL(9,0)", "many": "DECIMAL(50,2)",
+    }  # fmt: skip
     assert parse_columns(["price:double", " a=b =VARCHAR", "x:y: BIGINT"], option="--column") == {
         "price": "DOUBLE",
         "a=b": "VARCHAR",
@@ -123,7 +128,7 @@ def test_figures():
         ["snapshot", "events", "--where", "id = '\udcff'"],
         ["table", "create", "clicks", "--merge-query", "\udcff"],
         ["table", "drop", "events", "--note", "\udcff", "--yes"],
-        ["partitions", "events", "--store", "\udcff"],
+        ["partitions", "events", "\udcff"],
     ],
 )
 def test_an_argument_that_is_no_text_is_one_error(arguments, monkeypatch, tmp_path, capsys):
@@ -153,6 +158,8 @@ def test_declared_times_have_a_unit():
 
 
 def test_plausible_ranges():
+    offsets = parse_ranges(["a:2020-01-01T00:00:00+02:00..2020-01-01T00:00:00-09:30"], option="--x")
+    assert offsets["a"] == {"from_ms": 1_577_829_600_000, "to_ms": 1_577_871_000_000}
     found = parse_ranges(["a:1990..2100", "b:c=2020-01-01T01:00:00Z..10000", "d:off"], option="--x")
     assert found == {
         "a": {"from_ms": 631_152_000_000, "to_ms": 4_102_444_800_000},

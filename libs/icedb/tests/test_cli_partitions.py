@@ -46,12 +46,11 @@ def sent(monkeypatch):
         yield tasks
 
 
-def test_the_partitions_are_listed_with_or_without_the_word_list(icedb, events):
-    assert icedb("partitions", "events") == icedb("partitions", "list", "events")
+def test_the_partitions_are_listed(icedb, events):
     lines = icedb("partitions", "events").splitlines()
     assert lines[0].split() == ["partition", "files", "rows", "size", "newest"]
     assert lines[1].split()[:3] == ["d=2023-06-01/user=São", "1", "1"]
-    found = json.loads(icedb("partitions", "events", "--json"))
+    found = json.loads(icedb("partitions", "events", "-o", "json"))
     assert found["partitions"][0]["path"] == "d=2023-06-01/user=S_c3_a3o"
     assert set(found["partitions"][0]) == {"path", "files", "rows", "bytes", "newest_ms", "oldest_ms"}
 
@@ -63,28 +62,31 @@ def test_what_is_not_there(icedb):
     assert "Usage" in icedb("partitions", "--help")
 
 
-def test_a_dry_run_shows_what_would_go_and_touches_nothing(icedb, events, warehouse):
+def test_a_glob_chooses_what_is_listed_and_touches_nothing(icedb, events, warehouse):
     before = [info.etag for info in list_all(warehouse.store, f"{events.paths.prefix}/").objects]
-    text = icedb("partitions", "drop", "events", "d=2023-06-*/user=a", "--dry-run")
-    assert re.search(r"would remove 2 partitions: 2 data files, 2 rows, \d+ B", text)
-    found = json.loads(icedb("partitions", "drop", "events", "d=2023-06-*/user=a", "--dry-run", "--json"))
+    assert len(icedb("partitions", "events", "d=2023-06-*/user=a").splitlines()) == 3
+    found = json.loads(icedb("partitions", "events", "d=2023-06-*/user=a", "-o", "json"))
     assert [one["path"] for one in found["partitions"]] == ["d=2023-06-01/user=a", "d=2023-06-02/user=a"]
+    head, *lines = icedb("partitions", "events", "d=*", "-o", "csv").splitlines()
+    assert (head.split(",")[0], len(lines)) == ("path", 5), "all of them may be listed"
     assert [info.etag for info in list_all(warehouse.store, f"{events.paths.prefix}/").objects] == before
 
 
 def test_a_wrong_glob_is_told_before_any_worker_is_asked(icedb, events, monkeypatch):
     with sent(monkeypatch) as tasks:
-        assert "the nearest are d=2023-07-01/user=a" in icedb("partitions", "drop", "events", "d=2023-07-2*", code=2)
-        assert "say so with --all" in icedb("partitions", "drop", "events", "d=*", "--yes", code=2)
-        assert "is not name=value" in icedb("partitions", "drop", "events", "2023", "--yes", code=2)
-        assert "give --yes" in icedb("partitions", "drop", "events", "d=2023-06-*", code=2)
+        assert "the nearest are d=2023-07-01/user=a" in icedb("partitions", "events", "d=2023-07-2*", "--drop", code=2)
+        assert "say so with --force" in icedb("partitions", "events", "d=*", "--drop", "--yes", code=2)
+        assert "is not name=value" in icedb("partitions", "events", "2023", "--drop", "--yes", code=2)
+        assert "give --yes" in icedb("partitions", "events", "d=2023-06-*", "--drop", code=2)
+        assert "say which partitions" in icedb("partitions", "events", "--drop", code=2)
+        assert "not both" in icedb("partitions", "events", "d=2023-06-*", "--expired", code=2)
     assert tasks == []
 
 
 def test_a_removal_is_sent_with_its_globs(icedb, events, monkeypatch):
     with sent(monkeypatch) as tasks:
-        icedb("partitions", "drop", "events", "d=2023-06-*", "d=2023-07-*", "--yes")
-        icedb("partitions", "drop", "events", "*", "--all", "--yes")
+        icedb("partitions", "events", "d=2023-06-*", "d=2023-07-*", "--drop", "--yes")
+        icedb("partitions", "events", "*", "--drop", "--force", "--yes")
     assert tasks == [
         ("icedb.merge.drop_partitions", "events", {"globs": ["d=2023-06-*", "d=2023-07-*"], "may_match_all": False}),
         ("icedb.merge.drop_partitions", "events", {"globs": ["*"], "may_match_all": True}),
@@ -92,7 +94,7 @@ def test_a_removal_is_sent_with_its_globs(icedb, events, monkeypatch):
 
 
 def test_what_was_removed_has_units_and_names(icedb, events):
-    told = " ".join(icedb("partitions", "drop", "events", "d=2023-06-*", "--yes", "--here").split())
+    told = " ".join(icedb("partitions", "events", "d=2023-06-*", "--drop", "--yes", "--local").split())
     assert "paths d=2023-06-" in told and "[" not in told
     assert re.search(r"bytes [0-9.]+ (B|KiB) ", told)
 
@@ -104,7 +106,7 @@ def test_somebody_at_a_terminal_is_asked(icedb, events, monkeypatch, answer):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(typer, "confirm", lambda question, **_: asked.append(question) or answer)
     with sent(monkeypatch) as tasks:
-        told = icedb("partitions", "drop", "events", "d=2023-06-*", code=0 if answer else 1)
+        told = icedb("partitions", "events", "d=2023-06-*", "--drop", code=0 if answer else 1)
     assert asked == ["Remove 3 partitions with 3 rows of table events for good?"]
     assert len(tasks) == answer
     assert ("d=2023-06-01/user=São" in told) if answer else ("and 2 more nothing was removed" in told)
@@ -113,12 +115,12 @@ def test_somebody_at_a_terminal_is_asked(icedb, events, monkeypatch, answer):
 def test_nobody_is_asked_in_the_middle_of_json(icedb, events, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     with sent(monkeypatch) as tasks:
-        assert "give --yes" in icedb("partitions", "drop", "events", "d=2023-06-*", "--json", code=2)
+        assert "give --yes" in icedb("partitions", "events", "d=2023-06-*", "--drop", "-o", "json", code=2)
     assert tasks == []
 
 
 def test_retention_is_set_shown_and_taken_back(icedb, events, warehouse):
-    icedb("table", "alter", "events", "--retention", "90d", "--retention-field", "d")
+    icedb("table", "alter", "events", "--retention", "90d", "--set", "retention_field=d")
     config = read_table_config(events)
     assert (config.retention_ms, config.retention_field) == (90 * DAY_MS, "d")
     assert "90 d after the end of a partition, by d" in icedb("table", "show", "events")
@@ -126,16 +128,16 @@ def test_retention_is_set_shown_and_taken_back(icedb, events, warehouse):
     assert read_table_config(events).retention_ms is None
     assert "for ever" in icedb("table", "show", "events")
     assert "retention_field 'user' is no time partition" in icedb(
-        "table", "alter", "events", "--retention-field", "user", code=2
+        "table", "alter", "events", "--set", "retention_field=user", code=2
     )
     assert "needs a time partition" in icedb("table", "create", "plain", "--retention", "1d", code=2)
     assert "--retention 'soon' is not a duration" in icedb("table", "alter", "events", "--retention", "soon", code=2)
 
 
-def test_the_dry_run_of_retention_says_what_goes_and_why_the_rest_stays(icedb, events, warehouse, monkeypatch):
-    assert "has no retention; set one with" in icedb("partitions", "expire", "events", "--dry-run", code=2)
+def test_what_has_expired_is_listed_and_says_why_the_rest_stays(icedb, events, warehouse, monkeypatch):
+    assert "has no retention; set one with" in icedb("partitions", "events", "--expired", code=2)
     icedb("table", "alter", "events", "--retention", "90d")
-    found = json.loads(icedb("partitions", "expire", "events", "--dry-run", "--json"))
+    found = json.loads(icedb("partitions", "events", "--expired", "-o", "json"))
     reasons = {one["path"]: one["reason"] for one in found["kept"]}
     assert reasons == {
         "d=2023-06-01/user=a": "late",
@@ -145,10 +147,10 @@ def test_the_dry_run_of_retention_says_what_goes_and_why_the_rest_stays(icedb, e
         "d=2999-01-01/user=a": "future",
     }
     assert (found["field"], found["partitions"], found["refusal"]) == ("d", [], "")
-    text = icedb("partitions", "expire", "events", "--dry-run")
+    text = icedb("partitions", "events", "--expired")
     assert "4 stay, late: their time has come" in text
     assert "1 stay, future: their time has not begun; the first goes at 2999-04-02T00:00:00.000Z" in text
     with sent(monkeypatch) as tasks:
-        icedb("partitions", "expire", "events")
-        icedb("partitions", "expire", "events", "--force")
+        icedb("partitions", "events", "--expired", "--drop")
+        icedb("partitions", "events", "--expired", "--drop", "--force")
     assert tasks == [("icedb.merge.retain", "events", {}), ("icedb.merge.retain", "events", {"force": True})]

@@ -1,4 +1,4 @@
-"""``icedb pin``, ``pins``, ``unpin``, reading at a pin, and versions, on a folder, without any worker."""
+"""``icedb tag``, reading at a pin, and versions, on a folder, without any worker."""
 
 import json
 
@@ -28,71 +28,73 @@ def commit(parquet, name="events"):
 
 
 def count(icedb, *options, sql="select count(*) as n from events"):
-    return json.loads(icedb("query", sql, "--json", *options))["rows"][0]["n"]
+    return json.loads(icedb("query", sql, "-o", "json", *options))["rows"][0]["n"]
 
 
 def test_a_pin_is_made_listed_read_and_ended(icedb, parquet):
-    made = json.loads(icedb("pin", "events", "q3", "--ttl", "30d", "--note", "why [not]", "--json"))
+    made = json.loads(icedb("tag", "create", "events", "q3", "--ttl", "30d", "--note", "why [not]", "-o", "json"))
     assert (made["status"], made["file_count"], made["row_count"], made["ttl_ms"]) == ("active", 1, 1, 30 * 86_400_000)
-    assert made["held_until_ms"] == made["ends_ms"] + 6 * 3_600_000
+    assert made["held_until_ms"] == made["ends_ms"] + 6 * 3_600_000 + 10_000
     commit(parquet)
-    assert (count(icedb), count(icedb, "--pin", "q3")) == (2, 1)
-    found = json.loads(icedb("snapshot", "events", "--pin", "q3", "--json"))
+    assert (count(icedb), count(icedb, "--tag", "q3")) == (2, 1)
+    found = json.loads(icedb("snapshot", "events", "--tag", "q3", "-o", "json"))
     assert (found["row_count"], found["as_of_ms"]) == (1, made["at_ms"])
-    assert len(icedb("snapshot", "events", "--pin", "q3", "--format", "paths").split()) == 1
-    lines = icedb("pins", "events").splitlines()
+    assert len(icedb("snapshot", "events", "--tag", "q3", "-o", "paths").split()) == 1
+    lines = icedb("tag", "list", "events").splitlines()
     assert lines[0].split() == ["name", "state", "time", "files", "rows", "size", "lasts", "until", "note"]
     assert lines[1].split()[:2] == ["q3", "active"]
     assert "why [not]" in lines[1]
-    assert json.loads(icedb("pins", "events", "--json"))["pins"][0] == {k: v for k, v in made.items() if k != "table"}
-    assert "has ended; what only it held may be deleted in 6 h" in icedb("unpin", "events", "q3")
-    assert not json.loads(icedb("unpin", "events", "q3", "--json"))["unpinned"]
-    assert "pin q3 has ended (ended)" in icedb("snapshot", "events", "--pin", "q3", code=2)
+    assert json.loads(icedb("tag", "list", "events", "-o", "json"))["tags"][0] == {
+        k: v for k, v in made.items() if k != "table"
+    }
+    assert "has ended; what only it held may be deleted in 6 h" in icedb("tag", "delete", "events", "q3")
+    assert not json.loads(icedb("tag", "delete", "events", "q3", "-o", "json"))["ended"]
+    assert "pin q3 has ended (ended)" in icedb("snapshot", "events", "--tag", "q3", code=2)
 
 
 def test_a_pin_of_a_past_time_is_for_people(icedb, parquet):
     first = parquet.warehouse.store.list_page("events/_log/").objects[0].key.rpartition("/")[2][:13]
     commit(parquet)
-    shown = icedb("pin", "events", "old", "--at", first)
-    assert "lasts until unpinned" in " ".join(shown.split())
-    assert count(icedb, "--pin", "old") == 1
+    shown = icedb("tag", "create", "events", "old", "--as-of", first)
+    assert "lasts until deleted" in " ".join(shown.split())
+    assert count(icedb, "--tag", "old") == 1
 
 
 def test_a_query_over_several_tables_needs_the_pin_in_each(icedb, parquet):
     both = "select (select count(*) from events) + (select count(*) from users) as n"
-    icedb("pin", "events", "q3")
-    assert "table users has no pin 'q3'" in icedb("query", both, "--pin", "q3", code=3)
-    icedb("pin", "users", "q3")
+    icedb("tag", "create", "events", "q3")
+    assert "table users has no pin 'q3'" in icedb("query", both, "--tag", "q3", code=3)
+    icedb("tag", "create", "users", "q3")
     commit(parquet)
-    assert (count(icedb, sql=both), count(icedb, "--pin", "q3", sql=both)) == (3, 2)
+    assert (count(icedb, sql=both), count(icedb, "--tag", "q3", sql=both)) == (3, 2)
 
 
 def test_what_cannot_be_pinned_or_read_is_said(icedb, parquet):
-    icedb("pin", "events", "q3")
-    assert "exists already" in icedb("pin", "events", "q3", code=2)
-    assert "pin name 'Q 3' is not allowed" in icedb("pin", "events", "Q 3", code=2)
-    assert "in the future" in icedb("pin", "events", "q4", "--at", "2999-01-01", code=2)
-    assert "not a duration" in icedb("pin", "events", "q4", "--ttl", "long", code=2)
-    assert "did you mean events?" in icedb("pin", "event", "q4", code=3)
-    assert "has no pin 'q4'" in icedb("unpin", "events", "q4", code=3)
-    assert "either a pin or a time" in icedb("snapshot", "events", "--pin", "q3", "--as-of", "2026-01-01", code=2)
+    icedb("tag", "create", "events", "q3")
+    assert "exists already" in icedb("tag", "create", "events", "q3", code=2)
+    assert "pin name 'Q 3' is not allowed" in icedb("tag", "create", "events", "Q 3", code=2)
+    assert "in the future" in icedb("tag", "create", "events", "q4", "--as-of", "2999-01-01", code=2)
+    assert "not a duration" in icedb("tag", "create", "events", "q4", "--ttl", "long", code=2)
+    assert "did you mean events?" in icedb("tag", "create", "event", "q4", code=3)
+    assert "has no pin 'q4'" in icedb("tag", "delete", "events", "q4", code=3)
+    assert "either a pin or a time" in icedb("snapshot", "events", "--tag", "q3", "--as-of", "2026-01-01", code=2)
 
 
 def test_pins_that_are_not_well_are_explained(icedb, parquet):
     paths = parquet.warehouse.table("events").paths
-    parquet.warehouse.store.put(paths.pin_key("q3", "0" * 32), b"{}")
-    lines = icedb("pins", "events").splitlines()
+    parquet.warehouse.store.put(paths.hold_key("pin", "0" * 32, name="q3"), b"{}")
+    lines = icedb("tag", "list", "events").splitlines()
     assert lines[1].split()[:3] == ["q3", "unreadable", "-"]
-    assert "q3" in icedb("snapshot", "events", "--pin", "q3", code=5)
+    assert "q3" in icedb("snapshot", "events", "--tag", "q3", code=5)
 
 
 def test_versions_are_an_option_of_a_table(icedb, parquet):
     place = parquet.warehouse.table("kept")
-    icedb("table", "create", "kept", "--keep-versions", "10")
+    icedb("table", "create", "kept", "--set", "keep_versions=10")
     assert read_table_config(place).keep_versions == 10
     assert "the newest 10" in icedb("table", "show", "kept")
-    icedb("table", "alter", "kept", "--keep-versions", "0")
+    icedb("table", "alter", "kept", "--set", "keep_versions=0")
     assert read_table_config(place).keep_versions == 0
-    assert "keep_versions" in icedb("table", "alter", "kept", "--keep-versions", "201", code=2)
-    few = ("--log-files-slow", "50", "--keep-versions", "50")
+    assert "keep_versions" in icedb("table", "alter", "kept", "--set", "keep_versions=201", code=2)
+    few = ("--set", "log_files_slow=50", "--set", "keep_versions=50")
     assert "keep_versions < log_files_slow must hold" in icedb("table", "alter", "kept", *few, code=2)

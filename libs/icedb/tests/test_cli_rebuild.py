@@ -1,13 +1,14 @@
 """``icedb rebuild`` on real Parquet files: what it shows, what it asks, and that rows are there again."""
 
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb.cli.app import run as run_command
 from icedb_log.clock import SystemClock
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -62,52 +63,58 @@ def place(tmp_path, cli_env):
 
 
 def count_rows(run_icedb):
-    found = json.loads(run_icedb("query", "SELECT count(*) AS n, sum(id) AS s FROM events", "--json"))
+    found = json.loads(run_icedb("query", "SELECT count(*) AS n, sum(id) AS s FROM events", "-o", "json"))
     return found["rows"]
 
 
+TAKE = ("--take", "*")
+
+
 def test_rows_are_there_again(place, run_icedb):
-    report = json.loads(run_icedb("rebuild", "events", "--yes", "--json"))
-    assert (report["committed"], report["live_files"], report["live_rows"], report["dead_files"]) == (True, 2, 4, 2)
+    plan = json.loads(run_icedb("rebuild", "events", *TAKE, "--yes", "-o", "json"))
+    assert (plan["committed"], len(plan["candidates"]), plan["taken_rows"], plan["dead_files"]) == (True, 2, 4, 2)
     assert count_rows(run_icedb) == [{"n": 4, "s": 10}]
-    assert json.loads(run_icedb("fsck", "events", "--deep", "--json"))["sound"]
-    again = json.loads(run_icedb("rebuild", "events", "--yes", "--json"))
-    assert (again["committed"], again["damage"]) == (False, [])
+    assert json.loads(run_icedb("fsck", "events", "--deep", "-o", "json"))["sound"]
+    again = json.loads(run_icedb("rebuild", "events", *TAKE, "--yes", "-o", "json"))
+    assert (again["committed"], again["damage"], again["live_rows"]) == (False, [], 4)
     assert len(place.logs()) == 1
 
 
-def test_a_dry_run_shows_what_it_would_do(place, run_icedb):
+def test_a_dry_run_prints_the_plan(place, run_icedb):
     text = run_icedb("rebuild", "events", "--dry-run")
-    assert "2 data files with 4 rows" in text
-    assert "note young_flushes" in text
+    for line in (
+        r"live, certain\s+0\s+0",
+        r"waiting for --take or --leave\s+2\s+4",
+        r"dead\s+2\s+3",
+        r"waiting\s+merge\s+\w+\s+event=click\s+1\s+3\s+3 rows",
+    ):
+        assert re.search(line, text), text
     assert place.logs() == []
 
 
 def test_nobody_can_be_asked(place, run_icedb):
-    assert "--yes" in run_icedb("rebuild", "events", code=2)
-    assert "--yes" in run_icedb("rebuild", "events", "--json", code=2)
+    assert "--yes" in run_icedb("rebuild", "events", *TAKE, code=2)
+    assert "--yes" in run_icedb("rebuild", "events", *TAKE, "-o", "json", code=2)
     assert place.logs() == []
 
 
-def test_what_nobody_can_tell_has_to_be_said(place, run_icedb):
-    read = write_file(place, [5, 6])
-    write_file(place, [5], kind="delete", inputs=[read])
-    text = run_icedb("rebuild", "events", "--dry-run")
-    assert "undecided delete" in text
-    assert "likely: outputs" in text
-    assert "--undecided" in run_icedb("rebuild", "events", "--yes", code=2)
+def test_each_file_is_taken_or_left_before_anything_is_written(place, run_icedb):
+    assert "--take GLOB or --leave GLOB" in run_icedb("rebuild", "events", "--yes", code=2)
+    plan = json.loads(run_icedb("rebuild", "events", "-o", "json", "--dry-run"))
+    merge = next(each for each in plan["candidates"] if each["kind"] == "merge")
+    text = run_icedb("rebuild", "events", *TAKE, "--leave", merge["commit_id"], "--dry-run")
+    assert re.search(r"left\s+1\s+3", text), text
+    assert re.search(r"live, taken\s+3\s+4", text), text
     assert place.logs() == []
-    run_icedb("rebuild", "events", "--yes", "--undecided", "keep-inputs")
-    assert count_rows(run_icedb) == [{"n": 6, "s": 21}]
 
 
 def test_a_sound_table_is_left_alone(place, run_icedb):
-    run_icedb("rebuild", "events", "--yes")
+    run_icedb("rebuild", "events", *TAKE, "--yes")
     logs = place.logs()
     assert "nothing to rebuild" in run_icedb("rebuild", "events", "--yes")
     assert place.logs() == logs
 
 
-def test_the_report_is_named_by_its_whole_key(place, capfdbinary):
-    assert run_command(("rebuild", "events", "--yes")) == 0
-    assert f"report: {place.paths.rebuilds_prefix}".encode() in capfdbinary.readouterr().err
+def test_the_new_log_file_is_named_by_its_whole_key(place, capfdbinary):
+    assert run_command(("rebuild", "events", *TAKE, "--yes")) == 0
+    assert place.paths.log_prefix.encode() in capfdbinary.readouterr().err

@@ -30,14 +30,14 @@ def commit(folder):
 def shell(commit, run_icedb, monkeypatch):
     def shell(text, *options, code=0):
         monkeypatch.setattr("sys.stdin", io.StringIO(text))
-        return run_icedb("shell", *options, code=code)
+        return run_icedb("query", *options, code=code)
 
     return shell
 
 
 def test_statements_come_from_standard_input(shell):
     assert shell("select 1 as a;\nselect\n 2 as b; select 3 as c").split() == ["a", "1", "b", "2", "c", "3"]
-    assert shell("select n from events", "--format", "csv") == "n\n1\n"
+    assert shell("select n from events", "-o", "csv") == "n\n1\n"
     assert shell("\\d\n").split() == ["table", "snapshot", "events", "-"]
     lines = shell("\\d events\n").splitlines()
     assert [line.split()[0] for line in lines] == ["column", "ts", "n", "a", "d"]

@@ -1,10 +1,16 @@
 """What ``icedb status`` shows of a table that pushes back and of what waits."""
 
+import io
+from urllib.parse import unquote_plus
+
+import orjson
 import pytest
+from icedb.cli import output, status_watch, table_cost
 from icedb.cli.status import _format_leases, _print_all, _print_one, format_pressure, status_to_json
-from icedb_log.clean.leases import acquire_lease
-from icedb_log.log.fence import FenceState, acquire_fence, write_fence
-from icedb_log.table.table import Table
+from icedb_log.commit.fence import FenceState, acquire_fence, write_fence
+from icedb_log.commit.table import Table
+from icedb_log.holds.leases import acquire_lease
+from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
 
 
@@ -13,8 +19,8 @@ def table():
     return SmallTable(log_files_slow=1, log_files_stop=3, on_bad_rows="quarantine_rows")
 
 
-def show(table, capsys):
-    _print_one(table.status())
+def show(table, capsys, cost=None):
+    _print_one(table.status(), cost)
     lines = capsys.readouterr().out.splitlines()
     return {line[:20].strip(): line[20:].strip() for line in lines}
 
@@ -24,6 +30,55 @@ def test_a_table_without_anything_says_so(table, capsys):
     assert (shown["pressure"], shown["staged batches"], shown["quarantined batches"]) == ("none", "0", "0")
     _print_all({"t": table.status()})
     assert capsys.readouterr().out.splitlines()[-1].split()[-1] == "-"
+
+
+def answer_as_prometheus(monkeypatch, body):
+    asked = []
+
+    def urlopen(address, *, timeout):
+        asked.append(unquote_plus(address))
+        if isinstance(body, Exception):
+            raise body
+        return io.BytesIO(body)
+
+    monkeypatch.setattr(table_cost, "urlopen", urlopen)
+    monkeypatch.setenv("ICEDB_PROMETHEUS_URL", "http://prometheus:9090/")
+    return asked
+
+
+def test_what_a_table_costs_is_asked_of_prometheus(lend, table, said_by_icedb, monkeypatch):
+    result = [
+        {"metric": {"table": "t", "cause": cause}, "value": [1, dollars]}
+        for cause, dollars in (("stored", "0.0123"), ("staging", "1.5"))
+    ]
+    asked = answer_as_prometheus(monkeypatch, orjson.dumps({"status": "success", "data": {"result": result}}))
+    lend(table)
+    assert "1.51 $: staging 1.50, stored 0.012" in said_by_icedb("status", "t").out
+    assert asked == [
+        'http://prometheus:9090/api/v1/query?query=icedb:table_cost_dollars:per_day{table="t"}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"status":"success","data":{"result":[]}}', "not known: Prometheus has no figures"),
+        (b'{"status":"error"}', "not known: Prometheus at http://prometheus:9090/ does not say"),
+        (b"<html>", "check ICEDB_PROMETHEUS_URL"),
+        (OSError("refused"), "does not say (refused)"),
+    ],
+)
+def test_a_prometheus_that_does_not_say_hides_nothing_else(lend, table, said_by_icedb, monkeypatch, body, words):
+    answer_as_prometheus(monkeypatch, body)
+    lend(table)
+    told = " ".join(said_by_icedb("status", "t").out.split())
+    assert words in told
+    assert "data files" in told
+
+
+def test_without_a_prometheus_nothing_is_said_of_costs(lend, table, said_by_icedb):
+    lend(table)
+    assert "cost" not in said_by_icedb("status", "t").out
 
 
 def test_pressure_is_told_with_its_reason_and_effect(table, capsys):
@@ -99,3 +154,61 @@ def test_who_is_at_work_is_told(table, capsys):
     }
     fence.release()
     assert status_to_json("t", table.status())["workers"] == []
+
+
+def watch(table, said_by_icedb, *arguments, rounds, code=130):
+    """Run the command with ``--watch``; before each look but the first something happens, then somebody interrupts."""
+    left, pauses = list(rounds), []
+
+    def sleep(duration_ms):
+        pauses.append(duration_ms)
+        if not left:
+            raise KeyboardInterrupt
+        left.pop(0)()
+
+    table.clock.sleep_ms = sleep
+    return said_by_icedb("status", *arguments, "--watch", "--every", "5s", code=code), pauses
+
+
+def test_watching_reads_again_after_each_pause_until_somebody_interrupts(lend, table, said_by_icedb):
+    table.append(1)
+    lend(table)
+    shown, pauses = watch(table, said_by_icedb, "t", "-o", "json", rounds=[lambda: table.append(2)])
+    first, second = (orjson.loads(line) for line in shown.out.splitlines())
+    assert [each["tables"][0]["live_rows"] for each in (first, second)] == [1, 2]
+    assert first["at_ms"] < second["at_ms"]
+    assert pauses == [5000] * 2
+    shown, _ = watch(table, said_by_icedb, rounds=[lambda: table.append(3)])
+    assert [line.split()[:3] for line in shown.out.splitlines() if line.startswith("t ")] == [
+        ["t", "2", "2"],
+        ["t", "3", "3"],
+    ]
+
+
+def test_watching_a_terminal_keeps_what_was_read_when_the_store_goes_away(lend, table, said_by_icedb, monkeypatch):
+    table.append(1)
+    lend(table)
+    drawn = []
+    monkeypatch.setattr(type(output.out), "is_terminal", True)
+    monkeypatch.setattr(status_watch.Live, "update", lambda _, picture, **__: drawn.append(picture.plain))
+
+    def go_away():
+        table.store.script = [Fault("list_page", Effect.UNAVAILABLE) for _ in range(9)]
+
+    def come_back():
+        table.store.script = []
+        table.append(2)
+
+    watch(table, said_by_icedb, "t", rounds=[go_away, come_back])
+    assert [("rows" in picture, "error:" in picture) for picture in drawn] == [
+        (True, False),
+        (True, True),
+        (True, False),
+    ]
+
+
+def test_watching_a_table_that_is_not_there_ends_at_once(lend, table, said_by_icedb):
+    lend(table)
+    shown, pauses = watch(table, said_by_icedb, "nothing", rounds=[], code=3)
+    assert "does not exist" in shown.err
+    assert pauses == []

@@ -1,22 +1,24 @@
 """The trash by the command line, on a folder; the janitor is called where Redis would have woken it."""
 
+import getpass
 import json
 
 import pytest
 import typer
 from icedb_client.client import Client
 from icedb_client.wakeups import WakeupSender
-from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
-from icedb_log.clean.purge import purge_table
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.table.stored_config import load_any_config
-from icedb_log.table.table import Table
+from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.trash.purge import purge_table
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 CLOCK = SystemClock()
+WHO = getpass.getuser()
 
 
 @pytest.fixture
@@ -60,82 +62,84 @@ def state_of(warehouse):
 
 
 def test_a_table_goes_to_the_trash_and_comes_back(icedb, warehouse):
-    before = json.loads(icedb("snapshot", "events", "--json"))
+    before = json.loads(icedb("snapshot", "events", "-o", "json"))
     stage(warehouse)
-    out = icedb("table", "drop", "events", "--keep", "30d", "--by", "ann", "--note", "too old")
+    out = icedb("table", "drop", "events", "--keep", "30d", "--note", "too old")
     assert "is in the trash until 20" in out and "`icedb table undrop events` brings it back" in out
     assert icedb("table", "list") == ""
     for command in (("table", "show"), ("snapshot",), ("vacuum", "--dry-run"), ("status",), ("partitions",)):
         error = icedb(*command, "events", code=3)
-        assert "was dropped at" in error and "by ann and is in the trash; `icedb table undrop events`" in error
+        assert "was dropped at" in error and f"by {WHO} and is in the trash; `icedb table undrop events`" in error
     assert "until it is purged no other table can have its name" in icedb("table", "create", "events", code=2)
-    shown = icedb("table", "trash")
-    assert "events" in shown and "ann" in shown
-    (entry,) = json.loads(icedb("table", "trash", "--json"))["tables"]
-    assert (entry["dropped_by"], entry["note"]) == ("ann", "too old")
-    assert (entry["table"], entry["state"], entry["waits_for"], entry["progress"]) == ("events", "trash", [], None)
+    shown = icedb("table", "list", "--trash")
+    assert "events" in shown and WHO in shown
+    (entry,) = json.loads(icedb("table", "list", "--trash", "-o", "json"))["tables"]
+    assert (entry["dropped_by"], entry["note"]) == (WHO, "too old")
+    assert (entry["table"], entry["state"], entry["waits_for"]) == ("events", "trash", [])
     assert entry["purge_at_ms"] - entry["dropped_ms"] == 30 * 86_400_000
     assert "was in the trash already" in icedb("table", "drop", "events")
     assert "is back" in icedb("table", "undrop", "events")
-    after = json.loads(icedb("snapshot", "events", "--json"))
+    after = json.loads(icedb("snapshot", "events", "-o", "json"))
     assert after["files"] == before["files"]
     assert "is not in the trash" in icedb("table", "undrop", "events")
-    assert json.loads(icedb("table", "undrop", "events", "--json")) == {
+    assert json.loads(icedb("table", "undrop", "events", "-o", "json")) == {
         "table": "events",
         "changed": False,
         "detached_from": None,
     }
-    assert json.loads(icedb("table", "trash", "--json")) == {"tables": []}
+    assert json.loads(icedb("table", "list", "--trash", "-o", "json")) == {"tables": []}
 
 
-def test_force_purges_and_follows_it_to_its_end(icedb, warehouse, janitor):
+def test_purge_purges_and_waits_for_its_end(icedb, warehouse, janitor):
     stage(warehouse)
-    out = icedb("table", "drop", "events", "--force", "--yes", "--wait")
-    assert "is purged:" in out and "objects deleted" in out
+    out = icedb("table", "drop", "events", "--purge", "--yes")
+    assert "events is purged" in out
     assert (janitor, state_of(warehouse)) == (["events"], "purged")
-    assert icedb("table", "trash") == ""
-    assert "events" in icedb("table", "trash", "--all")
+    assert icedb("table", "list", "--trash") == ""
+    assert "events" in icedb("table", "list", "--purged")
     assert "does not exist" in icedb("table", "drop", "events", code=3)
-    assert "the name is free in 10 minutes" in icedb("table", "create", "events", "--if-not-exists", code=2)
+    assert "table events created" in icedb("table", "create", "events", "--if-not-exists")
+    assert json.loads(icedb("table", "show", "events", "-o", "json"))["prefix"].endswith("events.2")
 
 
-def test_force_without_a_janitor_says_so_and_waits_no_longer_than_told(icedb, warehouse, monkeypatch):
+def test_purge_without_a_janitor_says_so_and_waits_no_longer_than_told(icedb, warehouse, monkeypatch):
     monkeypatch.setattr(WakeupSender, "send", lambda *_, **__: (_ for _ in ()).throw(Unavailable("no Redis")))
-    out = json.loads(icedb("table", "drop", "events", "--force", "--yes", "--json"))
-    assert (out["state"], out["purge_at_ms"], out["progress"]) == ("purging", None, None)
-    error = icedb("table", "drop", "events", "--force", "--yes", "--wait", "--timeout", "1ms", code=6)
-    assert "is not purged yet (not begun); is a janitor running?" in error
+    out = json.loads(icedb("table", "drop", "events", "--purge", "--yes", "-o", "json"))
+    assert (out["state"], out["purge_at_ms"]) == ("purging", None)
+    monkeypatch.setattr(WakeupSender, "send", lambda *_, **__: None)
+    error = icedb("table", "drop", "events", "--purge", "--yes", "--timeout", "1ms", code=6)
+    assert "is not purged yet; is a janitor running?" in error
+    assert "is being purged" in icedb("table", "drop", "events", "--purge", "--yes", "--no-wait")
     assert "nothing brings it back" in icedb("table", "undrop", "events", code=2)
-    assert "events" in icedb("table", "trash")
-    (entry,) = json.loads(icedb("table", "trash", "--json"))["tables"]
-    assert (entry["state"], entry["progress"], entry["purge_at_ms"]) == ("purging", None, None)
+    assert "events" in icedb("table", "list", "--trash")
+    (entry,) = json.loads(icedb("table", "list", "--trash", "-o", "json"))["tables"]
+    assert (entry["state"], entry["purge_at_ms"]) == ("purging", None)
 
 
 def test_pins_are_shown_and_ended_in_the_trash(icedb):
-    icedb("pin", "events", "q3")
-    assert "`icedb unpin events q3` first" in icedb("table", "drop", "events", "--force", "--yes", code=2)
+    icedb("tag", "create", "events", "q3")
+    assert "`icedb tag delete events q3` first" in icedb("table", "drop", "events", "--purge", "--yes", code=2)
     icedb("table", "drop", "events")
-    (entry,) = json.loads(icedb("table", "trash", "--json"))["tables"]
+    (entry,) = json.loads(icedb("table", "list", "--trash", "-o", "json"))["tables"]
     assert [(claim["kind"], claim["name"]) for claim in entry["waits_for"]] == [("pin", "q3")]
-    assert json.loads(icedb("pins", "events", "--json"))["pins"][0]["name"] == "q3"
-    assert json.loads(icedb("unpin", "events", "q3", "--json"))["unpinned"]
-    assert "is in the trash" in icedb("pin", "events", "q4", code=3)
+    assert json.loads(icedb("tag", "list", "events", "-o", "json"))["tags"][0]["name"] == "q3"
+    assert json.loads(icedb("tag", "delete", "events", "q3", "-o", "json"))["ended"]
+    assert "is in the trash" in icedb("tag", "create", "events", "q4", code=3)
 
 
 @pytest.mark.parametrize(("typed", "code"), [("events", 0), ("event", 2), ("", 2)])
-def test_force_asks_for_the_name(icedb, warehouse, janitor, monkeypatch, typed, code):
+def test_purge_asks_for_the_name(icedb, warehouse, janitor, monkeypatch, typed, code):
     monkeypatch.setattr(typer, "prompt", lambda *_, **__: typed)
-    assert "nobody can be asked here: give --yes" in icedb("table", "drop", "events", "--force", code=2)
+    assert "nobody can be asked here: give --yes" in icedb("table", "drop", "events", "--purge", code=2)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    icedb("table", "drop", "events", "--force", code=code)
+    icedb("table", "drop", "events", "--purge", code=code)
     assert state_of(warehouse) == (None if code else "purged")
 
 
 def test_what_cannot_be_dropped_is_refused(icedb, warehouse):
     icedb("table", "drop", "nobody", code=3)
     icedb("table", "undrop", "nobody", code=3)
-    icedb("table", "drop", "nobody", "--force", code=3)
-    assert "give --force, too" in icedb("table", "drop", "events", "--wait", code=2)
+    icedb("table", "drop", "nobody", "--purge", code=3)
     assert "less than its grace period" in icedb("table", "drop", "events", "--keep", "1h", code=2)
     assert "is not a duration" in icedb("table", "drop", "events", "--keep", "soon", code=2)
     assert state_of(warehouse) is None
@@ -162,13 +166,13 @@ def test_a_table_that_is_dropped_while_tables_are_listed_hides_no_other(icedb, w
         return read(self, name)
 
     monkeypatch.setattr(Client, "table_config", read_config)
-    found = json.loads(icedb("table", "list", "--json"))
+    found = json.loads(icedb("table", "list", "-o", "json"))
     assert ([table["table"] for table in found["tables"]], found["unreadable"]) == (["events"], {})
 
 
 def test_a_table_is_purged_here_without_redis_and_janitor(icedb, warehouse):
     stage(warehouse)
-    assert "give --force" in icedb("table", "drop", "events", "--here", code=2)
-    assert "table events is purged" in icedb("table", "drop", "events", "--force", "--yes", "--here")
+    assert "give --purge" in icedb("table", "drop", "events", "--local", code=2)
+    assert "table events is purged" in icedb("table", "drop", "events", "--purge", "--yes", "--local")
     assert state_of(warehouse) == "purged"
     assert not warehouse.table("events").store.list_page("events/_data/", limit=1).objects

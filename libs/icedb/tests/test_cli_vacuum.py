@@ -7,7 +7,7 @@ from icedb.cli import clean
 from icedb.cli.runner import Task
 from icedb_log.clock import SystemClock
 from icedb_log.names import JANITOR_VACUUM
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_sim.growth.dead_table import DAY_MS, build_dead_table
 from icedb_sim.tables.lease_steps import put_lease
 
@@ -54,22 +54,24 @@ def test_a_dry_run_shows_each_guard_how_many_objects_until_when_and_who_holds_th
     assert icedb("vacuum", "young", "--dry-run").splitlines()[2].split()[:3] == ["grace", "-", "3"]
 
 
-def test_each_object_can_be_listed_with_what_keeps_it(icedb):
-    lines = [line.split("\t") for line in icedb("vacuum", "free", "--dry-run", "--list").splitlines()]
-    assert [(line[0], line[2:]) for line in lines] == [("delete", ["-", "-", "-"])] * 5
-    lines = [line.split("\t") for line in icedb("vacuum", "read", "--dry-run", "--list").splitlines()]
-    assert [(line[0], line[2], line[4]) for line in lines] == [("wait", "lease", "reader1")] * 2
-    assert all("/_data/" in line[1] and line[3].endswith("Z") for line in lines)
-    assert "only with --dry-run" in icedb("vacuum", "free", "--list", code=2)
+def test_each_object_can_be_listed_with_what_keeps_it(icedb, monkeypatch):
+    monkeypatch.setattr(clean, "JSON_CHUNK", 2)  # written piece by piece
+    head, *lines = icedb("vacuum", "free", "--dry-run", "-o", "csv").splitlines()
+    assert head == "path,guard,until_ms,held_by"
+    assert [line.partition(",")[2] for line in lines] == [",,"] * 5
+    found = list(map(json.loads, icedb("vacuum", "read", "--dry-run", "-o", "ndjson").splitlines()))
+    assert [(each["guard"], each["held_by"]) for each in found] == [("lease", "reader1")] * 2
+    assert all("/_data/" in each["path"] and each["until_ms"] for each in found)
+    assert "-o csv goes with --dry-run" in icedb("vacuum", "free", "-o", "csv", code=2)
 
 
 def test_json_has_everything(icedb, monkeypatch):
     monkeypatch.setattr(clean, "JSON_CHUNK", 2)  # lists are written piece by piece
-    free = json.loads(icedb("vacuum", "free", "--dry-run", "--json"))
+    free = json.loads(icedb("vacuum", "free", "--dry-run", "-o", "json"))
     assert (len(free["data_files"]), free["log_files"], free["waiting"], free["guards"]) == (5, [], [], [])
-    young = json.loads(icedb("vacuum", "young", "--dry-run", "--json"))
+    young = json.loads(icedb("vacuum", "young", "--dry-run", "-o", "json"))
     assert [(each["guard"], each["held_by"]) for each in young["waiting"]] == [("grace", "")] * 3
-    read = json.loads(icedb("vacuum", "read", "--dry-run", "--json"))
+    read = json.loads(icedb("vacuum", "read", "--dry-run", "-o", "json"))
     (group,) = read["guards"]
     assert (group["guard"], group["held_by"], group["objects"]) == ("lease", "reader1", 2)
     assert {each["until_ms"] for each in read["waiting"]} == {group["first_until_ms"]} == {group["last_until_ms"]}
@@ -95,7 +97,7 @@ def test_what_was_deleted_what_failed_and_why_and_what_waits(icedb, janitor):
         "wait: 1 for grace, 4 for lease (`icedb vacuum free --dry-run` says until when)",
         "there is more to delete: the janitor goes on by itself",
     ]
-    assert json.loads(icedb("vacuum", "free", "--json")) == janitor
+    assert json.loads(icedb("vacuum", "free", "-o", "json")) == janitor
 
 
 def test_nothing_to_do_and_a_janitor_that_fails(icedb, janitor):

@@ -6,12 +6,12 @@ import pytest
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.views import open_source, read_registration
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table import Table
 from icedb_sim.tables.row_feeds import RowFileFeeder
 
 CLOCK = SystemClock()
@@ -62,22 +62,22 @@ def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, vi
     assert "view of" in shown and "events" in shown and QUERY in shown
     append("click")
     append("view")
-    (lag,) = json.loads(icedb("view", "list", "events", "--json"))["views"]
+    (lag,) = json.loads(icedb("views", "events", "-o", "json"))["views"]
     assert lag.pop("lag_ms") >= 0
     figures = {"waiting_commits": 2, "refused_commits": 0, "last_refusal": None}
     assert lag == {"view": "counts", "source": "events", "state": "active", **figures}
     assert feed(warehouse).commit_count == 2
-    assert "counts active 0 - 0" in " ".join(icedb("view", "list", "events").split())
-    assert icedb("view", "list", "counts") == ""
+    assert "counts active 0 - 0" in " ".join(icedb("views", "events").split())
+    assert icedb("views", "counts") == ""
 
 
 def test_why_a_commit_was_refused_is_told(icedb, warehouse, view, flush_rows):
     flush_rows(warehouse.table("events"), [{"event": "click", "poison": "x"}])
     feed(warehouse)
-    said = icedb("view", "list", "events")
+    said = icedb("views", "events")
     assert "counts active 0 - 1" in " ".join(said.split())
     assert "why, the last time: a row is poisoned" in said
-    (lag,) = json.loads(icedb("view", "list", "events", "--json"))["views"]
+    (lag,) = json.loads(icedb("views", "events", "-o", "json"))["views"]
     assert (lag["refused_commits"], lag["last_refusal"]) == (1, "a row is poisoned")
 
 
@@ -119,28 +119,25 @@ def test_a_query_that_the_worker_refuses_makes_no_view(icedb, worker, warehouse)
 
 def test_detach_and_attach(icedb, warehouse, view, append):
     append("click")
-    assert "is not fed by events any more" in icedb("view", "detach", "counts")
-    assert json.loads(icedb("view", "detach", "counts", "--json")) == {
-        "view": "counts",
-        "source": "events",
-        "changed": False,
-    }
+    assert "counts detached" in " ".join(icedb("views", "events", "--detach", "counts").split())
+    assert json.loads(icedb("views", "events", "--detach", "counts", "-o", "json"))["views"][0]["state"] == "detached"
     assert not feed(warehouse).is_attached
-    assert "counts detached 0 - 0" in " ".join(icedb("view", "list", "events").split())
-    assert "is fed by events" in icedb("view", "attach", "counts")
+    assert "counts detached 0 - 0" in " ".join(icedb("views", "events").split())
+    assert "counts active" in " ".join(icedb("views", "events", "--attach", "counts").split())
     append("view")
     assert feed(warehouse).commit_count == 1
-    assert "table events is no view" in icedb("view", "detach", "events", code=2)
-    assert "does not exist" in icedb("view", "attach", "nope", code=3)
+    assert "table events is no view" in icedb("views", "events", "--attach", "events", code=2)
+    assert "is fed by table events, not by counts" in icedb("views", "counts", "--attach", "counts", code=2)
+    assert "does not exist" in icedb("views", "events", "--attach", "nope", code=3)
+    assert "not both" in icedb("views", "events", "--attach", "counts", "--detach", "counts", code=2)
 
 
 def test_a_view_whose_table_is_gone_can_be_detached(icedb, warehouse, view):
     warehouse.store.delete([info.key for info in list_all(warehouse.store, "counts/").objects])
-    assert "counts gone" in " ".join(icedb("view", "list", "events").split())
-    assert "does not exist" in icedb("view", "detach", "counts", code=3)
-    assert "is not fed" in icedb("view", "detach", "counts", "--from", "events")
+    assert "counts gone" in " ".join(icedb("views", "events").split())
+    icedb("views", "events", "--detach", "counts")
     assert read_registration(warehouse.table("events"), "counts").state == "detached"
-    assert "feeds no view 'other'" in icedb("view", "detach", "other", "--from", "events", code=3)
+    assert "feeds no view 'other'" in icedb("views", "events", "--detach", "other", code=3)
 
 
 def test_batches_for_a_view_are_refused_at_once(icedb, warehouse, view, tmp_path):
@@ -152,4 +149,4 @@ def test_batches_for_a_view_are_refused_at_once(icedb, warehouse, view, tmp_path
 
 def test_a_halted_view_is_said_to_be_halted(icedb, warehouse, view):
     warehouse.store.put(f"{warehouse.table('counts').paths.log_prefix}0000000000001_ab.jsonl", b"broken")
-    assert "counts halted" in " ".join(icedb("view", "list", "events").split())
+    assert "counts halted" in " ".join(icedb("views", "events").split())

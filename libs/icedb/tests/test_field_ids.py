@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from icedb import connect
 from icedb_engine.writing.parquet_join import remove_field_ids
-from icedb_log.ingest.import_sources import list_sources, parse_pattern
-from icedb_log.ingest.imports import ImportOptions, import_files
+from icedb_log.imports.import_sources import list_sources, parse_pattern
+from icedb_log.imports.imports import ImportOptions, import_files
 from icedb_log.log.fold import fold
 from icedb_log.parquet.field_ids import ARROW_KEY, keeps_field_ids
 from icedb_log.parquet.footer import parse_footer
 from icedb_log.store.object_store import ObjectInfo
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 
 IDS = {"id": 2, "user": 1, "amount": 7}
 

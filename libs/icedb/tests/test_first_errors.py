@@ -23,7 +23,7 @@ FILES = [
     ("object.json", b'{\n"events":[' + ROW + b"]\n}\n", "`jq -c '.events[]'` of each one in a list called events"),
     ("rows.zip", b"PK\x03\x04\x14\x00", "is a zip archive: `unzip` it first"),
     ("rows.bz2", b"BZh91AY&SY\x01", "is compressed with bzip2: `bzip2 -d` it first"),
-    ("rows.csv", ROW + b"\n", "named as CSV, and begins as JSON: say which it is, --format ndjson or csv"),
+    ("rows.csv", ROW + b"\n", "named as CSV, and begins as JSON: say which it is, --input-format ndjson or csv"),
     ("text.ndjson", b"hello\n", "line 1 is not JSON, or no object: it begins with b'hello'"),
 ]
 COMMANDS = [
@@ -35,14 +35,16 @@ COMMANDS = [
     (("table", "create", "t", "--partition", "d=day"), 2, "say of which column, day(ts)"),
     (("table", "create", "t", "--column", "n:DOUBEL"), 2, "type 'DOUBEL' is unknown; did you mean DOUBLE?"),
     (("table", "create", "t", "--column", "n:string"), 2, "type 'STRING' is unknown; here it is VARCHAR"),
-    (("merge", "events"), 4, "`--here` does it in this process"),
+    (("merge", "events"), 4, "`--local` does it in this process"),
+    (("--redis-url", "redis://:hunter2@127.0.0.1", "table", "list"), 2, "a password on a command line shows in `ps`"),
+    (("backup", "copies", "--target-secret", "hunter2"), 2, "No such option: --target-secret"),
     (("tabel", "list"), 2, "No such command 'tabel'. Did you mean 'table'?"),
 ]
 
 
 BATCHES = [
     ("header.csv", b"2026-01-01T00:00:00Z,a\n2026-01-01T00:00:00Z,b\n", "columns '2026-01-01T00:00:00Z', 'a'"),
-    ("semicolons.csv", b"ts;event\n2026-01-01T00:00:00Z;a\n", "this batch has the column 'ts;event'"),
+    ("semicolons.csv", b"ts;event\n2026-01-01T00:00:00Z;a\n", "its cells are separated by semicolons"),
     ("time.csv", b"time,event\n2026-01-01T00:00:00Z,a\n", "this batch has the columns 'event', 'time'"),
     ("events.ndjson", b'{"events":[' + ROW + b"]}\n", "this batch has the column 'events'"),
     ("seconds.ndjson", b'{"ts":1767225600}\n', "it looks like seconds (2026-01-01T00:00:00Z): send milliseconds"),
@@ -134,9 +136,9 @@ def test_a_wakeup_that_nobody_takes_is_said_after_five_seconds(
     assert "1 batch committed" in said.out
 
 
-def make_bad_batch(run_icedb, folder, name, body):
+def make_bad_batch(run_icedb, folder, name, body, *, table="events"):
     (folder / name).write_bytes(body)
-    return run_icedb("ingest", "events", str(folder / name), "--commit", code=1)
+    return run_icedb("ingest", table, str(folder / name), "--commit", code=1)
 
 
 @pytest.mark.parametrize(("name", "body", "said"), BATCHES, ids=[name for name, _, _ in BATCHES])
@@ -149,7 +151,7 @@ def test_of_many_faults_of_a_batch_the_first_are_shown_and_where_the_others_are(
     run_icedb("table", "create", "events", "--partition", "d=day(ts)")
     said = make_bad_batch(run_icedb, tmp_path, "bad.ndjson", b'{"event":"a"}\n' * 30)
     assert said.count("column 'ts' is missing or null") == 5
-    assert re.search(r"… \d+ more: `icedb quarantine show events [0-9a-f-]{36}`", said)
+    assert re.search(r"… \d+ more: `icedb quarantine list events [0-9a-f-]{36}`", said)
 
 
 def fail_by_settings(cli_env, run_icedb, settings, arguments, code):
@@ -174,6 +176,10 @@ def test_the_page_quotes_what_is_printed(folder, cli_env, run_icedb, tmp_path):
     printed = [fail_by_settings(cli_env, run_icedb, *each[:3]) for each in STORES]
     run_icedb("table", "create", "events", "--partition", "d=day(ts)")
     printed += [make_bad_batch(run_icedb, tmp_path, name, body) for name, body, _ in BATCHES]
+    run_icedb("table", "create", "prices", "--column", "price:DECIMAL(18,2)")
+    printed.append(
+        make_bad_batch(run_icedb, tmp_path, "price.ndjson", b'{"price":1}\n{"price":19.999}\n', table="prices")
+    )
     for name, body, _ in FILES:
         (tmp_path / name).write_bytes(body)
         printed.append(run_icedb("ingest", "events", str(tmp_path / name), code=2))

@@ -4,19 +4,25 @@ import itertools
 import logging
 import queue
 import threading
+from decimal import Decimal
 
 import orjson
+import pyarrow as pa
 import pytest
 from icedb import connect
 from icedb.lake_table import ROOM_WAIT_MS, LakeTable
 from icedb.work import Worker
 from icedb_client.bodies import encode_rows
+from icedb_engine.reading.unit import read_batch
 from icedb_log.clean.orphans import DEFAULT_MAX_SHARE
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.fence import acquire_fence, look_at_fence
+from icedb_log.commit.table import Table
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.pressure import PressureGate
+from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged
-from icedb_log.log.fence import acquire_fence, look_at_fence
 from icedb_log.merge.merge import MergeResult
 from icedb_log.names import (
     INGEST_FLUSH,
@@ -27,8 +33,11 @@ from icedb_log.names import (
     MERGE_MERGE,
     MERGE_RETAIN,
 )
-from icedb_log.table.table import Table
+from icedb_log.serving.status import find_health, read_status
+from icedb_log.trash.drop import DropRequest, drop_table
+from icedb_log.trash.purge import purge_table
 from icedb_sim.fakes.fake_clock import FakeClock
+from waiting import LIMIT_S
 
 ROWS = [{"ts": "2026-01-02T03:04:05Z", "event": "view", "n": 1}, {"ts": "2026-01-03T00:00:00Z", "event": "buy", "n": 2}]
 
@@ -58,6 +67,31 @@ def test_what_is_appended_is_there_when_the_call_returns(lake, events):
     assert events.snapshot(partitions={"d": ["2026-01-03"]}).row_count == 1
     assert [file.key for file in events.open().read_log().files] == [done.committed_key]
     assert not list_staged(events.place).batches
+
+
+def test_decimals_are_exact_from_python_to_every_reader(lake):
+    prices = [Decimal("12345678901234567890.10"), Decimal("19.99"), Decimal("-0.05"), None]
+    table = lake.create_table(
+        "prices", partition=["price"], sort=["price"], columns={"price": "DECIMAL(22,2)", "n": "BIGINT"}
+    )
+    for _ in range(2):
+        done = table.append([{"price": price, "n": n} for n, price in enumerate(prices[:3])])
+        assert (done.row_count, done.bad_row_count) == (3, 0)
+    table.merge(full=True)
+    snapshot = table.snapshot(where="price < 20.00")
+    assert {file.partition["price"] for file in table.snapshot().files} == {"12345678901234567890.10", "19.99", "-0.05"}
+    assert {file.partition["price"] for file in snapshot.files} == {"19.99", "-0.05"}
+    sql = "select distinct price from prices order by price"
+    assert [price for (price,) in rows_of(lake, sql)] == sorted(prices[:3])
+    assert table.snapshot().to_arrow().schema.field("price").type == pa.decimal128(22, 2)
+    assert sorted(set(table.snapshot().to_pandas()["price"])) == sorted(prices[:3])
+    assert sorted(set(table.snapshot().to_polars()["price"])) == sorted(prices[:3])
+    assert table.delete("price = 19.99").rows_removed == 2
+    assert rows_of(lake, "select count(*), sum(price) from prices") == [(4, 2 * (prices[0] + prices[2]))]
+    found = {column.name: column for column in table.snapshot().describe().columns}["price"]
+    assert (found.min, found.max) == (prices[2], prices[0])
+    done = table.append([{"price": Decimal("0.001"), "n": 7}, {"price": 1, "n": 8}])
+    assert (done.row_count, done.bad_row_count) == (1, 1)
 
 
 def test_a_batch_that_is_appended_again_under_its_id_is_there_once(lake, events):
@@ -92,7 +126,7 @@ def test_bad_rows_are_counted_and_a_refused_batch_says_why(lake, events):
     done = events.append([*ROWS, {"ts": "no time", "event": "view"}])
     assert (done.row_count, done.bad_row_count) == (2, 1)
     strict = lake.create_table("strict", columns={"n": "BIGINT"}, on_bad_rows="quarantine_batch")
-    with pytest.raises(InvalidRequest, match=r"batch .* is refused: .*quarantine show strict"):
+    with pytest.raises(InvalidRequest, match=r"batch .* is refused: .*quarantine list strict"):
         strict.append([{"n": "not a number"}])
     assert rows_of(lake, "select count(*) from strict") == [(0,)]
 
@@ -108,6 +142,33 @@ def test_tables_are_made_once_and_found_by_name(lake, events):
     assert lake.tables() == ()
     with pytest.raises(NotFound):
         events.append(ROWS)
+
+
+def purge_by_force(lake, name):
+    for _ in range(2):
+        drop_table(lake.warehouse.table(name), clock=lake.clock, request=DropRequest(is_forced=True))
+    assert purge_table(lake.warehouse.table(name), clock=lake.clock, owner="x").state == "purged"
+
+
+def test_t4_a_purged_name_is_used_again(lake, events, tmp_path):
+    events.append([{"ts": "2026-01-02T00:00:00Z", "event": "old"}])
+    with connect(tmp_path / "lake") as other:
+        assert other.query("select event from events").relation.fetchall() == [("old",)]
+        purge_by_force(lake, "events")
+        with pytest.raises(NotFound, match="purged"):
+            lake.table("events")
+        assert lake.tables() == ()
+        again = lake.create_table("events", sort=["n"])
+        again.append([{"n": 7}])
+        assert (again.place.paths.prefix, lake.tables()) == ("events.2", ("events",))
+        assert lake.query("select n from events").relation.fetchall() == [(7,)]
+        with pytest.raises(InvalidRequest, match="is another one"):
+            events.append([{"n": 8}])
+        with pytest.raises(Unavailable, match=r"lies at events\.2 now"):
+            other.table("events")
+        assert other.query("select n from events").relation.fetchall() == [(7,)]
+        other.table("events").append([{"n": 9}])
+    assert lake.query("select sum(n) from events").relation.fetchall() == [(16,)]
 
 
 def test_settings_go_by_their_names_and_times_by_words(lake):
@@ -288,25 +349,25 @@ def test_tasks_of_workers_are_done_here_with_the_same_results(run_icedb, folder)
     lake = connect(warehouse=folder)
     for _ in range(8):
         lake.table("events").append(ROWS)
-    merged = orjson.loads(run_icedb("merge", "events", "--here", "--json"))
+    merged = orjson.loads(run_icedb("merge", "events", "--local", "-o", "json"))
     assert (merged["outcome"], merged["files_in"], merged["files_out"]) == ("done", 16, 2)
-    assert orjson.loads(run_icedb("merge", "events", "--here", "--json"))["outcome"] == "idle"
-    assert "log files" in run_icedb("vacuum", "events", "--here") or "nothing" in run_icedb(
-        "vacuum", "events", "--here"
+    assert orjson.loads(run_icedb("merge", "events", "--local", "-o", "json"))["outcome"] == "idle"
+    assert "log files" in run_icedb("vacuum", "events", "--local") or "nothing" in run_icedb(
+        "vacuum", "events", "--local"
     )
-    deleted = orjson.loads(run_icedb("delete", "events", "--where", "n = 1", "--yes", "--here", "--json"))
+    deleted = orjson.loads(run_icedb("delete", "events", "--where", "n = 1", "--yes", "--local", "-o", "json"))
     assert (deleted["rows_removed"], deleted["files_rewritten"]) == (8, 1)
     dropped = orjson.loads(
-        run_icedb("partitions", "drop", "events", "d=2026-01-03", "--all", "--yes", "--here", "--json")
+        run_icedb("partitions", "events", "d=2026-01-03", "--drop", "--force", "--yes", "--local", "-o", "json")
     )
     assert dropped["rows"] == 8
-    assert "here" in run_icedb("merge", "events", code=4)
+    assert "--local" in run_icedb("merge", "events", code=4)
 
 
 def test_a_file_is_ingested_and_committed_in_one_command(run_icedb, folder, tmp_path):
     run_icedb("table", "create", "events")
     (tmp_path / "e.ndjson").write_text('{"n": 1}\n{"n": 2}\n')
-    said = orjson.loads(run_icedb("ingest", "events", str(tmp_path / "e.ndjson"), "--commit", "--json"))
+    said = orjson.loads(run_icedb("ingest", "events", str(tmp_path / "e.ndjson"), "--commit", "-o", "json"))
     assert (said["committed"], said["rows"], said["waiting"]) == (1, 2, [])
     assert "give one of them" in run_icedb("ingest", "events", str(tmp_path / "e.ndjson"), "--commit", "--wait", code=2)
 
@@ -316,7 +377,7 @@ def test_icedb_work_does_what_is_due_and_says_it(run_icedb, folder):
     lake = connect(warehouse=folder)
     lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
     assert "ingest.flush: 1 commit, 1 batch, 2 rows, 1 file" in run_icedb("work", "--once")
-    assert orjson.loads(run_icedb("work", "--once", "--json")) == {"done": [], "problems": 0}
+    assert orjson.loads(run_icedb("work", "--once", "-o", "json")) == {"done": [], "problems": 0}
 
 
 def test_a_first_look_at_a_table(lake):
@@ -355,11 +416,11 @@ def test_an_appender_goes_on_after_what_passes_and_says_what_does_not(lake, even
     monkeypatch.setattr(events, "commit", stumble)
     with pytest.raises(OSError, match="disk"), events.appender(commit_every_ms=1) as out:
         out.append(ROWS)
-        assert turn.acquire(timeout=30)
-        assert turn.acquire(timeout=30)  # the second try commits
+        assert turn.acquire(timeout=LIMIT_S)
+        assert turn.acquire(timeout=LIMIT_S)  # the second try commits
         assert rows_of(lake, "select count(*) from events") == [(2,)]
         out.append(ROWS)
-        assert turn.acquire(timeout=30)
+        assert turn.acquire(timeout=LIMIT_S)
         out._thread.join()
         out.append(ROWS)
     assert len(list_staged(events.place).batches) == 1  # it was accepted, and the next flush of the table takes it
@@ -403,6 +464,35 @@ def test_a_table_that_cannot_be_worked_on_holds_up_no_other(lake, events, monkey
     assert rows_of(lake, "select count(*) from events") == [(2,)]
 
 
+def test_a_table_whose_configuration_does_not_answer_holds_up_no_other(lake, events, monkeypatch, said_by_icedb):
+    lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
+    for name in ("another", "zebra"):
+        lake.create_table(name)
+    lake.drop_table("zebra")
+    place = type(lake.warehouse.store)
+    plain = place.get
+
+    def get(store, key, **options):
+        if key.endswith(("another/_icedb/table.json", "zebra/_icedb/table.json")):
+            raise Unavailable(f"{key}: no answer")
+        return plain(store, key, **options)
+
+    monkeypatch.setattr(place, "get", get)
+    told = []
+    lake.work(until_idle=True, tell=told.append)
+    assert {each.table for each in told if each.problem} == {"another", "zebra"}
+    assert rows_of(lake, "select count(*) from events") == [(2,)]
+    monkeypatch.setenv("ICEDB_STORE", lake.client.settings.store)
+    status = orjson.loads(said_by_icedb("status", "-o", "json", code=1).out)["tables"]
+    assert [(each["table"], "no answer" in each.get("error", {}).get("message", "")) for each in status] == [
+        ("another", True), ("events", False), ("zebra", True),
+    ]  # fmt: skip
+    listed = orjson.loads(said_by_icedb("table", "list", "-o", "json", code=1).out)
+    assert ([each["table"] for each in listed["tables"]], sorted(listed["unreadable"])) == (
+        ["events"], ["another", "zebra"],
+    )  # fmt: skip
+
+
 def test_a_table_that_fails_again_and_again_is_tried_later_each_time(tmp_path, cli_env):
     clock, tried_ms = FakeClock(), []
 
@@ -434,16 +524,16 @@ def test_a_long_merge_holds_up_no_commit_of_others(lake, events, monkeypatch):
 
     def merge(*_, **__):
         began.set()
-        assert may_end.wait(30)
+        assert may_end.wait(LIMIT_S)
         return MergeResult()
 
     monkeypatch.setattr("icedb.lake_table.merge_table", merge)
     worker = threading.Thread(target=Worker(lake, stops=stop.is_set).work, args=(told.put,))
     worker.start()
     try:
-        assert began.wait(30)
+        assert began.wait(LIMIT_S)
         lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
-        assert told.get(timeout=30).task == INGEST_FLUSH
+        assert told.get(timeout=LIMIT_S).task == INGEST_FLUSH
         assert rows_of(lake, "select count(*) from events") == [(2,)]
     finally:
         stop.set()
@@ -454,13 +544,102 @@ def test_a_long_merge_holds_up_no_commit_of_others(lake, events, monkeypatch):
 @pytest.mark.parametrize("task", [INGEST_FLUSH, MERGE_MERGE])
 def test_what_ends_one_thread_of_a_worker_ends_it_whole(lake, events, task):
     def fail(_table):
-        raise RuntimeError("a fault of ours")
+        raise SystemExit("the process is to end")
 
     worker = Worker(lake)
     worker._tasks = {**worker._tasks, task: fail}
-    with pytest.raises(RuntimeError, match="a fault of ours"):
+    with pytest.raises(SystemExit, match="is to end"):
         worker.work(lambda _: None)
     assert not [each.name for each in threading.enumerate() if each.name == "icedb-work-commits"]
+
+
+@pytest.mark.parametrize("task", [INGEST_FLUSH, MERGE_MERGE])
+def test_what_nobody_foresaw_at_one_table_holds_up_no_other(lake, events, task):
+    lake.create_table("another")
+    lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
+    worker, told = Worker(lake), []
+    plain = worker._tasks[task]
+
+    def fail(table):
+        if table == "another":
+            raise RuntimeError("a fault of ours")
+        return plain(table)
+
+    worker._tasks = {**worker._tasks, task: fail}
+    worker.work(told.append, until_idle=True)
+    problems = {(each.table, each.task, str(each.problem)) for each in told if each.problem}
+    assert [(name, what) for name, what, _ in problems] == [("another", task)]
+    assert f"table another: {task}: RuntimeError: a fault of ours (test_lake.py:" in next(iter(problems))[2]
+    assert rows_of(lake, "select count(*) from events") == [(2,)]
+
+
+def test_one_batch_that_nobody_can_read_stops_nobody(lake, events, monkeypatch):
+    """It crashes its reader: the append says why it was refused, and the next one is committed."""
+    monkeypatch.setattr("icedb_engine.reading.unit.read_batch", crash_over(b"poison", read_batch))
+    with pytest.raises(InvalidRequest, match=r"failed twice, alone.*MemoryError: poison \(test_lake.py:\d+\)"):
+        events.append([{"ts": "2026-01-02T03:04:05Z", "event": "poison"}])
+    assert events.append(ROWS).row_count == 2
+    assert read_status(events.open()).quarantined_batches == 1
+
+
+def crash_over(word, plain):
+    def read(body, *more):
+        if word in body:
+            raise MemoryError("poison")
+        return plain(body, *more)
+
+    return read
+
+
+@pytest.mark.parametrize("query", [None, "SELECT * FROM _rows"])
+def test_a_batch_that_crashes_its_reader_is_isolated_beside_others(lake, monkeypatch, query):
+    table = lake.create_table("t", insert_query=query, **({"source": {"n": "BIGINT"}} if query else {}))
+    monkeypatch.setattr("icedb_engine.reading.unit.read_batch", crash_over(b"999", read_batch))
+    for number in (1, 2, 999, 3, 4):
+        table.stage(encode_rows([{"n": number}]), None)
+    told = []
+    lake.work(until_idle=True, tell=told.append)
+    assert [str(each.problem) for each in told if each.problem] == []
+    assert rows_of(lake, "select n from t order by n") == [(1,), (2,), (3,), (4,)]
+    assert "MemoryError: poison" in list_quarantined(table.place)[0].reason
+
+
+def test_a_table_whose_flushes_fail_says_so_until_one_ends_well(lake, events, monkeypatch, run_icedb):
+    """The engine is broken: nothing is refused for that, and everybody sees it."""
+    events.stage(encode_rows(ROWS), None)
+
+    def broken(*_, **__):
+        raise RuntimeError("the engine is broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("icedb_engine.units.run_unit.flush_unit", broken)
+        told = []
+        lake.work(until_idle=True, tell=told.append)
+        assert [(each.table, each.task) for each in told if each.problem] == [("events", INGEST_FLUSH)]
+    state = read_status(events.open())
+    assert "RuntimeError: the engine is broken" in state.failing
+    assert find_health(state).word == "failing"
+    assert (state.staged_batches, state.quarantined_batches, state.halted) == (1, 0, "")
+    gate = PressureGate(lake.warehouse.store, clock=lake.clock)
+    gate.check(events.place.paths)  # it takes batches, and says why they wait
+    assert "takes batches, but its flushes fail" in gate.find_failure(events.place.paths)
+    monkeypatch.setenv("ICEDB_STORE", lake.client.settings.store)
+    assert "failing" in run_icedb("status")
+    assert "RuntimeError: the engine is broken" in run_icedb("status", "events")
+    assert events.append(ROWS).row_count == 2
+    assert read_status(events.open()).failing == ""
+
+
+def test_a_flush_on_a_full_log_commits_nothing(lake, events, monkeypatch):
+    """Whoever flushes: readers of the original list a thousand log files, and miss the rest."""
+    events.append(ROWS)
+    events.stage(encode_rows(ROWS), None)
+    monkeypatch.setattr("icedb_log.commit.commit.MAX_LOG_FILES", 1)
+    with pytest.raises(Overloaded, match="its log has 1 files and takes no more than 1"):
+        events.flush()
+    assert len(list_staged(events.place).batches) == 1
+    monkeypatch.undo()
+    assert events.flush().row_count == 2
 
 
 def test_a_lake_is_not_taken_over_a_fork(lake, events, monkeypatch):

@@ -104,6 +104,15 @@ def test_one_batch_has_a_largest_size(monkeypatch):
         encode_arrow(TABLE)
 
 
+def test_old_timestamps_of_a_file_that_is_cut_are_what_they_were_written_as(tmp_path):
+    """In nanoseconds, as Arrow reads INT96 by default, 9999-12-31 is 1816-03-29."""
+    moments = pa.table({"ts": pa.array([datetime(9999, 12, 31), datetime(1, 1, 1)] * 5, pa.timestamp("us"))})
+    pq.write_table(moments, tmp_path / "old.parquet", use_deprecated_int96_timestamps=True)
+    bodies = list(split_file(tmp_path / "old.parquet", batch_rows=4, batch_bytes=10))
+    assert len(bodies) > 1
+    assert pa.concat_tables(map(read, bodies)) == moments
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_pipe", [False, True])
 def test_a_small_file_is_one_batch_as_it_is(kind, is_pipe, tmp_path):

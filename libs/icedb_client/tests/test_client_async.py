@@ -6,8 +6,7 @@ import inspect
 
 import pytest
 from icedb_client import AsyncClient, AsyncSnapshot, Client, Snapshot
-from icedb_client.settings import ClientSettings
-from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.errors import NotFound
 
 NOT_AWAITED = {"warehouse", "workers", "gate", "answerer", "wakes"}
 """Properties, and what the command line needs."""
@@ -67,17 +66,10 @@ def test_enqueueing_is_awaited_too(client, create):
     assert rows[0].row_count == 1
 
 
-def test_a_client_belongs_to_one_event_loop():
-    client = AsyncClient(settings=ClientSettings(snapshot_address="127.0.0.1:1", snapshot_timeout_ms=100))
-
-    async def ask():
-        return client._service()
-
-    with asyncio.Runner() as runner:
-        runner.run(ask())
-        runner.run(client._aio.close())
-        with asyncio.Runner() as other, pytest.raises(InvalidRequest, match="another event loop"):
-            other.run(ask())
+def test_a_client_may_be_used_by_one_event_loop_after_the_other(client, create):
+    create()
+    found = AsyncClient(settings=client.settings, warehouse=client.warehouse, clock=client.clock)
+    assert [asyncio.run(found.tables()) for _ in range(2)] == [("events",), ("events",)]
 
 
 def test_an_iterator_that_is_left_is_closed(client, create):

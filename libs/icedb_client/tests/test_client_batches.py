@@ -3,7 +3,9 @@
 import gzip
 import io
 import json
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from uuid import UUID
 
 import pytest
 from backports import zstd
@@ -31,6 +33,39 @@ def test_rows_become_ndjson():
         {"ts": "2026-01-02T03:04:05+00:00", "d": "2026-01-02", "x": {"é": [1, None]}},
         {},
     ]
+
+
+def test_python_values_are_written_exactly():
+    """orjson cuts the seconds of an offset: rows of local times before 1900 were 28 s off."""
+    amsterdam = timezone(timedelta(minutes=53, seconds=28))
+    ident = UUID("00000000-0000-0000-0000-00000000002a")
+    values = {
+        "odd": datetime(1850, 1, 2, 3, 4, 5, 6, tzinfo=amsterdam),
+        "even": datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=-9, minutes=-30))),
+        "naive": datetime(1, 1, 1, 0, 0, 0, 7),
+        "inner": [{"at": datetime(1850, 1, 2, tzinfo=amsterdam)}],
+        "d": date(1, 2, 3),
+        "t": time(1, 2, 3),
+        "id": ident,
+        "price": Decimal("12345678901234567890.10"),
+        "small": Decimal("1E-30"),
+    }
+    body = encode_rows([values])
+    assert unpack(body)[0] | {"price": 0, "small": 0} == {
+        "odd": "1850-01-02T02:10:37.000006+00:00",
+        "even": "2026-01-02T03:04:05-09:30",
+        "naive": "0001-01-01T00:00:00.000007+00:00",
+        "inner": [{"at": "1850-01-01T23:06:32+00:00"}],
+        "d": "0001-02-03",
+        "t": "01:02:03",
+        "id": str(ident),
+        "price": 0,
+        "small": 0,
+    }
+    assert b'"price":12345678901234567890.10,"small":1E-30' in body.body
+    for value in (Decimal("sNaN"), time(1, tzinfo=amsterdam), datetime(1, 1, 1, tzinfo=amsterdam), b"x"):
+        with pytest.raises(InvalidRequest, match="row 1 cannot be written as JSON"):
+            encode_rows([{"a": value}])
 
 
 def test_large_bodies_are_compressed_the_same_way_each_time():

@@ -6,14 +6,15 @@ import pytest
 from icedb_client.client import Client
 from icedb_client.settings import load_client_settings
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.quarantine import bad_rows_key, quarantine_batch, quarantine_rows
+from icedb_log.ingest.pressure import PressureGate, end_trouble, publish_trouble
+from icedb_log.ingest.quarantine import payload_key, quarantine_batch, quarantine_rows
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import BadRows, RejectedBatch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
-from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import RowFileWriter
 
 
@@ -46,6 +47,31 @@ def test_redis_down_does_not_refuse_a_batch(client, create, warehouse):
     client._sender.answers = False
     assert client.enqueue("events", [{"a": 1}]).is_woken is False
     assert len(staged(warehouse)) == 1
+
+
+def test_who_sends_to_a_table_whose_flushes_fail_is_told_and_logs_it_once_for_each_table(
+    client, create, warehouse, caplog
+):
+    for name in ("events", "clicks"):
+        create(name)
+        publish_trouble(warehouse.table(name), "failing", "nobody foresaw this", clock=client.gate.clock)
+    told = [client.enqueue(name, [{"a": number}]).warning for number in range(3) for name in ("events", "clicks")]
+    words = [
+        f"table {name} takes batches, but its flushes fail, so that they wait: nobody foresaw this"
+        for name in ("events", "clicks")
+    ]
+    assert told == words * 3
+    assert [record.getMessage() for record in caplog.records if record.name == "icedb_client.delivery"] == words
+    with client.producer("events") as producer:
+        producer.send({"a": 9})
+    assert len([record for record in caplog.records if record.name == "icedb_client.delivery"]) == 2
+    end_trouble(warehouse.table("events"))
+    client.gate.pressure = PressureGate(warehouse.store, clock=client.gate.clock)  # it asks once in a second
+    assert client.enqueue("events", [{"a": 4}]).warning == ""
+    publish_trouble(warehouse.table("events"), "failing", "again", clock=client.gate.clock)
+    client.gate.pressure = PressureGate(warehouse.store, clock=client.gate.clock)
+    assert "again" in client.enqueue("events", [{"a": 5}]).warning
+    assert "again" in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +151,7 @@ def test_a_committed_batch_may_have_bad_rows(client, create, warehouse, clock):
     batches = [client.enqueue("events", [{"n": n}]) for n in range(2)]
     listed = {batch.batch_id: batch for batch in staged(warehouse)}
     bad_id = batches[0].batch_id
-    key = bad_rows_key(place.paths, bad_id, b"x")
+    key = payload_key(place.paths, bad_id, b"x", "ndjson.zst", what="rows")
     place.store.put(key, b"x")
     bad = BadRows(listed[bad_id], key, 3, "line 7: no ts")
     quarantine_rows(place, bad=bad, replaces=None, commit_id="ab", clock=clock)
@@ -148,7 +174,7 @@ def test_a_batch_with_bad_rows_was_committed_though_the_log_has_forgotten_it(cli
     place = warehouse.table("events")
     batch = client.enqueue("events", [{"n": 1}])
     (listed,) = staged(warehouse)
-    key = bad_rows_key(place.paths, batch.batch_id, b"x")
+    key = payload_key(place.paths, batch.batch_id, b"x", "ndjson.zst", what="rows")
     place.store.put(key, b"x")
     bad = BadRows(listed, key, 1, "line 7: no ts")
     quarantine_rows(place, bad=bad, replaces=None, commit_id="ab", clock=clock)

@@ -3,8 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from icedb_client.read_leases import (
+    SLOW_BYTES_PER_S,
+    ReadLease,
+    hold_while_reading,
+    may_take_long,
+    take_hold,
+    take_lease,
+)
 from icedb_client.requests import LeaseInfo, TableInfo
-from icedb_client.snapshots import SLOW_BYTES_PER_S, ReadLease, hold_while_reading, may_take_long, take_hold, take_lease
 from icedb_log.errors import BelowHorizon, NotFound, PermissionDenied, Unavailable
 
 MINUTE_MS = 60_000

@@ -14,10 +14,10 @@ from pyarrow import ipc
 @pytest.mark.parametrize(
     ("key", "staging_format"),
     [
-        ("t/_icedb/quarantine/id.batch.ndjson.zst", "ndjson.zst"),
+        ("t/_icedb/quarantine/id.batch-0a.ndjson.zst", "ndjson.zst"),
         ("t/_icedb/quarantine/id.rows-0a.ndjson.zst", "ndjson.zst"),
-        ("t/_icedb/quarantine/id.batch.json", "json"),
-        ("t/_icedb/quarantine/id.batch.csv.gz", "csv.gz"),
+        ("t/_icedb/quarantine/id.batch-0a.json", "json"),
+        ("t/_icedb/quarantine/id.batch-0a.csv.gz", "csv.gz"),
         ("t/_icedb/quarantine/id.parquet", "parquet"),
         ("t/_icedb/quarantine/id.strange", "ndjson"),
     ],

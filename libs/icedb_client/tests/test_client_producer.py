@@ -15,9 +15,10 @@ from icedb_client import producer as producer_module
 from icedb_client.delivery import Undelivered
 from icedb_client.producer import BufferFull, ProducerOptions, RowBuffer, UnsentRows
 from icedb_log.clock import parse_uuid7_ms
-from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, StoreRefused, Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_pressure
 from icedb_log.ingest.staging import list_staged
+from waiting import LIMIT_S
 
 SECOND_MS = 1000
 
@@ -40,6 +41,8 @@ class FaultyPuts:
         what = self.script.pop(0) if self.script else "ok"
         if what == "down":
             raise Unavailable("the store is down")
+        if what == "full":
+            raise StoreRefused("no space left on the disk")
         if what == "late":
             raise CommitOutcomeUnknown("lost, not written")
         etag = self.put(key, body)
@@ -62,6 +65,13 @@ def staged_rows(warehouse, name="events"):
         text = zstd.decompress(body) if batch.key.endswith(".zst") else body
         rows.update(orjson.loads(line)["n"] for line in text.splitlines())
     return rows
+
+
+def test_rows_of_a_program_wait_for_whoever_frees_the_disk(client, warehouse, puts):
+    puts.script = ["full", "full"]
+    with client.producer("events") as producer:
+        producer.send({"n": 1})
+    assert staged_rows(warehouse) == Counter([1])
 
 
 def test_rows_come_in_batches_of_the_bounds(client, warehouse, puts):
@@ -248,7 +258,7 @@ def test_a_full_memory_refuses_or_waits(client, warehouse, puts):
 
     def slow(key, body):
         started.set()
-        assert may_go.wait(60)
+        assert may_go.wait(LIMIT_S)
         return put(key, body)
 
     warehouse.store.put_if_absent = slow
@@ -256,14 +266,14 @@ def test_a_full_memory_refuses_or_waits(client, warehouse, puts):
     producer = client.producer("events", max_bytes=100, max_memory_bytes=200, senders=1)
     producer.send(row)
     producer.send(row)
-    assert started.wait(60)
+    assert started.wait(LIMIT_S)
     with pytest.raises(BufferFull, match="fill max_memory_bytes 200; send again later") as caught:
         producer.send_rows([row, row], block=False)
     assert caught.value.taken_rows == 0
     waiting = threading.Thread(target=producer.send, args=(row,))
     waiting.start()
     may_go.set()
-    waiting.join(60)
+    waiting.join(LIMIT_S)
     assert not waiting.is_alive()
     producer.close()
     assert staged_rows(warehouse) == Counter({1: 3})
@@ -304,7 +314,7 @@ def test_a_batch_on_its_way_is_not_tried_again_once_closing_gave_up(client, puts
 
     def pause():
         pauses.set()
-        assert given_up.wait(60)
+        assert given_up.wait(LIMIT_S)
 
     def end():
         give_up()
@@ -315,7 +325,7 @@ def test_a_batch_on_its_way_is_not_tried_again_once_closing_gave_up(client, puts
     with producer._lock:
         producer._buffer.seal()
         producer._work.notify_all()
-    assert pauses.wait(60)
+    assert pauses.wait(LIMIT_S)
     with pytest.raises(UnsentRows):
         producer.close(timeout_ms=0)
     assert producer.counters.retries == 1
@@ -330,7 +340,7 @@ def test_age_seals_a_batch(client, warehouse, puts, clock):
         with producer._lock:
             producer._work.notify_all()  # as the real clock's time-out does
     with producer._lock:
-        assert producer._room.wait_for(lambda: producer._counts["accepted_rows"], 60)
+        assert producer._room.wait_for(lambda: producer._counts["accepted_rows"], LIMIT_S)
     assert staged_rows(warehouse) == Counter([1])
     producer.close()
 
@@ -422,7 +432,7 @@ closed = client.producer("events")
         env=inherited,
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     lines = done.stderr.decode().splitlines()
     assert len(lines) == 1
@@ -432,5 +442,5 @@ closed = client.producer("events")
 
 def ended(producer):
     for thread in producer._threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
     return producer._threads

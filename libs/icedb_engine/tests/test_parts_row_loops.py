@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from icedb_engine.units.merge_unit import merge_unit
-from icedb_engine.units.work import MergeUnit
+from icedb_engine.work import MergeUnit
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import check_table_name
 

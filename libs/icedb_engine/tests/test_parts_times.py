@@ -14,8 +14,7 @@ from icedb_engine.imports.import_inspect import FileRefused, inspect_file
 from icedb_engine.reading.frame import SAMPLE_LINES
 from icedb_engine.units.typed_rows import open_typed_rows
 from icedb_log.errors import InvalidRequest
-from icedb_log.ingest.import_sources import SourceFile
-from icedb_log.jobs import InspectJob
+from icedb_log.jobs import InspectJob, SourceFile
 from icedb_log.model import FileMarker
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.table_config import PartitionField, TableConfig

@@ -3,11 +3,20 @@
 from datetime import date, datetime
 
 import duckdb
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from icedb_log.table.table_config import PartitionField
-from icedb_log.table.transforms import canonical_text, find_type_problem, transform_sql, transform_value
+from icedb_log.table.transforms import (
+    canonical_text,
+    find_type_problem,
+    read_bound,
+    read_time_span,
+    transform_sql,
+    transform_value,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 VALUES = {
@@ -85,3 +94,52 @@ def test_a_type_without_meaning_is_named(text, sql_type):
 @example(-0.0)
 def test_the_canonical_text_of_a_double_reads_back(value):
     assert float(canonical_text(value)) == value
+
+
+DAYS = np.arange(np.datetime64("1582-10-15"), np.datetime64("10000-01-01"))
+
+
+@pytest.mark.parametrize(("transform", "unit"), [("year", "Y"), ("month", "M"), ("day", "D")])
+def test_time_partitions_of_each_day_are_those_of_the_calendar(transform, unit):
+    """Leap years and centuries: the engine and numpy, whose calendar is Python's, agree on each day."""
+    field = PartitionField.parse(f"p={transform}(x)")
+    with duckdb.connect(config={"threads": 1}) as engine:
+        engine.register("days", pa.table({"x": pa.array(DAYS)}))
+        found = engine.execute(f"SELECT {transform_sql(field, 'x', 'DATE')} AS p FROM days").to_arrow_table()
+    expected = pa.chunked_array([pa.array(np.datetime_as_string(DAYS, unit=unit))])
+    assert found["p"].equals(expected)
+
+
+@pytest.mark.parametrize(
+    ("transform", "unit", "first"), [("year", "Y", "0001"), ("month", "M", "0001-01"), ("day", "D", "1582-10-15")]
+)
+def test_a_time_partition_ends_where_the_next_one_begins(transform, unit, first):
+    starts = np.arange(np.datetime64(first, unit), np.datetime64("9999-12-31", unit) + 1)
+    starts = starts[:: 97 if transform == "day" else 1]
+    for start, text in zip(starts.tolist(), np.datetime_as_string(starts).tolist(), strict=True):
+        begin, length = read_time_span(transform, text)
+        assert begin == datetime(start.year, start.month, start.day)
+        following = np.datetime64(text, unit) + 1
+        assert np.datetime64(begin) + np.timedelta64(length.days, "D") == following
+
+
+@pytest.mark.parametrize(
+    ("bound", "sql_type"),
+    [
+        (True, "BIGINT"),
+        (1, "BOOLEAN"),
+        (1.0, "BIGINT"),
+        (1, "DOUBLE"),
+        ("1", "BIGINT"),
+        (1, "VARCHAR"),
+        (None, "BIGINT"),
+    ],
+)
+def test_a_bound_of_another_type_says_nothing(bound, sql_type):
+    assert read_bound(bound, sql_type) is None
+
+
+def test_a_moment_is_no_day_and_a_day_is_no_moment():
+    assert read_bound("2023-06-07", "DATE") == date(2023, 6, 7)
+    assert read_bound("2023-06-07T13:00:00.000001Z", "TIMESTAMP") == datetime(2023, 6, 7, 13, 0, 0, 1)
+    assert read_bound("2023-06-07T13:00:00Z", "DATE") is None

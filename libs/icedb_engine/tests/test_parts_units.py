@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits, JobLimits
 from icedb_engine.reading.types import Kind, infer_type
 from icedb_engine.reading.widening import settle_types
-from icedb_engine.spark.spark_runner import run_body
-from icedb_engine.units.work import MergeUnit, decode_result, decode_unit, encode, pack, split_batches
+from icedb_engine.spark.spark_tasks import run_body
+from icedb_engine.work import MergeUnit, decode_result, decode_unit, encode, pack, split_batches
 from icedb_log import errors
 from icedb_log.jobs import MergeGroup, StagedBatch
 from icedb_log.model import FileMarker
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 
 
 def batch(number, size_bytes, staging_format="ndjson"):

@@ -8,32 +8,36 @@ from icedb_engine.spark.spark_watch import JobWatch, WatchRules
 from icedb_log.errors import Fenced, InvalidRequest, Unavailable
 from icedb_sim.fakes.fake_clock import FakeClock
 from py4j.protocol import Py4JError
+from waiting import LIMIT_S
 
-WAIT_S = 20
 INTERVAL_S = 0.001
 
 
 class FakeSession:
-    """Has tags, and a job that ends when its tag is interrupted, with an error as Spark's."""
+    """Has job groups, and a job that ends when its group is cancelled, with an error as Spark's."""
 
     def __init__(self):
-        self.tags = []
-        self.removed = []
-        self.interrupted = []
+        self.groups = []
+        self.current = {}
+        self.cancelled = []
         self.arrived = threading.Event()
+        self.master = "spark://host:1"
+        self.sparkContext = self
 
-    def addTag(self, tag):
-        self.tags.append(tag)
+    def setJobGroup(self, group, description, interruptOnCancel):
+        assert (description, interruptOnCancel) != ("", False)
+        self.groups.append(group)
+        self.current["spark.jobGroup.id"] = group
 
-    def removeTag(self, tag):
-        self.removed.append(tag)
+    def setLocalProperty(self, name, value):
+        self.current[name] = value
 
-    def interruptTag(self, tag):
-        self.interrupted.append(tag)
+    def cancelJobGroup(self, group):
+        self.cancelled.append(group)
         self.arrived.set()
 
     def run_job(self):
-        assert self.arrived.wait(WAIT_S), "nobody interrupted the job"
+        assert self.arrived.wait(LIMIT_S), "nobody interrupted the job"
         self.arrived.clear()
         raise Py4JError("job cancelled")
 
@@ -56,10 +60,10 @@ def test_a_job_that_ends_in_time_is_left_alone():
         seen.set()
 
     with make_watch(session, check_alive=check_alive):
-        assert session.tags != session.removed == []
-        assert seen.wait(WAIT_S)
-    assert session.removed == session.tags
-    assert session.interrupted == []
+        assert session.current == {"spark.jobGroup.id": session.groups[-1]}
+        assert seen.wait(LIMIT_S)
+    assert set(session.current.values()) == {None}
+    assert session.cancelled == []
     assert threading.current_thread() not in calls
 
 
@@ -71,7 +75,8 @@ def test_a_run_that_should_stop_interrupts_its_job_and_says_why():
     ):
         session.run_job()
     assert isinstance(caught.value.__cause__, Py4JError)
-    assert set(session.interrupted) == set(session.tags) == set(session.removed)
+    assert set(session.cancelled) == set(session.groups)
+    assert set(session.current.values()) == {None}
     assert told == ["stopped"]
 
 
@@ -81,7 +86,7 @@ def test_every_job_of_a_watch_is_interrupted_not_only_the_first():
         for _ in range(3):
             with pytest.raises(Py4JError):
                 session.run_job()
-    assert len(session.interrupted) >= 3
+    assert len(session.cancelled) >= 3
 
 
 @pytest.mark.parametrize(("is_users", "kind"), [(False, Unavailable), (True, InvalidRequest)])
@@ -105,20 +110,20 @@ def test_what_ends_this_process_ends_its_job():
     session = FakeSession()
     with pytest.raises(SystemExit), make_watch(session):
         raise SystemExit
-    assert session.interrupted == session.tags
+    assert session.cancelled == session.groups
 
 
 def test_an_interrupt_that_fails_is_tried_again():
     session = FakeSession()
     answers = iter([Py4JError("no answer"), OSError("no answer")])
-    interrupt = session.interruptTag
+    cancel = session.cancelJobGroup
 
-    def refuse(tag):
+    def refuse(group):
         for error in answers:
             raise error
-        interrupt(tag)
+        cancel(group)
 
-    session.interruptTag = refuse
+    session.cancelJobGroup = refuse
     with pytest.raises(Fenced), make_watch(session, check_alive=lose):
         session.run_job()
 
@@ -128,20 +133,20 @@ def test_a_runner_for_a_run_stops_with_it_and_the_first_one_goes_on():
     runner = SparkRunner(session, None, rules=WatchRules(interval_s=INTERVAL_S))
     with pytest.raises(Fenced), runner.checking(lose).job("a job"):
         session.run_job()
-    count = len(session.interrupted)
+    count = len(session.cancelled)
     with runner.job("another job"):
         pass
     with pytest.raises(Unavailable, match="Spark lost a third job: job cancelled"), runner.job("a third job"):
         raise Py4JError("job cancelled")
-    assert len(session.interrupted) == count
+    assert len(session.cancelled) == count
 
 
 def test_a_session_that_is_gone_is_unavailable():
     session = FakeSession()
 
-    def gone(tag):
+    def gone(*_, **__):
         raise Py4JError("answer from Java side is empty")
 
-    session.addTag = gone
+    session.setJobGroup = gone
     with pytest.raises(Unavailable, match="Spark lost a job"), SparkRunner(session, None).job("a job"):
         pytest.fail("no job on a session that is gone")

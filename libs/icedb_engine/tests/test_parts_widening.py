@@ -32,18 +32,18 @@ def test_strict_takes_declared_columns_only(make_table):
     assert "column 'a' is not in the schema" in table.reason(only_unknown)
 
 
-def test_a_fraction_in_a_bigint_column_is_a_wish_and_nothing_is_done(make_table):
+def test_a_fraction_in_a_bigint_column_is_a_request_and_nothing_is_done(make_table):
     table = make_table(evolution="widen")
     batches = table.stage({"n": 1}), table.stage({"n": 0.5}), table.stage(body=b"{")
     result = table.flush(*batches, schema=KNOWN)
-    assert result.wishes == {"n": "DOUBLE"}
+    assert result.widening_requests == {"n": "DOUBLE"}
     assert result.left == tuple(batch.batch_id for batch in batches)
     assert (result.accepted, result.rejected, result.files, result.row_count) == ((), {}, (), 0)
     granted = table.flush(*batches, schema={**KNOWN, "n": "DOUBLE"})
     assert sorted(row["n"] for row in table.rows(*granted.files)) == [0.5, 1.0]
 
 
-def test_a_refused_wish_rejects_the_batch_with_what_stands_in_the_way(make_table):
+def test_a_refused_request_rejects_the_batch_with_what_stands_in_the_way(make_table):
     table = make_table(evolution="widen")
     result = table.flush(table.stage({"n": 1}), table.stage({"n": 0.5}), schema=KNOWN, refused={"n": "file x is large"})
     assert len(result.accepted) == 1
@@ -65,33 +65,33 @@ def test_a_refused_wish_rejects_the_batch_with_what_stands_in_the_way(make_table
         ({"on_bad_rows": "quarantine_rows"}, [{"n": True}, {"n": 1}]),
     ],
 )
-def test_what_is_no_wish(make_table, config, rows):
+def test_what_is_no_request(make_table, config, rows):
     config = {"evolution": "widen", **config}
     table = make_table(*config.pop("partition", ()), **config)
     result = table.flush(table.stage(*rows), schema=KNOWN)
-    assert not result.wishes
+    assert not result.widening_requests
     assert len(result.rejected) + len(result.bad_rows) == 1
 
 
-def test_an_older_batch_with_long_integers_stands_in_the_way_of_a_wish(make_table):
+def test_an_older_batch_with_long_integers_stands_in_the_way_of_a_request(make_table):
     table = make_table(evolution="widen")
     long, fraction = table.stage({"n": 2**53 + 1}), table.stage({"n": 0.5})
     result = table.flush(long, fraction, schema=KNOWN)
     assert (result.accepted, result.long_columns) == ((long.batch_id,), ("n",))
-    assert table.flush(fraction, long, schema=KNOWN).wishes == {"n": "DOUBLE"}
+    assert table.flush(fraction, long, schema=KNOWN).widening_requests == {"n": "DOUBLE"}
 
 
-def test_bad_rows_are_not_set_aside_while_a_wish_is_open(make_table):
+def test_bad_rows_are_not_set_aside_while_a_request_is_open(make_table):
     table = make_table(evolution="widen", on_bad_rows="quarantine_rows")
     result = table.flush(table.stage({"n": 1}, {"n": 0.5}), schema=KNOWN)
-    assert (result.wishes, result.bad_rows) == ({"n": "DOUBLE"}, ())
+    assert (result.widening_requests, result.bad_rows) == ({"n": "DOUBLE"}, ())
 
 
-def test_a_timestamp_in_a_date_column_is_a_wish(make_table):
+def test_a_timestamp_in_a_date_column_is_a_request(make_table):
     table = make_table(evolution="widen")
     days = table.stage(body=_arrow({"d": [date(2023, 6, 7)]}), staging_format="arrow")
     moments = table.stage(body=_arrow({"d": [datetime(2023, 6, 7, 1)]}), staging_format="arrow")
-    assert table.flush(days, moments, schema={"d": "DATE"}).wishes == {"d": "TIMESTAMP"}
+    assert table.flush(days, moments, schema={"d": "DATE"}).widening_requests == {"d": "TIMESTAMP"}
     granted = table.flush(days, moments, schema={"d": "TIMESTAMP"})
     assert sorted(row["d"] for row in table.rows(*granted.files)) == [datetime(2023, 6, 7), datetime(2023, 6, 7, 1)]
 

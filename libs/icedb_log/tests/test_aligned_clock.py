@@ -1,5 +1,7 @@
 """Batch ids with the store's time, on hosts whose clock is wrong (I3)."""
 
+import gc
+
 import pytest
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Unavailable
@@ -100,3 +102,15 @@ def test_i3_batches_of_a_host_that_is_minutes_off_are_committed(off_ms):
     result = table.flush()
     assert (len(result.rejected), result.batch_count) == (1, 1)
     assert table.ids() == [1]
+
+
+def test_a_clock_that_nobody_has_any_more_is_not_told(host, store):
+    """A console makes one for each batch that is tried again, on a store that lives as long as it does."""
+    kept = AlignedClock(host, store, may_ask=True)
+    for _ in range(3):
+        AlignedClock(host, store, may_ask=True).now_ms()
+    gc.collect()
+    assert len(store.time_listeners) == 1
+    kept._skew_ms = None
+    store.list_page("", limit=1)
+    assert kept._skew_ms is not None, "it is still told"

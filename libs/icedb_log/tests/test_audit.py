@@ -4,22 +4,24 @@ import pytest
 from icedb_log.clean.deletion import (
     MAX_FOUND,
     MAX_REASON_CHARS,
+    SLICE_MS,
     AuditLog,
     AuditPart,
     DamagedPart,
+    DeleteCandidate,
     Deleter,
-    Doomed,
     RunFacts,
     find_deletions,
     read_audit,
     sweep_audit,
 )
 from icedb_log.clean.vacuum import vacuum_table
+from icedb_log.clock import make_uuid7_hex
+from icedb_log.commit.table import Table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.keys import parse_audit_key
 from icedb_log.store.object_store import FailedDelete, list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -55,8 +57,10 @@ class Place(TableStore):
             on_problem=lambda step, _: self.problems.append(step),
         )
         audit = log.begin(RunFacts("vacuum", self.clock.now_ms(), {"data_grace_ms": 5}, **facts))
-        doomed = [Doomed(key, "data_file", "dead", ("grace", "lease"), died_ms=7, size_bytes=1) for key in keys]
-        return Deleter(self.store, audit=audit, chunk_keys=self.chunk_keys).delete(doomed)
+        candidates = [
+            DeleteCandidate(key, "data_file", "dead", ("grace", "lease"), died_ms=7, size_bytes=1) for key in keys
+        ]
+        return Deleter(self.store, audit=audit, chunk_keys=self.chunk_keys).delete(candidates)
 
     def parts(self, **bounds):
         return list(read_audit(TableStore(self.store, self.paths), **bounds))
@@ -125,7 +129,7 @@ def test_a_key_that_would_not_go_says_why_within_a_bound():
     reason = "AccessDenied " + "x" * 1000
     log = AuditLog(place, clock=place.clock, owner="janitor@h")
     audit = log.begin(RunFacts("orphans", place.clock.now_ms(), {}))
-    audit.announce([Doomed(key, "orphan", "unnamed") for key in keys])
+    audit.announce([DeleteCandidate(key, "orphan", "unnamed") for key in keys])
     audit.conclude([FailedDelete(keys[1], reason)])
     (part,) = place.parts()
     assert [each.outcome for each in part.entries] == ["deleted", "failed"]
@@ -212,6 +216,42 @@ def test_the_audit_is_kept_for_its_retention_by_the_stores_clock(place):
     place.clock.advance(1)
     assert sweep_audit(place, retention_ms=2 * DAY_MS, clock=place.clock).keys == {first}
     assert place.audit_keys() == [f"{place.paths.audit_prefix}!notes", second]
+
+
+def test_what_would_not_go_is_not_said_to_be_gone(place):
+    keys = place.put("a", "b")
+    place.store.script = [Fault("delete", Effect.UNAVAILABLE)]
+    assert {failed.key for failed in place.run(keys).failed} == {*keys}
+    (part,) = place.parts()
+    assert [entry.outcome for entry in part.entries] == ["failed", "failed"]
+    assert all(entry.reason for entry in part.entries)
+
+
+def test_what_is_no_audit_is_not_swept_however_old(place):
+    others = [f"{place.paths.audit_prefix}{name}" for name in ("!notes", "0000", "readme.txt", "zz.jsonl")]
+    for key in others:
+        place.store.inner.put(key, b"")
+    place.clock.advance(9 * DAY_MS)
+    assert sweep_audit(place, retention_ms=DAY_MS, clock=place.clock).keys == set()
+    assert set(others) <= set(place.audit_keys())
+
+
+def test_an_object_whose_name_was_given_by_a_clock_that_is_ahead_is_found(place):
+    key = f"{place.paths.data_prefix}{make_uuid7_hex(place.clock.now_ms() + SLICE_MS - 1, 7)}.parquet"
+    place.store.put(key, b"x")
+    place.run([key])
+    assert [entry.key for _, entry in find_deletions(place, key)] == [key]
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 1, SLICE_MS - 1, SLICE_MS])
+def test_a_search_by_time_has_the_slices_at_both_of_its_ends(place, ahead_ms):
+    place.clock.advance(-place.clock.now_ms() % SLICE_MS)  # where a slice begins
+    first_ms = place.clock.now_ms()
+    place.run(place.put("a"))
+    place.clock.advance(ahead_ms)
+    place.run(place.put("b"))
+    parts = read_audit(place, since_ms=first_ms, until_ms=first_ms + ahead_ms)
+    assert [part.store_now_ms for part in parts] == [first_ms, first_ms + ahead_ms]
 
 
 def test_an_audit_that_grew_large_is_swept_page_by_page_up_to_the_first_young_object(place):

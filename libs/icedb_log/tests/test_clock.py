@@ -5,7 +5,7 @@ import uuid
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.clock import SystemClock, make_uuid7_hex, new_batch_id, parse_uuid7_ms
+from icedb_log.clock import SystemClock, format_ms, make_uuid7_hex, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
 from icedb_sim.fakes.fake_clock import FakeClock
 
@@ -62,3 +62,18 @@ def test_the_fake_wall_clock_can_be_wrong_while_time_goes_on():
     clock.set_wall(3)
     clock.advance(1)
     assert (clock.now_ms(), clock.monotonic_ms()) == (4, 11)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (253_402_300_799_000, "9999-12-31T23:59:59.000Z"),
+        (253_402_300_800_000, "253402300800000 ms, outside the years 1 to 9999"),
+        (2**63, f"{2**63} ms, outside the years 1 to 9999"),
+        (-(2**63), f"{-(2**63)} ms, outside the years 1 to 9999"),
+    ],
+)
+def test_a_time_is_shown_also_where_no_calendar_has_it(time_ms, text):
+    """A horizon comes from a log: messages about it must not end in an error of their own."""
+    assert format_ms(time_ms) == text

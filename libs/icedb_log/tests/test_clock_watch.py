@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.s3 import S3ObjectStore
+from icedb_log.store.s3_options import S3Options
 from icedb_log.store.store_clock import JUMP_MS, PAUSE_MS, WINDOW_MS, ClockWatch, TellsTime
-from icedb_log.store.stores import S3Options
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 

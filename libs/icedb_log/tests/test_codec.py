@@ -11,7 +11,7 @@ from icedb_log.errors import CorruptLog, HaltError, InvariantViolated, Unsupport
 from icedb_log.log import codec
 from icedb_log.log.codec import WIRE_NAMES, decode_log_file, encode_log_file
 from icedb_log.log.markers import paused_gc
-from icedb_log.model import FileMarker, LogFile, LogTombstone
+from icedb_log.model import FileMarker, LogFile, LogTombstone, Widening
 from icedb_sim.tables.strategies import log_files
 
 KEY = "wh/t/_log/0000000000007_00.jsonl"
@@ -149,7 +149,16 @@ def test_a_tombstone_at_time_zero_is_never_written():
 @pytest.mark.parametrize("widened", [{"c": "DATE"}, {"d": "DOUBLE"}, {"c": "BIGINT"}])
 def test_s2_a_widening_that_is_none_is_never_written(widened):
     with pytest.raises(InvariantViolated, match=r"S2"):
-        encode_log_file(LogFile(1, {"c": "BIGINT"}, widened=widened))
+        encode_log_file(LogFile(1, {"c": "BIGINT"}, widened={c: Widening(kind, 1) for c, kind in widened.items()}))
+
+
+@pytest.mark.parametrize(
+    "said", ['"DOUBLE"', '["DOUBLE"]', '["DOUBLE",-1]', '["DOUBLE",1.0]', '["DOUBLE",true]', "[1,1]", '["DOUBLE",1,2]']
+)
+def test_s2_a_widening_that_is_no_type_with_a_time_is_corrupt(said):
+    body = encode_log_file(LogFile(1, {"c": "BIGINT"}, widened={"c": Widening("DOUBLE", 1)}))
+    with pytest.raises(CorruptLog, match=r"line 0: w of 'c' is .*, not \[wider type, unix ms\]"):
+        decode_log_file(KEY, body.replace(b'["DOUBLE",1]', said.encode()))
 
 
 NOT_INTEGERS = {

@@ -1,5 +1,8 @@
 """Conditions that would take for ever to be read, or that are no text: refused where people are told, kept by pruning."""
 
+import subprocess
+import sys
+
 import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.model import FileMarker
@@ -33,3 +36,9 @@ def test_it_is_refused_where_somebody_can_be_told(condition):
 def test_an_ordinary_condition_still_leaves_files_out():
     pruner = FilePruner("n = 9 OR (name = 'a' AND n > 7)", CONFIG, schema=CONFIG.declared)
     assert not pruner.may_be_true(MARKER)
+
+
+def test_the_parsers_warnings_do_not_reach_standard_error():
+    program = "import icedb_log.table.conditions, logging; logging.getLogger('sqlglot').warning('not ours')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("", "")

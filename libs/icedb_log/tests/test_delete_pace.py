@@ -20,6 +20,7 @@ from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.s3_quirks import read_delete_answer
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.store_acceptance import expect
+from waiting import LIMIT_S
 
 KEYS = [f"key/{number:06}" for number in range(20_000)]
 
@@ -123,7 +124,7 @@ def test_requests_are_on_their_way_at_once(pace, clock):
     meeting = threading.Barrier(START_IN_FLIGHT)
 
     def send(batch):
-        meeting.wait(30)
+        meeting.wait(LIMIT_S)
         return BatchAnswer(())
 
     assert delete_in_batches(KEYS, send, pace=pace, clock=clock).failed == ()
@@ -239,7 +240,7 @@ def test_what_was_on_its_way_when_the_call_gave_up_is_not_sent_again(pace, clock
 
     def send(batch):
         if KEYS[0] not in batch:
-            assert has_ended.wait(30)
+            assert has_ended.wait(LIMIT_S)
         return store.send(batch)
 
     store = Store(rule)

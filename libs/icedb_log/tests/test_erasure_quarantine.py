@@ -2,8 +2,8 @@
 
 import pytest
 from icedb_log.clock import new_batch_id
-from icedb_log.erasure.erasures import NamedObjects
-from icedb_log.ingest.quarantine import bad_rows_key, quarantine_batch
+from icedb_log.holds.erasures import NamedObjects
+from icedb_log.ingest.quarantine import payload_key, quarantine_batch
 from icedb_log.ingest.quarantine_ops import retry_quarantined
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
@@ -57,7 +57,7 @@ def test_bad_rows_without_a_reason_are_named(table):
     """Uploaded by a flush that died before it wrote the reason."""
     batch_id = new_batch_id(table.clock)
     body = encode_rows([{"id": 1, "u": "victim"}])
-    table.store.put(bad_rows_key(table.paths, batch_id, body), body)
+    table.store.put(payload_key(table.paths, batch_id, body, "ndjson.zst", what="rows"), body)
     erasure = advance(table, ask(table)).erasure
     assert erasure.not_covered.quarantine == NamedObjects(count=1, names=(batch_id,))
 

@@ -3,24 +3,22 @@
 import orjson
 import pytest
 from icedb_log.clock import new_batch_id
-from icedb_log.erasure.erasures import (
-    change_erasure,
-    create_erasure,
-    list_erasures,
-    list_open_ids,
-    note_deletions,
-    read_erasure,
-    renew_condition,
-)
 from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
     Fenced,
     InvalidRequest,
     NotFound,
-    SchemaConflict,
+    PreconditionFailed,
     Unavailable,
     UnsupportedFormat,
+)
+from icedb_log.holds.erasures import (
+    change_erasure,
+    create_erasure,
+    list_erasures,
+    list_open_ids,
+    read_erasure,
 )
 from icedb_log.keys import TablePaths
 from icedb_log.store.table_store import TableStore
@@ -30,14 +28,12 @@ from icedb_sim.tables.erasure_steps import (
     advance,
     append_users,
     ask,
-    by_reason,
     clean,
     find_traces,
     finish,
     live_users,
     make_users_table,
 )
-from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture
@@ -52,8 +48,8 @@ def test_a_condition_that_does_not_fit_is_refused_and_nothing_is_changed(table, 
     done = advance(table, erasure_id).erasure
     assert done.state == "refused"
     assert done.refusal
-    closed = table.paths.closed_erasure_key(erasure_id)
-    assert {k: table.store.get(k).info.etag for k in list(table.keys()) if k != closed} == before
+    own = table.paths.erasure_key(erasure_id)
+    assert {k: table.store.get(k).info.etag for k in list(table.keys()) if k != own} == before
     assert read_erasure(table, erasure_id) == done
 
 
@@ -87,14 +83,6 @@ def test_a_worker_that_slept_too_long_is_no_reason_to_refuse_unless_it_happens_a
     assert live_users(table).count("victim") == 3
 
 
-def test_too_many_files_are_refused(table, monkeypatch):
-    monkeypatch.setattr("icedb_log.erasure.erasure_run.MAX_FILES_TO_REWRITE", 1)
-    done = advance(table, ask(table)).erasure
-    assert done.state == "refused"
-    assert "more than 1 data files" in done.refusal
-    assert live_users(table).count("victim") == 3
-
-
 def test_a_request_that_makes_no_sense_is_not_written(table):
     keys = table.keys()
     for options in ({"condition": " "}, {"condition": "x" * 200_000}, {"condition": "u = 'a'", "note": "n" * 3000}):
@@ -106,37 +94,62 @@ def test_a_request_that_makes_no_sense_is_not_written(table):
 
 
 def test_open_erasures_are_bounded(table, monkeypatch):
-    monkeypatch.setattr("icedb_log.erasure.erasures.MAX_OPEN_ERASURES", 2)
+    monkeypatch.setattr("icedb_log.holds.erasures.MAX_OPEN_ERASURES", 2)
     ask(table)
     ask(table)
     with pytest.raises(InvalidRequest, match="2 erasures are open"):
         ask(table)
 
 
-@pytest.mark.parametrize(("effect", "is_there"), [(Effect.LOSE_ANSWER, True), (Effect.DROP, False)])
-def test_a_request_whose_answer_is_lost_is_looked_for(table, effect, is_there):
-    table.store.script = [Fault("put_if_absent", effect, "erasures/open")]
-    if is_there:
-        erasure_id = ask(table)
-        assert read_erasure(table, erasure_id).state == "requested"
-    else:
-        with pytest.raises(CommitOutcomeUnknown, match="erasure list"):
-            ask(table)
-        assert list_open_ids(table) == ()
-
-
-def test_a_request_that_lands_again_after_the_end_is_cleared_away(table):
+@pytest.mark.parametrize("effect", [Effect.LOSE_ANSWER, Effect.DROP, Effect.TRY_TWICE])
+def test_a_request_whose_answer_is_lost_is_looked_for(table, effect):
+    table.store.script = [Fault("put_if_absent", effect, "/erasures/")]
     erasure_id = ask(table)
-    body = table.store.get(table.paths.open_erasure_key(erasure_id)).body
+    assert read_erasure(table, erasure_id).state == "requested"
+    assert list_open_ids(table) == (erasure_id,)
+
+
+def test_a_request_that_nobody_can_look_for_is_unknown(table):
+    table.store.script = [
+        Fault("put_if_absent", Effect.DROP, "/erasures/"),
+        Fault("get", Effect.UNAVAILABLE, "/erasures/"),
+    ]
+    with pytest.raises(CommitOutcomeUnknown, match="erasure list"):
+        ask(table)
+    assert list_open_ids(table) == ()
+
+
+def test_e1_what_has_ended_is_never_changed(table):
+    erasure_id = ask(table)
+    key = table.paths.erasure_key(erasure_id)
+    asked = table.store.get(key).body
     done = finish(table, erasure_id)
+    body = table.store.get(key).body
+    with pytest.raises(PreconditionFailed):
+        table.store.put_if_absent(key, asked)  # the request's own PUT, once more
     append_users(table, "victim")
-    table.store.put(table.paths.open_erasure_key(erasure_id), body)
     assert advance(table, erasure_id).erasure == done
+    assert change_erasure(table, erasure_id, lambda now: now.model_copy(update={"note": "changed"})) == done
+    assert table.store.get(key).body == body
     assert list_open_ids(table) == ()
     assert live_users(table) == ["ann", "bob", "cid", "victim"]
 
 
-def test_erasures_are_listed_newest_first_open_and_closed(table):
+def test_who_looks_again_and_again_reads_an_ended_record_once(table):
+    first, second = ask(table, "u = 'nobody'"), ask(table)
+    ended = set()
+    assert list_open_ids(table, ended=ended) == (first, second)
+    advance(table, first)
+    table.store.calls.clear()
+    for _ in range(3):
+        assert list_open_ids(table, ended=ended) == (second,)
+    assert len(table.store.keys_of("list_page")) == 3
+    keys = [table.paths.erasure_key(each) for each in (first, second)]
+    assert [table.store.keys_of("get").count(key) for key in keys] == [1, 3]
+    assert ended == {keys[0]}
+
+
+def test_erasures_are_listed_newest_first_open_and_ended(table):
     first = ask(table, "u = 'nobody'")
     advance(table, first)
     second = ask(table)
@@ -151,14 +164,14 @@ def test_erasures_are_listed_newest_first_open_and_closed(table):
 
 def test_a_record_that_is_not_understood_is_named(table):
     erasure_id = ask(table)
-    key = table.paths.open_erasure_key(erasure_id)
+    key = table.paths.erasure_key(erasure_id)
     body = orjson.loads(table.store.get(key).body)
     table.store.put(key, orjson.dumps({**body, "format": 2}))
     with pytest.raises(UnsupportedFormat, match=f"{key}.*format"):
         advance(table, erasure_id)
 
 
-@pytest.mark.parametrize(("others", "words"), [(advance, "is deleted by another"), (finish, "has ended by another")])
+@pytest.mark.parametrize(("others", "words"), [(advance, "is deleted by another"), (finish, "is complete by another")])
 def test_a_worker_that_wakes_up_late_stops(table, others, words):
     """A deletion that another worker has gone on from is not written down any more, and cannot commit."""
     erasure_id = ask(table)
@@ -182,7 +195,7 @@ class Doubtful(StatsChanger):
 
 
 def test_what_is_refused_is_not_deleted_by_a_worker_that_sleeps(table):
-    """A worker with an older release refuses; another one is just before its commit."""
+    """A worker that does not understand the condition refuses; another one is just before its commit."""
     erasure_id = ask(table)
     changer = Doubtful(table.store.inner, table.clock)
     fence = table.paths.fence_key("merge")
@@ -210,11 +223,11 @@ def test_what_another_worker_has_done_is_not_refused_any_more(table):
 
 def test_a_record_that_others_changed_meanwhile_is_changed_again(table):
     erasure_id = ask(table)
-    table.store.script = [Fault("put_if_match", Effect.REFUSE, "erasures/open") for _ in range(3)]
+    table.store.script = [Fault("put_if_match", Effect.REFUSE, "/erasures/") for _ in range(3)]
     assert advance(table, erasure_id).erasure.row_count == 3
-    table.store.script = [Fault("put_if_match", Effect.REFUSE, "erasures/open") for _ in range(10)]
+    table.store.script = [Fault("put_if_match", Effect.REFUSE, "/erasures/") for _ in range(10)]
     with pytest.raises(CommitConflict, match="10 times in a row"):
-        note_deletions(table, [t.key for t in read_erasure(table, erasure_id).targets])
+        change_erasure(table, erasure_id, lambda now: now.model_copy(update={"note": "changed"}))
 
 
 def test_a_store_that_does_not_answer_leaves_the_record_as_it_is(table):
@@ -232,53 +245,15 @@ def test_a_commit_that_the_log_has_forgotten_makes_the_figure_a_lower_bound(tabl
     table.store.script += []
     with pytest.raises(Crash):
         advance(table, erasure_id)
-    body = orjson.loads(table.store.get(table.paths.open_erasure_key(erasure_id)).body)
+    body = orjson.loads(table.store.get(table.paths.erasure_key(erasure_id)).body)
     for run in body["runs"]:
         run.update(has_landed=None, log_key=None)  # it died before it could say so
-    table.store.put(table.paths.open_erasure_key(erasure_id), orjson.dumps(body))
+    table.store.put(table.paths.erasure_key(erasure_id), orjson.dumps(body))
     append_users(table, "dan")
     append_users(table, "eve")
     table.merge(full=True)
     table.clock.advance(21_000)
-    clean(table, is_noted=False)
+    clean(table)
     done = finish(table, erasure_id)
     assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 0, False)
-    assert len(by_reason(done)["rewritten"]) == 2
     assert find_traces(table, b"victim") == []
-
-
-def test_a_condition_of_another_dialect_waits_until_a_person_has_given_the_new_one(table):
-    before = live_users(table)
-    erasure_id = ask(table)
-    key = table.paths.open_erasure_key(erasure_id)
-    old = orjson.loads(table.store.get(key).body)
-    del old["dialect"]
-    table.store.put(key, orjson.dumps({**old, "condition": "u <=> 'victim'"}))
-    with pytest.raises(SchemaConflict, match=rf"written for Spark's SQL.*icedb erase .* --renew {erasure_id} --where"):
-        advance(table, erasure_id)
-    assert live_users(table) == before
-    for _ in range(2):
-        assert renew_condition(table, erasure_id, condition="u = 'victim'").dialect == "duckdb"
-    with pytest.raises(InvalidRequest, match="has a condition that is used as it is"):
-        renew_condition(table, erasure_id, condition="u = 'b'")
-    assert finish(table, erasure_id).state == "complete"
-    assert live_users(table) == [user for user in before if user != "victim"] != before
-
-
-@pytest.mark.parametrize("state", ["deleted", "requested"])
-def test_e3_a_condition_that_is_renewed_deletes_although_the_earlier_one_has(state):
-    table = SmallTable()
-    append_users(table, "victim", "VICTIM", "other")
-    erasure_id = ask(table, "u = 'victim'")
-    advance(table, erasure_id)
-    assert live_users(table) == ["VICTIM", "other"]
-
-    def as_an_earlier_release_left_it(now):
-        runs = tuple(run.model_copy(update={"dialect": None}) for run in now.runs)
-        begun = {} if state == "deleted" else {"targets": (), "deleted_ms": None}
-        return now.model_copy(update={"dialect": None, "state": state, "runs": runs, **begun})
-
-    change_erasure(table, erasure_id, as_an_earlier_release_left_it)
-    renew_condition(table, erasure_id, condition="u != 'other'")
-    assert finish(table, erasure_id).state == "complete"
-    assert live_users(table) == ["other"]

@@ -1,13 +1,13 @@
 """Answers of the data path of a feed, and what the log says of it, when they do not add up."""
 
 import pytest
+from icedb_log.commit.invariants import require_merge
+from icedb_log.commit.merge_log import build_merge_log
 from icedb_log.errors import CorruptLog, InvariantViolated
 from icedb_log.jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit, require_commits_accounted
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
-from icedb_log.log.invariants import require_merge
 from icedb_log.log.state import LogState
-from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import FeedState, FileMarker, LogFile
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.small_view import SmallView

@@ -1,11 +1,11 @@
 """Feeds that sleep, and others that work meanwhile: each commit is taken once, and nothing halts."""
 
 import pytest
+from icedb_log.commit.table import Table
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.feed.feeds import FeedLimits
 from icedb_log.feed.views import detach_view
 from icedb_log.ingest.flush import flush_table
-from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 
 import orjson
 import pytest
+from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest, InvariantViolated
 from icedb_log.feed.feeds import FeedLimits
 from icedb_log.feed.views import is_feed_needed, list_view_lags, register_view
 from icedb_log.keys import log_name
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
+from icedb_log.serving.status import read_status
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.status import read_status
-from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.small_table import SmallTable
@@ -301,7 +301,7 @@ def test_a_missing_data_file_halts_the_view(table):
     view = SmallView(table)
     table.append(1)
     table.store.delete([table.snapshot().live[0].path])
-    with pytest.raises(CorruptLog, match="icedb view detach v"):
+    with pytest.raises(CorruptLog, match="--detach v`"):
         view.feed()
 
 

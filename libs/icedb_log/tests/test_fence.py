@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import orjson
 import pytest
+from icedb_log.commit.fence import MAX_ACQUIRE_ATTEMPTS, acquire_fence, settle_fence
 from icedb_log.errors import (
     CorruptLog,
     Fenced,
     NotFound,
     Unavailable,
 )
-from icedb_log.log.fence import MAX_ACQUIRE_ATTEMPTS, acquire_fence, settle_fence
 from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable

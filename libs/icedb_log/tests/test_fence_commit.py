@@ -1,6 +1,7 @@
 """Commits under a fence: intent, log file, and what a lost answer means (F3, F4, W2, W3)."""
 
 import pytest
+from icedb_log.commit.fence import MAX_SETTLE_ATTEMPTS, seal
 from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -9,7 +10,6 @@ from icedb_log.errors import (
     InvariantViolated,
     Unavailable,
 )
-from icedb_log.log.fence import MAX_SETTLE_ATTEMPTS, seal
 from icedb_log.model import LogFile
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import live

@@ -292,6 +292,8 @@ def test_two_flushes_that_overlap_anywhere_give_rows_once():
         table.store._run = interrupt
         with contextlib.suppress(Fenced):
             table.flush()
+        while rival.flush().has_more:  # of one who seems to be lost, the next takes fewer (I5)
+            pass
         assert table.ids() == [1, 2, 3, 4, 5]
         table.flush()
         assert table.ids() == [1, 2, 3, 4, 5]

@@ -10,7 +10,7 @@ from icedb_log.ingest.quarantine import find_reason, list_quarantined, mark_rows
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable, try_each_call
-from icedb_sim.tables.table_steps import TamperingWriter, bad_rows_of, staged_ids
+from icedb_sim.tables.table_steps import TamperingWriter, bad_rows_of, rival_of, staged_ids
 
 
 def test_i5_a_batch_that_cannot_be_committed_does_not_hold_up_the_others(table):
@@ -116,6 +116,21 @@ def test_i5_bad_rows_go_to_quarantine_and_the_others_are_committed():
     assert staged_ids(table) == []
 
 
+def test_i5_a_flush_that_slept_until_somebody_retried_its_bad_rows_is_fenced_and_halts_no_table(monkeypatch):
+    """Simulated, seed 612 of sweepers: another flush refuses the batch whole; its retry deletes what is in quarantine."""
+    table = make_rows_table()
+
+    def sleep(table_, *, bad, **rest):
+        monkeypatch.undo()
+        rival_of(table).flush()
+        table.store.inner.delete([bad.payload_key])
+        quarantine_rows(table_, bad=bad, **rest)
+
+    monkeypatch.setattr("icedb_log.ingest.flush.quarantine_rows", sleep)
+    with pytest.raises(Fenced):
+        table.flush()
+
+
 @pytest.mark.parametrize(
     "effect", [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.UNAVAILABLE, Effect.DELAY]
 )
@@ -141,7 +156,8 @@ def test_i5_a_flush_that_lost_its_fence_says_nothing_of_bad_rows():
     def take_over():
         config = table.config.model_copy(update={"on_bad_rows": "quarantine_batch"})
         table.store.inner.put(table.paths.config_key, config.model_dump_json().encode())
-        rival.flush()
+        while rival.flush().has_more:  # of one who seems to be lost, the next takes fewer
+            pass
 
     table.store.script = [Fault("put", None, "/_data/", before=take_over)]
     with pytest.raises(Fenced):
@@ -197,8 +213,8 @@ def test_i5_only_the_commit_that_left_rows_out_says_that_it_landed():
 def test_i5_the_reason_of_another_commits_bad_rows_is_not_taken_for_ones_own(table):
     batch_id = table.stage([{"id": 1, "p": "a"}])
     (batch,) = list_staged(table).batches
-    table.store.put(table.paths.quarantine_key(f"{batch_id}.rows-0.ndjson.zst"), b"rows")
-    bad = replace(bad_rows_of(batch), payload_key=table.paths.quarantine_key(f"{batch_id}.rows-0.ndjson.zst"))
+    table.store.put(table.paths.quarantine_key(f"{batch_id}.rows-{'0' * 32}.ndjson.zst"), b"rows")
+    bad = replace(bad_rows_of(batch), payload_key=table.paths.quarantine_key(f"{batch_id}.rows-{'0' * 32}.ndjson.zst"))
 
     def write(commit_id, **changes):
         quarantine_rows(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.errors import CorruptLog, InvalidRequest, SchemaConflict
-from icedb_log.log.fold import LONGEST_COMMIT_MS, fold, read_horizon_ms
-from icedb_log.model import ListedLogFile, LogFile
+from icedb_log.log.fold import LONGEST_COMMIT_MS, fold, read_horizon_ms, union_schema
+from icedb_log.model import ListedLogFile, LogFile, Widening
 from icedb_sim.tables.log_views import data, dead, kill, listed, live, log_key, view
 
 
@@ -73,7 +73,7 @@ def test_s2_two_types_of_one_column_conflict_and_the_message_names_everything():
 
 def test_s2_a_widened_column_is_wide_in_whatever_log_file_says_so():
     files = [listed(1, schema={"a": "BIGINT", "d": "DATE"}), listed(3, schema={"a": "BIGINT"})]
-    wide = listed(2, schema={"a": "BIGINT"}, widened={"a": "DOUBLE"})
+    wide = listed(2, schema={"a": "BIGINT"}, widened={"a": Widening("DOUBLE", 1)})
     snapshot = fold(view(*files, wide))
     assert list(snapshot.schema.items()) == [("a", "DOUBLE"), ("d", "DATE")]
     assert dict(snapshot.logged_schema) == {"a": "BIGINT", "d": "DATE"}
@@ -81,8 +81,13 @@ def test_s2_a_widened_column_is_wide_in_whatever_log_file_says_so():
     assert dict(fold(view(*files, wide), as_of_ms=1).schema) == {"a": "BIGINT", "d": "DATE"}
 
 
+def test_s2_of_several_times_of_a_widening_the_earliest_counts():
+    files = [listed(n, schema={"a": "BIGINT"}, widened={"a": Widening("DOUBLE", n)}) for n in (3, 2, 4)]
+    assert dict(union_schema("t", files).widened) == {"a": Widening("DOUBLE", 2)}
+
+
 def test_s2_a_widening_does_not_reconcile_two_logged_types():
-    wide = listed(2, schema={"a": "BIGINT"}, widened={"a": "DOUBLE"})
+    wide = listed(2, schema={"a": "BIGINT"}, widened={"a": Widening("DOUBLE", 1)})
     with pytest.raises(SchemaConflict):
         fold(view(wide, listed(3, schema={"a": "DOUBLE"})))
 

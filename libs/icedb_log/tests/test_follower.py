@@ -4,14 +4,14 @@ import json
 from dataclasses import replace
 
 import pytest
-from icedb_log.clean.leases import read_leases
+from icedb_log.commit.fence import seal
+from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, InvalidRequest, Overloaded
 from icedb_log.feed import follower
 from icedb_log.feed.follower import MAX_LEASES_HELD, Follower, PositionLost
 from icedb_log.feed.position import Budget, Position, Slice, read_position, slices_between
+from icedb_log.holds.leases import read_leases
 from icedb_log.keys import parse_log_key
-from icedb_log.log.fence import seal
-from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import read_rows
 from icedb_sim.tables.small_table import SmallTable
 
@@ -469,15 +469,17 @@ def test_a_renewal_finds_that_a_lease_has_ended(table):
 
 def test_another_table_of_the_name_is_not_followed(table):
     reader = Reader(table)
-    reader.checkpoint = json.dumps({**json.loads(reader.checkpoint), "incarnation": "before"})
+    reader.checkpoint = json.dumps({**json.loads(reader.checkpoint), "number": 2})
     with pytest.raises(PositionLost, match="another one"):
         reader.step()
 
 
 def test_a_rebuilt_log_ends_a_position(table):
     reader = Reader(table)
-    table.store.put(table.paths.rebuild_key("r1"), b"{}")
-    with pytest.raises(PositionLost, match="was rebuilt"):
+    table.has_footers = True
+    table.rebuild(is_forced=True)
+    table.merge(full=True)
+    with pytest.raises(PositionLost, match="made anew"):
         reader.step()
     anew = Reader(table)
     table.append(1)
@@ -486,14 +488,14 @@ def test_a_rebuilt_log_ends_a_position(table):
 
 def test_a_checkpoint_keeps_its_form():
     position = Position(
-        "i1", 7, ("a", "b"), lease_id="f", rebuilds=2, open=Slice(("c",), is_state=True, first=3, last=9)
+        3, 7, ("a", "b"), lease_id="f", rebuilt="r2", open=Slice(("c",), is_state=True, first=3, last=9)
     )
     said = {
         "format": 1,
-        "incarnation": "i1",
+        "number": 3,
         "read_ms": 7,
         "taken": ["a", "b"],
-        "rebuilds": 2,
+        "rebuilt": "r2",
         "lease": "f",
         "open": {"logs": ["c"], "state": True, "done": 3},
     }

@@ -4,6 +4,7 @@ import io
 import json
 import random
 from datetime import UTC, date, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 from icedb_log.parquet import footer as footer_fields
 from icedb_log.parquet.file_reads import TAIL_BYTES, ParquetFooterReader
 from icedb_log.parquet.footer import ColumnBounds, Footer, UnreadableFooter
+from icedb_log.parquet.schema import Leaf
 from icedb_log.parquet.thrift import BINARY, I32, LIST, MAP, STRUCT, ThriftError, ThriftReader
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -253,10 +255,52 @@ def test_what_all_row_groups_are_sorted_by(store):
     assert read(store, parquet()).sorted_by == ()
 
 
-def test_bounds_of_older_writers_count_for_signed_integers_alone(store, monkeypatch):
-    rows = pa.table({"n": [3, 1], "u": pa.array([3, 1], pa.uint32()), "s": ["b", "a"]})
-    for newer in (footer_fields._LOW, footer_fields._HIGH):
-        monkeypatch.delitem(footer_fields._STATISTICS_SHAPE, newer)
-    bounds = read(store, parquet(rows), "n", "u", "s").bounds
-    assert (bounds["n"].low, bounds["n"].high) == (1, 3)
-    assert bounds["u"].low is bounds["s"].low is None
+OLD_BOUNDS = {
+    "n": (pa.array([3, 1]), 1),
+    "i": (pa.array([3, -1], pa.int32()), -1),
+    "d": (pa.array([date(2026, 1, 2), date(1969, 1, 1)]), "1969-01-01"),
+    "t": (pa.array([datetime(2026, 1, 2), datetime(1969, 1, 1)]), "1969-01-01T00:00:00.000000Z"),
+    "price": (pa.array([Decimal("3.50"), Decimal("-1.25")], pa.decimal128(9, 2)), "-1.25"),
+    "long": (pa.array([Decimal("3.50"), Decimal("-1.25")], pa.decimal128(20, 2)), None),
+    "u": (pa.array([3, 1], pa.uint32()), None),
+    "u8": (pa.array([3, 1], pa.uint8()), None),
+    "s": (pa.array(["b", "a"]), None),
+    "f": (pa.array([1.5, -0.5]), None),
+    "x": (pa.array([1.5, -0.5], pa.float32()), None),
+    "b": (pa.array([True, False]), None),
+}
+
+
+@pytest.mark.parametrize("name", OLD_BOUNDS)
+def test_bounds_of_older_writers_count_for_signed_integers_alone(store, monkeypatch, name):
+    """Their fields are in an order that is right for these alone. Arrow writes none of unsigned ones, so all are moved."""
+    values, low = OLD_BOUNDS[name]
+    body = parquet(pa.table({name: values}), store_decimal_as_integer=True)
+    assert read(store, body, name).bounds[name].low is not None
+    monkeypatch.setattr(footer_fields, "_OLD_HIGH", footer_fields._HIGH)
+    monkeypatch.setattr(footer_fields, "_OLD_LOW", footer_fields._LOW)
+    monkeypatch.setattr(footer_fields, "_HIGH", 105)
+    monkeypatch.setattr(footer_fields, "_LOW", 106)
+    assert read(store, body, name).bounds[name].low == low
+
+
+def test_bounds_that_say_nothing_of_their_type_are_none(store):
+    """NaN and infinity, text cut within a character, a number of no calendar, decimals of more digits than there are."""
+    leaf = Leaf("x", "BYTE_ARRAY", "STRING", "VARCHAR")
+    decimal = "DECIMAL(4,2)"
+    cases = [
+        (Leaf("x", "DOUBLE", "", "DOUBLE"), b"\0\0\0\0\0\0\xf8\x7f"),
+        (Leaf("x", "FLOAT", "", "DOUBLE"), b"\0\0\x80\x7f"),
+        (leaf, "é".encode()[:1]),
+        (Leaf("x", "INT32", "DATE", "DATE"), b"\xff\xff\xff\x7f"),
+        (Leaf("x", "INT64", "", "BIGINT"), b"\1"),
+        (Leaf("x", "INT32", decimal, decimal), (10_000).to_bytes(4, "little")),
+        (Leaf("x", "FIXED_LEN_BYTE_ARRAY", decimal, decimal), b"\x7f" * 40),
+        (Leaf("x", "BYTE_ARRAY", decimal, decimal), b"\1"),
+        (Leaf("x", "BOOLEAN", "", "BOOLEAN"), b""),
+    ]
+    for odd, data in cases:
+        assert footer_fields._decode(data, odd) is None, odd
+    assert footer_fields._decode(
+        (-125).to_bytes(2, "big", signed=True), Leaf("x", "FIXED_LEN_BYTE_ARRAY", decimal, decimal)
+    ) == Decimal("-1.25")

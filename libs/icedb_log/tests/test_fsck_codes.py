@@ -1,5 +1,6 @@
 """Every code of ``icedb fsck`` is tried by a test and explained in docs/repair.md."""
 
+import json
 from pathlib import Path
 
 from icedb_log.repair.fsck_findings import CODES
@@ -17,6 +18,12 @@ def test_every_code_is_tried():
 def test_every_code_is_documented():
     text = (DOCS / "repair.md").read_text()
     assert [name for name in CODES if f"| `{name}` |" not in text] == []
+
+
+def test_the_schema_knows_every_code():
+    schema = json.loads((DOCS / "schemas" / "icedb.fsck.schema.json").read_text())
+    kinds = [schema["$defs"][kind]["properties"]["code"]["enum"] for kind in ("count", "finding")]
+    assert [sorted(CODES)] * 2 == [sorted(each) for each in kinds]
 
 
 def test_every_code_says_what_to_do():

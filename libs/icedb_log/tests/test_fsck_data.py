@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-from icedb_log.clean.pins import create_pin
+from icedb_log.commit.table import Table
+from icedb_log.holds.pins import create_pin
 from icedb_log.repair.fsck_data import Inspection, Walk, find_partition_problem
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import encode_table_config
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.fsck_tables import (

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from icedb_log.commit.fence import seal
 from icedb_log.log.codec import decode_log_file, encode_log_file
-from icedb_log.log.fence import seal
 from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import listing_twice
-from icedb_log.model import FileMarker, LogFile
+from icedb_log.model import FileMarker, LogFile, Widening
 from icedb_sim.tables.fsck_tables import (
     append_log,
     check,
@@ -168,7 +168,7 @@ def lost_column(table: SmallTable) -> None:
 
 def wide_sort_column(table: SmallTable) -> None:
     for key in logs(table, merged=True) + logs(table):
-        edit(table, key, lambda log: replace(log, widened={"id": "DOUBLE"}))
+        edit(table, key, lambda log: replace(log, widened={"id": Widening("DOUBLE", 1)}))
 
 
 def outside(table: SmallTable) -> None:
@@ -273,7 +273,7 @@ def test_lists_that_disagree_are_worse_than_those_that_agree(damage: Damage, sev
 
 def test_a_widening_that_dead_log_files_alone_know_is_told() -> None:
     table = small()
-    edit(table, logs(table)[0], lambda log: replace(log, widened={"id": "DOUBLE"}))
+    edit(table, logs(table)[0], lambda log: replace(log, widened={"id": Widening("DOUBLE", 1)}))
     found = {each.code: each.message for each in check(table).findings}
     assert found["schema-not-carried"] == "dead log files alone say that column 'id' is wider"
     assert "widening" in found

@@ -34,6 +34,6 @@ def test_a_head_that_cannot_be_read_is_told(table):
 
 
 def test_a_record_that_is_none_is_told(table):
-    key = f"{table.paths.publications_prefix}x.json"
+    key = f"{table.paths.holds_of('publication')}x.jsonl"
     table.store.put(key, b"{}")
     assert findings(table) == [("publication", "warning", key)]

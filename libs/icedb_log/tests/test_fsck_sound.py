@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.clean.pins import create_pin, unpin
+from icedb_log.commit.fence import seal
+from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError, NotFound, Unavailable
-from icedb_log.log.fence import seal
+from icedb_log.holds.pins import create_pin, unpin
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_findings import FsckReport
-from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.row_footers import RowFooterReader

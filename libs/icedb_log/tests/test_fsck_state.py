@@ -5,12 +5,10 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from icedb_log.clean.pins import create_pin
-from icedb_log.erasure.erasures import create_erasure
-from icedb_log.log.fence import acquire_fence
-from icedb_log.table.stored_config import encode_table_config
-from icedb_log.table.table import Table
-from icedb_sim.fakes.scripted_store import Fault
+from icedb_log.commit.table import Table
+from icedb_log.holds.erasures import create_erasure
+from icedb_log.holds.pins import create_pin
+from icedb_log.ingest.pressure import HALT_TTL_MS, publish_trouble
 from icedb_sim.tables.fsck_tables import check, codes, codes_after, data_file, last_append, small
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView
@@ -60,11 +58,6 @@ def foreign_intent(table: SmallTable) -> None:
     table.store.put(table.paths.fence_key("merge"), orjson.dumps({**fence, "commit": "wh/other/_log/x"}))
 
 
-def other_incarnation(table: SmallTable) -> None:
-    fence = orjson.loads(table.store.get(table.paths.fence_key("merge")).body)
-    table.store.put(table.paths.fence_key("merge"), orjson.dumps({**fence, "incarnation": "another"}))
-
-
 def unknown_staging(table: SmallTable) -> None:
     table.store.put(f"{table.paths.staging_prefix}notes.txt", b"x")
 
@@ -74,9 +67,13 @@ def old_staging(table: SmallTable) -> None:
     table.clock.advance(2 * HOUR_MS)
 
 
+def failing_flushes(table: SmallTable) -> None:
+    publish_trouble(table, "failing", "a job without batches crashes", clock=table.clock)
+
+
 def quarantine_alone(table: SmallTable) -> None:
     batch_id = table.stage([{"id": 1, "p": "a"}])
-    table.store.put(table.paths.quarantine_key(f"{batch_id}.batch.ndjson"), b"{}")
+    table.store.put(table.paths.quarantine_key(f"{batch_id}.batch-{'0' * 32}.ndjson"), b"{}")
     table.flush()
     table.clock.advance(2 * HOUR_MS)
 
@@ -88,11 +85,11 @@ def quarantine_garbled(table: SmallTable) -> None:
 
 
 def broken_lease(table: SmallTable) -> None:
-    table.store.put(table.paths.lease_key("00"), b"for ever")
+    table.store.put(table.paths.hold_key("lease", "0" * 32), b"for ever")
 
 
 def broken_pin(table: SmallTable) -> None:
-    table.store.put(table.paths.pin_key("q3", "0" * 32), b"for ever")
+    table.store.put(table.paths.hold_key("pin", "0" * 32, name="q3"), b"for ever")
 
 
 def pin_lost_file(table: SmallTable) -> None:
@@ -129,7 +126,7 @@ def erasure(table: SmallTable) -> None:
 
 
 def broken_erasure(table: SmallTable) -> None:
-    table.store.put(table.paths.open_erasure_key("01900000-0000-7000-8000-000000000000"), b"{}")
+    table.store.put(table.paths.erasure_key("01900000-0000-7000-8000-000000000000"), b"{}")
 
 
 DAMAGES: list[tuple[str, Damage]] = [
@@ -138,9 +135,9 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("fence-missing", no_fence),
     ("fence-unreadable", broken_fence),
     ("fence-unreadable", foreign_intent),
-    ("fence-unreadable", other_incarnation),
     ("staging-unknown", unknown_staging),
     ("staging-old", old_staging),
+    ("flushes-fail", failing_flushes),
     ("quarantine-without-reason", quarantine_alone),
     ("quarantine-without-reason", quarantine_garbled),
     ("lease", broken_lease),
@@ -157,6 +154,17 @@ DAMAGES: list[tuple[str, Damage]] = [
 @pytest.mark.parametrize(("code", "damage"), DAMAGES, ids=lambda value: getattr(value, "__name__", value))
 def test_damage_is_found_and_nothing_else(code: str, damage: Damage) -> None:
     assert codes_after(damage) == set(code.split())
+
+
+def test_flushes_that_fail_are_a_warning_with_the_reason_as_long_as_that_counts() -> None:
+    table = small()
+    failing_flushes(table)
+    report = check(table)
+    assert report.is_sound
+    (finding,) = report.findings
+    assert (finding.severity, finding.message) == ("warning", "a job without batches crashes")
+    table.clock.advance(HALT_TTL_MS + 1)
+    assert codes(check(table)) == set()
 
 
 def test_the_intent_of_a_run_that_was_cut_off_is_a_note() -> None:
@@ -218,18 +226,3 @@ def test_a_view_that_was_removed_by_hand_is_a_note() -> None:
     report = check(table)
     assert codes(report) == set()
     assert codes(report, "note") == {"view-registration"}
-
-
-def test_a_table_that_is_made_anew_meanwhile_is_not_called_damaged():
-    table = small()
-
-    def make_anew():
-        anew = table.config.model_copy(update={"incarnation": "2"})
-        table.store.put(table.paths.config_key, encode_table_config(anew))
-        table.store.delete([table.paths.fence_key("ingest")])
-        acquire_fence(Table.open(table, clock=table.clock), "ingest").release()
-
-    table.store.script = [Fault("list_page", None, table.paths.log_prefix, before=make_anew)]
-    assert "fence-unreadable" not in codes(check(table, deep=False))
-    assert not table.store.script
-    assert "fence-unreadable" in codes(check(table, deep=False)), "of the other fence"

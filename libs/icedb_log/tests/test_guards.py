@@ -1,23 +1,31 @@
-"""The guards, pure: which one holds what, until when, and which one is told of several (J1, J4, J7, J8, J9, V4)."""
+"""The guards, pure: which one holds what, until when, and which one is told of several (J1, J4, J8, J9, V4)."""
 
 import pytest
-from icedb_log.clean.guards import (
+from icedb_log.holds.guards import (
     EVERY_STATE_MS,
     NO_HOLDS,
     STORE_RESOLUTION_MS,
     Death,
     Hold,
     Holds,
+    find_deaths,
     find_kept_versions,
 )
-from icedb_log.clean.leases import Lease
-from icedb_log.model import ListedLogFile, LogFile, LogView
+from icedb_log.model import ListedLogFile, LogFile, LogTombstone, LogView
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 GRACE_MS = 1000
 NOW_MS = 1_000_000
 DEATH = Death(tombstoned_ms=500_000, landed_ms=500_000)
-LEASE = Lease("l1", 400_000, NOW_MS + 5)
+AT_MS = 400_000
+
+
+def leased(name, at_ms, expires_ms):
+    until_ms = expires_ms + MAX_STORE_GAP_MS
+    return Hold("lease", name, until_ms, since_ms=at_ms - MAX_STORE_GAP_MS)
+
+
+LEASE = leased("l1", AT_MS, NOW_MS + 5)
 
 
 def log_guard(*holds, death=DEATH, path="log"):
@@ -44,25 +52,35 @@ def versions(count, since_ms):
 @pytest.mark.parametrize("guard", [log_guard, data_guard])
 def test_j1_nothing_but_age_is_asked_while_the_grace_period_lasts(guard):
     for young in (Death(NOW_MS - GRACE_MS + 1, 0), Death(0, NOW_MS - GRACE_MS + 1)):
-        assert guard(LEASE.hold, death=young) == ("grace", NOW_MS + 1, "")
+        assert guard(LEASE, death=young) == ("grace", NOW_MS + 1, "")
     assert guard(*NO_HOLDS.found, death=Death(NOW_MS - GRACE_MS, NOW_MS - GRACE_MS)) is None
+
+
+def test_j1_a_death_has_the_earliest_proof_that_any_log_file_gives():
+    """What a log file says of the landing is no later than its own: it is LastModified that a rewrite moves."""
+    for landed_ms, modified_ms, found_ms in ((None, 70, 70), (60, 70, 60), (80, 70, 70)):
+        assert find_deaths([([LogTombstone("a", 5, landed_ms)], modified_ms)]) == {"a": Death(5, found_ms)}
+    told_twice = [([LogTombstone("a", 9, 40)], 70), ([LogTombstone("a", 5, 50)], 90)]
+    assert find_deaths(told_twice) == find_deaths(told_twice[::-1]) == {"a": Death(5, 40)}
 
 
 @pytest.mark.parametrize("guard", [log_guard, data_guard])
 def test_j4_a_lease_holds_what_died_after_its_time_as_readers_saw_it(guard):
-    assert guard(LEASE.hold) == ("lease", LEASE.held_until_ms, "l1")
-    since_ms = LEASE.at_ms - MAX_STORE_GAP_MS  # servers of one store differ
-    assert guard(LEASE.hold, death=Death(since_ms, since_ms - STORE_RESOLUTION_MS)) is None
-    assert guard(LEASE.hold, death=Death(since_ms + 1, since_ms - STORE_RESOLUTION_MS)) is not None
-    assert guard(LEASE.hold, death=Death(since_ms - 9, since_ms - STORE_RESOLUTION_MS + 1)) is not None
+    assert guard(LEASE) == ("lease", LEASE.until_ms, "l1")
+    since_ms = AT_MS - MAX_STORE_GAP_MS  # servers of one store differ
+    assert guard(LEASE, death=Death(since_ms, since_ms - STORE_RESOLUTION_MS)) is None
+    assert guard(LEASE, death=Death(since_ms + 1, since_ms - STORE_RESOLUTION_MS)) is not None
+    assert guard(LEASE, death=Death(since_ms - 9, since_ms - STORE_RESOLUTION_MS + 1)) is not None
 
 
-def test_j7_a_pin_holds_its_data_files_and_no_log_file():
+def test_j4_a_pin_holds_its_data_files_and_no_log_file():
     holds = (pinned("q3", 7), pinned("q4"))
     assert data_guard(*holds) == ("pin", None, "q4")
     assert data_guard(*holds, path="other") is None
     assert log_guard(*holds, path="data") is None
-    assert data_guard(pinned("q3", files=None), path="other") == ("pin", None, "q3")  # nobody can say which: all
+    everything = Hold("pin", "q3", since_ms=EVERY_STATE_MS)  # nobody can say which
+    assert data_guard(everything, path="other") == ("pin", None, "q3")
+    assert log_guard(everything) is None
 
 
 @pytest.mark.parametrize("guard", [log_guard, data_guard])
@@ -86,9 +104,7 @@ def test_v4_a_log_file_that_a_view_has_not_taken_is_held():
 
 
 def test_of_several_guards_the_one_that_ends_last_is_told():
-    leases = tuple(
-        lease.hold for lease in (LEASE, Lease("l2", 300_000, NOW_MS + 50), Lease("l3", 600_000, NOW_MS + 90))
-    )
+    leases = (LEASE, leased("l2", 300_000, NOW_MS + 50), leased("l3", 600_000, NOW_MS + 90))
     assert data_guard(*leases) == ("lease", NOW_MS + 50 + MAX_STORE_GAP_MS, "l2")
     pin = pinned("q3", NOW_MS + 51 + MAX_STORE_GAP_MS)
     assert data_guard(*leases, pin) == ("pin", NOW_MS + 51 + MAX_STORE_GAP_MS, "q3")

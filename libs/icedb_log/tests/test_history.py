@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from icedb_log.clean.guards import Waiting, group_waiting
+from icedb_log.commit.fence import acquire_fence
 from icedb_log.errors import CorruptLog, Unavailable
 from icedb_log.feed.views import ViewLag
+from icedb_log.holds.guards import Waiting, group_waiting
 from icedb_log.ingest.pressure import Pressure
-from icedb_log.log.fence import acquire_fence
 from icedb_log.log.history import CommitHistory, Volume
+from icedb_log.serving.status import LATE_MS, VERY_LATE_MS, Health, find_health
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableCache
-from icedb_log.table.status import LATE_MS, VERY_LATE_MS, Health, find_health
 from icedb_log.warehouse import Warehouse
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.clean.holds import read_holds
-from icedb_log.clean.pins import create_pin
+from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, CorruptLog
+from icedb_log.holds.pins import create_pin
 from icedb_log.keys import parse_log_key
-from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.small_table import SmallTable
@@ -102,13 +102,13 @@ def test_j9_both_fences_count_and_a_damaged_one_halts():
 # -- the order
 
 
-def test_j4_j7_j9_what_holds_is_read_after_the_log():
+def test_j4_j9_what_holds_is_read_after_the_log():
     """Whatever comes while the janitor sleeps between the two reads is either seen or younger than the plan's deaths."""
     table = SmallTable()
     table.append(1)
     table.store.calls.clear()
     table.vacuum()
-    prefixes = ("/_log/", "/leases/", "/pins/", "/fence/ingest", "/fence/merge")
+    prefixes = ("/_log/", "/holds/", "/fence/ingest", "/fence/merge")
     reads = [p for call in table.store.calls for p in prefixes if p in call.key and call.method in ("list_page", "get")]
     assert list(dict.fromkeys(reads)) == list(prefixes)
 

@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.ingest.import_sources import list_sources, parse_pattern, require_allowed
+from icedb_log.imports.import_sources import list_sources, parse_pattern, require_allowed
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 

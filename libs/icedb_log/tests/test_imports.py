@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, Fenced, IceDBError, InvalidRequest, NotFound, Unavailable
-from icedb_log.ingest.imports import ImportLimits
+from icedb_log.imports.imports import ImportLimits
 from icedb_log.keys import TablePaths
 from icedb_log.table.table_config import PartitionField
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
@@ -106,11 +106,12 @@ def test_a_strict_table_takes_declared_columns_only():
     assert table.ids() == [1]
 
 
-def test_a_column_named_like_a_partition_of_another_column_is_refused():
-    table = ImportTable(partition=(PartitionField(name="id", column="p"),))
+@pytest.mark.parametrize("name", ["id", "ID"])
+def test_a_column_named_like_a_partition_of_another_column_is_refused(name):
+    table = ImportTable(partition=(PartitionField(name=name, column="p"),))
     table.put_source("a", 1)
     (refused,) = table.run_import().refused
-    assert "named like the partition id=p" in refused.reason
+    assert f"named like the partition {name}=p" in refused.reason
 
 
 def test_a_schema_that_grew_during_the_copies_counts(table):
@@ -179,7 +180,7 @@ def test_whatever_fails_the_next_run_imports_each_file_once(effect, later_ms):
     assert len(tables) > 15
     for number, table in enumerate(tables):
         table.clock.advance(later_ms)
-        table.sweep_twice()
+        table.sweep()
         table.run_import()
         assert table.ids() == ALL_IDS, f"{effect} at call {number}"
         assert "pending" not in table.states() or later_ms == 1
@@ -227,7 +228,7 @@ def test_an_import_that_nobody_can_tell_of_any_more_is_left_to_a_person(table):
     table.clock.advance(100_000)
     table.vacuum()
     assert len(table.keys(table.paths.data_prefix)) == 1, "the imported files are merged, dead and deleted"
-    with pytest.raises(InvalidRequest, match="--assume-landed"):
+    with pytest.raises(InvalidRequest, match="--assume landed"):
         table.run_import()
     assert table.run_import(assumed="landed").imported_before_count == 2
     assert (table.states(), table.ids()) == (["committed"], [1, 2])
@@ -239,7 +240,7 @@ def test_what_a_person_says_is_lost_is_imported_again(table):
     with pytest.raises(Crash):
         table.run_import()
     table.clock.advance(table.config.orphan_age_ms + 1)
-    table.sweep_twice()
+    table.sweep()
     assert table.keys(table.paths.data_prefix) == []
     with pytest.raises(InvalidRequest, match=r"in/x.parquet.* too long ago to tell"):
         table.run_import()
@@ -321,7 +322,10 @@ def test_a_stalled_import_cannot_commit_what_others_have_imported(table):
 
 def test_a_pending_record_of_a_stalled_import_that_lands_late_is_settled(table):
     table.put_source("x", 1)
-    table.store.script = [Fault("put_if_absent", Effect.DELAY, "/imports/")]
+    table.store.script = [
+        Fault("put_if_absent", Effect.DELAY, "/imports/"),
+        Fault("get", Effect.UNAVAILABLE, "/imports/"),
+    ]
     with pytest.raises(CommitOutcomeUnknown, match="nothing was imported"):
         table.run_import()
     table.run_import()

@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.ingest.imports import ImportOptions
+from icedb_log.imports.imports import ImportOptions
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import encode_rows
 from icedb_sim.tables.small_import import ImportTable
@@ -51,23 +51,6 @@ def test_in_place_old_files_are_refused_because_the_sweep_may_be_deleting_them(t
     result = table.run_import(old, young, options=IN_PLACE)
     assert table.ids() == [2]
     assert "half the table's orphan age" in result.refused[0].reason
-
-
-def test_in_place_a_name_that_an_orphan_sweep_may_be_deleting_is_refused_however_young_the_file_is(table):
-    key = table.put_in_place("x", 1)
-    table.clock.advance(table.config.orphan_age_ms)
-    table.sweep()
-    table.clock.advance(table.config.data_grace_ms)
-    results = []
-
-    def put_there_again():
-        table.put_in_place("x", 1)
-        results.append(table.run_import(key, table.put_in_place("y", 2), options=IN_PLACE))
-
-    table.store.script = [Fault("delete", None, key, before=put_there_again)]
-    assert table.sweep().deleted == (key,)
-    assert [each.reason.partition(" has")[0] for each in results[0].refused] == ["an orphan sweep"]
-    assert table.ids() == [2]
 
 
 def test_in_place_w3_counts_the_age_of_the_file_and_the_time_since(table):

@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from icedb_log.errors import CorruptLog, InvariantViolated, SchemaConflict
-from icedb_log.jobs import MergedGroup, MergeGroup
-from icedb_log.log.invariants import (
+from icedb_log.commit.invariants import (
     require_append,
     require_merge,
     require_row_parity,
@@ -13,10 +11,12 @@ from icedb_log.log.invariants import (
     require_schema_carried,
     require_strip,
 )
+from icedb_log.commit.merge_log import build_merge_log
+from icedb_log.errors import CorruptLog, InvariantViolated, SchemaConflict
+from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema
-from icedb_log.merge.merge_log import build_merge_log
-from icedb_log.model import FileMarker, LogFile
+from icedb_log.model import FileMarker, LogFile, Widening
 from icedb_sim.tables.log_views import PATHS, data, dead, kill, listed, live, log_key, view
 
 FILES = (
@@ -26,7 +26,8 @@ FILES = (
 INPUTS = (live("x"), live("y"))
 OUTPUT = live("z", rows=2)
 GROUP = MergedGroup(MergeGroup("p=a", INPUTS), (OUTPUT,), 2)
-LOG = build_merge_log(LogState.of(view(*FILES)), merged=[GROUP], folded_log_keys=(), commit_id="ab", now_ms=50)
+KEYS = [file.key for file in FILES]
+LOG = build_merge_log(LogState.of(view(*FILES)), merged=[GROUP], folded_log_keys=KEYS, commit_id="ab", now_ms=50)
 KEY = log_key(50, merged=True, commit_id="ab")
 
 
@@ -48,8 +49,16 @@ def test_a_right_merge_passes():
 
 def test_a_removal_passes_too():
     group = MergedGroup(MergeGroup("p=a", tuple(replace(m, row_count=0) for m in INPUTS)), (), 0)
-    log = build_merge_log(LogState.of(view(*FILES)), merged=[group], folded_log_keys=(), commit_id="ab", now_ms=50)
+    log = build_merge_log(LogState.of(view(*FILES)), merged=[group], folded_log_keys=KEYS, commit_id="ab", now_ms=50)
     check(log, merged=[group])
+
+
+def test_a_merge_that_folds_nothing_passes_too():
+    log = build_merge_log(LogState.of(view(*FILES)), merged=[GROUP], folded_log_keys=(), commit_id="ab", now_ms=50)
+    assert (log.log_tombstones, len(log.markers)) == ((), 3)
+    check(log)
+    with pytest.raises(InvariantViolated, match=rf"{data('x')} would be live afterwards"):
+        check(replace(log, markers=tuple(marker for marker in log.markers if marker.path != data("x"))))
 
 
 def test_m1_an_input_that_is_not_live_is_refused():
@@ -166,10 +175,12 @@ def test_inputs_of_other_writers_that_do_not_say_their_rows_are_merged():
     require_row_parity(PATHS, MergedGroup(group, (live("z", rows=9),), 9))
 
 
-def test_s1_a_merge_sorts_after_the_log_files_that_it_kills():
+def test_s1_a_merge_sorts_after_every_log_file_that_it_read():
     log = replace(LOG, time_ms=2)
-    with pytest.raises(InvariantViolated, match=r"does not sort after its input .*\(S1\)"):
+    with pytest.raises(InvariantViolated, match=r"does not sort after .*\(S1\)"):
         check(log, key=log_key(2, merged=True, commit_id="00"))
+    with pytest.raises(InvariantViolated, match=rf"does not sort after .*{log_key(60)}.*\(S1\)"):
+        check(files=(*FILES, listed(60, live("bystander"), schema={"id": "BIGINT"})))
 
 
 def test_s1_the_name_says_the_time_inside():
@@ -188,15 +199,15 @@ def test_s2_a_merge_does_not_change_the_schema():
 
 WIDE_FILES = (
     FILES[0],
-    replace(FILES[1], log=replace(FILES[1].log, widened={"id": "DOUBLE"})),
+    replace(FILES[1], log=replace(FILES[1].log, widened={"id": Widening("DOUBLE", 1)})),
 )
 WIDE_LOG = build_merge_log(
-    LogState.of(view(*WIDE_FILES)), merged=[GROUP], folded_log_keys=(), commit_id="ab", now_ms=50
+    LogState.of(view(*WIDE_FILES)), merged=[GROUP], folded_log_keys=KEYS, commit_id="ab", now_ms=50
 )
 
 
 def test_s2_a_merge_carries_what_was_widened():
-    assert dict(WIDE_LOG.widened) == {"id": "DOUBLE"}
+    assert dict(WIDE_LOG.widened) == {"id": Widening("DOUBLE", 1)}
     check(WIDE_LOG, files=WIDE_FILES)
     with pytest.raises(InvariantViolated, match=r"changes the schema \(S2\)"):
         check(replace(WIDE_LOG, widened={}), files=WIDE_FILES)
@@ -205,8 +216,10 @@ def test_s2_a_merge_carries_what_was_widened():
 
 
 def test_s2_a_merge_says_it_by_itself_whatever_other_log_files_say():
-    bystander = listed(3, live("bystander"), schema={"id": "BIGINT"}, widened={"id": "DOUBLE"})
-    with pytest.raises(InvariantViolated, match=r"wider type of column 'id' is DOUBLE in the log, but None .*\(S2\)"):
+    bystander = listed(3, live("bystander"), schema={"id": "BIGINT"}, widened={"id": Widening("DOUBLE", 1)})
+    with pytest.raises(
+        InvariantViolated, match=r"wider type of column 'id' is DOUBLE since 1 in the log, but None .*\(S2\)"
+    ):
         check(replace(WIDE_LOG, widened={}), files=(*WIDE_FILES, bystander))
 
 
@@ -216,15 +229,25 @@ def test_s2_a_merge_says_it_by_itself_whatever_other_log_files_say():
         LogFile(1, {"a": "BIGINT"}),
         LogFile(1, {"a": "BIGINT", "b": "DATE"}),
         LogFile(1, {"a": "DOUBLE", "b": "DATE"}),
-        LogFile(1, {"a": "DOUBLE", "b": "DATE"}, widened={"a": "DOUBLE"}),
-        LogFile(1, {"b": "DATE"}, widened={"a": "DOUBLE"}),
-        LogFile(1, {"a": "BIGINT", "b": "DATE"}, widened={"a": "DOUBLE", "b": "VARCHAR"}),
-        LogFile(1, {"a": "BIGINT", "b": "DATE"}, widened={"a": "DOUBLE", "c": "DOUBLE"}),
+        LogFile(1, {"a": "DOUBLE", "b": "DATE"}, widened={"a": Widening("DOUBLE", 1)}),
+        LogFile(1, {"a": "BIGINT", "b": "DATE"}, widened={"a": Widening("DOUBLE", 2)}),
+        LogFile(1, {"b": "DATE"}, widened={"a": Widening("DOUBLE", 1)}),
+        LogFile(1, {"a": "BIGINT", "b": "DATE"}, widened={"a": Widening("DOUBLE", 1), "b": Widening("VARCHAR", 1)}),
+        LogFile(1, {"a": "BIGINT", "b": "DATE"}, widened={"a": Widening("DOUBLE", 1), "c": Widening("DOUBLE", 1)}),
     ],
-    ids=["column", "widening", "wide line", "wide line and widening", "widened column", "no widening", "no column"],
+    ids=[
+        "column",
+        "widening",
+        "wide line",
+        "wide line and widening",
+        "time",
+        "widened column",
+        "no widening",
+        "no column",
+    ],
 )
 def test_s2_a_commit_that_does_not_carry_the_schema_is_refused(log):
-    known = LoggedSchema({"a": "BIGINT", "b": "DATE"}, {"a": "DOUBLE"})
+    known = LoggedSchema({"a": "BIGINT", "b": "DATE"}, {"a": Widening("DOUBLE", 1)})
     with pytest.raises(InvariantViolated, match=r"\(S2\)"):
         require_schema_carried(PATHS, log, known=known)
     require_schema_carried(PATHS, LogFile(1, known.logged, widened=known.widened), known=known)

@@ -10,6 +10,8 @@ from icedb_log.keys import (
     StagedName,
     TablePaths,
     check_table_name,
+    find_log_name,
+    log_name,
     parse_log_key,
     parse_staged_key,
 )
@@ -23,7 +25,7 @@ def test_where_things_lie():
     assert PATHS.log_prefix == "wh/t/_log/"
     assert PATHS.config_key == "wh/t/_icedb/table.json"
     assert PATHS.fence_key("merge") == "wh/t/_icedb/fence/merge.json"
-    assert PATHS.lease_key("ab") == "wh/t/_icedb/leases/ab.json"
+    assert PATHS.hold_key("lease", "ab") == "wh/t/_icedb/holds/lease.ab.jsonl"
     assert PATHS.quarantine_key("x.json") == "wh/t/_icedb/quarantine/x.json"
     assert PATHS.staging_key(batch_id=BATCH, staging_format="ndjson.gz") == f"wh/t/_icedb/staging/{BATCH}.ndjson.gz"
     assert PATHS.data_key(partition="d=1/u=a", file_id="00") == "wh/t/_data/d=1/u=a/00.parquet"
@@ -36,7 +38,7 @@ def test_nothing_but_the_log_begins_like_the_log():
         PATHS.config_key,
         PATHS.staging_prefix,
         PATHS.quarantine_prefix,
-        PATHS.leases_prefix,
+        PATHS.holds_prefix,
         PATHS.fence_key("ingest"),
     ]
     assert not any(key.startswith("wh/t/_log") for key in others)
@@ -46,6 +48,14 @@ def test_nothing_but_the_log_begins_like_the_log():
 def test_a_log_key_is_parsed_as_it_was_built(time_ms, commit_id, is_merged):
     key = PATHS.log_key(time_ms=time_ms, commit_id=commit_id, is_merged=is_merged)
     assert parse_log_key(key) == LogName(time_ms, is_merged, commit_id)
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_a_log_name_is_found_in_a_key_and_in_a_name_and_in_nothing_else(is_merged):
+    key = PATHS.log_key(time_ms=7, commit_id="ab", is_merged=is_merged)
+    assert find_log_name(key) == find_log_name(log_name(key)) == LogName(7, is_merged, "ab")
+    for other in ("", "ab", "7_ab", "wh/t/_log/", f"{key}/", "wh/t/_log/000000000000x_ab.jsonl"):
+        assert find_log_name(other) is None
 
 
 @given(st.integers(0, 10**13 - 2), st.text("0123456789abcdef", min_size=1, max_size=32), st.booleans())

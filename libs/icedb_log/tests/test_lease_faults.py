@@ -1,10 +1,10 @@
 """Leases under any fault, and with any rival, at any call: J4, W2."""
 
 import pytest
-from icedb_log.clean.leases import acquire_lease, release_lease, renew_lease
+from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, CommitOutcomeUnknown, NotFound
+from icedb_log.holds.leases import acquire_lease, release_lease, renew_lease
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import read_live_rows
 from icedb_sim.tables.small_table import SmallTable, at_each_call, try_each_call
@@ -124,7 +124,7 @@ def test_j4_a_taker_that_sleeps_at_any_call_has_a_lease_that_holds_or_none():
             require_held(table, where)
         else:
             assert isinstance(error, BelowHorizon), where
-            assert table.keys(table.paths.leases_prefix) == [], where
+            assert table.keys(table.paths.holds_of("lease")) == [], where
 
 
 @pytest.mark.parametrize("effect", FAULTS)
@@ -192,14 +192,14 @@ def test_j4_ending_a_lease_can_be_repeated_whatever_fails(effect):
     for table in try_each_call(make_leased, end, effect):
         end(table)
         table.store.land_delayed()
-        assert table.keys(table.paths.leases_prefix) == []
+        assert table.keys(table.paths.holds_of("lease")) == []
 
 
 def test_w2_an_answer_that_never_comes_is_unknown_and_the_lease_ends_by_itself():
     table = make_dying()
-    table.store.script = [Fault("put_if_absent", Effect.DELAY, "/leases/")]
+    table.store.script = [Fault("put_if_absent", Effect.DELAY, "/holds/lease.")]
     with pytest.raises(CommitOutcomeUnknown):
         acquire(table)
     table.store.land_delayed()
-    assert len(table.keys(table.paths.leases_prefix)) == 1
+    assert len(table.keys(table.paths.holds_of("lease"))) == 1
     let_go(table)

@@ -4,18 +4,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from icedb_log.clean.drop import drop_table
-from icedb_log.clean.guards import STORE_RESOLUTION_MS
-from icedb_log.clean.leases import (
-    MAX_LEASE_TTL_MS,
-    MIN_LEASE_TTL_MS,
-    LeaseReader,
-    acquire_lease,
-    find_oldest_certain_ms,
-    read_leases,
-    release_lease,
-    renew_lease,
-)
+from icedb_log.commit.table import Table
 from icedb_log.errors import (
     BelowHorizon,
     CommitOutcomeUnknown,
@@ -25,9 +14,12 @@ from icedb_log.errors import (
     Overloaded,
     Unavailable,
 )
-from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
+from icedb_log.holds.guards import STORE_RESOLUTION_MS, Hold
+from icedb_log.holds.leases import MIN_LEASE_TTL_MS, acquire_lease, read_leases, release_lease, renew_lease
+from icedb_log.holds.stored_holds import MAX_LEASE_TTL_MS, HoldReader, find_oldest_certain_ms
+from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_log.table.table import Table
+from icedb_log.trash.drop import drop_table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import read_live_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -55,6 +47,10 @@ def renew(table, lease, ttl_ms=TTL_MS):
 
 def release(table, lease):
     release_lease(table, lease.lease_id)
+
+
+def leased(at_ms):
+    return Hold("lease", since_ms=at_ms - MAX_STORE_GAP_MS)
 
 
 def ids_at(table, at_ms):
@@ -126,7 +122,7 @@ def test_j4_a_lease_that_has_ended_is_not_renewed(table):
     assert table.store.keys_of("put_if_match") == []  # nothing is held in vain
     # Neither by one that looked in time and slept before it wrote.
     lease = acquire(table, ttl_ms=5000)
-    table.store.script = [Fault("put_if_match", None, "/leases/", before=lambda: table.clock.advance(5000))]
+    table.store.script = [Fault("put_if_match", None, "/holds/lease.", before=lambda: table.clock.advance(5000))]
     with pytest.raises(NotFound, match="has ended"):
         renew(table, lease)
     with pytest.raises(NotFound, match="has ended"):
@@ -187,7 +183,7 @@ def test_j4_a_time_below_the_horizon_is_refused_and_leaves_nothing(table):
     clean(table)
     with pytest.raises(BelowHorizon, match="cannot be held"):
         acquire(table, at_ms=at_ms)
-    assert table.keys(table.paths.leases_prefix) == []
+    assert table.keys(table.paths.holds_of("lease")) == []
 
 
 def test_j4_the_log_is_read_after_the_lease_is_there(table):
@@ -199,10 +195,10 @@ def test_j4_the_log_is_read_after_the_lease_is_there(table):
         table.clock.advance(DAY_MS)
         clean(table)
 
-    table.store.script = [Fault("put_if_absent", None, "/leases/", before=merge_and_clean)]
+    table.store.script = [Fault("put_if_absent", None, "/holds/lease.", before=merge_and_clean)]
     with pytest.raises(BelowHorizon):
         acquire(table, at_ms=at_ms)
-    assert table.keys(table.paths.leases_prefix) == []
+    assert table.keys(table.paths.holds_of("lease")) == []
 
 
 @pytest.mark.parametrize("ttl_ms", [0, -1, MIN_LEASE_TTL_MS - 1, MAX_LEASE_TTL_MS + 1])
@@ -234,13 +230,13 @@ def test_what_is_no_id_of_a_lease_touches_nothing(table, lease_id):
 
 
 def test_no_more_leases_last_at_once_than_are_allowed(table):
-    leases = LeaseReader()
+    reader = HoldReader()
     for _ in range(3):
-        acquire(table, leases=leases, max_leases=3, ttl_ms=5000)
+        acquire(table, reader=reader, max_leases=3, ttl_ms=5000)
     with pytest.raises(Overloaded, match="3 leases last already"):
-        acquire(table, leases=leases, max_leases=3)
+        acquire(table, reader=reader, max_leases=3)
     table.clock.advance(5000 + MAX_STORE_GAP_MS)  # those that are forgotten end by themselves
-    acquire(table, leases=leases, max_leases=3)
+    acquire(table, reader=reader, max_leases=3)
 
 
 @pytest.mark.parametrize("holder", ["x" * 201, "a\nb"])
@@ -250,28 +246,30 @@ def test_a_holder_is_a_short_line(table, holder):
 
 
 def test_a_table_that_is_dropped_or_damaged_gives_no_lease(table):
-    table.store.script = [Fault("put_if_absent", None, "/leases/", before=lambda: drop_table(table, clock=table.clock))]
+    table.store.script = [
+        Fault("put_if_absent", None, "/holds/lease.", before=lambda: drop_table(table, clock=table.clock))
+    ]
     with pytest.raises(NotFound, match="trash"):
         acquire(table)
-    assert table.keys(table.paths.leases_prefix) == []
+    assert table.keys(table.paths.holds_of("lease")) == []
     broken = SmallTable()
     broken.store.put(broken.paths.log_key(time_ms=1, commit_id="aa", is_merged=False), b"{")
     with pytest.raises(CorruptLog):
         acquire(broken)
-    assert broken.keys(broken.paths.leases_prefix) == []
+    assert broken.keys(broken.paths.holds_of("lease")) == []
 
 
 def test_a_lease_that_ended_while_it_was_taken_is_refused(table):
     table.store.script = [Fault("list_page", None, "/_log/", before=lambda: table.clock.advance(5000))]
     with pytest.raises(Unavailable, match="ask for a longer one"):
         acquire(table, ttl_ms=5000)
-    assert table.keys(table.paths.leases_prefix) == []
+    assert table.keys(table.paths.holds_of("lease")) == []
 
 
 def test_two_who_renew_one_lease_at_once_both_go_on(table):
     lease = acquire(table, ttl_ms=30_000)
     table.clock.advance(1000)
-    table.store.script = [Fault("put_if_match", None, "/leases/", before=lambda: renew(table, lease, 40_000))]
+    table.store.script = [Fault("put_if_match", None, "/holds/lease.", before=lambda: renew(table, lease, 40_000))]
     renewed = renew(table, lease, 50_000)
     assert renewed.expires_ms == table.clock.now_ms() + 50_000
     assert [each.expires_ms for each in read_leases(table)] == [renewed.expires_ms]
@@ -281,24 +279,44 @@ def test_w2_a_renewal_whose_answer_got_lost_is_found(table):
     lease = acquire(table, ttl_ms=30_000)
     for effect in (Effect.LOSE_ANSWER, Effect.TRY_TWICE):
         table.clock.advance(1000)
-        table.store.script = [Fault("put_if_match", effect, "/leases/")]
+        table.store.script = [Fault("put_if_match", effect, "/holds/lease.")]
         lease = renew(table, lease, 30_000)
         assert lease.expires_ms == table.clock.now_ms() + 30_000
-    table.store.script = [Fault("put_if_match", Effect.DROP, "/leases/")]
+    table.store.script = [Fault("put_if_match", Effect.DROP, "/holds/lease.")]
     with pytest.raises(CommitOutcomeUnknown):
         renew(table, lease)
 
 
+def test_j4_a_renewal_never_shortens_a_lease_whether_or_not_its_answer_gets_lost(table):
+    """Simulated, seed 1676 of lessees: without an answer the holder relies on the end that it knows."""
+    lease = acquire(table, ttl_ms=60_000)
+    table.merge(full=True)
+    table.clock.advance(1000)
+    assert renew(table, lease, 5000).expires_ms == lease.expires_ms
+    silence = Fault("get", Effect.UNAVAILABLE, "/holds/lease.")
+    write = Fault(
+        "put_if_match", Effect.LOSE_ANSWER, "/holds/lease.", before=lambda: table.store.script.append(silence)
+    )
+    table.store.script = [write]
+    with pytest.raises(CommitOutcomeUnknown):
+        renew(table, lease, 5000)
+    table.clock.advance(55_500)
+    clean(table)
+    assert [each.expires_ms for each in read_leases(table)] == [lease.expires_ms]
+    assert ids_at(table, lease.at_ms) == [1, 2]
+    assert renew(table, lease, 5000).expires_ms == table.clock.now_ms() + 5000  # longer than before, now
+
+
 def test_the_wire_of_a_lease(table):
     lease = acquire(table, ttl_ms=5000, holder="jane")
-    key = table.paths.lease_key(lease.lease_id)
+    key = table.paths.hold_key("lease", lease.lease_id)
     first = orjson.loads(table.store.get(key).body)
     renew(table, lease, 6000)
     second = orjson.loads(table.store.get(key).body)
     renew(table, lease, 6000)
     tokens = {first.pop("token"), second.pop("token"), orjson.loads(table.store.get(key).body)["token"]}
-    assert first == {"at": lease.at_ms, "ttl_ms": 5000, "by": "jane"}
-    assert second == {"at": lease.at_ms, "ttl_ms": 6000, "by": "jane", "until": lease.expires_ms}
+    assert first == {"format": 1, "state": "active", "at": lease.at_ms, "ttl_ms": 5000, "by": "jane"}
+    assert second == {**first, "ttl_ms": 6000, "until": lease.expires_ms}
     assert len(tokens) == 3
 
 
@@ -310,12 +328,32 @@ def test_j4_a_data_file_that_died_alone_is_in_doubt_as_well(table):
     certain_ms = 1000 + table.config.data_grace_ms - MAX_STORE_GAP_MS
 
     def oldest(at_ms, written_ms):
-        return find_oldest_certain_ms(view, at_ms, config=table.config, written_ms=written_ms)
+        return find_oldest_certain_ms(view, leased(at_ms), config=table.config, written_ms=written_ms)
 
     oldest_ms = 1000 + STORE_RESOLUTION_MS + MAX_STORE_GAP_MS
     assert oldest(999, certain_ms) is None
     assert oldest(999, certain_ms + 1) == oldest(oldest_ms - 1, certain_ms + 1) == oldest_ms
     assert oldest(oldest_ms, certain_ms + 1) is None
+
+
+@pytest.mark.parametrize("kind", ["data", "log"])
+def test_j4_the_times_of_which_no_file_needs_a_look_are_certain(table, kind):
+    """What may be about to be deleted died up to a second later than the store says, to those who saw it alive."""
+    config = table.config.model_copy(update={f"{'log' if kind == 'data' else 'data'}_grace_ms": 10**12})
+    grace_ms = table.config.data_grace_ms if kind == "data" else table.config.log_grace_ms
+    config = config.model_copy(update={f"{kind}_grace_ms": grace_ms})
+    died_ms = 10 * grace_ms
+    marker = FileMarker("wh/t/_data/a.parquet", 1, 10, tombstoned_ms=died_ms, landed_ms=died_ms)
+    dead = LogTombstone(table.paths.log_key(time_ms=1, commit_id="bb", is_merged=False), died_ms, landed_ms=died_ms)
+    log = LogFile(died_ms, markers=(marker,) if kind == "data" else (), log_tombstones=(dead,) if kind == "log" else ())
+    file = ListedLogFile(table.paths.log_key(time_ms=died_ms, commit_id="aa", is_merged=True), "e", died_ms, 1, log)
+    written_ms = died_ms + 1 - MAX_STORE_GAP_MS + grace_ms  # the first at which it may be going
+    certain_ms = died_ms + STORE_RESOLUTION_MS + MAX_STORE_GAP_MS
+    for at_ms in (died_ms, certain_ms - STORE_RESOLUTION_MS, certain_ms - STORE_RESOLUTION_MS + 1, certain_ms - 1):
+        view = LogView("t", (file,), 0)
+        assert find_oldest_certain_ms(view, leased(at_ms), config=config, written_ms=written_ms) == certain_ms
+        assert find_oldest_certain_ms(view, leased(at_ms), config=config, written_ms=written_ms - 1) is None
+    assert find_oldest_certain_ms(view, leased(certain_ms), config=config, written_ms=written_ms) is None
 
 
 def test_j4_a_file_whose_death_was_dated_back_is_in_doubt_for_those_who_saw_it_alive(table):
@@ -325,5 +363,5 @@ def test_j4_a_file_whose_death_was_dated_back_is_in_doubt_for_those_who_saw_it_a
     file = ListedLogFile(table.paths.log_key(time_ms=1000, commit_id="aa", is_merged=True), "e", 50_000, 1, log)
     view = LogView("t", (file,), 0)
     written_ms = 50_000 + table.config.data_grace_ms
-    found_ms = find_oldest_certain_ms(view, 40_000, config=table.config, written_ms=written_ms)
+    found_ms = find_oldest_certain_ms(view, leased(40_000), config=table.config, written_ms=written_ms)
     assert found_ms == 50_000 + STORE_RESOLUTION_MS + MAX_STORE_GAP_MS

@@ -1,7 +1,8 @@
 """Leases: J4."""
 
 import pytest
-from icedb_log.clean.leases import MAX_LEASE_TTL_MS, Lease, LeaseReader, read_leases
+from icedb_log.holds.leases import read_leases
+from icedb_log.holds.stored_holds import MAX_LEASE_TTL_MS, HoldReader, StoredHold
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.lease_steps import delete_lease, put_lease
@@ -20,11 +21,17 @@ def test_j4_a_lease_runs_from_its_last_modified_for_its_time_to_live(table):
     lease_id = put(table)
     (lease,) = read(table)
     assert (lease.lease_id, lease.at_ms, lease.expires_ms) == (lease_id, 5, started_ms + 1000)
-    assert lease.held_until_ms == lease.expires_ms + MAX_STORE_GAP_MS  # servers of one store differ
-    table.clock.advance(999 + MAX_STORE_GAP_MS)
+    table.clock.advance(999 + MAX_STORE_GAP_MS)  # servers of one store differ
     assert len(read(table)) == 1
     table.clock.advance(1)
     assert read(table) == ()
+
+
+@pytest.mark.parametrize(("until_ms", "has_lapsed"), [(None, False), (99, True), (100, True), (101, False)])
+def test_j4_a_lease_that_was_renewed_in_the_moment_of_its_end_has_lapsed(until_ms, has_lapsed):
+    hold = StoredHold("lease", "", "a", "key", "e", 100, "active", 5, 200, until_ms)
+    assert hold.is_late is has_lapsed
+    assert hold.status(101) == ("late" if has_lapsed else "active")
 
 
 def test_j4_a_renewed_lease_runs_anew(table):
@@ -38,7 +45,7 @@ def test_j4_a_renewed_lease_runs_anew(table):
 def test_j4_a_lease_renewed_between_list_and_get_counts_as_renewed(table):
     lease_id = put(table)
     table.clock.advance(900)
-    table.store.script = [Fault("get", None, "/leases/", before=lambda: put(table, at_ms=7, lease_id=lease_id))]
+    table.store.script = [Fault("get", None, "/holds/lease.", before=lambda: put(table, at_ms=7, lease_id=lease_id))]
     (lease,) = read(table)
     assert (lease.at_ms, lease.expires_ms) == (7, table.clock.now_ms() + 1000)
 
@@ -53,16 +60,29 @@ def test_a_lease_that_was_ended_is_gone_and_ending_it_again_is_fine(table):
 def test_a_lease_that_vanishes_while_it_is_read_is_gone(table):
     lease_id = put(table)
     other = put(table)
-    key = table.paths.lease_key(lease_id)
+    key = table.paths.hold_key("lease", lease_id)
     table.store.script = [Fault("get", None, key, before=lambda: table.store.inner.delete([key]))]
     assert [lease.lease_id for lease in read(table)] == [other]
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"x", b"[]", b"{}", b'{"at":5}', b'{"at":"x","ttl_ms":5}', b'{"at":null,"ttl_ms":5}', b"5"]
+    "body",
+    [
+        b"",
+        b"x",
+        b"[]",
+        b"{}",
+        b"5",
+        b'{"format":1,"state":"active","at":5}',
+        b'{"format":1,"state":"active","at":5,"ttl_ms":null}',
+        b'{"format":1,"state":"active","at":"x","ttl_ms":5}',
+        b'{"format":1,"state":"active","at":null,"ttl_ms":5}',
+        b'{"format":1,"at":5,"ttl_ms":5}',
+        b'{"format":2,"state":"active","at":5,"ttl_ms":5}',
+    ],
 )
 def test_j4_a_lease_that_nobody_understands_pins_everything_for_a_while(table, body):
-    table.store.put(table.paths.lease_key("odd"), body)
+    table.store.put(table.paths.hold_key("lease", "0" * 32), body)
     (lease,) = read(table)
     assert lease.at_ms == 0
     table.clock.advance(MAX_LEASE_TTL_MS + MAX_STORE_GAP_MS - 1)
@@ -81,7 +101,7 @@ def test_j4_neither_readers_nor_janitors_clocks_matter(table):
 
 def test_j4_a_lease_that_certainly_ended_is_not_fetched_any_more(table):
     put(table)
-    table.store.put(table.paths.lease_key("bad"), b"{not json")
+    table.store.put(table.paths.hold_key("lease", "0" * 32), b"{not json")
     table.clock.advance(MAX_LEASE_TTL_MS + MAX_STORE_GAP_MS)
     young = put(table)
     table.store.calls.clear()
@@ -93,11 +113,11 @@ def test_a_reader_fetches_each_state_of_a_lease_once(table):
     lease_id = put(table)
     table.clock.advance(1)
     other = put(table, ttl_ms=60_000)
-    reader = LeaseReader()
+    reader = HoldReader()
 
     def fetched():
         table.store.calls.clear()
-        leases = reader.read(table).leases
+        leases = read_leases(table, reader=reader)
         return [lease.lease_id for lease in leases], len(table.store.keys_of("get"))
 
     assert fetched() == ([lease_id, other], 2)
@@ -112,4 +132,5 @@ def test_a_reader_fetches_each_state_of_a_lease_once(table):
 
 
 def test_a_lease_says_who_holds_it():
-    assert [str(lease) for lease in (Lease("a1", 1, 2), Lease("a1", 1, 2, "jane"))] == ["a1", "a1 (jane)"]
+    leases = (StoredHold("lease", "", "a1", "key", "e", 1, holder=holder) for holder in ("", "jane"))
+    assert [lease.keeps(data_grace_ms=0).held_by for lease in leases] == ["a1", "a1 (jane)"]

@@ -12,6 +12,7 @@ from icedb_log.store import local_store
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.object_store import list_all
 from icedb_sim.fakes.store_acceptance import expect
+from waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -30,11 +31,12 @@ from pathlib import Path
 from icedb_log.errors import PreconditionFailed
 from icedb_log.store.local_store import LocalObjectStore
 
-store, name, rounds = LocalObjectStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
-print("ready", flush=True)
-sys.stdin.readline()
+store, name, rounds, block = LocalObjectStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 won = []
 for number in range(rounds):
+    if number % block == 0:
+        print("ready", flush=True)
+        sys.stdin.readline()
     try:
         store.put_if_absent(f"log/d={number % 5}/{number}", name.encode())
         won.append(number)
@@ -70,17 +72,19 @@ def python(code, *arguments):
 
 
 def test_processes_race_as_threads_do(store, root):
-    rounds, count = 100, 4
+    rounds, block, count = 100, 10, 4
     store.put("counter", b"0")
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(python(PROCESS, root, f"p{n}", rounds)) for n in range(count)]
-        for process in processes:
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            process.stdin.write("go\n")
-            process.stdin.flush()
+        processes = [stack.enter_context(python(PROCESS, root, f"p{n}", rounds, block)) for n in range(count)]
+        for start in range(rounds // block):
+            assert {process.stdout.readline() for process in processes} == {"ready\n"}
+            # Another one is first each time: a whole block may pass before the next one runs.
+            for number in range(count):
+                process = processes[(start + number) % count]
+                process.stdin.write("go\n")
+                process.stdin.flush()
         won = [[int(number) for number in process.stdout.readline().split()] for process in processes]
-        assert [process.wait(60) for process in processes] == [0] * count
+        assert [process.wait(LIMIT_S) for process in processes] == [0] * count
     assert sorted(number for numbers in won for number in numbers) == list(range(rounds))
     assert sum(bool(numbers) for numbers in won) > 1, "one process won every race: it was none"
     for name, numbers in enumerate(won):

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import orjson
 import pytest
+from icedb_log.commit.exchange import ExchangeCommit
 from icedb_log.errors import CorruptLog, InvariantViolated
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file
-from icedb_log.merge.exchange import ExchangeCommit
 from icedb_log.model import LogFile
 from icedb_log.repair.fsck import fsck_table
 from icedb_sim.tables.small_table import SmallTable
@@ -71,29 +71,22 @@ def log_with(**fields):
     return LogFile(10, {"a": "BIGINT"}, commit_id="c1", **fields)
 
 
-def test_chg_names_its_commit():
+def test_chg_says_what_its_commit_does():
     body = encode_log_file(log_with(change="removal"))
-    assert orjson.loads(body.split(b"\n")[0])["chg"] == {"cid": "c1", "is": "removal"}
+    assert orjson.loads(body.split(b"\n")[0])["chg"] == "removal"
     assert decode_log_file("k", body).change == "removal"
     assert decode_log_head("k", body).change == "removal"
     assert b"chg" not in encode_log_file(log_with())
     assert decode_log_file("k", encode_log_file(log_with())).change is None
 
 
-def test_chg_that_a_merge_of_an_older_release_has_carried_counts_for_nothing_and_goes():
-    body = encode_log_file(log_with(extra={"chg": {"cid": "c0", "is": "merge"}}))
-    assert b'"c0"' in body
-    log = decode_log_file("k", body)
-    assert (log.change, dict(log.extra)) == (None, {})
-
-
 def test_a_change_of_a_later_release_is_kept_as_it_is():
-    body = encode_log_file(log_with(extra={"chg": {"cid": "c1", "is": "compact"}}))
+    body = encode_log_file(log_with(extra={"chg": "compact"}))
     assert decode_log_file("k", body).change == "compact"
     assert encode_log_file(decode_log_file("k", body)) == body
 
 
-@pytest.mark.parametrize("chg", [3, "merge", {"cid": "c1"}, {"cid": "c1", "is": 1}, {"cid": "c1", "is": ""}])
+@pytest.mark.parametrize("chg", [3, "", ["merge"], {"is": "merge"}])
 def test_chg_that_is_malformed_is_damage(chg):
     body = encode_log_file(log_with(extra={"chg": chg}))
     with pytest.raises(CorruptLog, match="line 0: "):

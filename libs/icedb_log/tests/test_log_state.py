@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from icedb_log.commit.invariants import require_merge
+from icedb_log.commit.merge_log import build_merge_log
 from icedb_log.errors import InvariantViolated
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.log import live_files, state
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold, fold_live_paths
-from icedb_log.log.invariants import require_merge
 from icedb_log.log.state import LogState
-from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import ListedLogFile
 from icedb_sim.tables.log_views import PATHS, dead, kill, listed, live, log_key, view
 
@@ -68,7 +68,7 @@ class Said:
         return self.counts[0] > 0 and not self.counts[1]
 
     @property
-    def is_torn(self):
+    def is_inconsistent(self):
         return (self.counts[2] > 0 and not self.counts[3]) != self.is_live
 
 
@@ -95,7 +95,7 @@ def test_a_state_that_is_kept_up_to_date_says_what_all_log_files_say(history):
         alive = sorted(path for path, known in said.items() if known.is_live)
         assert kept.live.paths() == alive == sorted(fold_live_paths(seen.files))
         assert [marker.path for marker in kept.live] == alive == [kept.live[at].path for at in range(len(alive))]
-        assert kept.torn == {path for path, known in said.items() if known.is_torn}
+        assert kept.inconsistent == {path for path, known in said.items() if known.is_inconsistent}
         assert kept.tombstoned_ms == {path: min(known.died_ms) for path, known in said.items() if known.died_ms}
         for path in (*said, "wh/t/_data/none"):
             named = kept.named(path)
@@ -185,9 +185,9 @@ def test_a_seal_is_never_active():
 
 def test_what_dead_log_files_alone_say_is_torn():
     both = (listed(1, live("x")), listed(2, kills=[kill(1, 2)]))
-    assert LogState.of(view(*both)).torn == {live("x").path}
+    assert LogState.of(view(*both)).inconsistent == {live("x").path}
     carried = LogState.of(view(*both, listed(3, live("x"))))
-    assert carried.torn == set()
+    assert carried.inconsistent == set()
     assert (carried.named(live("x").path).live_in, carried.named(live("x").path).held_live) == (2, 1)
     assert carried.held_log(log_key(1)) is None
     assert carried.held_log(log_key(3)) is not None

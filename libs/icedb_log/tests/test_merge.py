@@ -1,9 +1,11 @@
-"""A merge run: M1 to M4, F2, W1 to W3, parity, and the same rows whatever fails."""
+"""A merge run: M1, M3, M4, F2, W1 to W3, parity, and the same rows whatever fails."""
 
 import contextlib
 from dataclasses import replace
 
 import pytest
+from icedb_log.commit.fence import acquire_fence
+from icedb_log.commit.table import Table
 from icedb_log.errors import (
     CommitConflict,
     CorruptLog,
@@ -13,10 +15,8 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.keys import TablePaths
-from icedb_log.log.fence import acquire_fence
 from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.merge.merge_plan import MergeLimits
-from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger, read_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -248,6 +248,6 @@ def test_whatever_fails_at_whichever_call_rows_stay_what_they_are(effect):
         # What the broken run left behind is cleaned up, and nothing else.
         table.clock.advance(10 * table.config.orphan_age_ms)
         table.vacuum()
-        table.sweep_twice()
+        table.sweep()
         assert table.keys(table.paths.data_prefix) == [marker.path for marker in table.snapshot().live]
         assert table.ids() == [0, 1, 2, 3]

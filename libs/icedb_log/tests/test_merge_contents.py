@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from icedb_log.commit.fence import acquire_fence, read_fence
+from icedb_log.commit.table import Table
 from icedb_log.errors import Fenced, HaltError, IceDBError, InvariantViolated, Unavailable
 from icedb_log.jobs import ContentCheck
-from icedb_log.log.fence import acquire_fence, read_fence
 from icedb_log.merge.merge import MergeWatch, merge_table
-from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -137,25 +137,6 @@ def test_m6_a_run_that_lost_its_fence_notes_nothing(table):
     with pytest.raises(Fenced):
         merge(table, "p=a")
     assert noted(table) == ""
-
-
-def test_m6_a_table_that_takes_over_the_name_begins_anew(table):
-    with pytest.raises(Unavailable):
-        merge(table, "p=a")
-    assert noted(table)
-    acquire_fence(table.known("purge"), "merge", becomes="another")
-    assert noted(table) == ""
-
-
-def test_m6_a_fence_of_an_older_release_remembers_nothing(table):
-    with pytest.raises(Unavailable):
-        merge(table, "p=a")
-    key = table.paths.fence_key("merge")
-    body = table.store.get(key).body
-    assert b'"differed"' in body
-    table.store.inner.put(key, body.partition(b',"differed"')[0] + b"}")
-    with pytest.raises(Unavailable, match="tries once more"):
-        merge(table, "p=a")
 
 
 def test_what_was_compared_is_told_before_anything_is_committed(table):

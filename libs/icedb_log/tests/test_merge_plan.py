@@ -192,16 +192,6 @@ def test_a_run_is_cut_into_commits():
     assert len(plan(listed(1, *files)).commits) == 1
 
 
-def test_a_commit_that_rewrites_a_large_log_file_takes_as_much_as_pays_for_it():
-    # 4 MiB of log: at least 4 MiB / (4 * 256) = 4096 inputs, or 64 MiB of them.
-    files = [marker for number in range(2000) for marker in of_age(f"a{number}", 4, created_ms=1)]
-    tight = MergeLimits(max_groups=1, max_files=8, commit_bytes=40)
-    made = plan(listed(1, *files, size_bytes=4 * 2**20), limits=tight)
-    assert len(made.inputs) == 4096
-    assert [len(commit) for commit in made.commits] == [1024]
-    assert len(plan(listed(1, *files), limits=tight).inputs) == 4
-
-
 def test_in_a_long_log_a_commit_has_to_replace_as_many_log_files_as_the_fan_in():
     markers = [live(f"x{number}", size=TARGET) for number in range(4)]
     gone = [listed(10 + number, marker) for number, marker in enumerate(markers)]
@@ -240,17 +230,20 @@ def test_partitions_are_told_from_keys_alone():
     assert groups == {"d=1/u=2": [deep.path, other.path]}
 
 
-def test_files_that_are_first_come_first_whatever_their_size_and_alone_if_need_be():
+def test_files_from_before_a_widening_come_first_whatever_their_size_and_alone_if_need_be():
     small, large = of_sizes(*[10] * 4, partition="p=a"), of_sizes(2 * TARGET, partition="p=b")
     other = of_sizes(*[10] * 4, partition="p=c")
-    seen = view(listed(1, *small, *large, *other), now=1_000_000)
+    small[1] = replace(small[1], created_ms=6)
+    large[0] = replace(large[0], created_ms=7)
+    rest = [replace(marker, created_ms=8) for marker in (small[0], *small[2:], *other)]
+    seen = view(listed(9, small[1], *large, *rest), now=1_000_000)
     index = MergeIndex(PATHS, configure())
-    index.first = frozenset((large[0].path, small[1].path, "t/_data/p=z/gone.parquet"))
+    index.first_before_ms = 8
     for lane in ("hot", "cold"):
         made = plan_merge(index, seen, MergeOptions(lane, limits=MergeLimits(max_groups=2)))
         assert [[each.path for each in group.inputs] for group in made.groups] == [[small[1].path], [large[0].path]]
     made = plan_merge(index, seen)
     assert [len(group.inputs) for group in made.groups] == [1, 1, 4]
     assert {group.partition for group in made.groups} == {"p=a", "p=b", "p=c"}
-    index.first = frozenset()
+    index.first_before_ms = 0
     assert sorted(len(group.inputs) for group in plan_merge(index, seen).groups) == [4, 4]

@@ -1,16 +1,16 @@
-"""Long runs: a run commits as it goes (M2). What has landed stays; what has not is orphans, which the sweep removes."""
+"""Long runs: a run commits as it goes (F2). What has landed stays; what has not is orphans, which the sweep removes."""
 
 import contextlib
 from dataclasses import replace
 
 import pytest
+from icedb_log.commit.table import Table
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.jobs import never_stop
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import MergeIndex, MergeLimits, MergeOptions
 from icedb_log.store.object_store import list_all
-from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect
 from icedb_sim.tables.row_files import RowFileMerger
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -65,7 +65,7 @@ def assert_orphans_go(table, count):
     """Orphans are swept when they are old enough, live files are not, and the next run does the rest."""
     assert len(unnamed(table)) == count
     table.clock.advance(table.config.orphan_age_ms + 1)
-    assert len(table.sweep_twice().deleted) == count
+    assert len(table.sweep().deleted) == count
     assert unnamed(table) == []
     assert table.ids() == ALL_IDS
     run(table)
@@ -168,7 +168,7 @@ def test_a_crash_anywhere_keeps_the_commits_that_have_landed(effect):
             run(table)
         assert len(merged_partitions(table)) >= done
         table.clock.advance(table.config.orphan_age_ms + 1)
-        table.sweep_twice()
+        table.sweep()
         assert unnamed(table) == []
         assert merged_partitions(table) == ["p=a", "p=b", "p=c"]
         assert table.ids() == ALL_IDS

@@ -18,12 +18,17 @@ EXAMPLES = {
     "uuid7": BATCH,
     "format": "ndjson.zst",
     "sha256": "ab" * 32,
+    "digest": "ab" * 16,
     "role": ROLES[0],
     "view": "v",
     "name": "q3",
+    "owner": "pin",
     "run": "ab",
-    "rebuild": "ab",
+    "commit id": "ab",
     "log": "1700000000000_00ab.jsonl",
+    "entry": f"{BATCH}.conflict-{'ab' * 32}",
+    "what": "batch",
+    "hash": "ab" * 16,
 }
 
 
@@ -57,7 +62,7 @@ def test_each_object_of_the_documentation_has_a_kind_and_each_kind_is_documented
         "wh/t/_icedb/fence/janitor.json",
         "wh/t/_icedb/staging/x.ndjson",
         "wh/t/_icedb/quarantine/x.json",
-        "wh/t/_icedb/leases/a/b.json",
+        "wh/t/_icedb/holds/lease.a/b.jsonl",
         "wh/t/_icedb/new/x.json",
         "wh/t/README\n",
     ],

@@ -14,8 +14,8 @@ from icedb_log.log import reader as log_reader
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
+from icedb_log.serving.status import read_status
 from icedb_log.serving.table_cache import TableCache
-from icedb_log.table.status import read_status
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.row_files import RowFileMerger, RowFileWriter
 from icedb_sim.tables.small_table import SmallTable
@@ -78,11 +78,11 @@ REQUESTS = {
     ("flush", "warm"): (3, 3, 4, 1, 1),
     ("merge", "cold"): (2, 10, 4, 0, 9),
     ("merge", "warm"): (2, 2, 4, 0, 9),
-    ("vacuum", "warm"): (8, 4, 6, 1, 1),
-    ("snapshot", "cold"): (1, 9, 0, 0, 0),
+    ("vacuum", "warm"): (6, 3, 6, 1, 1),
+    ("snapshot", "cold"): (1, 10, 0, 0, 0),
     ("snapshot", "warm"): (1, 0, 0, 0, 0),
-    ("status", "cold"): (6, 13, 0, 0, 0),
-    ("status", "warm"): (6, 5, 0, 0, 0),
+    ("status", "cold"): (6, 12, 0, 0, 0),
+    ("status", "warm"): (6, 4, 0, 0, 0),
 }
 
 

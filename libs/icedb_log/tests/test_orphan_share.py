@@ -40,7 +40,7 @@ def objects(table):
 @pytest.mark.parametrize(("share", "goes"), [(0.2, True), (0.3, False)])
 def test_more_than_a_quarter_of_the_bytes_is_not_deleted(share, goes):
     table = make_table(share)
-    result = table.sweep_twice(policy=GUARDED)
+    result = table.sweep(policy=GUARDED)
     assert (data("orphan") in result.deleted) is goes
     assert (result.held.count, result.held.size_bytes > 0) == ((0, False) if goes else (1, True))
     assert abs(result.share - share) < 0.01
@@ -48,9 +48,9 @@ def test_more_than_a_quarter_of_the_bytes_is_not_deleted(share, goes):
 
 
 def test_the_share_may_be_set():
-    assert make_table(0.3).sweep_twice(policy=OrphanPolicy(max_share=0.5)).deleted
-    assert not make_table(0.2).sweep_twice(policy=OrphanPolicy(max_share=0.1)).deleted
-    assert not make_table(0.2).sweep_twice(policy=OrphanPolicy(max_share=0)).deleted
+    assert make_table(0.3).sweep(policy=OrphanPolicy(max_share=0.5)).deleted
+    assert not make_table(0.2).sweep(policy=OrphanPolicy(max_share=0.1)).deleted
+    assert not make_table(0.2).sweep(policy=OrphanPolicy(max_share=0)).deleted
 
 
 def test_a_table_whose_log_was_lost_loses_no_data_file_however_often_it_is_swept():
@@ -75,35 +75,13 @@ def test_what_others_put_below_the_table_does_not_make_a_lost_log_look_small():
     before = objects(table)
     table.store.put(f"{table.paths.data_prefix}export.csv", b"x" * 100_000)
     table.clock.advance(table.config.orphan_age_ms)
-    result = table.sweep_twice(policy=GUARDED)
+    result = table.sweep(policy=GUARDED)
     assert (result.deleted, result.held.count, result.share) == ((), len(before), 1.0)
 
 
-def test_what_was_too_much_once_stays_until_a_person_looks_however_the_table_grows():
-    table = SmallTable()
-    table.append(*range(20))
-    lose_log(table)
-    lost = objects(table)
-    table.clock.advance(table.config.orphan_age_ms)
-    assert table.sweep(policy=GUARDED).held.count == 1
-    for number in range(12):
-        table.append(*range(1000 + 20 * number, 1020 + 20 * number))
-    table.clock.advance(table.config.data_grace_ms)
-    result = table.sweep(policy=GUARDED)
-    assert (result.share < 0.25, result.deleted, result.held.count) == (True, (), 1)
-    assert set(lost) <= set(objects(table))
-    # New orphans of such a table are judged by themselves.
-    put_orphan(table, "small", 1)
-    table.clock.advance(table.config.orphan_age_ms)
-    assert table.sweep_twice(policy=GUARDED).deleted == (data("small"),)
-    assert table.sweep(policy=FORCED).deleted == tuple(lost)
-
-
-def test_while_most_of_the_table_is_young_and_unnamed_nothing_goes_and_nothing_is_held_for_good():
+def test_while_most_of_the_table_is_young_and_unnamed_nothing_goes_and_nothing_is_held():
     """A log that is lost soon after most was written; a rewrite of everything looks the same."""
     table = make_table(0.1)
-    table.sweep(policy=GUARDED)
-    table.clock.advance(table.config.data_grace_ms)
     put_orphan(table, "output", 100_000)
     result = table.sweep(policy=GUARDED)
     assert (result.deleted, result.held.count, guards(result)) == ((), 0, {"share", "age"})
@@ -119,15 +97,13 @@ def test_all_orphans_of_a_new_table_wait_for_a_person_who_forces_them():
         table.flush()
     (orphan,) = objects(table)
     table.clock.advance(table.config.orphan_age_ms)
-    assert table.sweep_twice(policy=GUARDED).held.count == 1
+    assert table.sweep(policy=GUARDED).held.count == 1
     assert table.sweep(policy=FORCED).deleted == (orphan,)
 
 
 def test_force_overrules_the_share_and_nothing_else():
     table = make_table(0.5)
     put_orphan(table, "young", 1)
-    assert table.sweep(policy=FORCED).deleted == ()
-    table.clock.advance(table.config.data_grace_ms)
     assert table.sweep(policy=FORCED).deleted == (data("orphan"),)
     assert data("young") in objects(table)
 
@@ -136,7 +112,7 @@ def test_orphans_without_any_bytes_are_all_of_a_table_without_any():
     table = SmallTable()
     put_orphan(table, "empty", 0)
     table.clock.advance(table.config.orphan_age_ms)
-    assert (table.sweep_twice(policy=GUARDED).held.count, table.sweep(policy=GUARDED).share) == (1, 1.0)
+    assert (table.sweep(policy=GUARDED).held.count, table.sweep(policy=GUARDED).share) == (1, 1.0)
 
 
 def test_one_sweep_takes_a_bounded_number_and_the_next_ones_the_others(monkeypatch):
@@ -150,10 +126,9 @@ def test_one_sweep_takes_a_bounded_number_and_the_next_ones_the_others(monkeypat
     assert (result.walk.young_tally.count, len(result.waiting)) == (8, 2)
     table.clock.advance(table.config.orphan_age_ms)
     gone = []
-    for _ in range(6):
+    for _ in range(3):
         result = table.sweep()
         assert result.walk.old_tally.count == 8 - len(gone)
         gone += result.deleted
-        table.clock.advance(table.config.data_grace_ms)
     assert gone == [data(f"{number}") for number in range(8)]
     assert not result.walk.has_more

@@ -2,13 +2,15 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
+from icedb_log.repair.fsck_data import find_partition_problem
 from icedb_log.table.partitions import (
     PartitionFilter,
     PartitionMatcher,
     parse_partition_filters,
     read_partition_values,
 )
-from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
+from icedb_log.table.transforms import VALUE_SHAPES, read_time_span
 
 
 @pytest.fixture
@@ -48,6 +50,10 @@ def matches(config, texts, **values):
         (["country= DE "], {"country": "DE"}, True),
         (["country>=M"], {"country": "Ä"}, True),
         (["d=2026-01-02"], {}, True),
+        (["country~*"], {"country": None}, False),
+        (["country~d?"], {"country": "de"}, True),
+        (["country~D?"], {"country": "de"}, False),
+        (["country~[!d]*"], {"country": "de"}, False),
         (["country is null"], {"country": None}, True),
         (["country is null"], {"country": ""}, False),
         (["country is NOT null"], {"country": ""}, True),
@@ -114,3 +120,44 @@ def test_a_table_without_partitions_says_so():
 def test_a_value_that_is_no_text_is_refused(config, condition):
     with pytest.raises(InvalidRequest, match="half a character"):
         PartitionMatcher([PartitionFilter("country", **condition)], config)
+
+
+TIMES = {
+    "year": ("2026", ["rubbish", "", "2026-01"]),
+    "month": ("2024-02", ["rubbish", "2026", "2026-13", "2026-00", "2026-1", "2026-01-01"]),
+    "day": ("2024-02-29", ["rubbish", "2026-02-29", "2026-01-32", "2026-01-00", "2026-1-1", "2026-01-01-00"]),
+    "hour": (
+        "2024-02-29-23",
+        ["rubbish", "2026-02-29-00", "2026-01-01-24", "2026-01-01", "2026-01-01T00", "2026-1-1-1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", ["=", ">=", "<"])
+@pytest.mark.parametrize("transform", TIMES)
+def test_what_no_partition_of_a_transform_is_called_is_refused(transform, operator):
+    """It would match nothing, without a word."""
+    config = TableConfig.create(name="events", partition=(PartitionField.parse(f"x={transform}(ts)"),))
+    good, wrong = TIMES[transform]
+    PartitionMatcher(parse_partition_filters([f"x{operator}{good}"]), config)
+    for value in wrong:
+        with pytest.raises(InvalidRequest, match=f"is not an? {transform} such as"):
+            PartitionMatcher(parse_partition_filters([f"x{operator}{value}"]), config)
+
+
+@pytest.mark.parametrize("transform", sorted(TIME_TRANSFORMS))
+def test_checks_filters_and_spans_know_the_same_values_of_a_time(transform):
+    field = PartitionField.parse(f"f={transform}(ts)")
+    config = TableConfig.create(name="events", partition=(field,))
+    value = VALUE_SHAPES[transform][1].rpartition(" ")[2]
+    assert find_partition_problem(f"f={value}", (field,)) is None
+    assert read_time_span(transform, value) is not None
+    assert matches(config, [f"f={value}"], f=value)
+    # Rows of a year that Python does not know lie in partitions, too; nothing is concluded from their names.
+    far = f"1{value}"
+    assert find_partition_problem(f"f={far}", (field,)) is None
+    assert read_time_span(transform, far) is None
+    assert read_time_span(transform, f"+{value}") is None
+    for wrong in ["soon"] if transform == "year" else ["soon", far]:
+        with pytest.raises(InvalidRequest, match=f"is not {VALUE_SHAPES[transform][1]}"):
+            matches(config, [f"f={wrong}"], f=value)

@@ -108,7 +108,7 @@ def test_a_glob_that_finds_nothing_names_the_nearest():
 
 def test_everything_has_to_be_asked_for():
     for globs in (["*"], ["d=2023-*"], ["d=*/u=a", "d=*/u=b"]):
-        with pytest.raises(InvalidRequest, match="means all 4 partitions of the table; say so with --all"):
+        with pytest.raises(InvalidRequest, match="means all 4 partitions of the table; say so with --force"):
             select_partitions("t", globs, DAYS)
         assert select_partitions("t", globs, DAYS, may_match_all=True) == set(DAYS)
 

@@ -1,13 +1,13 @@
 """Removal of partitions: in the log alone, one commit, everything else carried, and for good (M3, M4)."""
 
 import pytest
+from icedb_log.changes.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
+from icedb_log.commit.exchange import ExchangeCommit
+from icedb_log.commit.table import Table
 from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
-from icedb_log.merge.exchange import ExchangeCommit
-from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
-from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import PATHS, dead, listed, live, view
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -80,7 +80,7 @@ def test_m4_removed_rows_never_come_back():
         table.append(99, p="c")
         table.clock.advance(30_000)
         table.vacuum()
-        table.sweep_twice()
+        table.sweep()
     table.clock.advance(300_000)
     table.vacuum()
     assert table.ids() == [1, 2, 11, 12, 99, 99, 99, 99]
@@ -133,7 +133,7 @@ def test_a_wrong_choice_takes_no_fence():
     table = filled()
     with pytest.raises(InvalidRequest, match="no partition fits 'p=z'"):
         table.drop("p=z")
-    with pytest.raises(InvalidRequest, match="--all"):
+    with pytest.raises(InvalidRequest, match="--force"):
         table.drop("p=*", may_match_all=False)
     assert table.paths.fence_key("merge") not in table.keys(table.paths.prefix)
     table.paths = TablePaths("ghost", "wh/ghost")

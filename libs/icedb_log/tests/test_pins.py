@@ -1,34 +1,35 @@
-"""Pins: J7."""
+"""Pins: J4."""
+
+from dataclasses import replace
 
 import orjson
 import pytest
 from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.orphans import OrphanPolicy
-from icedb_log.clean.pins import (
-    PinReader,
-    create_pin,
-    end_body,
-    find_doubt,
-    find_ended_pins,
-    find_pin,
-    list_pins,
-    read_pinned,
-    unpin,
-)
 from icedb_log.clean.table_walk import TableWalk
+from icedb_log.commit.table import Table
 from icedb_log.errors import (
     BelowHorizon,
     CorruptLog,
     InvalidRequest,
     NotFound,
 )
-from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.holds.guards import STORE_RESOLUTION_MS, Hold, find_data_deaths
+from icedb_log.holds.pins import create_pin, find_pin, list_pins, read_pinned, unpin
+from icedb_log.holds.stored_holds import (
+    HoldReader,
+    decode_snapshot,
+    end_body,
+    find_ended_holds,
+    find_oldest_certain_ms,
+    require_certain,
+)
+from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import fold
-from icedb_log.model import FileMarker, LogFile
+from icedb_log.model import FileMarker, LogFile, Widening
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.table_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 
@@ -43,7 +44,7 @@ def table():
 # -- what a pin is for
 
 
-def test_j7_a_pinned_state_can_be_read_however_long_ago_and_needs_no_log_file(table):
+def test_j4_a_pinned_state_can_be_read_however_long_ago_and_needs_no_log_file(table):
     before = table.snapshot()
     made = pin(table)
     assert (made.file_count, made.row_count, made.state) == (2, 2, "active")
@@ -62,7 +63,7 @@ def test_j7_a_pinned_state_can_be_read_however_long_ago_and_needs_no_log_file(ta
     assert set(table.keys(table.paths.log_prefix)) == live_logs  # nothing of the log is kept for it
 
 
-def test_j7_a_past_time_is_pinned_and_later_commits_are_not_part_of_it(table):
+def test_j4_a_past_time_is_pinned_and_later_commits_are_not_part_of_it(table):
     at_ms = table.clock.now_ms() - 1
     table.append(3)
     made = pin(table, at_ms=at_ms, note="before three")
@@ -75,12 +76,12 @@ def test_j7_a_past_time_is_pinned_and_later_commits_are_not_part_of_it(table):
 def test_a_pin_has_no_statistics_and_the_wider_type(table):
     path = table.paths.data_key(partition="p=a", file_id="f")
     marker = FileMarker(path, 9, 1, row_count=3, stats={"id": (41, 43, 0)}, extra={"zz": "41"})
-    log = LogFile(1, {"id": "BIGINT", "p": "VARCHAR"}, (marker,), commit_id="aa", widened={"id": "DOUBLE"})
+    log = LogFile(1, {"id": "BIGINT", "p": "VARCHAR"}, (marker,), commit_id="aa", widened={"id": Widening("DOUBLE", 1)})
     key = table.paths.log_key(time_ms=1, commit_id="aa", is_merged=False)
     table.store.put(key, encode_log_file(log))
     made = pin(table)
     assert made.file_count == 3
-    markers = decode_log_file(made.key, table.store.get(made.key).body).markers
+    markers = decode_snapshot(made, table.store.get(made.key).body).markers
     assert not any(marker.stats or marker.extra for marker in markers)
     _, snapshot = read_pinned(table, "q3")
     assert (snapshot.schema["id"], snapshot.logged_schema["id"]) == ("DOUBLE", "BIGINT")
@@ -93,25 +94,25 @@ def test_an_empty_table_can_be_pinned():
     assert pinned_ids(table) == []
 
 
-def test_j7_files_stay_for_a_grace_period_after_a_pin_was_ended(table):
+def test_j4_files_stay_for_a_grace_period_after_a_pin_was_ended(table):
     pin(table)
     table.merge(full=True)
     age(table)
     assert unpin(table, "q3")
     ended_ms = table.clock.now_ms()
     assert not unpin(table, "q3")
-    until_ms = ended_ms + table.config.data_grace_ms
+    until_ms = ended_ms + table.config.data_grace_ms + MAX_STORE_GAP_MS
     assert {w.until_ms for w in table.vacuum(dry_run=True).waiting} == {until_ms}
     table.clock.advance(until_ms - table.clock.now_ms() - 1)
-    assert find_ended_pins(table, data_grace_ms=table.config.data_grace_ms) == ()
+    assert find_ended_holds(table, data_grace_ms=table.config.data_grace_ms) == ()
     table.vacuum()
     assert data_count(table) == 3
-    assert len(find_ended_pins(table, data_grace_ms=table.config.data_grace_ms)) == 1
+    assert len(find_ended_holds(table, data_grace_ms=table.config.data_grace_ms)) == 1
     table.vacuum()
     assert data_count(table) == 1
 
 
-def test_j7_a_pin_runs_from_its_last_modified_for_its_time_to_live(table):
+def test_j4_a_pin_runs_from_its_last_modified_for_its_time_to_live(table):
     made = pin(table, ttl_ms=DAY_MS)
     table.merge(full=True)
     table.clock.advance(DAY_MS - 2)
@@ -124,7 +125,7 @@ def test_j7_a_pin_runs_from_its_last_modified_for_its_time_to_live(table):
     table.vacuum()
     assert {w.guard for w in table.vacuum().waiting} == {"pin"}
     assert data_count(table) == 3
-    table.clock.advance(made.modified_ms + DAY_MS + table.config.data_grace_ms - table.clock.now_ms())
+    table.clock.advance(made.held_until_ms(table.config.data_grace_ms) - table.clock.now_ms())
     table.vacuum()
     assert data_count(table) == 1
 
@@ -138,15 +139,15 @@ def test_a_name_is_free_again_when_its_pin_has_ended(table):
     second = pin(table)
     assert second.key != first.key
     assert pinned_ids(table) == [1, 2, 3]
-    assert [p.state for p in list_pins(table).pins] == ["ended", "active"]
+    assert [p.state for p in list_pins(table).holds] == ["ended", "active"]
 
 
-def test_j7_deleting_an_ended_pin_late_does_not_touch_the_next_one_of_its_name(table):
+def test_j4_deleting_an_ended_pin_late_does_not_touch_the_next_one_of_its_name(table):
     """Found by thinking of a janitor that lists an ended pin and sleeps until its name is taken again."""
     pin(table)
     unpin(table, "q3")
-    table.clock.advance(table.config.data_grace_ms)
-    slow = find_ended_pins(table, data_grace_ms=table.config.data_grace_ms)
+    table.clock.advance(table.config.data_grace_ms + MAX_STORE_GAP_MS)
+    slow = find_ended_holds(table, data_grace_ms=table.config.data_grace_ms)
     table.store.delete(slow)
     pin(table)
     table.store.delete(slow)
@@ -172,7 +173,7 @@ def test_calls_that_cannot_be_are_refused_and_leave_nothing(table):
         unpin(table, "q3")
     with pytest.raises(NotFound, match="does not exist"):
         create_pin(Table.open(TableStore(table.store, table.paths.sibling("other")), clock=table.clock), "q3")
-    assert table.keys(table.paths.pins_prefix) == []
+    assert table.keys(table.paths.holds_of("pin")) == []
 
 
 def test_r3_a_time_below_the_horizon_cannot_be_pinned(table):
@@ -181,37 +182,51 @@ def test_r3_a_time_below_the_horizon_cannot_be_pinned(table):
     age(table)
     with pytest.raises(BelowHorizon):
         pin(table, at_ms=at_ms)
-    assert table.keys(table.paths.pins_prefix) == []
+    assert table.keys(table.paths.holds_of("pin")) == []
 
 
-def test_j7_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_can(table):
+def test_j4_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_can(table):
     at_ms = table.clock.now_ms() - 1
     table.merge(full=True)
     table.clock.advance(table.config.data_grace_ms)  # nothing is deleted, but a janitor may be about to
-    with pytest.raises(BelowHorizon, match="2 of its 2 data files") as refused:
+    with pytest.raises(BelowHorizon, match="cannot be held") as refused:
         pin(table, at_ms=at_ms)
-    assert table.keys(table.paths.pins_prefix) == []
-    oldest_ms = int(str(refused.value).rpartition(" ")[2])
-    with pytest.raises(BelowHorizon):
-        pin(table, at_ms=oldest_ms - 1)
+    assert table.keys(table.paths.holds_of("pin")) == []
+    oldest_ms = int(str(refused.value).partition("can be held is ")[2].split()[0])
     pin(table, at_ms=oldest_ms)
     age(table)
     assert pinned_ids(table) == [1, 2]
 
 
-def test_j7_what_died_is_certain_until_shortly_before_its_grace_period_is_over(table):
+def test_j4_what_died_is_certain_until_shortly_before_its_grace_period_is_over(table):
     at_ms = table.clock.now_ms() - 1
     table.merge(full=True)
     view = table.view()
-    snapshot = fold(view, as_of_ms=at_ms)
+    kept = Hold("pin", "q3", files=frozenset(fold(view, as_of_ms=at_ms).live.paths()))
     died_ms = view.files[-1].modified_ms
-    grace_ms = table.config.data_grace_ms
+    certain_ms = died_ms + table.config.data_grace_ms - MAX_STORE_GAP_MS
 
-    def doubt(written_ms):
-        return find_doubt(view, snapshot, data_grace_ms=grace_ms, written_ms=written_ms)
+    def oldest(written_ms, hold=kept):
+        return find_oldest_certain_ms(view, hold, config=table.config, written_ms=written_ms)
 
-    assert doubt(died_ms + grace_ms - MAX_STORE_GAP_MS) is None
-    assert doubt(died_ms + grace_ms - MAX_STORE_GAP_MS + 1) == (2, view.files[-1].log.time_ms)
+    assert oldest(certain_ms) is None
+    assert oldest(certain_ms + 1) == died_ms + STORE_RESOLUTION_MS + MAX_STORE_GAP_MS
+    assert oldest(certain_ms + 1, Hold("pin", "q4", files={"another file"})) is None
+
+
+def test_r3_the_oldest_time_that_can_be_pinned_is_not_below_the_horizon(table):
+    at_ms = table.clock.now_ms() - 1
+    table.merge(full=True)
+    view = table.view()
+    kept = Hold("pin", "q3", files=frozenset(fold(view, as_of_ms=at_ms).live.paths()))
+    newest_ms = max(death.died_ms for death in find_data_deaths(view).values())
+    horizon_ms = newest_ms + DAY_MS
+    *others, last = view.files
+    view = replace(view, files=(*others, replace(last, log=replace(last.log, horizon_ms=horizon_ms))))
+    written_ms = newest_ms + table.config.data_grace_ms
+    for asked_ms in (at_ms, None):
+        with pytest.raises(BelowHorizon, match=f"can be held is {horizon_ms} "):
+            require_certain(view, kept, at_ms=asked_ms, config=table.config, written_ms=written_ms)
 
 
 # -- what cannot be understood
@@ -222,16 +237,16 @@ def test_j7_what_died_is_certain_until_shortly_before_its_grace_period_is_over(t
     [
         b"",
         b"{not json",
-        b'{"pin":{"format":2}}',
-        b'{"pin":{"format":1,"state":"active","at":1,"ttl_ms":null,"whole":1}}',
-        b'{"pin":{"format":1,"state":null,"at":1,"ttl_ms":null,"whole":true}}',
-        b'{"pin":{"format":1,"state":"active","at":1,"whole":true}}',
+        b'{"format":2,"state":"active","at":1,"ttl_ms":null,"whole":true}',
+        b'{"format":1,"state":"active","at":1,"ttl_ms":null,"whole":1}',
+        b'{"format":1,"state":null,"at":1,"ttl_ms":null,"whole":true}',
+        b'{"format":1,"state":"active","at":1,"whole":true}',
         b'{"v":1}\n{}',
         b"\xff\n",
     ],
 )
-def test_j7_a_pin_that_cannot_be_understood_holds_every_data_file(table, body):
-    key = table.paths.pin_key("q3", "0" * 32)
+def test_j4_a_pin_that_cannot_be_understood_holds_every_data_file(table, body):
+    key = table.paths.hold_key("pin", "0" * 32, name="q3")
     table.store.put(key, body)
     table.merge(full=True)
     assert {(w.guard, w.held_by, w.until_ms) for w in age(table).waiting} == {("pin", "q3", None)}
@@ -242,12 +257,26 @@ def test_j7_a_pin_that_cannot_be_understood_holds_every_data_file(table, body):
     assert status(table) == "ended"
     table.vacuum()
     assert data_count(table) == 3
-    age(table, table.config.data_grace_ms)
+    age(table, table.config.data_grace_ms + MAX_STORE_GAP_MS)
     assert data_count(table) == 1
 
 
-@pytest.mark.parametrize("damage", [lambda body: body[:-20], lambda body: body.replace(b'"active"', b"null")])
-def test_j7_a_pin_with_a_damaged_line_holds_every_data_file(table, damage):
+def lose_last_line(body):
+    return body.rstrip(b"\n").rpartition(b"\n")[0] + b"\n"
+
+
+DAMAGES = {
+    "cut off": lambda body: body[:-20],
+    "no state": lambda body: body.replace(b'"active"', b"null"),
+    "a line less": lose_last_line,
+    "a line twice": lambda body: body + body.removeprefix(lose_last_line(body)),
+    "a line less, as its head says": lambda body: lose_last_line(body).replace(b'"f":2', b'"f":1'),
+    "a file more, as it says itself": lambda body: body.replace(b'"files":2', b'"files":3'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_j4_a_pin_with_a_damaged_line_holds_every_data_file(table, damage):
     made = pin(table)
     table.append(3)
     table.merge(full=True)
@@ -263,12 +292,12 @@ def test_j7_a_pin_with_a_damaged_line_holds_every_data_file(table, damage):
 
 
 def test_an_object_among_the_pins_that_is_none_holds_everything_and_shows(table):
-    table.store.put(f"{table.paths.pins_prefix}q3.jsonl", b"{}")
+    table.store.put(f"{table.paths.holds_of('pin')}q3.jsonl", b"{}")
     table.merge(full=True)
     age(table)
     assert data_count(table) == 3
-    (listed,) = list_pins(table).pins
-    assert (listed.name, listed.state) == ("q3.jsonl", None)
+    (listed,) = list_pins(table).holds
+    assert (listed.name, listed.state) == ("pin.q3.jsonl", None)
     with pytest.raises(NotFound):
         unpin(table, "q3")
 
@@ -277,7 +306,7 @@ def test_an_ended_pin_names_its_files_as_before(table):
     body = table.store.get(pin(table).key).body
     before, after = body.split(b"\n"), end_body(body).split(b"\n")
     assert before[1:] == after[1:]
-    assert orjson.loads(after[0])["pin"]["state"] == "ended"
+    assert orjson.loads(after[0])["state"] == "ended"
 
 
 # -- what it costs
@@ -286,18 +315,18 @@ def test_an_ended_pin_names_its_files_as_before(table):
 def test_a_janitor_fetches_a_pin_once(table):
     pin(table)
     pin(table, "q4")
-    reader = PinReader()
+    reader = HoldReader()
 
     def read():
         table.store.calls.clear()
-        held = reader.read(table, data_grace_ms=1)
+        held = reader.read(table).lasting(data_grace_ms=1)
         return len(held), len(table.store.keys_of("get"))
 
     assert read() == (2, 2)
     assert read() == (2, 0)
     unpin(table, "q4")
     assert read() == (2, 1)
-    table.clock.advance(1)
+    table.clock.advance(1 + MAX_STORE_GAP_MS)
     assert read() == (1, 0)
 
 
@@ -308,46 +337,46 @@ def test_a_long_head_is_read_whole(table):
     assert find_pin(table, "q3")[0].file_count == 3
 
 
-def test_j7_the_janitor_deletes_the_objects_of_pins_that_hold_nothing(table):
+def test_j4_the_janitor_deletes_the_objects_of_pins_that_hold_nothing(table):
     pin(table, "ended")
     pin(table, "lasts")
     unpin(table, "ended")
 
     def sweep():
-        listing = list_all(table.store, table.paths.pins_prefix)
-        found = TableWalk(listing.store_now_ms, leftovers={"pin": list(listing.objects)})
+        listing = list_all(table.store, table.paths.holds_prefix)
+        found = TableWalk(listing.store_now_ms, leftovers={"hold": list(listing.objects)})
         done = sweep_leftovers(table.known(), found)
-        return done.deleted["pin"], [found.name for found in list_pins(table).pins]
+        return done.deleted["hold"], [found.name for found in list_pins(table).holds]
 
-    table.clock.advance(table.config.data_grace_ms - 1)
+    table.clock.advance(table.config.data_grace_ms + MAX_STORE_GAP_MS - 1)
     assert sweep() == (0, ["ended", "lasts"])
     table.clock.advance(1)
     assert sweep() == (1, ["lasts"])
     assert sweep() == (0, ["lasts"])
 
 
-def test_j7_the_orphan_sweep_leaves_what_a_pin_names_alone(table):
+def test_j4_the_orphan_sweep_leaves_what_a_pin_names_alone(table):
     """After the log was lost and made anew: what had been replaced is not in it. A person has said that it may go (F5)."""
     pin(table)
     table.store.delete(table.keys(table.paths.log_prefix))
     table.append(3)
     table.clock.advance(DAY_MS)
-    table.sweep_twice(policy=FORCED)
+    table.sweep(policy=FORCED)
     assert pinned_ids(table) == [1, 2]
     unpin(table, "q3")
     table.clock.advance(DAY_MS)
-    table.sweep_twice(policy=FORCED)
+    table.sweep(policy=FORCED)
     assert data_count(table) == 1
 
 
 def test_a_pin_that_was_written_again_as_it_was_holds_from_then_on(table):
     """The same bytes, hence the same ETag, and another time: what ends some time after it was written ends later."""
     pin(table, ttl_ms=10_000)
-    reader = PinReader()
-    (before,) = reader.read(table, data_grace_ms=1)
+    reader = HoldReader()
+    (before,) = reader.read(table).holds
     table.clock.advance(5_000)
-    (key,) = table.keys(table.paths.pins_prefix)
+    (key,) = table.keys(table.paths.holds_of("pin"))
     table.store.inner.put(key, table.store.get(key).body)
-    (after,) = reader.read(table, data_grace_ms=1)
-    assert after == PinReader().read(table, data_grace_ms=1)[0]
-    assert after.until_ms > before.until_ms
+    (after,) = reader.read(table).holds
+    assert after == HoldReader().read(table).holds[0]
+    assert after.ends_ms > before.ends_ms

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from icedb_log.errors import CommitOutcomeUnknown, Overloaded, TableHalted, Unavailable
 from icedb_log.ingest.pressure import (
     HALT_TTL_MS,
+    HALTED,
     LEVELS,
     MAX_RETRY_AFTER_MS,
     MAX_STRETCH,
@@ -16,13 +17,14 @@ from icedb_log.ingest.pressure import (
     Pressure,
     PressureGate,
     measure_pressure,
-    publish_halt,
     publish_pressure,
+    publish_trouble,
     read_pressure,
 )
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
+from waiting import LIMIT_S
 
 CONFIG = TableConfig.create(
     name="t", log_files_slow=100, log_files_stop=200, backlog_files_slow=1000, backlog_files_stop=4000
@@ -180,6 +182,18 @@ def test_a_change_is_written_at_once(table, other):
     say(table, STOP)
     say(table, other)
     assert read_pressure(table).retry_after_ms == other.retry_after_ms
+
+
+@pytest.mark.parametrize("ahead_ms", [HALT_TTL_MS, 3_600_000])
+def test_a_halt_that_a_worker_with_a_clock_ahead_told_does_not_last_for_ever(table, ahead_ms):
+    now_ms = table.clock.now_ms()
+    table.clock.set_wall(now_ms + ahead_ms - 1)
+    halt(table)
+    table.clock.set_wall(now_ms)
+    assert publish_pressure(table, STOP, clock=table.clock) is (ahead_ms == HALT_TTL_MS)
+    table.clock.set_wall(now_ms - 1)
+    assert not publish_pressure(table, STOP, clock=table.clock)
+    assert read_pressure(table).level == "stop"
 
 
 def test_the_words_of_a_worker_whose_clock_is_ahead_are_written_again(table):
@@ -342,7 +356,7 @@ class SlowStore:
     def get(self, key):
         self.gets += 1
         self.begun.set()
-        assert self.answer.wait(60)
+        assert self.answer.wait(LIMIT_S)
         return self.store.get(key)
 
     def list_page(self, *args, **kwargs):
@@ -357,10 +371,10 @@ def test_callers_of_one_table_share_one_read(table):
     threads = [threading.Thread(target=lambda: refused.append(refusal(gate, table))) for _ in range(8)]
     for thread in threads:
         thread.start()
-    assert store.begun.wait(60)
+    assert store.begun.wait(LIMIT_S)
     store.answer.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
     assert store.gets == 1
     assert [error.retry_after_ms for error in refused] == [10_000] * 8
 
@@ -377,15 +391,15 @@ def test_while_one_caller_asks_the_others_go_by_the_answer_before(table):
     store.answer.clear()
     asking = threading.Thread(target=lambda: refusal(gate, table))
     asking.start()
-    assert store.begun.wait(60)
+    assert store.begun.wait(LIMIT_S)
     assert refusal(gate, table)
     store.answer.set()
-    asking.join(60)
+    asking.join(LIMIT_S)
     assert refusal(gate, table) is None
 
 
 def halt(table, reason="'ts' has two types"):
-    publish_halt(table, reason, clock=table.clock)
+    publish_trouble(table, HALTED, reason, clock=table.clock)
 
 
 def halt_of(gate, table):
@@ -405,11 +419,11 @@ def test_a_halted_table_is_refused_with_the_reason_until_a_flush_ends_well(table
         assert publish_pressure(table, pressure, clock=table.clock)
         table.clock.advance(1000)
         assert halt_of(gate, table)
-    assert not publish_pressure(table, STOP, clock=table.clock, ends_halt=True)
+    assert not publish_pressure(table, STOP, clock=table.clock, ends_trouble=True)
     table.clock.advance(1000)
     assert refusal(gate, table)
     halt(table)
-    assert not publish_pressure(table, Pressure(), clock=table.clock, ends_halt=True)
+    assert not publish_pressure(table, Pressure(), clock=table.clock, ends_trouble=True)
     table.clock.advance(1000)
     assert halt_of(gate, table) is None
     assert read_pressure(table) is None

@@ -1,14 +1,14 @@
-"""What publications hold, how they are retired and swept, and what an erasure takes back: P3, P5, E5."""
+"""What publications hold, how they are retired and swept, and what an erasure takes back: J4, P5, E5."""
 
 from dataclasses import replace
 
 import pytest
-from icedb_log.clean.guards import EVERY_STATE_MS
 from icedb_log.clean.leftovers import sweep_leftovers
-from icedb_log.clean.pins import PENDING_TTL_MS
-from icedb_log.erasure.erasures import create_erasure
+from icedb_log.clean.publication_ending import count_withdrawn, retire_idle, withdraw_publications
+from icedb_log.holds.erasures import create_erasure
+from icedb_log.holds.guards import EVERY_STATE_MS
+from icedb_log.holds.pins import PENDING_TTL_MS
 from icedb_log.keys import PublicationName, parse_publication_key, publication_id_of
-from icedb_log.publish.ending import count_withdrawn, retire_idle, withdraw_publications
 from icedb_log.publish.head import (
     Head,
     Publications,
@@ -19,7 +19,6 @@ from icedb_log.publish.head import (
     read_publication,
     read_publications,
 )
-from icedb_log.publish.held_back import HeldBack, read_held_back, write_held_back
 from icedb_log.publish.publications import publish
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
@@ -27,7 +26,7 @@ from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.erasure_steps import advance, append_users, clean, find_traces
 from icedb_sim.tables.json_publications import JsonPublications, read_published
 from icedb_sim.tables.row_files import read_rows
-from icedb_sim.tables.small_table import SmallTable, at_each_call
+from icedb_sim.tables.small_table import SmallTable
 
 GRACE_MS = 60_000
 CHAIN, OTHER = "c" * 32, "d" * 32
@@ -75,7 +74,7 @@ def sweep(table):
 
 def test_p5_what_the_head_shows_is_kept_though_its_record_is_not_there(table):
     made = published(table)
-    table.store.delete(table.keys(table.paths.publications_prefix))
+    table.store.delete(table.keys(table.paths.holds_of("publication")))
     assert count_withdrawn(table) == 0
     age(table, GRACE_MS)
     assert {*made.objects} <= {*table.keys(table.paths.published_prefix)}
@@ -84,7 +83,7 @@ def test_p5_what_the_head_shows_is_kept_though_its_record_is_not_there(table):
 # -- holding
 
 
-def test_p3_what_the_current_publication_shows_stays_until_it_has_left_for_a_grace_period(table):
+def test_j4_what_the_current_publication_shows_stays_until_it_has_left_for_a_grace_period(table):
     made = published(table)
     table.merge(full=True)
     table.clock.advance(GRACE_MS - 2000)
@@ -101,7 +100,7 @@ def test_p3_what_the_current_publication_shows_stays_until_it_has_left_for_a_gra
     require_there(table, second)
 
 
-def test_p3_a_publication_that_nobody_asks_for_is_retired_and_holds_for_a_grace_period_more(table):
+def test_j4_a_publication_that_nobody_asks_for_is_retired_and_holds_for_a_grace_period_more(table):
     made = published(table)
     table.merge(full=True)
     table.clock.advance(GRACE_MS + MAX_STORE_GAP_MS + 10)
@@ -119,7 +118,7 @@ def test_p3_a_publication_that_nobody_asks_for_is_retired_and_holds_for_a_grace_
     require_there(table, again)
 
 
-def test_p3_one_that_is_asked_for_is_not_retired(table):
+def test_j4_one_that_is_asked_for_is_not_retired(table):
     published(table)
     for number in range(8):
         table.append(10 + number)
@@ -130,7 +129,7 @@ def test_p3_one_that_is_asked_for_is_not_retired(table):
         require_there(table, published(table))
 
 
-def test_p3_one_is_not_retired_while_another_cannot_be_made(table):
+def test_j4_one_is_not_retired_while_another_cannot_be_made(table):
     """A file that no engine may see keeps a writer from going on; what was made before stays."""
 
     class Failing(JsonPublications):
@@ -147,7 +146,7 @@ def test_p3_one_is_not_retired_while_another_cannot_be_made(table):
         table.vacuum()
     assert read_publication(table) == made
     require_there(table, made)
-    assert len(table.keys(table.paths.publications_prefix)) <= 8
+    assert len(table.keys(table.paths.holds_of("publication"))) <= 8
     table.clock.advance(GRACE_MS + MAX_STORE_GAP_MS + 10)
     table.vacuum()
     assert read_publication(table) is None
@@ -160,7 +159,7 @@ def test_no_log_file_is_held(table):
     assert table.vacuum().deleted_logs
 
 
-def test_p3_a_first_publication_in_the_making_holds_until_it_is_taken_out(table):
+def test_j4_a_first_publication_in_the_making_holds_until_it_is_taken_out(table):
     """Its maker sleeps between its record and the head; the janitor changes the head first."""
     table.merge(full=True)
 
@@ -179,7 +178,7 @@ def test_p3_a_first_publication_in_the_making_holds_until_it_is_taken_out(table)
     require_there(table, made)
 
 
-def test_p3_a_head_that_cannot_be_read_holds_everything(table):
+def test_j4_a_head_that_cannot_be_read_holds_everything(table):
     published(table)
     table.merge(full=True)
     table.store.put(table.paths.publication_head_key, b"{")
@@ -187,7 +186,7 @@ def test_p3_a_head_that_cannot_be_read_holds_everything(table):
     assert not table.vacuum().deleted_data
 
 
-def test_p3_of_a_chain_that_lost_its_head_everything_ends(table):
+def test_j4_of_a_chain_that_lost_its_head_everything_ends(table):
     made = published(table)
     table.merge(full=True)
     table.store.delete([table.paths.publication_head_key])
@@ -197,7 +196,7 @@ def test_p3_of_a_chain_that_lost_its_head_everything_ends(table):
     table.clock.advance(GRACE_MS + MAX_STORE_GAP_MS + 1)
     assert table.vacuum().deleted_data
     sweep(table)
-    assert table.keys(table.paths.publications_prefix) == table.keys(table.paths.published_prefix) == []
+    assert table.keys(table.paths.holds_of("publication")) == table.keys(table.paths.published_prefix) == []
 
 
 # -- when a publication has left
@@ -213,7 +212,7 @@ def ends(head, *records):
     return [None if end is None else end - GRACE_MS - MAX_STORE_GAP_MS for _, end in found]
 
 
-def test_p3_a_publication_has_left_when_the_number_after_the_next_is_begun():
+def test_j4_a_publication_has_left_when_the_number_after_the_next_is_begun():
     current = replace(Head(CHAIN, 4, modified_ms=900), current=read_publication_like())
     assert ends(current, record(1, 100), record(2, 200), record(3, 300), record(4, 400), record(5, 950)) == [
         300,
@@ -233,7 +232,7 @@ def read_publication_like():
     return replace(published(table), publication_id=f"{4:032x}")
 
 
-def test_p3_another_chain_has_left_when_this_one_began():
+def test_j4_another_chain_has_left_when_this_one_began():
     head = Head(CHAIN, 2, modified_ms=900)
     assert ends(head, record(7, 100, chain=OTHER), record(1, 500)) == [500, 900]
     assert ends(head, record(7, 100, chain=OTHER)) == [900]
@@ -246,7 +245,7 @@ def test_e5_what_is_withdrawn_holds_nothing():
     assert [end for _, end in found.find_ends(data_grace_ms=GRACE_MS)] == [0, 0, None, 0]
 
 
-def test_p3_records_of_one_time_are_one_hold_and_one_that_is_no_record_holds_everything():
+def test_j4_records_of_one_time_are_one_hold_and_one_that_is_no_record_holds_everything():
     head = Head(CHAIN, 500, modified_ms=900_000)
     many = [record(number, 1_000 * number, since_ms=number) for number in range(1, 300)]
     holds = Publications(head, (*many, Record(None, ObjectInfo("x", "e", 1, 1))), 0).find_holds(
@@ -270,7 +269,7 @@ def test_p5_objects_go_when_no_publication_that_may_be_read_refers_to_them(table
     age(table, GRACE_MS + MAX_STORE_GAP_MS)
     left = set(table.keys(table.paths.published_prefix))
     assert left == {*first.objects, *second.objects}  # the second one's record names what it might have referred to
-    assert [parse_publication_key(k).sequence for k in table.keys(table.paths.publications_prefix)] == [2]
+    assert [parse_publication_key(k).sequence for k in table.keys(table.paths.holds_of("publication"))] == [2]
     table.append(4)
     third = published(table)
     age(table, GRACE_MS + MAX_STORE_GAP_MS)
@@ -359,8 +358,8 @@ def test_p5_what_one_that_lost_does_not_name_stays_when_another_needs_it(table):
         table.append(number)
         last = published(table)
     age(table, GRACE_MS + 2 * MAX_STORE_GAP_MS)
-    assert [parse_publication_key(key).sequence for key in table.keys(table.paths.publications_prefix)] == [3]
-    table.store.put(lost, encode_record(table.paths, owner="other", objects=()))
+    assert [parse_publication_key(key).sequence for key in table.keys(table.paths.holds_of("publication"))] == [3]
+    table.store.put(lost, encode_record(table.paths, since_ms=first.since_ms, owner="other", objects=()))
     table.merge(full=True)
     table.clock.advance(GRACE_MS + MAX_STORE_GAP_MS)
     table.vacuum()
@@ -466,84 +465,6 @@ def test_e5_what_later_publications_still_refer_to_is_not_waited_for(users):
     assert count_withdrawn(users) == 0
 
 
-def make_held():
-    """A table of which an erasure is asked for, and what a publisher found of it just now."""
-    made = SmallTable(data_grace_ms=GRACE_MS, log_grace_ms=20_000)
-    append_users(made, "ann", "victim")
-    made.erasure_id = ask(made)
-    made.held = HeldBack(made.clock.now_ms(), "a reason", tuple(made.snapshot().live.paths()))
-    return made
-
-
-def erase(table):
-    assert advance(table, table.erasure_id).erasure.state == "deleted"
-
-
-def hold_back(table):
-    write_held_back(table.opened("publisher"), table.held)
-
-
-def test_what_is_held_back_is_written_once():
-    table = make_held()
-    hold_back(table)
-    assert read_held_back(table).files == table.held.files
-    calls = len(table.store.calls)
-    hold_back(table)
-    assert len(table.store.calls) - calls == 2  # the configuration, and what stands there
-
-
-def test_of_many_files_that_are_held_back_some_are_written_down(monkeypatch):
-    table = make_held()
-    append_users(table, "bob")
-    monkeypatch.setattr("icedb_log.publish.held_back.MAX_PATHS", 1)
-    first, second = table.snapshot().live.paths()
-    write_held_back(table.opened(), replace(table.held, files=(first, second), narrow=(first, second)))
-    held = read_held_back(table)
-    assert (held.files, held.narrow) == ((first,), (first,))
-
-
-def test_what_is_not_live_any_more_is_not_written_down():
-    table = make_held()
-    table.drop("*")
-    hold_back(table)
-    assert read_held_back(table).files == ()
-
-
-def test_e5_what_was_held_back_is_written_over():
-    table = make_held()
-    hold_back(table)
-    erase(table)
-    assert read_held_back(table).files == ()
-
-
-def test_e5_a_publisher_that_slept_through_an_erasure_names_no_erased_file():
-    moments = 0
-    for was_there in (False, True):
-
-        def make(was_there=was_there):
-            table = make_held()
-            if was_there:
-                write_held_back(table.opened("another"), replace(table.held, reason="another reason"))
-            return table
-
-        for table, _, where in at_each_call(make, hold_back, erase, when=("before", "after")):
-            (path,) = table.held.files
-            if path in table.snapshot().live.paths():  # the call failed, and nobody came after it
-                continue
-            moments += 1
-            said = [table.store.get(key).body for key in table.keys(table.paths.iceberg_prefix)]
-            assert not any(path.encode() in body for body in said), where
-    assert moments >= 15
-
-
-def test_e5_an_empty_state_never_comes_back(users):
-    bodies = set()
-    for _ in range(3):
-        withdraw_publications(users, clock=users.clock)
-        bodies.add(users.store.get(users.paths.held_back_key).body)
-    assert len(bodies) == 3
-
-
 def test_e5_withdrawing_twice_changes_the_head_once(users):
     published(users)
     withdraw_publications(users, clock=users.clock)
@@ -563,13 +484,13 @@ def test_e5_a_chain_without_a_head_is_withdrawn_as_well(users):
 
 def test_e5_a_table_that_was_never_published_has_no_head(users):
     withdraw_publications(users, clock=users.clock)
-    assert users.keys(users.paths.iceberg_prefix) == [users.paths.held_back_key]
+    assert users.keys(users.paths.iceberg_prefix) == []
 
 
 def test_retiring_needs_records(table):
     assert not retire_idle(table, clock=table.clock, data_grace_ms=1, is_holding=True, latest_ms=1 << 50)
     assert read_publications(table).records == ()
-    body = encode_record(table.paths, owner="me", objects=())
+    body = encode_record(table.paths, since_ms=0, owner="me", objects=())
     table.store.put(table.paths.publication_key(PublicationName(CHAIN, 1, 0, "a" * 32)), body)
     table.store.put(table.paths.publication_head_key, encode_head(table.paths, Head(CHAIN, 0)))
     assert not retire_idle(table, clock=table.clock, data_grace_ms=1, is_holding=True, latest_ms=table.clock.now_ms())

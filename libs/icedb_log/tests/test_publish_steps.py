@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_log.clean.guards import find_data_deaths
+from icedb_log.holds.guards import find_data_deaths
 from icedb_log.keys import log_name
 from icedb_log.log.fold import fold
 from icedb_log.publish import steps as steps_module
@@ -168,7 +168,7 @@ def test_p4_a_first_publication_tells_no_state_that_may_lack_rows():
     ]
 
 
-def test_p3_a_state_that_needs_what_died_too_long_ago_is_not_told_by_itself():
+def test_j4_a_state_that_needs_what_died_too_long_ago_is_not_told_by_itself():
     files = [listed(1, live("a")), listed(2, live("b")), listed(3, dead("a", 3), kills=[kill(1, 3)], merged=True)]
     seen = view(*files, listed(4, live("c")))
     assert len(history(seen, since_ms=0).steps) == 4
@@ -181,12 +181,12 @@ def test_p3_a_state_that_needs_what_died_too_long_ago_is_not_told_by_itself():
     assert said(everything) == [("append", "", [data("b"), data("c")], [])]
 
 
-def test_p3_what_is_live_may_die_as_soon_as_servers_of_one_store_differ():
+def test_j4_what_is_live_may_die_as_soon_as_servers_of_one_store_differ():
     told = history(view(listed(1, live("a"))), before={data("a")}, known={log_name(log_key(1))})
     assert (told.steps, told.before_since_ms) == ((), NOW_MS - MAX_STORE_GAP_MS)
 
 
-def test_p3_a_state_that_came_back_is_the_live_one_and_stays():
+def test_j4_a_state_that_came_back_is_the_live_one_and_stays():
     """What was added since is gone again, too long ago to be told: nothing has changed, and nothing is dropped."""
     files = [listed(1, live("a")), listed(2, live("b")), listed(3, dead("b", 3), kills=[kill(2, 3)], merged=True)]
     told = history(view(*files), before={data("a")}, known={log_name(log_key(1))}, since_ms=NOW_MS)

@@ -2,9 +2,9 @@
 
 import orjson
 import pytest
-from icedb_log.ingest.quarantine import list_quarantined, quarantine_batch, reason_key
+from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined, quarantine_batch, reason_key
 from icedb_log.ingest.staging import list_staged
-from icedb_log.jobs import RejectedBatch
+from icedb_log.jobs import RejectedBatch, RowFault
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.small_table import SmallTable, try_each_call
 
@@ -114,3 +114,16 @@ def test_i5_a_reason_whose_write_is_not_confirmed_is_read_back_and_kept(effect):
     table.store.land_delayed()
     assert [found.reason for found in list_quarantined(table)] == ["why"]
     assert list_staged(table).batches == ()
+
+
+def test_a_line_that_counts_the_other_rows_is_no_reason_of_a_row():
+    entry = QuarantinedBatch(
+        batch_id="b",
+        reason="line 2: 'x' is no BIGINT\nand 3 more rows:",
+        payload="p",
+        bytes=1,
+        quarantined_ms=1,
+        kind="rows",
+        faults=(RowFault("no BIGINT", (2, 3)),),
+    )
+    assert entry.row_reasons == ((2, "line 2: 'x' is no BIGINT"), (3, "no BIGINT"))

@@ -5,17 +5,19 @@ from uuid import UUID
 
 import orjson
 import pytest
-from icedb_log.clock import make_uuid7_hex
+from icedb_log.changes.table_changes import alter_table_config
+from icedb_log.clock import make_uuid7_hex, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import list_quarantined, reason_key
 from icedb_log.ingest.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
-from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import rival_of
 
 EFFECTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.UNAVAILABLE, Effect.DELAY, Effect.DROP]
+DIGEST = "0" * 32
 ROWS = [{"id": 2, "p": "a", "n": 1.5}, {"id": 3, "p": "a", "n": 2.5}]
 
 
@@ -161,6 +163,47 @@ def test_two_operators_who_retry_at_once_make_rows_live_once(make):
             retry(table)
         assert flush_all(table) == expected
         assert table.keys(table.paths.quarantine_prefix) == []
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_operator_who_slept_does_not_retry_what_was_refused_anew_meanwhile(force):
+    """Simulated, seed 1661 of sweepers: another one ends the retry, the producer sends the batch again, it is refused."""
+    table = make_table()
+    rival = rival_of(table)
+
+    def go_on():
+        retry_quarantined(rival, table.batch_id, clock=rival.clock)
+        rival.stage(ROWS, batch_id=table.batch_id)
+        rival.flush()
+
+    look = Fault("get", None, "/quarantine/", before=go_on)
+    table.store.script = [Fault("put_if_match", None, "/quarantine/", before=lambda: table.store.script.append(look))]
+    with pytest.raises(InvalidRequest, match=r"nobody can tell .* by force"):
+        retry(table, force=force)
+    assert flush_all(table) == [1, 2, 3]
+    assert [entry.retry_id for entry in list_quarantined(table)] == [None]
+
+
+def test_i5_a_flush_that_does_not_know_whether_its_reason_was_there_says_that_the_rows_may_be_live():
+    """It lands, its answer gets lost; another flush clears staging, and a retry the entry: as if it had never landed."""
+    table = SmallTable()
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.batch_id = table.stage(ROWS)
+    rival = rival_of(table)
+
+    def retry_now():
+        alter(rival, evolution="widen")
+        rival.flush()
+        retry_quarantined(rival, table.batch_id, clock=rival.clock)
+
+    look = Fault("get", None, f"/quarantine/{table.batch_id}.json", before=retry_now)
+    write = Fault("put_if_absent", Effect.LOSE_ANSWER, "/quarantine/", before=lambda: table.store.script.append(look))
+    table.store.script = [write]
+    table.flush()
+    with pytest.raises(InvalidRequest, match=r"nobody can tell .* by force"):
+        retry(table)
+    assert flush_all(table) == [1, 2, 3]
 
 
 def cut_off(table, key="/quarantine/"):
@@ -361,10 +404,40 @@ def test_a_payload_elsewhere_is_never_staged():
     table = make_table()
     key = reason_key(table.paths, table.batch_id)
     fields = orjson.loads(table.store.get(key).body)
-    for payload in ("wh/other/secret.ndjson", table.paths.quarantine_key("x.exe")):
+    elsewhere = f"wh/other/{table.batch_id}.batch-{DIGEST}.ndjson"
+    for payload in ("wh/other/secret.ndjson", elsewhere, table.paths.quarantine_key("x.exe"), f"{key}.ndjson"):
         table.store.put(key, orjson.dumps({**fields, "payload": payload}))
         with pytest.raises(CorruptLog, match="no format that can be staged"):
             retry(table)
+
+
+def test_j6_a_payload_elsewhere_is_not_deleted_with_its_entry():
+    table = make_table()
+    key = reason_key(table.paths, table.batch_id)
+    fields = orjson.loads(table.store.get(key).body)
+    of_another = table.paths.quarantine_key(f"another.batch-{DIGEST}.ndjson")
+    for payload in (f"wh/other/{table.batch_id}.batch-{DIGEST}.ndjson", of_another):
+        table.store.put(payload, b"{}")
+        table.store.put(key, orjson.dumps({**fields, "payload": payload}))
+        drop_quarantined(table, table.batch_id)
+        assert table.store.get(payload).body == b"{}"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_half_the_retry_window_is_left_to_a_retry_that_was_cut_off_before_it_staged(is_late):
+    table = make_table()
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/staging/")]
+    with pytest.raises(Crash):
+        retry(table)
+    (entry,) = list_quarantined(table)
+    age_ms = table.clock.now_ms() - parse_uuid7_ms(entry.retry_id)
+    table.clock.advance(table.config.retry_window_ms // 2 - age_ms - (0 if is_late else 1))
+    if is_late:
+        with pytest.raises(InvalidRequest, match="cut off too long"):
+            retry(table)
+    else:
+        assert retry(table) == entry.retry_id
+        assert flush_all(table) == [1, 2, 3]
 
 
 def test_a_delete_that_fails_is_said():

@@ -1,11 +1,11 @@
 """A retention run (M5): what it reads when, and that a plan without permission removes nothing."""
 
 import pytest
+from icedb_log.changes.retention import retain_table
+from icedb_log.changes.table_changes import alter_table_config
+from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.retention import retain_table
-from icedb_log.table.table import Table
-from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import DAY_MS, HOUR_MS
 from icedb_sim.fakes.scripted_store import Fault

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from icedb_log.changes.partition_removal import PartitionInfo
+from icedb_log.changes.retention import parse_time_range, plan_retention, require_allowed
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.table.partition_removal import PartitionInfo
 from icedb_log.table.partitions import HIVE_NULL
-from icedb_log.table.retention import parse_time_range, plan_retention, require_allowed
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.units import DAY_MS, HOUR_MS
 

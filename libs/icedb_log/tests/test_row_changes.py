@@ -5,11 +5,11 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from icedb_log.changes import row_changes
+from icedb_log.changes.row_changes import ChangeResult
+from icedb_log.commit.table import Table
 from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.keys import TablePaths
-from icedb_log.table import row_changes
-from icedb_log.table.row_changes import ChangeResult
-from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import RowFileChanger, read_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -265,7 +265,7 @@ def test_whatever_fails_all_rows_are_gone_or_none(effect):
         assert table.ids() == [1, 3, 4, 5, 6]
         table.clock.advance(10 * table.config.orphan_age_ms)
         table.vacuum()
-        table.sweep_twice()
+        table.sweep()
         assert sorted(table.keys(table.paths.data_prefix)) == [m.path for m in table.snapshot().live]
 
 

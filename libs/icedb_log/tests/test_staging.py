@@ -135,6 +135,12 @@ def test_copies_are_found_wherever_a_page_ends(table, before):
         batch_id: tuple(stage(table, batch_id=batch_id, staging_format=each) for each in formats)
         for batch_id in (older, newest, later)
     }
-    assert find_staged(table, {newest}) == {newest: copies[newest]}
-    assert find_staged(table, {older, newest}) == {older: copies[older], newest: copies[newest]}
-    assert find_staged(table, ()) == {}
+
+    def find(*batch_ids):
+        return {
+            batch_id: tuple(copy.key for copy in found) for batch_id, found in find_staged(table, batch_ids).items()
+        }
+
+    assert find(newest) == {newest: copies[newest]}
+    assert find(older, newest) == {older: copies[older], newest: copies[newest]}
+    assert find() == {}

@@ -8,7 +8,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.store.s3_client import make_clients
-from icedb_log.store.stores import S3Options, StoreSettings, open_warehouse
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import StoreSettings, open_warehouse
 
 
 def test_a_directory(tmp_path):
@@ -33,7 +34,7 @@ def test_a_bucket(url, root, uri):
     warehouse = open_warehouse(url, S3Options("http://127.0.0.1:1"))
     assert isinstance(warehouse.store, S3ObjectStore)
     assert warehouse.root == root
-    assert warehouse.store.uri(warehouse.table("events").paths.config_key) == uri
+    assert warehouse.store.uri(warehouse.first("events").paths.config_key) == uri
 
 
 def test_settings_travel_and_open_the_same_warehouse(tmp_path):

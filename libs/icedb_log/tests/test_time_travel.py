@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from icedb_log.clean.guards import STORE_RESOLUTION_MS
+from icedb_log.changes.partition_removal import remove_partitions
+from icedb_log.changes.row_changes import delete_rows
+from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon
+from icedb_log.holds.guards import STORE_RESOLUTION_MS
 from icedb_log.ingest.flush import flush_table
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import fold
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
-from icedb_log.table.partition_removal import remove_partitions
-from icedb_log.table.row_changes import delete_rows
-from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease

@@ -8,6 +8,8 @@ from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.merge.log_folding import LOG_REST_MS
+from icedb_log.merge.merge_plan import QUIET_MS
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
@@ -54,6 +56,31 @@ def test_j1_between_the_grace_periods_only_log_files_go():
     table.clock.advance(table.config.data_grace_ms - table.config.log_grace_ms)
     assert len(table.vacuum().deleted_data) == 2
     assert_clean(table)
+
+
+def test_j2_an_input_stays_while_a_log_file_lists_it_as_live_and_goes_when_that_one_is_folded(monkeypatch):
+    """Small log files stand for large ones, which a merge leaves as they are (M1)."""
+    monkeypatch.setattr("icedb_log.merge.log_folding.FREE_LOG_BYTES", 0)
+    monkeypatch.setattr("icedb_log.merge.log_folding.PAYS_FOR", 0)
+    monkeypatch.setattr("icedb_log.merge.log_folding.DATA_PER_LOG", 1 << 60)
+    monkeypatch.setattr("icedb_log.merge.merge_plan.log_fan_in", lambda _: 9)
+    table = SmallTable()
+    table.append(1)
+    table.append(2)
+    table.clock.advance(QUIET_MS)
+    table.merge()
+    assert [file.log.log_tombstones for file in table.view().files] == [(), (), ()]
+    table.clock.advance(table.config.data_grace_ms)
+    result = table.vacuum()
+    assert (result.deleted_logs, result.deleted_data, {each.guard for each in result.waiting}) == ((), (), {"grace"})
+    assert table.ids() == [1, 2]
+    table.clock.advance(LOG_REST_MS)
+    table.merge()
+    table.clock.advance(table.config.log_grace_ms)
+    result = table.vacuum()
+    assert (len(result.deleted_logs), len(result.deleted_data), result.waiting) == (2, 2, ())
+    assert_clean(table)
+    assert table.ids() == [1, 2]
 
 
 def test_j1_the_workers_clock_decides_nothing(table):
@@ -173,12 +200,30 @@ def test_j2_a_log_file_stays_while_a_batch_that_it_refused_is_still_staged():
     table.clock.advance(100_000)
     for dry_run in (True, False):
         result = table.vacuum(dry_run=dry_run)
-        assert [(w.path, w.guard) for w in result.waiting] == [(refusing, "refusal")]
+        assert [(w.path, w.guard) for w in result.waiting] == [(refusing, "staged")]
         assert refusing not in result.deleted_logs
     assert table.flush().duplicate_count == 1
     assert [found.batch_id for found in list_quarantined(table)] == [batch_id]
     assert refusing in table.vacuum().deleted_logs
     assert table.ids() == [1, 2]
+
+
+def test_j2_what_a_log_file_lists_as_live_waits_with_it_for_a_batch_that_it_refused():
+    table = SmallTable()
+    table.append(1)
+    table.stage([{"id": 2, "p": "a"}])
+    table.stage([{"id": "x", "p": "a"}])
+    table.store.script = [Fault("put", Effect.CRASH_BEFORE, "/quarantine/")]
+    with pytest.raises(Crash):
+        table.flush()
+    _, refusing = table.view().files
+    (path,) = [marker.path for marker in refusing.log.markers]
+    table.merge(full=True)
+    table.clock.advance(10**9)
+    for dry_run in (True, False):
+        result = table.vacuum(dry_run=dry_run)
+        assert {(w.path, w.guard) for w in result.waiting} == {(refusing.key, "staged"), (path, "staged")}
+        assert path not in result.deleted_data
 
 
 def test_j2_a_copy_that_cannot_be_deleted_keeps_its_log_file_and_no_other(table):

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.clean.deletion import AuditLog
-from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS
 from icedb_log.clean.vacuum import VacuumBounds, vacuum_table
 from icedb_log.clean.vacuum_plan import STRIP_SHARE, cut_parts
+from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, Unavailable
+from icedb_log.holds.guards import DATA_GUARDS, LOG_GUARDS
 from icedb_log.jobs import never_stop
 from icedb_log.keys import TablePaths, log_name
 from icedb_log.log.codec import encode_log_file
@@ -18,7 +19,6 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
@@ -290,7 +290,7 @@ def test_j10_each_delete_is_written_down_with_its_reason_and_the_guards_that_let
 def test_a_vacuum_lists_no_data_and_asks_the_store_three_times_for_a_thousand_objects_at_most():
     clock = FakeClock()
     store, paths = ScriptedStore(MemoryObjectStore(clock.now_ms)), TablePaths("dead", "wh/dead")
-    count, log_files = 8_000, 2  # so many that the listing of publications (P3), once a run, counts for little
+    count, log_files = 8_000, 2  # so many that the listing of holds (J4), once a run, counts for little
     table = build_dead_table(TableStore(store, paths), dead_count=count, log_files=log_files, died_ms=clock.now_ms())
     clock.advance(table.config.data_grace_ms + 60_000)
     store.calls.clear()

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from icedb_log.clean.guards import Holds, find_deaths
-from icedb_log.clean.leases import Lease
-from icedb_log.clean.vacuum_plan import live_paths, plan_vacuum, strip_log_file
-from icedb_log.merge.log_folding import LOG_REST_MS
+from icedb_log.clean.vacuum_plan import STRIP_SHARE, live_paths, plan_vacuum, strip_log_file
+from icedb_log.holds.guards import Hold, Holds, find_deaths
+from icedb_log.merge.log_folding import FREE_LOG_BYTES, LOG_REST_MS
+from icedb_log.model import Widening
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.log_views import data, dead, kill, listed, live, log_key, view
@@ -16,7 +16,11 @@ AT = 100_000
 
 
 def plan(*files, now, leases=()):
-    return plan_vacuum(view(*files, now=now), config=CONFIG, holds=Holds(tuple(lease.hold for lease in leases)))
+    return plan_vacuum(view(*files, now=now), config=CONFIG, holds=Holds(leases))
+
+
+def leased(at_ms, expires_ms=10**9):
+    return Hold("lease", "l", expires_ms + MAX_STORE_GAP_MS, since_ms=at_ms - MAX_STORE_GAP_MS)
 
 
 def merged(*, at=AT, landed=None, modified=None):
@@ -109,6 +113,40 @@ def test_j2_a_data_file_that_a_remaining_log_file_lists_as_live_waits():
     assert plan(old, other, killed, now=AT + 5_000).data_paths == (data("x"),)
 
 
+def test_j2_a_dead_log_file_that_alone_names_a_live_data_file_waits():
+    """Another writer's removal names what it removed, and nothing of the rest."""
+    old, removal = listed(10, live("x"), live("y")), listed(AT, dead("x", AT), kills=[kill(10, AT)], merged=True)
+    made = plan(old, removal, now=AT + 60_000)
+    assert (made.log_keys, made.data_paths) == ((), ())
+    assert {(w.path, w.guard, w.until_ms) for w in made.waiting} >= {(old.key, "live", None)}
+    named = listed(20, live("y"))
+    assert plan(old, removal, named, now=AT + 60_000).log_keys == (old.key,)
+
+
+def test_j2_a_dead_log_file_of_which_every_data_file_is_dead_does_not_wait():
+    """That one of them is dead may stand in a log file that goes as well."""
+    old, second = listed(10, live("y")), listed(20, dead("y", 20))
+    removal = listed(AT, live("z"), kills=[kill(10, AT), kill(20, AT)], merged=True)
+    assert plan(old, second, removal, now=AT + 60_000).log_keys == (old.key, second.key)
+
+
+def test_j3_the_few_entries_of_a_large_log_file_wait_for_the_strip_as_long_as_the_oldest_may():
+    files = [live(f"z{number}") for number in range(30)]
+    large = replace(
+        listed(AT + 200, *files, dead("a", AT, landed=AT), dead("b", AT, landed=AT + 100)),
+        size_bytes=FREE_LOG_BYTES + 1,
+    )
+    until_ms = AT + 5_000 + 5_000 // STRIP_SHARE
+    waiting = plan(large, now=until_ms - 1).waiting
+    assert {(w.path, w.guard, w.until_ms) for w in waiting} == {
+        (data("a"), "grace", until_ms),
+        (data("b"), "grace", until_ms),
+    }
+    assert plan(large, now=until_ms).data_paths == (data("a"), data("b"))
+    small = replace(large, size_bytes=FREE_LOG_BYTES)
+    assert plan(small, now=AT + 5_100).data_paths == (data("a"), data("b"))
+
+
 def test_live_paths_takes_every_log_file_at_its_word():
     files = [listed(1, live("x")), listed(2, dead("x", 2), live("y"), live("z"))]
     assert live_paths(files, {data("x"), data("y"), data("w")}) == {data("x"), data("y")}
@@ -120,8 +158,8 @@ def test_what_waits_says_for_which_guard_and_how_long():
 
 
 def test_j4_what_was_live_at_a_leased_time_waits_for_the_lease():
-    lease = Lease("l", AT - 1, 10**9)
-    made = plan(*merged(), now=AT + 60_000, leases=[lease])
+    lease = leased(AT - 1)
+    made = plan(*merged(), now=AT + 60_000, leases=(lease,))
     assert made.is_empty
     assert {(w.path, w.guard, w.until_ms) for w in made.waiting} == {
         (log_key(10), "lease", 10**9 + MAX_STORE_GAP_MS),
@@ -132,17 +170,19 @@ def test_j4_what_was_live_at_a_leased_time_waits_for_the_lease():
 @pytest.mark.parametrize("late_ms", [1000, 1001])  # a second: what S3 cuts off LastModified
 def test_j4_what_was_dead_at_the_leased_time_does_not_wait(late_ms):
     at = AT + MAX_STORE_GAP_MS + late_ms  # and what the servers of one store may differ by
-    made = plan(*merged(), now=AT + 60_000, leases=[Lease("l", at, 10**9)])
+    made = plan(*merged(), now=AT + 60_000, leases=(leased(at),))
     assert (made.log_keys, made.data_paths) == ((log_key(10),), (data("x"),))
 
 
 def test_j4_the_longest_of_several_leases_counts():
     leases = [
-        Lease("a", AT - 1, 900_000),
-        Lease("b", AT - 2, 800_000),
-        Lease("c", AT + MAX_STORE_GAP_MS + 1005, 999_999),
+        leased(AT - 1, 900_000),
+        leased(AT - 2, 800_000),
+        leased(AT + MAX_STORE_GAP_MS + 1005, 999_999),
     ]
-    assert {w.until_ms for w in plan(*merged(), now=AT + 60_000, leases=leases).waiting} == {900_000 + MAX_STORE_GAP_MS}
+    assert {w.until_ms for w in plan(*merged(), now=AT + 60_000, leases=tuple(leases)).waiting} == {
+        900_000 + MAX_STORE_GAP_MS
+    }
 
 
 def test_f4_a_seal_is_kept_for_its_age_by_the_stores_clock():
@@ -190,9 +230,9 @@ def test_j3_a_strip_drops_what_is_gone_and_keeps_time_and_everything_else():
 
 
 def test_s2_a_strip_keeps_what_was_widened():
-    wide = replace(STRIPPED, log=replace(STRIPPED.log, widened={"id": "DOUBLE"}))
+    wide = replace(STRIPPED, log=replace(STRIPPED.log, widened={"id": Widening("DOUBLE", 1)}))
     log = strip_log_file(wide, view(wide), gone_logs={log_key(10)}, gone_data=set())
-    assert (dict(log.schema), dict(log.widened)) == ({"id": "BIGINT"}, {"id": "DOUBLE"})
+    assert (dict(log.schema), dict(log.widened)) == ({"id": "BIGINT"}, {"id": Widening("DOUBLE", 1)})
 
 
 def test_j3_a_strip_records_the_horizon():

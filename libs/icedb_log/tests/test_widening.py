@@ -1,15 +1,18 @@
 """Columns that become wider: what a commit may log (S2), and histories in which some do."""
 
 import pytest
+from icedb_log.changes.table_changes import alter_table_config
+from icedb_log.commit.commit import Added, AppendCommit
 from icedb_log.errors import Fenced, SchemaConflict
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.widening import LoggedSchema, fixed_columns, grow_schema
-from icedb_log.table.table_changes import alter_table_config
+from icedb_log.model import Widening
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.tables.row_files import RowFileMerger
 from icedb_sim.tables.small_table import SmallTable
 
-KNOWN = LoggedSchema({"a": "BIGINT", "d": "DATE", "v": "VARCHAR", "w": "BIGINT"}, {"w": "DOUBLE"})
+OLD = Widening("DOUBLE", 5)
+KNOWN = LoggedSchema({"a": "BIGINT", "d": "DATE", "v": "VARCHAR", "w": "BIGINT"}, {"w": OLD})
 
 
 def config(**fields):
@@ -17,13 +20,13 @@ def config(**fields):
 
 
 def grow(after, **fields):
-    return grow_schema("t", KNOWN, after={**KNOWN.effective, **after}, config=config(**fields))
+    return grow_schema("t", KNOWN, after={**KNOWN.effective, **after}, config=config(**fields), since_ms=9)
 
 
 def test_a_new_column_is_logged_as_it_is_and_what_was_widened_stays():
     grown = grow({"new": "DOUBLE"})
     assert dict(grown.logged) == {**KNOWN.logged, "new": "DOUBLE"}
-    assert dict(grown.widened) == {"w": "DOUBLE"}
+    assert dict(grown.widened) == {"w": OLD}
     assert dict(grown.effective) == {"a": "BIGINT", "d": "DATE", "v": "VARCHAR", "w": "DOUBLE", "new": "DOUBLE"}
 
 
@@ -36,13 +39,13 @@ def test_a_column_is_widened_by_its_policy_or_its_declaration(column, wide):
     ):
         grown = grow({column: wide}, **fields)
         assert dict(grown.logged) == dict(KNOWN.logged)
-        assert dict(grown.widened) == {"w": "DOUBLE", column: wide}
+        assert dict(grown.widened) == {"w": OLD, column: Widening(wide, 9)}
 
 
 @pytest.mark.parametrize(
     ("after", "fields"),
     [
-        ({"a": "DOUBLE"}, {}),
+        ({"a": "DOUBLE"}, {"evolution": "add_columns"}),
         ({"a": "DOUBLE"}, {"evolution": "strict", "declared": {"d": "TIMESTAMP"}}),
         ({"a": "DOUBLE"}, {"evolution": "widen", "declared": {"a": "BIGINT"}}),
         ({"a": "DOUBLE"}, {"evolution": "widen", "sort": ("a",)}),
@@ -64,7 +67,7 @@ def test_any_other_change_of_a_type_is_refused(after, fields):
 
 def test_a_column_does_not_vanish():
     with pytest.raises(SchemaConflict, match="column 'v' is VARCHAR in the log and None"):
-        grow_schema("t", KNOWN, after={"a": "BIGINT", "d": "DATE", "w": "DOUBLE"}, config=config())
+        grow_schema("t", KNOWN, after={"a": "BIGINT", "d": "DATE", "w": "DOUBLE"}, config=config(), since_ms=9)
 
 
 def test_strict_takes_declared_columns_and_those_of_the_log_only():
@@ -88,6 +91,15 @@ def log_lines(table):
     return [(dict(log.schema), dict(log.widened)) for log in logs]
 
 
+def test_s2_a_widening_says_since_when_after_all_commits_before_whatever_their_clocks(table):
+    stage_and_flush(table, 1)
+    newest_ms = table.snapshot().last_commit_ms
+    table.clock.set_wall(newest_ms - 60_000)
+    with AppendCommit(table.opened("behind")) as commit:
+        log = commit.build(Added(schema={**commit.known.effective, "n": "DOUBLE"}))
+        assert (log.time_ms, dict(log.widened)) == (newest_ms - 60_000, {"n": Widening("DOUBLE", newest_ms + 1)})
+
+
 def stage_and_flush(table, value, number=1):
     table.stage([{"id": number, "p": "a", "n": value}])
     return table.flush()
@@ -97,13 +109,15 @@ def test_a_widening_outlives_merge_strip_and_vacuum_and_later_flushes(table):
     for number, value in enumerate((1, 2, 2.5, 3)):
         stage_and_flush(table, value, number)
     narrow = {"id": "BIGINT", "p": "VARCHAR", "n": "BIGINT"}
-    assert log_lines(table) == [(narrow, {}), (narrow, {}), (narrow, {"n": "DOUBLE"}), (narrow, {"n": "DOUBLE"})]
+    wide = log_lines(table)[2][1]
+    assert wide["n"].sql_type == "DOUBLE"
+    assert log_lines(table) == [(narrow, {}), (narrow, {}), (narrow, wide), (narrow, wide)]
     assert dict(table.snapshot().schema) == {**narrow, "n": "DOUBLE"}
     for _ in range(3):
         table.merge(full=True)
         table.clock.advance(5000)
         table.vacuum()
-    assert log_lines(table) == [(narrow, {"n": "DOUBLE"})]
+    assert log_lines(table) == [(narrow, wide)]
     assert dict(table.snapshot().schema) == {**narrow, "n": "DOUBLE"}
     assert table.ids() == [0, 1, 2, 3]
 

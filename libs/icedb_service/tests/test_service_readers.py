@@ -1,8 +1,8 @@
 """What a service keeps of each table between runs."""
 
-from icedb_log.clean.pins import create_pin
 from icedb_log.clean.vacuum import VacuumCaches, vacuum_table
-from icedb_log.table.table import Table
+from icedb_log.commit.table import Table
+from icedb_log.holds.pins import create_pin
 from icedb_service.readers import LogReaders
 from icedb_sim.tables.small_table import SmallTable
 
@@ -20,7 +20,7 @@ def test_a_vacuum_fetches_log_files_and_pins_once():
             Table.open(table, clock=table.clock, reader=reader),
             caches=VacuumCaches(holds=readers.holds_of(table.paths)),
         )
-        return [key for key in table.store.keys_of("get") if "/_log/" in key or "/pins/" in key]
+        return [key for key in table.store.keys_of("get") if "/_log/" in key or "/holds/pin." in key]
 
     assert len(fetched()) == 2
     assert fetched() == []

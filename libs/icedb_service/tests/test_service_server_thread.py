@@ -9,14 +9,17 @@ from icedb_log.errors import Unavailable
 from icedb_service import http_server
 from icedb_service.http_server import HealthChecks, ServerThread
 from structlog.testing import capture_logs
+from waiting import LIMIT_S
 
 
 class Server:
     """A server that does what a test says, and notes what it did."""
 
-    def __init__(self, *, before=None, after=None, limit_s=30.0):
+    def __init__(self, *, before=None, after=None, limit_s=LIMIT_S):
         self.before, self.after, self.seen = before, after, []
-        self.thread = ServerThread(self._serve, name="door", what="the door", start_limit_s=limit_s, stop_limit_s=30.0)
+        self.thread = ServerThread(
+            self._serve, name="door", what="the door", start_limit_s=limit_s, stop_limit_s=LIMIT_S
+        )
 
     async def _serve(self):
         try:
@@ -66,11 +69,11 @@ def test_a_server_that_does_not_start_in_time_is_stopped(monkeypatch):
 
     async def hang():
         entered.set()
-        await asyncio.to_thread(released.wait, 30)
+        await asyncio.to_thread(released.wait, LIMIT_S)
 
     def give_up(_futures, _limit_s):
         """The time is over while it hangs; then what it waits for comes."""
-        assert entered.wait(30)
+        assert entered.wait(LIMIT_S)
         released.set()
         return set(), set()
 
@@ -124,7 +127,7 @@ def test_a_process_that_stands_still_ends_after_some_looks_in_a_row(monkeypatch,
     health = HealthChecks(alive={what: check}, ready={"store": ended.set}, loop_pid=loop_pid)
     with capture_logs() as logs:
         http_server.StuckWatch(health, every_s=0.001)
-        assert ended.wait(60)
+        assert ended.wait(LIMIT_S)
     assert looks == [False, False, False, True, False, False, False, False]
     assert killed == [*([(4711, signal.SIGKILL)] if (what, loop_pid) == ("loop", 4711) else []), 1]
     assert [each["problems"] for each in logs if each["event"] == "process_stuck"] == [{what: "it stands still"}]

@@ -15,8 +15,7 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_service.readers import BlockingWork, TableReads
 from icedb_sim.fakes.memory_store import MemoryObjectStore
-
-WAIT_S = 30
+from waiting import LIMIT_S
 
 
 class GatedStore(MemoryObjectStore):
@@ -32,7 +31,7 @@ class GatedStore(MemoryObjectStore):
         page = super().list_page(prefix, token=token, limit=limit)
         if prefix.endswith("/_log/"):
             self.listings += 1
-            assert self.gate.wait(WAIT_S)
+            assert self.gate.wait(LIMIT_S)
         return page
 
 
@@ -65,7 +64,7 @@ class Rig:
 def run(test, **limits):
     rig = Rig(**limits)
     try:
-        asyncio.run(asyncio.wait_for(test(rig), WAIT_S))
+        asyncio.run(asyncio.wait_for(test(rig), LIMIT_S))
     finally:
         rig.store.gate.set()
         rig.work.close()

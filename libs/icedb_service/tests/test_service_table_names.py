@@ -12,6 +12,7 @@ from icedb_log.warehouse import Warehouse
 from icedb_service.readers import BlockingWork, TableNames
 from icedb_sim.fakes.manual_clock import ManualClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
+from waiting import LIMIT_S
 
 
 class LookedAtStore(MemoryObjectStore):
@@ -24,16 +25,19 @@ class LookedAtStore(MemoryObjectStore):
         self.looks = 0
         self.configs = 0
         self.failure = None
+        self.silent = ""
 
     def list_folders(self, prefix):
         self.looks += 1
-        assert self.gate.wait(30)
+        assert self.gate.wait(LIMIT_S)
         if self.failure is not None:
             raise self.failure
         return super().list_folders(prefix)
 
     def get(self, key):
         self.configs += 1
+        if self.silent and key.startswith(f"{self.silent}/"):
+            raise Unavailable(f"{key}: no answer")
         return super().get(key)
 
 
@@ -127,3 +131,14 @@ def test_a_store_that_hangs_is_said_to_be_slow_and_one_that_fails_fails_for_that
         assert await rig.names.read() == ("a",)
 
     run(test, wait_ms=1)
+
+
+def test_a_table_whose_configuration_does_not_answer_is_named_and_hides_none_of_the_others():
+    async def test(rig):
+        for names in (("a", "b", "c"), tuple(f"t{number:02}" for number in range(30))):
+            rig.create(*names)
+            rig.store.silent = names[1]
+            assert set(names) <= set(await rig.names.read())
+            rig.store.silent = ""
+
+    run(test, max_age_ms=0)

@@ -7,7 +7,8 @@ import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.phases import MAX_PHASES, Phase, adopt, phase, recording
 from icedb_service import tracing as module
-from icedb_service.tracing import ENABLING, configure_tracing, derive, is_wanted, tracing
+from icedb_service.spans import derive
+from icedb_service.tracing import ENABLING, configure_tracing, is_wanted, tracing
 from icedb_sim.fakes.fake_clock import FakeClock
 
 

@@ -5,22 +5,22 @@ from datetime import UTC, date, datetime
 
 import pyarrow as pa
 import pytest
-from icedb_engine.units.work import DataFile
-from icedb_log.clean.leases import read_leases
+from icedb_engine.work import DataFile
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
+from icedb_log.holds.leases import read_leases
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_spark import IceDBDataSource, driver
 from icedb_spark.batch_write import WrittenFiles
 from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options
 from icedb_spark.scan import FilePartition, deal_files
-from icedb_spark.values import find_sql_type
+from icedb_spark.values import find_sql_type, make_spark_schema
 from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
@@ -243,16 +243,11 @@ def test_options_of_streams_and_writes():
         parse_write_options({**place, "where": "n = 1"})
 
 
-@pytest.mark.parametrize(
-    ("kind", "made"),
-    [("decimal(18,0)", "BIGINT"), ("decimal(15,2)", "DOUBLE"), ("decimal(19,0)", None), ("decimal(16,2)", None)],
-)
-def test_decimals_are_taken_where_no_digit_is_lost(kind, made):
-    if made is not None:
-        assert find_sql_type("n", kind) == made
-        return
-    with pytest.raises(InvalidRequest, match="a DOUBLE would lose digits"):
-        find_sql_type("n", kind)
+def test_decimals_are_the_same_type_in_a_table():
+    for kind in ("decimal(18,0)", "decimal(15,2)", "decimal(38,18)"):
+        assert find_sql_type("n", kind) == kind.upper()
+    schema = make_spark_schema({"n": "DECIMAL(18,2)"})
+    assert schema.fields[0].dataType.simpleString() == "decimal(18,2)"
 
 
 def test_a_task_has_the_memory_and_the_scratch_that_the_options_say():

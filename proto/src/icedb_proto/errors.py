@@ -1,4 +1,4 @@
-"""How errors travel over gRPC: which status code each kind has, and in which metadata its name and its wait stand.
+"""How errors travel over gRPC: which status code each kind has, and in which metadata its name, its wait and its table stand.
 
 Servers write it, clients read it. A client that does not know the name goes by the code.
 """
@@ -14,6 +14,8 @@ ERROR_METADATA_KEY: Final = "icedb-error"
 """Name of the class of :mod:`icedb_log.errors`."""
 RETRY_METADATA_KEY: Final = "retry-after-ms"
 """How long to wait before the same call is made again, milliseconds."""
+TABLE_METADATA_KEY: Final = "icedb-table"
+"""Which table was not found."""
 
 STATUS_CODES: Final[tuple[tuple[type[IceDBError], grpc.StatusCode], ...]] = (
     # From the special to the general: the first that fits counts.

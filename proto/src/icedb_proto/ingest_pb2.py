@@ -25,21 +25,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15icedb/v1/ingest.proto\x12\x08icedb.v1\"\x9e\x01\n\rAppendRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08\x62\x61tch_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12 \n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x10.icedb.v1.Format\x12*\n\x0b\x63ompression\x18\x04 \x01(\x0e\x32\x15.icedb.v1.Compression\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x42\x0b\n\t_batch_id\"G\n\x0e\x41ppendResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x14\n\x0cstaged_bytes\x18\x03 \x01(\x03*z\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x11\n\rFORMAT_NDJSON\x10\x01\x12\x0f\n\x0b\x46ORMAT_JSON\x10\x02\x12\x0e\n\nFORMAT_CSV\x10\x03\x12\x12\n\x0e\x46ORMAT_PARQUET\x10\x04\x12\x10\n\x0c\x46ORMAT_ARROW\x10\x05*O\n\x0b\x43ompression\x12\x14\n\x10\x43OMPRESSION_NONE\x10\x00\x12\x14\n\x10\x43OMPRESSION_GZIP\x10\x01\x12\x14\n\x10\x43OMPRESSION_ZSTD\x10\x02\x32\x93\x01\n\rIngestService\x12;\n\x06\x41ppend\x12\x17.icedb.v1.AppendRequest\x1a\x18.icedb.v1.AppendResponse\x12\x45\n\x0c\x41ppendStream\x12\x17.icedb.v1.AppendRequest\x1a\x18.icedb.v1.AppendResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15icedb/v1/ingest.proto\x12\x08icedb.v1\"\x9e\x01\n\rAppendRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08\x62\x61tch_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12 \n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x10.icedb.v1.Format\x12*\n\x0b\x63ompression\x18\x04 \x01(\x0e\x32\x15.icedb.v1.Compression\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x42\x0b\n\t_batch_id\"X\n\x0e\x41ppendResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x14\n\x0cstaged_bytes\x18\x03 \x01(\x03\x12\x0f\n\x07warning\x18\x04 \x01(\t*z\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x11\n\rFORMAT_NDJSON\x10\x01\x12\x0f\n\x0b\x46ORMAT_JSON\x10\x02\x12\x0e\n\nFORMAT_CSV\x10\x03\x12\x12\n\x0e\x46ORMAT_PARQUET\x10\x04\x12\x10\n\x0c\x46ORMAT_ARROW\x10\x05*O\n\x0b\x43ompression\x12\x14\n\x10\x43OMPRESSION_NONE\x10\x00\x12\x14\n\x10\x43OMPRESSION_GZIP\x10\x01\x12\x14\n\x10\x43OMPRESSION_ZSTD\x10\x02\x32\x93\x01\n\rIngestService\x12;\n\x06\x41ppend\x12\x17.icedb.v1.AppendRequest\x1a\x18.icedb.v1.AppendResponse\x12\x45\n\x0c\x41ppendStream\x12\x17.icedb.v1.AppendRequest\x1a\x18.icedb.v1.AppendResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'icedb_proto.ingest_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FORMAT']._serialized_start=269
-  _globals['_FORMAT']._serialized_end=391
-  _globals['_COMPRESSION']._serialized_start=393
-  _globals['_COMPRESSION']._serialized_end=472
+  _globals['_FORMAT']._serialized_start=286
+  _globals['_FORMAT']._serialized_end=408
+  _globals['_COMPRESSION']._serialized_start=410
+  _globals['_COMPRESSION']._serialized_end=489
   _globals['_APPENDREQUEST']._serialized_start=36
   _globals['_APPENDREQUEST']._serialized_end=194
   _globals['_APPENDRESPONSE']._serialized_start=196
-  _globals['_APPENDRESPONSE']._serialized_end=267
-  _globals['_INGESTSERVICE']._serialized_start=475
-  _globals['_INGESTSERVICE']._serialized_end=622
+  _globals['_APPENDRESPONSE']._serialized_end=284
+  _globals['_INGESTSERVICE']._serialized_start=492
+  _globals['_INGESTSERVICE']._serialized_end=639
 # @@protoc_insertion_point(module_scope)

@@ -45,11 +45,13 @@ class AppendRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., batch_id: _Optional[str] = ..., format: _Optional[_Union[Format, str]] = ..., compression: _Optional[_Union[Compression, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
-    __slots__ = ("batch_id", "table", "staged_bytes")
+    __slots__ = ("batch_id", "table", "staged_bytes", "warning")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     STAGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     batch_id: str
     table: str
     staged_bytes: int
-    def __init__(self, batch_id: _Optional[str] = ..., table: _Optional[str] = ..., staged_bytes: _Optional[int] = ...) -> None: ...
+    warning: str
+    def __init__(self, batch_id: _Optional[str] = ..., table: _Optional[str] = ..., staged_bytes: _Optional[int] = ..., warning: _Optional[str] = ...) -> None: ...

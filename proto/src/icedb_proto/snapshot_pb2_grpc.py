@@ -210,7 +210,8 @@ class SnapshotServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RenewLease(self, request, context):
-        """Lets a lease last for `ttl_ms` from now on. Safe to retry. NOT_FOUND: it has ended; what it held may be gone.
+        """Lets a lease last for `ttl_ms` from now on, and never shorter than before. Safe to retry. NOT_FOUND: it has ended;
+        what it held may be gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,12 +1,16 @@
 """Signing in, and what changes something: only from our own pages, with the right for it, after it was confirmed."""
 
 import asyncio
+import base64
+import hashlib
 
 import pytest
+from cryptography.fernet import Fernet
 from icedb_console.actions import ACTIONS
-from icedb_console.sessions import FORM_COOKIE, FORM_FIELD, TOKEN_COOKIE
-from icedb_log.clean.leases import acquire_lease, read_leases
-from icedb_log.clean.pins import create_pin, list_pins
+from icedb_console.sessions import FORM_COOKIE, FORM_FIELD, SESSION_COOKIE
+from icedb_log.clock import SystemClock
+from icedb_log.holds.leases import acquire_lease, read_leases
+from icedb_log.holds.pins import create_pin, find_lasting, list_pins
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_sim.rigs.access_rig import token_entry
 from icedb_sim.rigs.console_rig import ERASER, KEEPER, READER, STRANGER, open_console
@@ -31,13 +35,14 @@ def test_who_is_not_known_is_led_to_the_door_and_a_token_opens_it(table, tmp_pat
             assert (await browser.get("/live")).status == 401
             await browser.get("/sign-in")
             wrong = await browser.post("/sign-in", {"token": "icedb_alpha-token-wrong"})
-            assert (wrong.status, TOKEN_COOKIE in wrong.cookies) == (401, False)
+            assert (wrong.status, SESSION_COOKIE in wrong.cookies) == (401, False)
             right = await browser.post("/sign-in", {"token": READER})
             assert (right.status, right.headers["location"]) == (303, "/")
-            cookie = right.cookies[TOKEN_COOKIE].lower()
+            cookie = right.cookies[SESSION_COOKIE].lower()
             assert "httponly" in cookie
             assert "samesite=strict" in cookie
             assert "path=/" in cookie
+            assert READER.lower() not in cookie, "who gets hold of it has a session, and no token"
             assert (await browser.get("/")).status == 200
             assert "reader" in (await browser.get("/")).text
             await browser.post("/sign-out")
@@ -46,16 +51,65 @@ def test_who_is_not_known_is_led_to_the_door_and_a_token_opens_it(table, tmp_pat
     run(work)
 
 
-@pytest.mark.parametrize("is_served_by_tls", [False, True])
-def test_what_the_browser_keeps_goes_over_tls_only_where_the_console_has_it(table, tmp_path, is_served_by_tls):
-    settings = {"tls_cert_file": "cert.pem", "tls_key_file": "key.pem"} if is_served_by_tls else {}
+@pytest.mark.parametrize(
+    ("has_certificate", "proxied", "is_secure"),
+    [(False, None, False), (True, None, True), (False, "https", True), (False, "http", False), (True, "http", True)],
+)
+def test_what_the_browser_keeps_goes_over_tls_alone_where_it_speaks_it(
+    table, tmp_path, has_certificate, proxied, is_secure
+):
+    """The console has a certificate, or a proxy before it that says so."""
+    settings = {"tls_cert_file": "cert.pem", "tls_key_file": "key.pem"} if has_certificate else {}
+    headers = {} if proxied is None else {"x_forwarded_proto": proxied}
 
     async def work():
         async with open_console(table, folder=tmp_path, **settings) as rig:
             browser = rig.browser()
-            for answer in (await browser.get("/sign-in"), await browser.post("/sign-in", {"token": READER})):
+            answers = [
+                await browser.get("/sign-in", **headers),
+                await browser.post("/sign-in", {"token": READER}, **headers),
+                await browser.post("/sign-out", **headers),
+            ]
+            for answer in answers:
                 assert answer.cookies
-                assert all(("secure" in each.lower()) == is_served_by_tls for each in answer.cookies.values())
+                assert all(("; secure" in each.lower()) == is_secure for each in answer.cookies.values())
+
+    run(work)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_session_counts_at_each_replica_that_has_the_secret(table, tmp_path, is_shared):
+    async def work():
+        secrets = [{"console_secret": "s" * 32} if is_shared else {} for _ in range(2)]
+        async with (
+            open_console(table, folder=tmp_path, **secrets[0]) as first,
+            open_console(table, folder=tmp_path, **secrets[1]) as second,
+        ):
+            browser, other = first.browser(), second.browser()
+            await browser.get("/sign-in")
+            await browser.post("/sign-in", {"token": READER})
+            other.cookies.update(browser.cookies)
+            assert (await other.get("/")).status == (200 if is_shared else 303)
+
+    run(work)
+
+
+def test_a_session_ends_and_a_cookie_of_somebody_elses_making_is_nobody(table, tmp_path):
+    secret = "s" * 32
+    key = base64.urlsafe_b64encode(hashlib.sha256(f"icedb console session 1:{secret}".encode()).digest())
+
+    async def work():
+        async with open_console(table, folder=tmp_path, console_secret=secret) as rig:
+            now_s = SystemClock().now_ms() // 1000
+            hours = 12 * 3600
+            for made_s, status in ((now_s - hours + 600, 200), (now_s - hours - 600, 303)):
+                browser = rig.browser()
+                browser.cookies[SESSION_COOKIE] = Fernet(key).encrypt_at_time(READER.encode(), made_s).decode()
+                assert (await browser.get("/")).status == status
+            for made_up in (READER, "x", "%", Fernet(Fernet.generate_key()).encrypt(READER.encode()).decode()):
+                browser = rig.browser()
+                browser.cookies[SESSION_COOKIE] = made_up
+                assert (await browser.get("/")).status == 303
 
     run(work)
 
@@ -79,7 +133,7 @@ def test_no_browser_is_given_what_it_would_not_keep(table, tmp_path, token):
     async def work():
         async with open_console(table, folder=tmp_path) as rig:
             answer = await rig.browser().post("/sign-in", {"token": token})
-            assert (answer.status, TOKEN_COOKIE in answer.cookies) == (401, False)
+            assert (answer.status, SESSION_COOKIE in answer.cookies) == (401, False)
 
     run(work)
 
@@ -106,7 +160,7 @@ def test_a_form_from_elsewhere_does_nothing(table, path, fields, headers, cookie
             browser.cookies.update(cookies)
             given = {"what": "q3", "sql": "select 1", **fields}
             assert (await browser.post(path, given, **headers)).status == 403
-            assert list_pins(table).lasting
+            assert find_lasting(list_pins(table))
 
     run(work)
 
@@ -130,10 +184,10 @@ def test_asking_does_nothing_and_confirming_does(table):
             browser = rig.browser()
             asked = await browser.get("/tables/t/do/unpin?what=q3")
             assert "End pin q3 of table t?" in asked.text
-            assert list_pins(table).lasting
+            assert find_lasting(list_pins(table))
             done = await browser.post("/tables/t/do/unpin", {"what": "q3"})
             assert (done.status, "Done: pin q3 has ended" in done.text) == (200, True)
-            assert not list_pins(table).lasting
+            assert not find_lasting(list_pins(table))
             assert (await browser.post("/tables/t/do/release", {"what": lease.lease_id})).status == 200
             assert read_leases(table) == ()
             assert (await browser.post("/tables/t/do/unpin")).status == 409

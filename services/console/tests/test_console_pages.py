@@ -5,10 +5,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from icedb_log.clean.leases import acquire_lease
-from icedb_log.clean.pins import create_pin
+from icedb_log.commit.fence import acquire_fence
 from icedb_log.errors import HaltError, Unavailable
-from icedb_log.log.fence import acquire_fence
+from icedb_log.holds.leases import acquire_lease
+from icedb_log.holds.pins import create_pin
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -16,6 +16,7 @@ from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.console_rig import KEEPER, READER, STRANGER, open_console
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView
+from waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -359,7 +360,7 @@ def test_a_stream_tells_of_a_commit_and_ends_with_the_right_to_look(table, tmp_p
                 table.clock.advance(2_000)
 
             answer = await asyncio.wait_for(
-                rig.browser(READER).ask("GET", "/live?table=t", on_body=on_body), timeout=20
+                rig.browser(READER).ask("GET", "/live?table=t", on_body=on_body), timeout=LIMIT_S
             )
             assert answer.headers["content-type"].startswith("text/event-stream")
             assert "event: news" in answer.text

@@ -1,15 +1,18 @@
 """Queries: in a process of their own, over one's own tables and nothing else, bounded, and gone when nobody waits."""
 
 import asyncio
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from icedb import connect
-from icedb_console.queries import Queries, QueryTooLarge
+from icedb_console import query_process
+from icedb_console.queries import Queries, QueryTooLarge, QueryTooSlow, _environment
 from icedb_console.query_process import MAX_ANSWER_BYTES
 from icedb_console.settings import ConsoleSettings
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from icedb_sim.rigs.console_rig import READER, open_console
 from icedb_sim.tables.small_table import SmallTable
 from pydantic import ValidationError
@@ -95,7 +98,7 @@ def test_a_table_of_others_is_refused_as_one_that_is_not_there(lake, tmp_path):
 def test_a_query_that_takes_too_long_is_killed(lake):
     async def work():
         async with open_on(lake, console_query_limit_ms=1000) as rig:
-            with pytest.raises(QueryTooLarge, match="takes longer than 1 s"):
+            with pytest.raises(QueryTooSlow, match="takes longer than 1 s"):
                 await ask(rig, FOREVER)
             assert not rig.parts.queries._processes
             assert rig.parts.queries._running.total() == 0
@@ -202,13 +205,45 @@ def test_a_query_gets_what_the_store_needs_and_no_other_secret(monkeypatch):
 
     async def work():
         queries = Queries(ConsoleSettings(store="s3://b/p"), metrics=Counting(), clock=SmallTable().clock)
-        environment = queries._environment()
+        environment = queries._store_environment()
+        assert not {"ICEDB_STORE", "AWS_PROFILE", "ICEDB_S3_ENDPOINT", "ICEDB_REDIS_URL"} & _environment().keys()
         assert environment["ICEDB_STORE"] == "s3://b/p"
         assert environment["ICEDB_S3_ENDPOINT"] == "http://s3:9000"
         assert environment["AWS_PROFILE"] == "mine"
         assert not {"ICEDB_REDIS_URL", "ICEDB_ACCESS_FILE"} & environment.keys()
 
     run(work)
+
+
+def test_what_the_store_needs_is_forgotten_before_the_statement_runs(monkeypatch, tmp_path):
+    """DuckDB has no key of the store, and neither has the environment beside which it runs."""
+    seen = {}
+
+    def run(_sql, snapshots, **_bounds):
+        seen.update(os.environ, files=[file.presigned_url for file in snapshots["events"].files])
+        raise InvalidRequest("not now")
+
+    folder = tmp_path / "lake"
+    with connect(folder) as lake:
+        lake.create_table("events").append([{"n": 1}])
+    monkeypatch.setattr(query_process, "run", run)
+    store = {"ICEDB_STORE": str(folder), "AWS_SECRET_ACCESS_KEY": "hush"}
+    for name, value in store.items():
+        monkeypatch.setenv(name, value)
+    request = {"do": "query", "sql": "from events", "tables": ["events"], "store": store, "limit_ms": 1000}
+    answer = query_process._answer({**request, "memory_bytes": 2**28, "thread_count": 1, "max_rows": 1})
+    assert answer == {"error": "refused", "message": "not now"}
+    assert not store.keys() & seen.keys()
+
+
+def test_a_bucket_is_read_by_urls_that_end_soon(monkeypatch):
+    asked = []
+    answerer = SimpleNamespace(snapshot=lambda request: asked.append(request.presign_ms) or 1 / 0)
+    client = SimpleNamespace(answerer=answerer, settings=SimpleNamespace(store="s3://bucket/wh"))
+    request = {"sql": "from events", "tables": ["events"], "limit_ms": 30_000, "store": {}}
+    with pytest.raises(ZeroDivisionError):
+        query_process._query(client, request)
+    assert asked == [90_000]
 
 
 def test_one_identity_has_no_more_queries_than_there_are():
@@ -227,7 +262,7 @@ def test_columns_and_the_rows_of_a_batch_are_looked_into_by_a_process(lake):
             assert "exact" not in page
             assert EVIL not in page
             place = rig.parts.warehouse.table("t")
-            key = place.paths.quarantine_key("x.batch.ndjson")
+            key = place.paths.quarantine_key(f"x.batch-{'0' * 32}.ndjson")
             place.store.put(key, b'{"n": 1}\n{"n": 2}\n')
             assert list(await rig.parts.queries.preview("me", key, lines=1)) == ['{"n": 1}']
 

@@ -20,7 +20,7 @@ from icedb_gateway.listing import (
     modified_ms_of,
     parse_table_ref,
 )
-from icedb_gateway.metrics import outcome_of
+from icedb_gateway.metrics import outcome_of_s3
 from icedb_gateway.operations import ByteRange, check_conditions, http_date, parse_range
 from icedb_gateway.requests import parse_request
 from icedb_gateway.settings import GatewaySettings
@@ -180,6 +180,7 @@ def scope(path, query="", host="h", method="GET"):
         ("/icedb//a", "h", "icedb", "/a"),
         ("/events/a", "icedb.s3.test:9100", "icedb", "events/a"),
         ("/", "icedb.s3.test", "icedb", ""),
+        ("/events/a", "IceDB.S3.Test:9100", "icedb", "events/a"),
         ("/icedb/events/a", "s3.test", "icedb", "events/a"),
     ],
 )
@@ -259,7 +260,7 @@ def test_etag_and_time_follow_from_the_marker():
 def test_errors(error, code, status, outcome):
     found = to_s3_error(error)
     assert (found.code, found.status) == (code, status)
-    assert outcome_of(status, code) == outcome
+    assert outcome_of_s3(status, code) == outcome
     assert "secret" not in str(found)
     assert found.headers == ({"Retry-After": "2"} if code == "SlowDown" else {})
 

@@ -12,7 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from icedb_gateway.errors import S3Error
 from icedb_gateway.requests import parse_request
-from icedb_gateway.signature import MAX_SKEW_MS, Claim, _read_time, check_signature, check_time, read_claim
+from icedb_gateway.signature import (
+    MAX_EXPIRES_S,
+    MAX_SKEW_MS,
+    Claim,
+    _read_time,
+    check_signature,
+    check_time,
+    read_claim,
+)
 
 HOST = "gateway.test:9100"
 ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -117,6 +125,21 @@ def test_an_amz_header_that_is_not_signed_is_refused():
         verify(method, url, [*headers, ("x-amz-meta-a", "b")])
 
 
+def test_headers_that_botocore_leaves_out_may_be_signed_by_others():
+    class SignsAll(S3SigV4Auth):
+        def canonical_headers(self, headers_to_sign):
+            return "\n".join(f"{name}:{value}" for name, value in sorted(headers_to_sign.items()))
+
+        def headers_to_sign(self, request):
+            return dict(super().headers_to_sign(request).items()) | {"user-agent": request.headers["User-Agent"]}
+
+    method, url, headers = sign(SignsAll, headers=[("User-Agent", "another/1.0")])
+    assert "user-agent" in dict(headers)["Authorization"]
+    verify(method, url, headers)
+    with pytest.raises(S3Error, match="does not match"):
+        verify(method, url, replace(headers, "User-Agent", lambda _: "another/1.1"))
+
+
 def test_what_proxies_add_does_not_matter():
     method, url, headers = sign(S3SigV4Auth)
     verify(method, url, [*headers, ("X-Forwarded-For", "10.0.0.1"), ("Accept-Encoding", "gzip")])
@@ -204,6 +227,39 @@ def test_both_ways_at_once_are_refused_and_session_tokens_have_to_be_signed():
         verify(method, url, [*headers, ("x-amz-security-token", "t")])
 
 
+@pytest.mark.parametrize("name", ["Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature"])
+def test_a_url_without_one_of_its_parameters_is_refused_and_not_unsigned(name):
+    method, url, headers = sign(S3SigV4QueryAuth, expires=60)
+    path, _, query = url.partition("?")
+    rest = [part for part in query.split("&") if not part.startswith(f"X-Amz-{name}=")]
+    with pytest.raises(S3Error, match=f"X-Amz-{name} is missing"):
+        verify(method, f"{path}?{'&'.join(rest)}", headers)
+    (only,) = {*query.split("&")} - {*rest}
+    with pytest.raises(S3Error, match="is missing"):
+        verify(method, f"{path}?{only}", headers)
+
+
+def test_a_signature_of_version_2_is_refused_and_not_unsigned():
+    for query in ("AWSAccessKeyId=READER&Expires=1&Signature=abc", "Signature=abc&AWSAccessKeyId=READER"):
+        with pytest.raises(S3Error, match="authorization mechanism"):
+            verify("GET", f"http://{HOST}/b/k?{query}", [("Host", HOST)])
+    with pytest.raises(S3Error, match="authorization mechanism"):
+        verify("GET", f"http://{HOST}/b/k", [("Host", HOST), ("Authorization", "AWS READER:abc")])
+
+
+@pytest.mark.parametrize("signer", [S3SigV4Auth, S3SigV4QueryAuth])
+def test_a_session_token_is_read_wherever_it_stands(signer):
+    credentials = Credentials(ID, SECRET, "a-token")
+    request = AWSRequest("GET", f"http://{HOST}/b/k", headers={"Host": HOST})
+    signer(credentials, "s3", "eu-central-1", **({"expires": 60} if signer is S3SigV4QueryAuth else {})).add_auth(
+        request
+    )
+    sent = request.prepare()
+    headers = [(name, value if isinstance(value, str) else value.decode()) for name, value in sent.headers.items()]
+    found = [pair for pair in headers if pair[0].lower() != "host"]
+    assert verify("GET", sent.url, [("Host", HOST), *found]).session_token == "a-token"
+
+
 @pytest.mark.parametrize("expires", ["0", "604801", "-1", "1e3", "٣"])
 def test_expiries_out_of_bounds_are_refused(expires):
     method, url, headers = sign(S3SigV4QueryAuth, expires=60)
@@ -220,12 +276,21 @@ SIGNED_MS = _read_time("20260102T030405Z")
 
 
 def claim(expires_s=None):
-    return Claim(ID, "20260102/r/s3/aws4_request", "20260102T030405Z", ("host",), "0" * 64, "", expires_s)
+    return Claim(ID, "r", "20260102T030405Z", ("host",), "0" * 64, "", expires_s)
 
 
 @pytest.mark.parametrize("skew_ms", [-MAX_SKEW_MS, 0, MAX_SKEW_MS])
-def test_clocks_may_differ_by_a_quarter_of_an_hour(skew_ms):
-    check_time(claim(), now_ms=SIGNED_MS + skew_ms)
+@pytest.mark.parametrize("expires_s", [None, MAX_EXPIRES_S])
+def test_clocks_may_differ_by_a_quarter_of_an_hour(skew_ms, expires_s):
+    check_time(claim(expires_s), now_ms=SIGNED_MS + skew_ms)
+
+
+@pytest.mark.parametrize("expires_s", [1, MAX_EXPIRES_S])
+def test_a_presigned_url_of_a_later_day_is_refused(expires_s):
+    """It would outlive the seven days that one may last."""
+    with pytest.raises(S3Error) as caught:
+        check_time(claim(expires_s), now_ms=SIGNED_MS - MAX_SKEW_MS - 1)
+    assert caught.value.code == "RequestTimeTooSkewed"
 
 
 @pytest.mark.parametrize("skew_ms", [-MAX_SKEW_MS - 1, MAX_SKEW_MS + 1])
@@ -236,6 +301,9 @@ def test_and_no_more(skew_ms):
 
 
 def test_a_presigned_url_lasts_as_long_as_it_says():
+    check_time(claim(MAX_EXPIRES_S), now_ms=SIGNED_MS + MAX_EXPIRES_S * 1000)
+    with pytest.raises(S3Error, match="expired"):
+        check_time(claim(MAX_EXPIRES_S), now_ms=SIGNED_MS + MAX_EXPIRES_S * 1000 + 1)
     check_time(claim(3600), now_ms=SIGNED_MS + 3_600_000)
     with pytest.raises(S3Error, match="expired"):
         check_time(claim(3600), now_ms=SIGNED_MS + 3_600_001)

@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from icedb_gateway.published import PublishedTables
-from icedb_log.clean.leases import read_leases
+from icedb_log.holds.leases import read_leases
 from icedb_log.warehouse import Warehouse
 from icedb_service.readers import BlockingWork
 from icedb_sim.tables.small_table import SmallTable

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_gateway.settings import GatewaySettings
-from icedb_gateway.vended_keys import Vended, VendedKeys
+from icedb_gateway.vended_keys import KeyPair, Vended, VendedKeys
 from icedb_service.settings import load_settings
 from pydantic import ValidationError
 
@@ -26,6 +26,20 @@ def test_what_a_key_says_comes_back(identity, table, expires_ms):
 
 def test_a_key_is_the_same_each_time_and_at_each_replica():
     assert VendedKeys("a secret of the deployment, of 32 characters").issue(VENDED) == KEYS.issue(VENDED)
+
+
+def test_replicas_of_two_releases_make_the_same_key():
+    """For as long as an upgrade takes. The secret is made for a purpose of its own: an id carries a part of the tag."""
+    assert KEYS.issue(VENDED) == KeyPair(
+        "ICEDBV17MO46NHXF5PA53N2ITESI6LJKZNTCNZWG4ZTCMRQGAYDAMBQFQRGK5TFNZ2HGIRMEJWG6Z3JNY5GC3TOIBSXQYLNOBWGKLTDN5WSEXI",
+        "tANv5YGcudHAaL2tXnBqxmcsmIsazZRqsjjrVmJcKf8",
+    )
+
+
+def test_an_id_that_is_too_long_is_none_whoever_made_it():
+    long = KEYS.issue(Vended("a" * 2000, "events", VENDED.expires_ms))
+    assert len(long.access_key_id) > 2048
+    assert KEYS.read(long.access_key_id) is None
 
 
 def test_each_key_has_a_secret_of_its_own():

@@ -17,6 +17,10 @@ class Pressure:
     """Says what the test says."""
 
     refusal = None
+    failure = ""
+
+    def find_failure(self, _paths):
+        return self.failure
 
     def check(self, paths):
         if self.refusal is not None:
@@ -37,7 +41,7 @@ class Bench(TableStore):
         self.store = MemoryObjectStore(self.clock.now_ms)
         self.warehouse = Warehouse(self.store)
         self.paths = self.warehouse.table("events").paths
-        self.config = TableConfig.create(name="events")
+        self.config = TableConfig.create(name="events", evolution="add_columns", on_bad_rows="quarantine_batch")
         create_table(TableStore(self.store, self.paths), self.config)
         self.acceptance = Acceptance(self.warehouse, clock=self.clock, max_age_ms=30_000, missing_age_ms=MISSING_AGE_MS)
         self.acceptance.pressure = self.pressure = Pressure()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
@@ -190,11 +191,49 @@ class HangingGate:
         self.gate = threading.Event()
         self._loop = loop
 
-    def accept(self, offer):
+    def begin(self, offer):
         self.begun.append(offer.batch_id)
         self._loop.call_soon_threadsafe(self.has_begun.set)
         self.gate.wait()
-        return Accepted(offer.table, offer.batch_id, len(offer.body))
+        accepted = Future()
+        accepted.set_result(Accepted(offer.table, offer.batch_id, len(offer.body)))
+        return accepted
+
+
+class GroupingGate:
+    """A blocking gate whose batches wait in a group until the test ends it."""
+
+    def __init__(self):
+        self.group = Future()
+        self.group.set_running_or_notify_cancel()
+
+    def begin(self, _offer):
+        return self.group
+
+
+def test_a_batch_that_waits_in_a_group_keeps_its_room_when_its_sender_goes_away():
+    async def scene():
+        blocking, held = GroupingGate(), []
+        settings = FrontendSettings(store="file:///w", frontend_store_threads=1)
+        gate = AsyncGate(blocking, settings=settings, metrics=FrontendMetrics(), clock=SystemClock())
+        gate.budget = ByteBudget(max_bytes=100, wait_ms=0, on_change=held.append)
+
+        async def send():
+            async with gate.budget.hold(8):
+                await gate.accept(Offer("t", b"12345678", "ndjson"))
+
+        sending = asyncio.create_task(send())
+        await settle()
+        await gate.run(lambda: None)  # the only thread has done what came before it
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        assert held[-1] == 8
+        blocking.group.set_result(Accepted("t", "x", 8))
+        await settle()
+        assert held[-1] == 0
+        await gate.close()
+
+    run(scene())
 
 
 def test_what_a_hanging_store_has_not_let_go_keeps_its_room_and_what_waits_for_it_is_dropped():

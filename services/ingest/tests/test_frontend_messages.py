@@ -86,6 +86,12 @@ def test_an_integer_of_any_size_is_staged_as_it_is(bench, work):
     assert json.loads(bench.store.get(batch.key).body) == {"a": 10**30, "b": None}
 
 
+def test_the_result_says_that_flushes_of_the_table_fail(bench, work):
+    assert "warning" not in work.run((), message(bench))
+    bench.pressure.failure = "table events takes batches, but its flushes fail"
+    assert work.run((), message(bench))["warning"] == bench.pressure.failure
+
+
 def test_back_pressure_is_waited_out(bench, work, patience):
     bench.pressure.refusal = Overloaded("full", retry_after_ms=3_000)
     patience.wait = lambda timeout: setattr(bench.pressure, "refusal", None) or bench.clock.advance(int(timeout * 1000))

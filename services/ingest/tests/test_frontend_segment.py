@@ -7,7 +7,7 @@ import hmac
 import orjson
 import pytest
 from icedb_ingest.frontend.errors import BatchTooLarge, NotAuthorized
-from icedb_ingest.frontend.webhooks import CALLS, MAX_BATCH_EVENTS, Credentials, read_events
+from icedb_ingest.frontend.webhooks import CALLS, MAX_BATCH_EVENTS, Credentials, parse_payload, read_events
 from icedb_log.errors import (
     InvalidRequest,
 )
@@ -15,10 +15,16 @@ from icedb_log.errors import (
 NOW = "2026-01-02T03:04:05.678Z"
 
 
+def read(payload, call=""):
+    body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
+    return read_events(parse_payload(body), call=call, received_at=NOW, max_bytes=1 << 20)
+
+
 def rows(payload, call=""):
-    events = read_events(payload, call=call, received_at=NOW, max_bytes=1 << 20)
+    events = read(payload, call)
     found = [orjson.loads(line) for line in events.lines.splitlines()]
     assert len(found) == events.count
+    assert not events.reasons
     return found
 
 
@@ -55,24 +61,64 @@ def test_a_batch_shares_context_and_time_of_sending():
 @pytest.mark.parametrize(
     ("payload", "call", "words"),
     [
-        ({"userId": "1"}, "", "event 1 has no type"),
-        ({"type": 5, "userId": "1"}, "", "no type"),
-        ({"type": "track", "userId": ""}, "", "neither userId nor anonymousId"),
         ({"events": []}, "batch", "no list called batch"),
+        ({"batch": {}}, "batch", "no list called batch"),
         ([], "", "no event"),
-        ("text", "", "no event"),
-        ([{"type": "page", "userId": "1"}, None], "", "event 2 is not"),
+        ("text", "", "the body is not JSON"),
+        (b"", "", "the body is not JSON"),
+        (b'[{"type":"page"}', "", "the body is not JSON"),
+        (b'{"type":"page"}]', "", "the body is not JSON"),
+        (b'{"type":"pa', "", "the body is not JSON"),
+        (b'{"a":1} {"a":1}', "", "the body is not JSON"),
         ([{}] * (MAX_BATCH_EVENTS + 1), "", f"at most {MAX_BATCH_EVENTS}"),
     ],
 )
-def test_what_is_no_event(payload, call, words):
+def test_what_has_no_events(payload, call, words):
     with pytest.raises(InvalidRequest, match=words):
-        rows(payload, call)
+        read(payload, call)
+
+
+GOOD = b'{"type":"page","userId":"1","n":123456789012345678901234567890,"properties":{"x": [1.50, 1e-400]}}'
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (b'{"userId":"1"}', "has no type"),
+        (b'{"type":5,"userId":"1"}', "has no type"),
+        (b'{"type":"track","userId":""}', "has neither userId nor anonymousId"),
+        (b"null", "is not a JSON object"),
+        (b'"text"', "is not a JSON object"),
+        (b'{"type":"page","userId":"1","userId":"2"}', "has a name twice"),
+        (b'{"type":"page","userId":"1","\\u0075serId":"2"}', "has a name twice"),
+        (b'{"type":"page","userId":"1","properties":{"half":"\\ud83d"}}', "cannot be read as JSON"),
+        (b'{"type":"page","userId":"1","properties":{"half":"\\ude00 \\"}"}}', "cannot be read as JSON"),
+        (b'{"type":"page","userId":"1","properties":{"n":01}}', "cannot be read as JSON"),
+        (b'{"type":"page","userId":"1","properties":{"n":"a\nb"}}', "cannot be read as JSON"),
+        (b'{"type":"page","userId":"1" "n":1}', "cannot be read as JSON"),
+    ],
+    ids=range(12),
+)
+@pytest.mark.parametrize("shape", [b"[%b, %b,\n%b]", b'{"batch":[%b,%b,%b],"context":{"n":1e21},"sentAt":"s"}'])
+def test_a_bad_event_is_set_aside_and_good_ones_keep_every_digit(event, words, shape):
+    events = read(shape % (GOOD, event, GOOD), "batch" if b"batch" in shape else "")
+    assert (events.count, len(events.lines.splitlines())) == (2, 2)
+    assert b'"n":123456789012345678901234567890,"properties":{"x":[1.50,1e-400]}' in events.lines
+    assert (b'"context":{"n":1e21}' in events.lines) == (b"batch" in shape)
+    (reason,) = events.reasons
+    assert reason.startswith(f"event 2 {words}")
+    (line,) = events.odd_lines.splitlines()
+    assert line.startswith(b'["event 2 ')
+    assert b"userId" in line or event in line
+
+
+def test_a_name_that_is_escaped_or_replaced_is_one():
+    (row,) = rows(b'{"type":"page","userId":"1","\\u0061":1,"receivedAt":"forged","writeKey":"k","timestamp":null}')
+    assert row == {"type": "page", "userId": "1", "a": 1, "receivedAt": NOW, "timestamp": NOW}
 
 
 def check(credentials, body=b"{}", *, key=None, signature="", authorization=""):
-    payload = {"writeKey": key} if key else {}
-    credentials.check(body, payload, signature=signature, authorization=authorization)
+    credentials.check(body, key or "", signature=signature, authorization=authorization)
 
 
 def test_what_a_batch_shares_is_not_repeated_beyond_the_bound():

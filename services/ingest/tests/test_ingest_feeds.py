@@ -7,12 +7,13 @@ from icedb_ingest.feeds import VIEW_NAMES_AGE_MS
 from icedb_ingest.imports import ImportTasks
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
-from icedb_log.clean.drop import drop_table
 from icedb_log.errors import CorruptLog, InvalidRequest, Unavailable
 from icedb_log.feed.views import create_view, detach_view
 from icedb_log.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_log.table.table_config import TableConfig
+from icedb_log.trash.drop import drop_table
 from icedb_service.runs import backoff_key
+from structlog.testing import capture_logs
 
 
 def make_tasks(context, **options):
@@ -152,6 +153,29 @@ def test_a_view_that_cannot_be_looked_at_does_not_keep_the_others_waiting(contex
     assert not context.runner.backoff.is_due(backoff_key(INGEST_FEED, "aaa"))
     with pytest.raises(CorruptLog):
         tasks.feeds.feed("aaa")
+
+
+def test_a_view_that_nobody_foresaw_does_not_keep_the_others_waiting(context, monkeypatch):
+    for name in ("aaa", "copy"):
+        make_view(context, name=name)
+    tasks = make_tasks(context)
+    append(context, tasks, 1)
+    context.wakeups.woken.clear()
+    plain = tasks.feeds._needs_feed
+
+    def look(paths):
+        if paths.name == "aaa":
+            raise KeyError("nobody foresaw this")
+        return plain(paths)
+
+    monkeypatch.setattr(tasks.feeds, "_needs_feed", look)
+    with capture_logs() as logs:
+        tasks.sweep()
+    assert context.wakeups.woken == [(INGEST_FEED, "copy")]
+    (told,) = (line for line in logs if line["event"] == "view_not_swept")
+    assert (told["swept_table"], "KeyError: 'nobody foresaw this'" in told["error"]) == ("aaa", True)
+    assert context.metric("icedb_ingest_halted", table="aaa") in (None, 0)
+    assert not context.runner.backoff.is_due(backoff_key(INGEST_FEED, "aaa"))
 
 
 def test_a_detached_view_whose_source_is_dropped_needs_nothing(context):

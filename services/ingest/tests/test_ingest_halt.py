@@ -4,16 +4,16 @@ import pytest
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
+from icedb_log.changes.table_changes import alter_table_config
+from icedb_log.commit.table import Table
 from icedb_log.errors import SchemaConflict, TableHalted
 from icedb_log.ingest.pressure import HALT_TTL_MS, PressureGate, read_pressure
 from icedb_log.ingest.staging import list_staged
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
+from icedb_log.serving.status import read_status
 from icedb_log.store.object_store import delete_or_raise
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.status import read_status
-from icedb_log.table.table import Table
-from icedb_log.table.table_changes import alter_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.rigs.task_context import MemoryContext

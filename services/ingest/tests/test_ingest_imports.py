@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_engine.imports.import_unit import copy_unit, inspect_unit, open_source
 from icedb_engine.limits import EngineLimits
-from icedb_engine.units.work import CopyUnit
+from icedb_engine.work import CopyUnit
 from icedb_ingest.imports import LOCK_WAIT_MS, ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings

@@ -6,9 +6,10 @@ from icedb_ingest.pressure_watch import PressureWatch
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clean.vacuum import vacuum_table
+from icedb_log.commit.invariants import MAX_LOG_FILES
+from icedb_log.commit.table import Table
 from icedb_log.errors import Overloaded
 from icedb_log.ingest.pressure import (
-    MAX_LOG_FILES,
     PRESSURE_TTL_MS,
     Pressure,
     PressureGate,
@@ -23,7 +24,6 @@ from icedb_log.model import LogFile
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.rigs.task_context import MemoryContext

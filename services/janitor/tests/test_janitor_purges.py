@@ -4,14 +4,15 @@ import pytest
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
-from icedb_log.clean.drop import DropRequest, drop_table
 from icedb_log.errors import Fenced, Unavailable
-from icedb_log.names import JANITOR_PURGE
+from icedb_log.names import JANITOR_PURGE, JANITOR_VACUUM
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.table.stored_config import load_any_config
+from icedb_log.trash.drop import DropRequest, drop_table
 from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import backoff_key
 from icedb_sim.rigs.task_context import MemoryContext
+from structlog.testing import capture_logs
 
 KEEP_MS = 600_000
 SEAL_MS = 100_000
@@ -56,7 +57,7 @@ def test_a_table_is_purged_when_its_time_in_the_trash_is_over(context):
     context.clock.advance(KEEP_MS)
     assert woken_purges(context, tasks) == ["events"]
     work = tasks.purge("events")
-    assert (work.is_idle, work.details["state"], work.details["deleted_bytes"]) == (False, "purged", 282)
+    assert (work.is_idle, work.details["state"], work.details["deleted_bytes"]) == (False, "purged", 250)
     assert context.metric("icedb_janitor_deleted_objects_total", kind="dropped_table") == work.details["deleted"] >= 25
     assert context.locked[-1] == "events"
     audit = list_all(context.warehouse.store, context.warehouse.table("events").paths.audit_prefix).objects
@@ -162,3 +163,24 @@ def test_a_purge_stops_when_its_lock_is_lost_and_pauses_when_it_fails(context):
         tasks.purge("events")
     context.runner.backoff.record_failure(backoff_key(JANITOR_PURGE, "events"))
     assert woken_purges(context, tasks) == []
+
+
+def test_a_table_whose_configuration_does_not_answer_keeps_no_purge_and_no_vacuum_waiting(context, monkeypatch):
+    for name in ("another", "zebra"):
+        context.create_table(name)
+    drop(context, force=True)
+    tasks = make_tasks(context)
+    store, get = context.warehouse.store, context.warehouse.store.get
+
+    def answer(key, **options):
+        if key.endswith("another/_icedb/table.json"):
+            raise Unavailable(f"{key}: no answer")
+        return get(key, **options)
+
+    monkeypatch.setattr(store, "get", answer)
+    context.wakeups.woken.clear()
+    with capture_logs() as logs:
+        tasks.sweep()
+    assert (JANITOR_PURGE, "events") in context.wakeups.woken
+    assert (JANITOR_VACUUM, "zebra") in context.wakeups.woken
+    assert [line["table"] for line in logs if line["event"] == "purge_not_looked_for"] == ["another"]

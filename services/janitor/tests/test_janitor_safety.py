@@ -16,6 +16,7 @@ from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.small_table import SmallTable
 from structlog.testing import capture_logs
+from waiting import LIMIT_S
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
@@ -185,7 +186,7 @@ def test_tables_side_by_side_have_readers_metrics_and_times_of_their_own():
         table.append(2)
         table.merge(full=True)
     place.wait(DAY_MS)
-    together = threading.Barrier(2, timeout=30)
+    together = threading.Barrier(2, timeout=LIMIT_S)
     inner = place.table.store.inner
     delete = inner.delete
 
@@ -203,7 +204,7 @@ def test_tables_side_by_side_have_readers_metrics_and_times_of_their_own():
     for run in runs:
         run.start()
     for run in runs:
-        run.join(30)
+        run.join(LIMIT_S)
     assert {name: found["deleted_data_files"] for name, found in results.items()} == {"events": 2, "other": 2}
     assert place.metric("deleted_objects_total", kind="data_file") == 4
     assert place.metric("orphan_sweeps_total") == 2

@@ -1,10 +1,10 @@
 import pytest
 from icedb_log.clean.vacuum import vacuum_table
-from icedb_log.erasure.erasures import create_erasure, list_open_ids, note_deletions, read_erasure
-from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.commit.table import Table
+from icedb_log.errors import InvalidRequest, JobCrashed, Unavailable
+from icedb_log.holds.erasures import create_erasure, list_open_ids, read_erasure
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
@@ -38,8 +38,7 @@ def ask(context, condition="n = 2", table="events"):
 
 def clean(context):
     store, paths = context.warehouse.store, context.warehouse.table("events").paths
-    result = vacuum_table(Table.open(TableStore(store, paths), clock=context.clock))
-    note_deletions(TableStore(store, paths), result.deleted_data)
+    vacuum_table(Table.open(TableStore(store, paths), clock=context.clock))
 
 
 def rows(context):
@@ -57,12 +56,12 @@ def test_an_erasure_goes_from_its_request_to_its_certificate(context, tasks):
     context.clock.advance(GRACE_MS + 1000)
     clean(context)
     work = tasks.erase("events")
-    assert (work.details["open"], work.details["closed"]) == (0, 1)
+    assert (work.details["open"], work.details["ended"]) == (0, 1)
     assert context.locked == ["events"]  # looking takes no lock
     done = read_erasure(context.warehouse.table("events"), erasure_id)
-    assert (done.state, done.row_count, len(done.targets)) == ("complete", 2, 2)
+    assert (done.state, done.row_count, len(done.objects)) == ("complete", 2, 2)
     assert context.metric("icedb_merge_erasures_total", state="complete") == 1
-    assert tasks.erase("events").details == {"open": 0, "closed": 0, "erasures": []}
+    assert tasks.erase("events").details == {"open": 0, "ended": 0, "erasures": []}
 
 
 def test_batches_of_before_are_flushed_first(context, tasks):
@@ -83,6 +82,22 @@ def test_one_that_is_refused_or_fails_does_not_keep_the_others_waiting(context, 
     assert list_open_ids(context.warehouse.table("events")) == (fine,)
     paths = context.warehouse.table("events").paths
     assert "no column 'nope'" in read_erasure(TableStore(context.warehouse.store, paths), refused).refusal
+
+
+def test_one_that_nobody_foresaw_does_not_keep_the_others_waiting(context, tasks, monkeypatch):
+    first, second = ask(context), ask(context, "n = 3")
+    plain = tasks._advance_erasure
+
+    def advance(place, erasure_id):
+        if erasure_id == first:
+            raise KeyError("nobody foresaw this")
+        return plain(place, erasure_id)
+
+    monkeypatch.setattr(tasks, "_advance_erasure", advance)
+    with pytest.raises(JobCrashed, match=f"erasure {first}: KeyError"):
+        tasks.erase("events")
+    paths = context.warehouse.table("events").paths
+    assert read_erasure(TableStore(context.warehouse.store, paths), second).state == "deleted"
 
 
 def test_a_held_lock_leaves_the_deletion_to_the_next_run_and_the_looks_go_on(context, tasks):

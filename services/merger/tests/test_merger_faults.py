@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_engine.limits import EngineLimits
 from icedb_engine.units.merge_unit import merge_unit
-from icedb_engine.units.work import MergeUnit
+from icedb_engine.work import MergeUnit
 from icedb_log.jobs import MergedGroup
 from icedb_log.names import MERGE_MERGE
 from icedb_merger.metrics import MergeMetrics

@@ -2,11 +2,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.errors import CorruptLog, Unavailable
 from icedb_log.jobs import ContentCheck
 from icedb_log.merge.merge import MergeResult
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
-from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings

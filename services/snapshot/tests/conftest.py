@@ -9,6 +9,7 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.memory_store import MemoryObjectStore
+from waiting import LIMIT_S
 
 START_MS = 1_767_312_000_000  # 2026-01-02
 
@@ -56,7 +57,7 @@ class CountingStore(MemoryObjectStore):
             self.log_listings += 1
             if self.gate is not None:
                 self.entered.release()
-                assert self.gate.wait(30)
+                assert self.gate.wait(LIMIT_S)
         return super().list_page(prefix, token=token, limit=limit)
 
 

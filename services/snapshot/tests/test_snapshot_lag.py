@@ -5,18 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.fence import FenceState, write_fence
 from icedb_log.errors import Unavailable
 from icedb_log.feed.views import create_view, detach_view
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.log.fence import FenceState, write_fence
 from icedb_log.log.reader import LogReader
 from icedb_log.log.state import LogState
 from icedb_log.merge.small_files import Backlog
+from icedb_log.serving import status
+from icedb_log.serving.status import TableStatus, list_backlog, measure_backlog
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
-from icedb_log.table import status
-from icedb_log.table.status import TableStatus, list_backlog, measure_backlog
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.tables.lease_steps import put_lease
@@ -71,6 +71,21 @@ def test_figures_of_a_table(tables, exporter, registry, clock):
     assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == clock.ms / 1000
 
 
+def test_a_table_that_nobody_foresaw_hides_none_of_the_others(tables, exporter, registry, monkeypatch):
+    tables.create()
+    plain = exporter._statuses.read
+
+    def read(name):
+        if name == "another":
+            raise KeyError("nobody foresaw this")
+        return plain(name)
+
+    monkeypatch.setattr(exporter._statuses, "read", read)
+    monkeypatch.setattr(type(exporter._parts.warehouse), "list_tables", lambda _: ("another", "events"))
+    assert exporter.export_once() == {"another": "failed", "events": "shown"}
+    assert registry.get_sample_value("icedb_table_live_rows", {"table": "events"}) == 0
+
+
 def test_figures_are_those_of_their_names():
     names = [field.name for field in fields(TableStatus) if field.name in FIGURES]
     status = SimpleNamespace(**{name: number for number, name in enumerate(names)})
@@ -84,8 +99,8 @@ def test_open_erasures_and_the_age_of_the_oldest(tables, exporter, registry, war
     paths = warehouse.table("events").paths
     for age_ms in (5000, 90_000):
         old = FakeClock(clock.ms - age_ms)
-        warehouse.store.put(paths.open_erasure_key(new_batch_id(old)), b"{}")
-    warehouse.store.put(paths.open_erasure_key("what-is-this"), b"{}")
+        warehouse.store.put(paths.erasure_key(new_batch_id(old)), b"{}")
+    warehouse.store.put(paths.erasure_key("what-is-this"), b"{}")
     exporter.export_once()
     assert registry.get_sample_value("icedb_table_open_erasures", {"table": "events"}) == 3
     assert registry.get_sample_value("icedb_table_oldest_erasure_seconds", {"table": "events"}) == 90

@@ -7,13 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
-from icedb_log.clean.purge import purge_table
+from icedb_log.commit.fence import seal
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.codec import decode_log_file, encode_log_file
-from icedb_log.log.fence import seal
-from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, TableCache
+from icedb_log.serving.table_cache import CachedTable, TableCache
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.table_config import CONFIG_CACHE_TTL_MS
+from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.trash.purge import purge_table
+from waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ class CountingLock:
 
 
 def await_waiters(table, count):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while table._reading.asked < count + 1:  # who reads has it
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -80,7 +82,7 @@ def test_callers_that_arrive_during_a_read_share_the_next_one(cache, tables, sto
 
     leader = threading.Thread(target=call)
     leader.start()
-    assert store.entered.acquire(timeout=30)
+    assert store.entered.acquire(timeout=LIMIT_S)
     # The leader's listing has begun: what is committed now may not be in it.
     waiters = [threading.Thread(target=call) for _ in range(20)]
     for waiter in waiters:
@@ -89,7 +91,7 @@ def test_callers_that_arrive_during_a_read_share_the_next_one(cache, tables, sto
     tables.commit(files=[("d=2026-01-02", 2)])
     store.gate.set()
     for thread in [leader, *waiters]:
-        thread.join(30)
+        thread.join(LIMIT_S)
     assert sorted(seen)[1:] == [3] * 20
     assert store.log_listings == 2
 
@@ -101,7 +103,7 @@ def test_callers_that_accept_its_age_share_the_running_read(cache, tables, store
     store.gate = threading.Event()
     threads = [threading.Thread(target=table.read, kwargs={"max_staleness_ms": 500})]
     threads[0].start()
-    assert store.entered.acquire(timeout=30)
+    assert store.entered.acquire(timeout=LIMIT_S)
     clock.ms += 400
     threads += [threading.Thread(target=table.read, kwargs={"max_staleness_ms": 500}) for _ in range(5)]
     for thread in threads[1:]:
@@ -109,7 +111,7 @@ def test_callers_that_accept_its_age_share_the_running_read(cache, tables, store
     await_waiters(table, 5)
     store.gate.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(LIMIT_S)
     assert store.log_listings == 1
 
 
@@ -175,7 +177,7 @@ def test_a_dropped_table_is_not_found_ten_seconds_later_and_back_after_an_undrop
     tables.commit(files=[("d=2026-01-02", 5)])
     assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 5
     drop_table(TableStore(store, warehouse.table("events").paths), clock=clock, request=DropRequest())
-    clock.ms += CONFIG_MAX_AGE_MS + 1
+    clock.ms += CONFIG_CACHE_TTL_MS + 1
     for max_staleness_ms in (0, 3_600_000):
         with pytest.raises(NotFound, match="`icedb table undrop events` brings it back"):
             cache.table("events").read(max_staleness_ms=max_staleness_ms or 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from icedb.cli.app import run
-from icedb_log.store.stores import open_warehouse
+from icedb_log.store_settings import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from processes import service_env
 

@@ -4,11 +4,11 @@ import urllib.request
 
 import pytest
 from gateway_boto import BODY, DAYS, FILES, client, fresh, key_of, listed, refused
-from icedb_log.clean.pins import create_pin, unpin
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
+from icedb_log.holds.pins import create_pin, unpin
 from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, start_gateway
 from waiting import wait_until
@@ -205,7 +205,7 @@ def test_a_live_file_that_is_not_there_is_an_error_of_ours_and_not_a_missing_key
     table, paths = fresh(rig, "damaged", 1)
     table.warehouse.store.delete(paths)
     assert refused(s3.get_object, Bucket=BUCKET, Key=key_of(paths[0])) == ("InternalError", 500)
-    assert rig.metric("icedb_gateway_missing_files_total") == 1
+    wait_until(lambda: rig.metric("icedb_gateway_missing_files_total") == 1)
     table, paths = fresh(rig, "grown", 1)
     table.warehouse.store.put(paths[0], BODY * 2)
     assert refused(s3.get_object, Bucket=BUCKET, Key=key_of(paths[0])) == ("InternalError", 500)

@@ -34,7 +34,7 @@ def test_a_store_that_fails_in_the_middle_breaks_the_connection_off(rig, s3):
     rig.warehouse.store.failure = Unavailable("the store went away")
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
         rig.call("GET", f"/{BUCKET}/{key}")
-    assert rig.metric("icedb_gateway_broken_bodies_total") == 1
+    wait_until(lambda: rig.metric("icedb_gateway_broken_bodies_total") == 1)
 
 
 def test_a_client_that_leaves_ends_the_reading(rig, s3):

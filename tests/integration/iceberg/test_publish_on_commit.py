@@ -6,8 +6,8 @@ from iceberg_engines import Engines
 from iceberg_rig import load, start_catalog
 from icedb import connect
 from icedb.work import PUBLISH, Worker
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.publish.head import read_publication
-from icedb_log.table.table_changes import alter_table_config
 from waiting import wait_until
 
 
@@ -56,7 +56,7 @@ def test_the_gateway_publishes_what_is_committed_and_says_what_it_holds_back(lak
         assert "column 'n' is BIGINT in it" in answer["metadata"]["properties"]["icedb.held-back"]
         again = load(rig, "events", query="?snapshots=refs", headers={"If-None-Match": before.headers["etag"]})
         assert "icedb.held-back" in again.json["metadata"]["properties"]
-        assert rig.metric("icedb_gateway_publications_total", outcome="held_back") > 0
+        wait_until(lambda: rig.metric("icedb_gateway_publications_total", outcome="held_back") > 0)
         assert is_shown(engines, events, [1, 2])
 
         events.merge()

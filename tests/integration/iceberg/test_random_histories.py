@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from iceberg_engines import Engines
 from iceberg_histories import History
-from icedb_log.table.row_changes import delete_rows
+from icedb_log.changes.row_changes import delete_rows
 from pyiceberg.table import StaticTable
 
 

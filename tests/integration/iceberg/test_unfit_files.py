@@ -1,6 +1,7 @@
 """Data files that engines would read wrongly are in no state that is published; what is published is read rightly."""
 
 import io
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,15 +9,14 @@ import pytest
 from iceberg_engines import Engines
 from icedb import connect
 from icedb_iceberg import UnfitFiles, find_held_back
-from icedb_log.clean.pins import create_pin
-from icedb_log.ingest.import_sources import list_sources, parse_pattern
-from icedb_log.ingest.imports import import_files
+from icedb_log.holds.pins import create_pin
+from icedb_log.imports.import_sources import list_sources, parse_pattern
+from icedb_log.imports.imports import ImportOptions, import_files
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.publish.held_back import read_held_back
-from icedb_log.store.stores import StoreSettings
-from icedb_log.table.status import read_status
+from icedb_log.serving.status import read_status
+from icedb_log.store_settings import StoreSettings
 from pyiceberg.table import StaticTable
 
 REWRITE = "select * from _rows"
@@ -43,12 +43,13 @@ def require_rows(engines, uri, *rows):
             pass  # each state that is left can be read
 
 
-def make_live(table, body):
-    """Make a file live as a release before N6, or another writer, has done it."""
+def make_live(table, body, *, schema=None):
+    """Make a file live as another writer has done it."""
     key = table.paths.data_key(partition="", file_id="old")
     table.store.put(key, body)
     now_ms = table.clock.now_ms()
-    log = LogFile(now_ms, dict(table.config.declared), commit_id="ab", markers=(FileMarker(key, len(body), now_ms),))
+    schema = schema or dict(table.config.declared)
+    log = LogFile(now_ms, schema, commit_id="ab", markers=(FileMarker(key, len(body), now_ms),))
     table.store.put(table.paths.log_key(time_ms=now_ms, commit_id="ab", is_merged=False), encode_log_file(log))
 
 
@@ -61,15 +62,17 @@ def numbered(**ids):
     return sink.getvalue()
 
 
+def import_file(lake, table, path, *, mode="copy"):
+    sources = list_sources(
+        [parse_pattern(f"file://{path}")], open_store=lambda url: StoreSettings(url).open().store, allowed=["file:///"]
+    )
+    return import_files(table.open(), lake.engine.importer, sources, options=ImportOptions(mode=mode))
+
+
 def test_an_imported_file_with_permuted_ids_is_read_rightly(lake, engines, tmp_path):
     events = lake.create_table("events", declared={"a": "BIGINT", "b": "BIGINT", "c": "VARCHAR"})
     (tmp_path / "x.parquet").write_bytes(numbered(a=2, b=1, c=3))
-    sources = list_sources(
-        [parse_pattern(f"file://{tmp_path}/x.parquet")],
-        open_store=lambda url: StoreSettings(url).open().store,
-        allowed=["file:///"],
-    )
-    assert import_files(events.open(), lake.engine.importer, sources).file_count == 1
+    assert import_file(lake, events, tmp_path / "x.parquet").file_count == 1
     require_rows(engines, events.publish(), {"a": 1, "b": 20, "c": "x"})
 
 
@@ -131,15 +134,16 @@ def test_merges_write_narrow_files_anew_first_alone_and_whatever_their_size(lake
     if was_published:
         events.publish()
     events.append([{"p": "c", "n": 2.5, "x": ""}])
-    assert not events.merge().commit_count  # nobody asks for it as an Iceberg table
     if was_published:
         events.publish()
     else:
-        with pytest.raises(UnfitFiles, match="Merges write them anew by and by"):
+        assert not events.merge().commit_count  # nobody asks for it as an Iceberg table
+        with pytest.raises(UnfitFiles, match="Merges rewrite those that are older than the wider type"):
             events.publish()
-    assert "column 'n' is BIGINT in it" in read_status(events.open()).held_back
+    held_back = read_status(events.open()).held_back
+    assert "4 live data files are older than the wider type of a column, 'n' (DOUBLE)" in held_back
     done = events.merge()
-    assert (done.input_count, done.row_count) == (3, 3)
+    assert (done.input_count, done.row_count) == (4, 4)  # that of the widening was begun before it, too
     assert not read_status(events.open()).held_back
     assert not events.merge().commit_count
     uri = events.publish()
@@ -147,19 +151,40 @@ def test_merges_write_narrow_files_anew_first_alone_and_whatever_their_size(lake
     assert not read_status(events.open()).held_back
 
 
-def test_what_was_held_back_is_over_once_a_later_state_is_shown(lake):
-    events = lake.create_table("events")
-    events.append([{"n": 1}])
-    events.append([{"n": 2.5}])
-    with pytest.raises(UnfitFiles):
+@pytest.mark.parametrize("mode", ["copy", "in_place"])
+def test_merges_write_narrow_imports_anew_first_alone_and_whatever_their_size(lake, engines, tmp_path, mode):
+    events = lake.create_table("events", target_file_bytes=1024, merge_fan_in=100)
+    place = events.open()
+    path = tmp_path / "x.parquet"
+    if mode == "in_place":
+        path = Path(place.store.uri(place.paths.data_key(partition="", file_id="of_others")))
+        path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"n": pa.array([7], pa.int64()), "x": ["x" * 2000]}), path)
+    assert import_file(lake, events, path, mode=mode).file_count == 1
+    events.append([{"n": 2.5, "x": ""}])
+    with pytest.raises(UnfitFiles, match="Merges rewrite those that are older than the wider type"):
         events.publish()
-    table = events.open()
-    held = read_held_back(table)
-    live = fold(table.read_log()).live
-    assert not held.is_over(live, published_ms=held.as_of_ms - 1)
-    assert held.is_over(live, published_ms=held.as_of_ms)
+    assert events.merge().input_count == 2
+    require_rows(engines, events.publish(), {"n": 7.0, "x": "x" * 2000}, {"n": 2.5, "x": ""})
+    pq.write_table(pa.table({"n": pa.array([8], pa.int64()), "x": ["y"]}), path.with_name("later.parquet"))
+    (refused,) = import_file(lake, events, path.with_name("later.parquet"), mode=mode).refused
+    assert "column 'n' is DOUBLE in the table" in refused.reason
+
+
+def test_a_narrow_file_that_another_writer_made_live_after_the_widening_waits_for_a_person(lake, engines):
+    """By its time it is as new as the files beside it: merges take it when its size is due."""
+    events = lake.create_table("events")
+    for n in (1, 2.5):
+        events.append([{"n": n}])
     events.rewrite(REWRITE)
-    assert held.is_over(fold(events.open().read_log()).live, published_ms=0)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"n": pa.array([3], pa.int64())}), sink)
+    make_live(events.open(), sink.getvalue(), schema={"n": "BIGINT"})
+    with pytest.raises(UnfitFiles, match=r"older than the wider type, .* To rewrite all of them now: `icedb rewrite"):
+        events.publish()
+    assert not events.merge().commit_count
+    events.rewrite(REWRITE)
+    require_rows(engines, events.publish(), {"n": 1.0}, {"n": 2.5}, {"n": 3.0})
 
 
 def test_a_pin_of_a_state_with_narrow_files_is_no_tag(lake, engines):

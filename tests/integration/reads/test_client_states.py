@@ -4,13 +4,13 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
-from icedb_client.snapshots import hold_while_reading
-from icedb_log.clean.leases import read_leases
-from icedb_log.clean.pins import create_pin
+from icedb_client.read_leases import hold_while_reading
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, InvalidRequest, Unavailable
+from icedb_log.holds.leases import read_leases
+from icedb_log.holds.pins import create_pin
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 FIRST_MS = 1_767_312_000_000  # 2026-01-02T00:00:00Z
 CLOCK = SystemClock()
@@ -110,7 +110,7 @@ def test_a_lease_lasts_as_long_as_the_block(client, parquet):
 def test_a_long_read_takes_a_lease_from_now_on_or_of_its_last_commit_if_there_is_another(
     way, open_way, parquet, monkeypatch
 ):
-    monkeypatch.setattr("icedb_client.snapshots.may_take_long", lambda _: True)
+    monkeypatch.setattr("icedb_client.read_leases.may_take_long", lambda _: True)
     store, paths = parquet.warehouse.store, parquet.warehouse.table("leased").paths
     with open_way(way) as client:
         snapshot = client.snapshot("leased")
@@ -125,7 +125,7 @@ def test_a_lost_lease_fails_the_read(reader, parquet):
     store, paths = parquet.warehouse.store, parquet.warehouse.table("leased").paths
 
     def lose(snapshot):
-        store.delete([paths.lease_key(snapshot.lease.lease_id)])
+        store.delete([paths.hold_key("lease", snapshot.lease.lease_id)])
         snapshot.hold.renew()
 
     with pytest.raises(Unavailable, match=r"lease .* was\s+lost.*read again"), reader.reading("leased") as snapshot:

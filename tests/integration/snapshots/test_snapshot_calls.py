@@ -1,17 +1,18 @@
 """GetChanges, ListTables and GetTable over real gRPC on loopback, on a store in memory."""
 
 import grpc
-from icedb_log.clean.drop import drop_table
-from icedb_log.clean.pins import create_pin
+from icedb_log.holds.pins import create_pin
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.trash.drop import drop_table
 from icedb_log.units import DAY_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.fakes.scripted_store import Effect, Fault
-from snapshot_stub import DEADLINE_S, other, refused
+from snapshot_stub import other, refused
+from waiting import LIMIT_S
 
 
 def changes(stub, **fields):
-    pages = list(stub.GetChanges(pb.GetChangesRequest(table="events", **fields), timeout=DEADLINE_S))
+    pages = list(stub.GetChanges(pb.GetChangesRequest(table="events", **fields), timeout=LIMIT_S))
     joined = pb.GetChangesResponse()
     for page in pages:
         joined.MergeFrom(page)
@@ -19,7 +20,7 @@ def changes(stub, **fields):
 
 
 def list_tables(stub, **fields):
-    return stub.ListTables(pb.ListTablesRequest(**fields), timeout=DEADLINE_S)
+    return stub.ListTables(pb.ListTablesRequest(**fields), timeout=LIMIT_S)
 
 
 # GetChanges.
@@ -75,7 +76,7 @@ def test_changes_at_times_that_cannot_be_answered(table, stub):
     with refused(grpc.StatusCode.OUT_OF_RANGE, "the oldest time still readable"):
         changes(stub, from_ms=from_ms)
     with refused(grpc.StatusCode.NOT_FOUND):
-        list(stub.GetChanges(pb.GetChangesRequest(table="nothing", from_ms=1), timeout=DEADLINE_S))
+        list(stub.GetChanges(pb.GetChangesRequest(table="nothing", from_ms=1), timeout=LIMIT_S))
 
 
 # GetSnapshot.
@@ -87,7 +88,7 @@ def test_answers_are_counted_by_where_what_they_say_came_from(table, serve, cloc
     for max_staleness_ms, counts in ((0, [0, 1]), (DAY_MS, [1, 1]), (0, [1, 2])):
         clock.ahead_ms += 10
         request = pb.GetSnapshotRequest(table="events", max_staleness_ms=max_staleness_ms)
-        rig.stub.GetSnapshot(request, timeout=DEADLINE_S)
+        rig.stub.GetSnapshot(request, timeout=LIMIT_S)
         found = [rig.metric("icedb_snapshot_answers_total", source=source) for source in ("memory", "log")]
         assert found == counts
 
@@ -96,17 +97,17 @@ def test_an_answer_says_which_time_was_asked_for_although_nothing_changed_since_
     table.append(1)
     times = [table.clock.now_ms() - 1, table.clock.now_ms()]
     asked = [pb.GetSnapshotRequest(table="events", as_of_ms=time_ms) for time_ms in times]
-    assert [stub.GetSnapshot(request, timeout=DEADLINE_S).as_of_ms for request in asked] == times
+    assert [stub.GetSnapshot(request, timeout=LIMIT_S).as_of_ms for request in asked] == times
 
 
 def test_a_pin_that_has_ended_by_itself_is_answered_from_memory_no_more(table, stub):
     table.append(1)
     create_pin(table.opened(), "q3", ttl_ms=DAY_MS)
     request = pb.GetSnapshotRequest(table="events", pin="q3")
-    assert stub.GetSnapshot(request, timeout=DEADLINE_S).row_count == 1
+    assert stub.GetSnapshot(request, timeout=LIMIT_S).row_count == 1
     table.clock.advance(DAY_MS + MAX_STORE_GAP_MS)
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "ended"):
-        stub.GetSnapshot(request, timeout=DEADLINE_S)
+        stub.GetSnapshot(request, timeout=LIMIT_S)
 
 
 # ListTables, GetTable.
@@ -151,7 +152,7 @@ def test_the_names_cost_one_listing_however_many_ask_and_no_read_of_what_is_know
 
 def test_what_a_table_is(table, stub):
     table.append(1)
-    found = stub.GetTable(pb.GetTableRequest(table="events"), timeout=DEADLINE_S)
+    found = stub.GetTable(pb.GetTableRequest(table="events"), timeout=LIMIT_S)
     assert [(c.name, c.type) for c in found.schema] == [("id", "BIGINT"), ("p", "VARCHAR")]
     assert [(f.name, f.transform, f.column, f.HasField("width")) for f in found.partition_fields] == [
         ("p", "identity", "p", False)
@@ -160,4 +161,4 @@ def test_what_a_table_is(table, stub):
     assert (found.data_grace_ms, found.log_grace_ms) == (table.config.data_grace_ms, table.config.log_grace_ms)
     assert not any(found.HasField(name) for name in ("retention_ms", "retention_field", "horizon_ms"))
     with refused(grpc.StatusCode.NOT_FOUND, "'nothing'"):
-        stub.GetTable(pb.GetTableRequest(table="nothing"), timeout=DEADLINE_S)
+        stub.GetTable(pb.GetTableRequest(table="nothing"), timeout=LIMIT_S)

@@ -16,7 +16,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.log.codec import encode_log_file
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
-from snapshot_stub import DEADLINE_S, other, refused
+from snapshot_stub import other, refused
+from waiting import LIMIT_S
 
 GRPC, STORE, ASYNC = "a client of the service", "a client of the store", "an asyncio client"
 
@@ -58,7 +59,7 @@ def connect(table, serve):
 
 
 def ask(stub, **fields):
-    return stub.GetSnapshot(pb.GetSnapshotRequest(table="events", **fields), timeout=DEADLINE_S)
+    return stub.GetSnapshot(pb.GetSnapshotRequest(table="events", **fields), timeout=LIMIT_S)
 
 
 def read_batches(batches):
@@ -101,7 +102,7 @@ def test_record_batches_name_the_files_that_messages_name(table, stub):
 def test_pages_and_filters_of_record_batches(table, stub):
     for number in range(40):
         table.append(number, p=f"p{number % 7}")
-    pages = list(stub.StreamSnapshot(pb.GetSnapshotRequest(table="events", columnar=True), timeout=DEADLINE_S))
+    pages = list(stub.StreamSnapshot(pb.GetSnapshotRequest(table="events", columnar=True), timeout=LIMIT_S))
     found = read_batches(batch for page in pages for batch in page.file_batches)
     assert found["path"].to_pylist() == [marker.path for marker in table.snapshot().live]
     one = ask(stub, columnar=True, partition_filters=[pb.PartitionFilter(field="p", equals="p3")])
@@ -222,11 +223,11 @@ def test_changes_that_do_not_fit_what_the_client_has_are_asked_for_again_whole(t
     client = connect(GRPC)
     since = client.snapshot("events", columnar=True)
     table.append(2)
-    asked, service = [], client.answerer.service
+    asked, service = [], client.answerer
     truly_ask = service._ask
 
-    async def ask(method, message, **fields):
-        answer = await truly_ask(method, message, **fields)
+    def ask(method, message, **fields):
+        answer = truly_ask(method, message, **fields)
         if message.HasField("since_snapshot_id"):
             asked.append(message.since_snapshot_id)
             if wrong == "files that are gone":
@@ -236,9 +237,8 @@ def test_changes_that_do_not_fit_what_the_client_has_are_asked_for_again_whole(t
             elif wrong == "other rows":
                 answer.row_count += 1
             else:
-                answer.file_batches[:] = (
-                    await truly_ask(method, pb.GetSnapshotRequest(table="events", columnar=True, with_bounds=True))
-                ).file_batches
+                whole = pb.GetSnapshotRequest(table="events", columnar=True, with_bounds=True)
+                answer.file_batches[:] = truly_ask(method, whole).file_batches
         return answer
 
     monkeypatch.setattr(service, "_ask", ask)

@@ -4,16 +4,17 @@ import grpc
 from icedb_log.units import DAY_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.fakes.scripted_store import Effect, Fault
-from snapshot_stub import DEADLINE_S, LEASE_MS, acquire, refused
+from snapshot_stub import LEASE_MS, acquire, refused
+from waiting import LIMIT_S
 
 
 def renew(stub, lease_id, ttl_ms=LEASE_MS):
     request = pb.RenewLeaseRequest(table="events", lease_id=lease_id, ttl_ms=ttl_ms)
-    return stub.RenewLease(request, timeout=DEADLINE_S)
+    return stub.RenewLease(request, timeout=LIMIT_S)
 
 
 def release(stub, lease_id):
-    return stub.ReleaseLease(pb.ReleaseLeaseRequest(table="events", lease_id=lease_id), timeout=DEADLINE_S)
+    return stub.ReleaseLease(pb.ReleaseLeaseRequest(table="events", lease_id=lease_id), timeout=LIMIT_S)
 
 
 def test_a_lease_keeps_what_is_read_under_it_until_it_ends(table, stub):
@@ -29,7 +30,7 @@ def test_a_lease_keeps_what_is_read_under_it_until_it_ends(table, stub):
         assert (renewed.at_ms, renewed.expires_ms) == (lease.at_ms, table.clock.now_ms() + LEASE_MS)
         table.vacuum()
     request = pb.GetSnapshotRequest(table="events", as_of_ms=lease.at_ms)
-    held = stub.GetSnapshot(request, timeout=DEADLINE_S)
+    held = stub.GetSnapshot(request, timeout=LIMIT_S)
     assert held.row_count == 2
     assert {file.path for file in held.files} <= set(table.keys(table.paths.data_prefix))
     (waiting,) = {w.held_by for w in table.vacuum(dry_run=True).waiting}
@@ -38,7 +39,7 @@ def test_a_lease_keeps_what_is_read_under_it_until_it_ends(table, stub):
     release(stub, lease.lease_id)
     table.vacuum()
     with refused(grpc.StatusCode.OUT_OF_RANGE):
-        stub.GetSnapshot(request, timeout=DEADLINE_S)
+        stub.GetSnapshot(request, timeout=LIMIT_S)
 
 
 def test_a_lease_that_has_ended_says_what_to_do(table, stub):
@@ -63,7 +64,7 @@ def test_leases_that_cannot_be_given(table, serve):
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "32 hex digits"):
         release(stub, "../../table")
     with refused(grpc.StatusCode.NOT_FOUND):
-        stub.AcquireLease(pb.AcquireLeaseRequest(table="nothing", ttl_ms=LEASE_MS), timeout=DEADLINE_S)
+        stub.AcquireLease(pb.AcquireLeaseRequest(table="nothing", ttl_ms=LEASE_MS), timeout=LIMIT_S)
     lease = acquire(stub)
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "ICEDB_SNAPSHOT_MAX_LEASE_TTL_MS"):
         renew(stub, lease.lease_id, ttl_ms=LEASE_MS + 1)
@@ -81,10 +82,10 @@ def test_leases_that_cannot_be_given(table, serve):
 
 def test_a_store_that_does_not_answer_is_told_and_leaves_no_lease(table, stub):
     acquire(stub)
-    table.store.script = [Fault("put_if_absent", Effect.LOSE_ANSWER, "/leases/")]
+    table.store.script = [Fault("put_if_absent", Effect.LOSE_ANSWER, "/holds/lease.")]
     lease = acquire(stub)  # the answer got lost, and it was found
     renew(stub, lease.lease_id)
-    table.store.script = [Fault("list_page", Effect.UNAVAILABLE, "/leases/")]
+    table.store.script = [Fault("list_page", Effect.UNAVAILABLE, "/holds/lease.")]
     with refused(grpc.StatusCode.UNAVAILABLE):
         acquire(stub)
-    assert len(table.keys(table.paths.leases_prefix)) == 2
+    assert len(table.keys(table.paths.holds_of("lease"))) == 2

@@ -1,16 +1,16 @@
 """WatchSnapshots over real gRPC on loopback: what is waited for is a message, never a time."""
 
 import grpc
-from icedb_log.clean.drop import drop_table
-from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS
+from icedb_log.table.table_config import CONFIG_CACHE_TTL_MS
+from icedb_log.trash.drop import drop_table
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.rigs.access_rig import token_entry, write_access
-from snapshot_stub import DEADLINE_S, LEASE_MS, other, refused
-from waiting import wait_until
+from snapshot_stub import LEASE_MS, other, refused
+from waiting import LIMIT_S, wait_until
 
 
 def watch(stub, *tables):
-    return stub.WatchSnapshots(pb.WatchSnapshotsRequest(tables=tables), timeout=DEADLINE_S)
+    return stub.WatchSnapshots(pb.WatchSnapshotsRequest(tables=tables), timeout=LIMIT_S)
 
 
 def test_a_watcher_is_told_the_state_at_once_and_then_each_change(table, stub):
@@ -57,7 +57,7 @@ def test_who_watches_all_tables_hears_of_new_ones_and_of_those_that_go(table, st
     logs.append(1)
     assert next(events).row_count == 1
     drop_table(logs, clock=logs.clock)
-    clock.ahead_ms = CONFIG_MAX_AGE_MS + 1  # so long a configuration is believed
+    clock.ahead_ms = CONFIG_CACHE_TTL_MS + 1
     gone = next(events)
     assert (gone.table, gone.HasField("snapshot_id"), gone.HasField("problem")) == ("logs", False, False)
     table.append(2)
@@ -123,13 +123,13 @@ def test_nobody_is_told_of_tables_that_it_may_not_read(table, serve, tmp_path):
     )
     stub = serve(access_file=str(access_file)).stub
     ann, app = ([("authorization", f"Bearer {token}")] for token in (reads, writes))
-    events = stub.WatchSnapshots(pb.WatchSnapshotsRequest(), timeout=DEADLINE_S, metadata=ann)
-    silent = stub.WatchSnapshots(pb.WatchSnapshotsRequest(), timeout=DEADLINE_S, metadata=app)
+    events = stub.WatchSnapshots(pb.WatchSnapshotsRequest(), timeout=LIMIT_S, metadata=ann)
+    silent = stub.WatchSnapshots(pb.WatchSnapshotsRequest(), timeout=LIMIT_S, metadata=app)
     assert next(events).table == "events"
     table.append(1)
     assert next(events).row_count == 1
     for metadata, listed in ((ann, ["events"]), (app, [])):
-        answer = stub.ListTables(pb.ListTablesRequest(page_size=1), timeout=DEADLINE_S, metadata=metadata)
+        answer = stub.ListTables(pb.ListTablesRequest(page_size=1), timeout=LIMIT_S, metadata=metadata)
         assert (list(answer.tables), answer.HasField("next_page_token")) == (listed, False)
     for metadata, tables, code in (
         (ann, ["events", "payroll"], grpc.StatusCode.NOT_FOUND),
@@ -137,8 +137,8 @@ def test_nobody_is_told_of_tables_that_it_may_not_read(table, serve, tmp_path):
         ([], [], grpc.StatusCode.UNAUTHENTICATED),
     ):
         with refused(code):
-            next(stub.WatchSnapshots(pb.WatchSnapshotsRequest(tables=tables), timeout=DEADLINE_S, metadata=metadata))
+            next(stub.WatchSnapshots(pb.WatchSnapshotsRequest(tables=tables), timeout=LIMIT_S, metadata=metadata))
     request = pb.AcquireLeaseRequest(table="events", ttl_ms=LEASE_MS)
-    stub.AcquireLease(request, timeout=DEADLINE_S, metadata=ann)
+    stub.AcquireLease(request, timeout=LIMIT_S, metadata=ann)
     assert [waiting.holder for waiting in table.status().leases] == ["ann"]
     assert silent.cancel()

@@ -17,22 +17,22 @@ from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.errors import NotFound
-from icedb_log.ingest.import_sources import list_sources, parse_pattern
-from icedb_log.ingest.imports import ImportOptions, import_files
+from icedb_log.imports.import_sources import list_sources, parse_pattern
+from icedb_log.imports.imports import ImportOptions, import_files
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store import s3
 from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
-pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.s3, pytest.mark.spark]
 
 CLOCK = SystemClock()
 DAYS = 3

@@ -11,18 +11,18 @@ from icedb.cli.app import run
 from icedb_engine.jobs.flush_driver import FlushDriver
 from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.spark.spark_runner import SparkRunner
+from icedb_log.changes.row_changes import delete_rows
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.row_changes import delete_rows
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
@@ -103,9 +103,9 @@ def test_rows_are_the_same_when_the_log_was_destroyed(spark, tmp_path, capsys):
 
     url = f"file://{table.root}"
     capsys.readouterr()
-    assert run(["--store", url, "rebuild", "events", "--yes", "--undecided", "likely", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["live_rows"], {choice["kind"] for choice in report["choices"]}) == (138, {"delete"})
+    assert run(["--store", url, "rebuild", "events", "--yes", "--take", "*", "-o", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["taken_rows"], {each["kind"] for each in plan["candidates"]}) == (138, {"delete", "flush", "merge"})
     after = table.snapshot()
     assert table.rows() == rows
     # Everything that planners go by is there again: sizes, rows, statistics of sort columns.
@@ -136,13 +136,13 @@ def test_a_lost_log_file_is_found_and_its_rows_come_back(spark, tmp_path, capsys
     assert len(table.rows()) == 60
 
     capsys.readouterr()
-    assert run(["--store", url, "fsck", "events", "--json"]) == 1
+    assert run(["--store", url, "fsck", "events", "-o", "json"]) == 1
     text = capsys.readouterr().out
     (report,) = json.loads(text)["tables"]
     (finding,) = [each for each in report["findings"] if each["severity"] == "error"]
     assert (finding["code"], finding["key"].rpartition("/")[2]) == ("commit-lost", lost.name)
     assert "icedb rebuild" in text
-    assert run(["--store", url, "rebuild", "events", "--yes"]) == 0
+    assert run(["--store", url, "rebuild", "events", "--yes", "--take", "*"]) == 0
     assert table.rows() == rows
     capsys.readouterr()
     assert run(["--store", url, "fsck", "events", "--deep"]) == 0, capsys.readouterr().out

@@ -12,14 +12,16 @@ import pytest
 from icedb_engine.jobs.flush_driver import FlushDriver
 from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
-from icedb_engine.spark.spark_runner import SparkRunner, TaskUnits, make_task
+from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_engine.spark.spark_session import is_session_alive, open_spark
-from icedb_engine.units.work import FlushUnit, encode
+from icedb_engine.spark.spark_tasks import TaskUnits, make_task
+from icedb_engine.work import FlushUnit, encode
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import NotFound, SchemaConflict
 from icedb_log.jobs import BatchWriter, FlushJob, GroupMerger, MergeGroup, MergeJob, StagedBatch
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.table_config import PartitionField, TableConfig
+from waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -209,16 +211,27 @@ def test_a_commit_takes_no_more_partitions_than_it_may(spark, table, direct_byte
     assert commits == [[4, 3, 5], [2, 3, 3], [1, 5, 5], [1, 1, 1]]
 
 
-def count_work(spark, group, work):
+def count_work(spark, work):
     """Return what a piece of work gave, and how many tasks each stage of each of its Spark jobs had."""
-    spark.sparkContext.setJobGroup(group, group)
+    context, groups = spark.sparkContext, []
+    set_group = context.setJobGroup
+
+    def note_group(group, *args, **kwargs):
+        groups.append(group)
+        set_group(group, *args, **kwargs)
+
+    context.setJobGroup = note_group
     try:
         done = work()
     finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    tracker = spark.sparkContext.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        del context.setJobGroup
+    tracker = context.statusTracker()
+
+    def find_jobs():
+        jobs = [tracker.getJobInfo(job) for group in groups for job in tracker.getJobIdsForGroup(group)]
+        return jobs if jobs and all(job is not None and job.status == "SUCCEEDED" for job in jobs) else None
+
+    jobs = wait_until(find_jobs, "Spark tells of the jobs")
     return done, [[tracker.getStageInfo(stage).numTasks for stage in job.stageIds] for job in jobs]
 
 
@@ -228,7 +241,7 @@ def test_a_merge_and_a_small_flush_are_one_spark_job_of_one_stage(spark, table):
     flushes, queries = [], count_queries(spark)
     for number, batch in enumerate(batches):
         job = table.flush_job(batch)
-        flushed, stages = count_work(spark, f"flush {number}", lambda job=job: writer.write_batches(job))
+        flushed, stages = count_work(spark, lambda job=job: writer.write_batches(job))
         assert stages == [[1]]
         flushes.append(flushed)
     partitions = {table.paths.partition_of(marker.path) for marker in flushes[0].files}
@@ -236,9 +249,7 @@ def test_a_merge_and_a_small_flush_are_one_spark_job_of_one_stage(spark, table):
         MergeGroup(partition, tuple(m for each in flushes for m in each.files if f"/{partition}/" in m.path))
         for partition in partitions
     ]
-    merged, stages = count_work(
-        spark, "merge", lambda: merger.merge_groups(table.merge_job(*groups, schema=flushes[0].schema))
-    )
+    merged, stages = count_work(spark, lambda: merger.merge_groups(table.merge_job(*groups, schema=flushes[0].schema)))
     assert sum(group.rows_read for group in merged) == 400
     assert stages == [[len(groups)]], "a task for each group, and nothing before it"
     assert count_queries(spark) == queries, "to plan one takes longer than a small flush"

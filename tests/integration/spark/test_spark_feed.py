@@ -12,8 +12,9 @@ from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_engine.sql.checks import check_view_query
 from icedb_engine.units.flush_unit import flush_unit
-from icedb_engine.units.work import FlushUnit
+from icedb_engine.work import FlushUnit
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, InvalidRequest
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.views import create_view, open_source
@@ -24,10 +25,9 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark

@@ -10,14 +10,15 @@ import psutil
 import pytest
 from icedb_engine.jobs.flush_driver import FlushDriver
 from icedb_engine.spark.spark_runner import SparkRunner
-from icedb_engine.spark.spark_watch import WatchRules, count_stuck
+from icedb_engine.spark.spark_watch import WatchRules, count_tasks
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.jobs import FlushJob, StagedBatch
 from icedb_log.phases import following
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.table_config import TableConfig
 from icedb_service.redis_clients import LockLost
+from waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -50,8 +51,8 @@ def require_free(spark):
 
     rows = spark.range(0, SLOTS, 1, SLOTS).mapInArrow(echo, schema="id BIGINT", barrier=True).collect()
     assert len(rows) == SLOTS
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(WAIT_MS)
-    assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
+    tracker = spark.sparkContext.statusTracker()
+    wait_until(lambda: list(tracker.getActiveJobsIds()) == [], "no job is left")
 
 
 def is_computing(spark, task_count=SLOTS):
@@ -158,7 +159,7 @@ from icedb_engine.spark.spark_session import SparkSettings, close_spark, is_sess
 from icedb_engine.spark.spark_watch import JobWatch, WatchRules
 
 # What Spark tells people about its tasks is written so rarely that it says nothing of this one.
-spark = open_spark(SparkSettings(master="local[1]", options={"spark.ui.liveUpdate.period": "1h"}))
+spark = open_spark(SparkSettings(master="local[1]"))
 system = spark.sparkContext._jvm.java.lang.System
 
 def check_alive():
@@ -185,18 +186,21 @@ def test_a_task_that_heeds_no_interrupt_ends_with_its_jvm():
     assert "spark tasks stuck" in done.stdout + done.stderr
 
 
-def test_a_task_that_is_at_work_is_not_stuck(spark):
+def test_tasks_of_a_job_group_are_counted_and_gone_when_they_were_cancelled(spark):
     counts = []
 
     def count_and_stop():
-        if is_computing(spark):
-            counts.append(count_stuck(spark.sparkContext))
+        found = count_tasks(spark.sparkContext, group)
+        if found.running == SLOTS:
+            counts.append(found)
             raise LockLost("lock merge:events ran out")
 
     with pytest.raises(LockLost), make_runner(spark, check_alive=count_and_stop).job("a query"):
+        group = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
         spark.sql(ENDLESS).collect()
-    assert counts == [0]
-    assert count_stuck(spark.sparkContext) == 0
+    assert [found.running for found in counts] == [SLOTS]
+    assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None
+    wait_until(lambda: count_tasks(spark.sparkContext, group).running == 0, "no task of it runs")
     require_free(spark)
 
 
@@ -222,7 +226,7 @@ def test_who_follows_a_job_is_told_how_many_of_its_tasks_have_ended(spark):
 DYING = """
 from types import SimpleNamespace
 from icedb_log.errors import Unavailable
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from icedb_engine.spark import spark_engine
 from pyspark import SparkContext
 
@@ -236,7 +240,7 @@ def kill_and_warm_up(spark):
 
 spark_engine.warm_up = kill_and_warm_up
 settings = SimpleNamespace(
-    spark_master="local[1]", spark_memory_mb=512, spark_options={}, task_memory_mb=64, job_limit_ms=10**9,
+    spark_master="local[1]", spark_memory_mb=512, spark_options={}, spark_ui_port=0, task_memory_mb=64, job_limit_ms=10**9,
     store_settings=StoreSettings("file:///nowhere"),
 )
 try:

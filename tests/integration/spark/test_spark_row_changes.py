@@ -9,22 +9,21 @@ import pytest
 from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.limits import EngineLimits, JobLimits
 from icedb_engine.spark.spark_runner import SparkRunner
+from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.erasure.erasure_run import advance_erasure
-from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict
+from icedb_log.holds.erasures import create_erasure
 from icedb_log.jobs import CountJob, RowChange
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters
-from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table import Table
-from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 pytestmark = pytest.mark.spark
@@ -243,18 +242,6 @@ def test_a_rewrite_that_does_not_fit_its_scratch_is_refused_before_it_starts(unc
         unchanged.changer = unchanged_changer
 
 
-def test_a_merge_query_of_sparks_dialect_stops_merges_until_a_person_has_given_duckdbs(tmp_path, spark):
-    table = TableUnderTest(tmp_path, spark, merge_query="SELECT * FROM source_files")
-    table.fill(DAYS[:1])
-    key = table.paths.config_key
-    table.store.put(key, table.store.get(key).body.replace(b'"dialect": "duckdb"', b'"dialect": null'))
-    with pytest.raises(SchemaConflict, match=r"merge_query was written for Spark's SQL.*alter events --merge-query"):
-        table.merge()
-    change = {"merge_query": "SELECT * FROM source_files"}
-    assert alter_table_config(table, change, clock=CLOCK).dialect == "duckdb"
-    assert table.merge().committed_key
-
-
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
@@ -329,7 +316,7 @@ def test_files_that_cannot_be_read_are_named(table, tmp_path):
     assert not list((tmp_path / "scratch").iterdir()), "nothing stays in the scratch folder"
 
 
-def test_an_erasure_finds_what_spark_and_the_log_left_behind(tmp_path, spark):
+def test_an_erasure_waits_for_what_spark_and_the_log_left_behind(tmp_path, spark):
     table = TableUnderTest(tmp_path, spark)
     for start in (0, 50):
         table.add(make_rows(DAYS[0], start, start + 50))
@@ -345,12 +332,6 @@ def test_an_erasure_finds_what_spark_and_the_log_left_behind(tmp_path, spark):
     erasure = progress.erasure
     assert (erasure.state, progress.waits_for, erasure.row_count) == ("deleted", "janitor", 13)
     assert table.rows(where="\"User\" = 'u3' and n < 90") == []
-    reasons = {target.key: (target.reason, target.row_count) for target in erasure.targets}
-    dead = {key: found for key, found in reasons.items() if found[0] == "tombstoned"}
-    assert sorted(rows for _, rows in dead.values()) == [6, 7]
-    assert {key: found for key, found in reasons.items() if key not in dead} == {
-        min(before): ("rewritten", 13),
-        leftover: ("orphan", 13),
-        damaged: ("orphan", None),
-    }
-    assert harmless not in reasons
+    assert (min(before) in erasure.dead, len(erasure.dead)) == (True, 3)
+    assert set(erasure.unnamed) == {leftover, damaged}
+    assert harmless not in erasure.objects

@@ -1,21 +1,24 @@
 """The data source in a real Spark session: one snapshot for a DataFrame, appends whose tasks fail, streams that restart."""
 
+import math
 from collections import Counter
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
+from icedb import connect
 from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
@@ -148,3 +151,28 @@ def test_a_stream_reads_each_row_once_across_restarts_and_merges(table, spark, t
     table.merge()
     table.write(table.frame(8))
     assert run(maxFilesPerTrigger="2") == list(range(9))
+
+
+def test_columns_whose_names_mean_something_to_an_engine_and_numbers_at_the_edge(spark, tmp_path):
+    """Spark has `_metadata`, DuckDB `filename`; NaN is above every number."""
+    names = ["filename", "FILE_NAME", "_metadata", "rowid", "_rows", "select", "back`tick", 'double"quote', "a.b"]
+    with connect(tmp_path / "lake") as lake:
+        table = lake.create_table("named", columns={"n": "BIGINT", "f": "DOUBLE", **dict.fromkeys(names, "VARCHAR")})
+        values = [1.5, math.nan, math.inf, -0.0]
+        rows = [{"n": n, "f": f, **dict.fromkeys(names, f"{n}.js")} for n, f in enumerate(values)]
+        table.append(pa.Table.from_pylist(rows))
+    frame = spark.read.format("icedb").option("table", "named").option("store", f"file://{tmp_path}/lake").load()
+
+    def found(condition):
+        return sorted(row["n"] for row in frame.filter(condition).select("n").collect())
+
+    for name in names:
+        quoted = "`" + name.replace("`", "``") + "`"
+        assert found(f"{quoted} = '1.js'") == [1], name
+        assert found(f"{quoted} <> '1.js'") == [0, 2, 3], name
+    assert found("f <> 1.5") == [1, 2, 3]
+    assert found("f >= 2") == [1, 2]
+    assert found("f = 0") == [3]
+    assert found("NOT (f = 1.5)") == [1, 2, 3]
+    first = frame.orderBy("n").first().asDict()
+    assert {name: first[name] for name in names} == dict.fromkeys(names, "0.js")

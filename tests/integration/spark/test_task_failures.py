@@ -1,18 +1,13 @@
 """Requests to the store that fail inside Spark's tasks are counted by the service that started them."""
 
 import pytest
-from icedb_engine.spark.spark_runner import (
-    OK,
-    SparkRunner,
-    TaskUnits,
-    make_answer,
-    read_answers,
-    watch_failures,
-)
+from icedb_engine.spark.spark_runner import SparkRunner
+from icedb_engine.spark.spark_tasks import OK, TaskUnits, make_answer, read_answers, watch_requests
 from icedb_local.chaos.fault_proxy import FaultProxy, ProxyFault
 from icedb_log.clock import SystemClock
 from icedb_log.store.request_failures import listen_to_failures, stop_listening
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import StoreSettings
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark]
 
@@ -33,7 +28,7 @@ def told():
 
 def make_read_task(settings, units):
     def read(number):
-        watch_failures()
+        watch_requests()
         return make_answer(number, OK, settings.open().store.get(units.read(number)).body.decode())
 
     return read

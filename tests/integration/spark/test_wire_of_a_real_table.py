@@ -13,6 +13,7 @@ from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
@@ -21,11 +22,11 @@ from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
+from waiting import LIMIT_S
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +40,6 @@ CONFIG = TableConfig.create(
     log_grace_ms=1000,
     data_grace_ms=1000,
 )
-VACUUM_DEADLINE_S = 60
 PLACES = ("São Paulo/%", "a+b c", "")
 
 
@@ -108,7 +108,7 @@ def test_a_real_table_is_read_alike_after_each_step(spark, tmp_path):
         == 350
     )
     check(350)
-    deadline = time.monotonic() + VACUUM_DEADLINE_S
+    deadline = time.monotonic() + LIMIT_S
     while vacuum_table(Table.open(TableStore(store, paths), clock=CLOCK)).waiting:
         assert time.monotonic() < deadline, "the vacuum does not come to an end"
         CLOCK.sleep_ms(100)

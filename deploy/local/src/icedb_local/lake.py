@@ -18,7 +18,7 @@ from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.demo_plan import GRACE_MS, TARGET_FILE_BYTES, DemoTable
@@ -68,7 +68,6 @@ class Lake:
             merge_fan_in=merge_fan_in,
             data_grace_ms=grace_ms,
             log_grace_ms=grace_ms,
-            **NEW_TABLE_POLICIES,
         )
         create_table(TableStore(self.warehouse.store, self.warehouse.table(table.name).paths), config)
 

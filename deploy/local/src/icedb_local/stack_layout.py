@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import StoreSettings
 
 from icedb_local.guard import RUN_DIR_VARIABLE
 from icedb_local.ports import LOOPBACK, HeldPorts, find_free_ports

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from icedb_client import Snapshot
 from icedb_log.clock import Clock
+from icedb_log.ingest.staging import list_all_staged
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.object_store import list_all
@@ -78,7 +79,7 @@ def find_leftovers(warehouse: Warehouse, table: str, *, clock: Clock, with_orpha
     """
     paths = warehouse.table(table).paths
     present = {info.key for info in list_all(warehouse.store, paths.data_prefix).objects}
-    staged = list_all(warehouse.store, paths.staging_prefix).objects
+    staged = list_all_staged(warehouse.table(table)).batches
     view = LogReader(TableStore(warehouse.store, paths), clock=clock).read()
     state = fold(view)
     live = {marker.path for marker in state.live}

@@ -12,6 +12,7 @@ from typing import Final
 from icedb_client import Snapshot
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.ingest.staging import list_all_staged
 from icedb_log.keys import parse_log_key
 from icedb_log.store.object_store import list_all
 from icedb_log.warehouse import Warehouse
@@ -86,7 +87,7 @@ class Sampler(BackgroundThread):
             at_s=(self._clock.monotonic_ms() - self._begin_ms) / 1000,
             log_files=len(log_keys),
             data_files=len(list_all(store, paths.data_prefix).objects),
-            staged_batches=len(list_all(store, paths.staging_prefix).objects),
+            staged_batches=len(list_all_staged(self._warehouse.table(table)).batches),
         )
 
 

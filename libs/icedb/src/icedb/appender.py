@@ -41,7 +41,8 @@ class Appender:
         self._refused_count = 0
         self._problem: BaseException | None = None
         self._lock = threading.Lock()
-        self._accepting = threading.Lock()
+        self._accepting_count = 0
+        self._changed = threading.Condition(self._lock)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._commit_on, name=f"icedb-appender-{table.name}", daemon=True)
 
@@ -53,9 +54,10 @@ class Appender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._accepting:
+        with self._lock:
             self._ends.set()
-            self._thread.join()
+            self._changed.wait_for(lambda: not self._accepting_count)
+        self._thread.join()
         if error is None:
             self._commit()
             self._raise_refusals()
@@ -78,16 +80,22 @@ class Appender:
             Exception: What ended the commits of this appender; nothing was accepted.
         """
         body = to_body(rows, None)
-        # WARN: one at a time, and never beside the end of the block: what is staged after its last commit waits for
-        # somebody else's.
-        with self._accepting:
-            if not self._thread.is_alive():
+        # WARN: never beside the end of the block: what is staged after its last commit waits for somebody else's.
+        # Threads stage side by side: what they stage at once shares an object.
+        with self._lock:
+            if self._ends.is_set() or not self._thread.is_alive():
                 raise self._problem or InvalidRequest(
                     f"table {self._table.name}: append to an appender inside of its `with` block; nothing was accepted"
                 )
+            self._accepting_count += 1
+        try:
             batch_id, staged = self._table.stage(body, batch_id)
             with self._lock:
                 self._staged[batch_id] = staged
+        finally:
+            with self._lock:
+                self._accepting_count -= 1
+                self._changed.notify_all()
         return batch_id
 
     def _commit_on(self) -> None:

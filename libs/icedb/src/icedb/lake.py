@@ -18,17 +18,17 @@ from icedb_client.client import Client, QueryResult
 from icedb_client.requests import Time
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_log.clock import Clock, SystemClock
+from icedb_log.commit.table import Table, name_owner
 from icedb_log.errors import InvalidRequest
 from icedb_log.feed.views import create_view, read_source_schema
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table, name_owner
 from icedb_log.table.table_config import (
-    NEW_TABLE_POLICIES,
     QUERIES,
     PartitionField,
     TableConfig,
     with_plausible_times,
 )
+from icedb_log.table.time_columns import parse_ranges
 from icedb_log.units import parse_duration
 from icedb_log.warehouse import Warehouse
 
@@ -129,6 +129,7 @@ class Lake:
         partition: Iterable[str] = (),
         sort: Iterable[str] = (),
         columns: Mapping[str, str] | None = None,
+        plausible: Iterable[str] = (),
         exist_ok: bool = False,
         **settings: Any,
     ) -> LakeTable:
@@ -139,6 +140,8 @@ class Lake:
             partition: One level of partitions each: ``"d=day(ts)"``, ``"u=bucket[16](user_id)"``, ``"country"``.
             sort: Sort columns of data files.
             columns: Declared columns with their types; others are found in the rows.
+            plausible: Times outside these ranges are bad rows: ``"ts:2020..2030-06-30"``, the end not included, or
+                ``"ts:off"``. 1990 to 2100 for times that partitions come from, if nothing is said.
             exist_ok: Return the table that is there, whatever its configuration; a warning in the log says if it has
                 other partitions or another sort order.
             settings: Further settings by their names (:class:`icedb_log.table.table_config.TableConfig`). Times may
@@ -158,11 +161,14 @@ class Lake:
             self._tell_what_stays(name, partition=_texts("partition", partition), sort=_texts("sort", sort))
             return self.table(name)
         fields = dict(_read_setting(key, value) for key, value in settings.items())
+        if ranges := parse_ranges(_texts("plausible", plausible), option="plausible"):
+            times = fields.get("times", {})
+            fields["times"] = {**times, **{name: {**times.get(name, {}), **ends} for name, ends in ranges.items()}}
         config = TableConfig.create(
             name=name,
             partition=tuple(PartitionField.parse(text) for text in _texts("partition", partition)),
             sort=_texts("sort", sort),
-            **{**NEW_TABLE_POLICIES, "declared": dict(columns or {}), **fields},
+            **{"declared": dict(columns or {}), **fields},
         )
         config = with_plausible_times(config, said=fields.get("times"))
         place.store.probe()
@@ -191,7 +197,10 @@ class Lake:
         """Return a table. Raises InvalidRequest, NotFound, Unavailable."""
         self.client.table_config(name)
         with self._lock:
-            return self._tables.setdefault(name, LakeTable(self, name))
+            table = self._tables.get(name)
+            if table is None or table.place.paths != self.warehouse.table(name).paths:  # another one of this name (T4)
+                table = self._tables[name] = LakeTable(self, name)
+            return table
 
     def tables(self) -> tuple[str, ...]:
         """Return the names of the tables, ascending. Raises Unavailable."""
@@ -205,7 +214,7 @@ class Lake:
             InvalidRequest: It feeds views, or an erasure has not ended.
             Unavailable: The store did not answer.
         """
-        from icedb_log.clean.drop import drop_table  # noqa: PLC0415 - only here
+        from icedb_log.trash.drop import drop_table  # noqa: PLC0415 - only here
 
         drop_table(self.warehouse.table(name), clock=self.clock)
 

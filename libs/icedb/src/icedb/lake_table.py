@@ -13,13 +13,16 @@ from icedb_client.client import QueryResult
 from icedb_client.files import to_body
 from icedb_client.requests import Partitions, Time
 from icedb_client.snapshots import Snapshot
+from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.clean.deletion import AuditLog, sweep_audit
-from icedb_log.clean.holds import HoldReader
 from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.orphans import OrphanPolicy, describe_sweep, sweep_orphans
 from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
 from icedb_log.clock import new_batch_id
-from icedb_log.erasure.erasures import note_deletions
+from icedb_log.commit.fence import look_at_fence
+from icedb_log.commit.invariants import MAX_LOG_FILES
+from icedb_log.commit.table import Table
+from icedb_log.content import hash_content, is_same_content
 from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -33,12 +36,11 @@ from icedb_log.errors import (
 from icedb_log.feed.feeds import FeedResult, feed_view
 from icedb_log.feed.views import open_source
 from icedb_log.formats import DataFormat
-from icedb_log.ingest.content import hash_content, is_same_content
+from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.ingest.flush import FlushResult, flush_table
-from icedb_log.ingest.pressure import MAX_LOG_FILES
+from icedb_log.ingest.pressure import end_trouble, find_trouble, is_failure, publish_trouble
 from icedb_log.ingest.quarantine import find_reason
 from icedb_log.ingest.staging import find_staged
-from icedb_log.log.fence import look_at_fence
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import MergeLimits, MergeOptions
@@ -46,9 +48,7 @@ from icedb_log.serving.batch_commits import find_decision
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import SteadyTime
 from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters
-from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table import Table
 from icedb_log.units import MIB, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ WORKER_WAIT_MS: Final = 5 * SECOND_MS
 """How long it leaves the commit to that worker: longer than its sweep takes to find the batch. If it was in vain, not
 again for a minute."""
 WORKER_POLL_MS: Final = 50
+UNDECIDED_EVERY_MS: Final = 200
+"""How often a commit that waits, or works, looks whether others have decided its batches, at most: each is a LIST."""
 TIDY_EVERY: Final = 32
 """So many commits of this process are followed by a small merge and a vacuum."""
 TIDY_LIMITS: Final = MergeLimits(max_groups=64, max_files=1024, max_bytes=64 * MIB, commit_bytes=64 * MIB)
@@ -85,12 +87,10 @@ class StagedBatch:
     Attributes:
         row_count: Rows in it, if they were counted.
         sha256: Of its content: an id that the log has is this batch only with this content (I8).
-        incarnation: Of the table that took it (T4).
     """
 
     row_count: int | None = None
     sha256: str = ""
-    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,11 @@ class LakeTable:
         self.fences: Counter[str] = Counter()
         self._commit_count = 0
         self._alone_until_ms = 0
+        self._looked_ms = 0
         self._log_file_count: int | None = None
+        self._failure_count = 0
+        self._is_in_trouble = True
+        """Whether the table may be said to be: by this process, or before it began."""
 
     def __repr__(self) -> str:
         return f"{self.lake!r}.table({self.name!r})"
@@ -175,7 +179,7 @@ class LakeTable:
         try:
             found = self.commit({batch_id: staged})[batch_id]
         except (Unavailable, CommitOutcomeUnknown, Fenced, CommitConflict, HaltError) as error:
-            accepted = f"batch {batch_id} is accepted, and nobody knows yet whether it is committed"
+            accepted = f"batch {batch_id} is accepted; whether it is committed is not known yet"
             error.args = (f"{error}. {accepted}: calling again with this batch_id and the same rows is safe",)
             raise
         if isinstance(found, InvalidRequest):
@@ -187,10 +191,14 @@ class LakeTable:
         self.lake.require_own_process()
         gate = self.lake.gate
         gate.check(self.name)
+        if self.lake.warehouse.table(self.name).paths != self.place.paths:
+            raise InvalidRequest(
+                f"table {self.name} was dropped and purged since it was opened, and a table of that name is another "
+                f"one: lake.table({self.name!r}) opens it"
+            )
         batch_id = batch_id or new_batch_id(gate.clock)
-        incarnation = gate.config(self.name).incarnation
         gate.stage(self.name, body, batch_id)
-        return batch_id, StagedBatch(body.row_count, hash_content(body.body, body.format), incarnation)
+        return batch_id, StagedBatch(body.row_count, hash_content(body.body, body.format))
 
     def appender(self, *, commit_every_ms: int = SECOND_MS) -> "Appender":
         """Return what many small appends go through, in a ``with`` block; see :class:`icedb.Appender`.
@@ -249,14 +257,21 @@ class LakeTable:
             self._leave_to_worker(left, done)
             table = self.open().watched_by(
                 partial(self._require_undecided, left),
-                on_fence=lambda acquired: self.fences.update([acquired.taken_from]),
+                on_fence=lambda acquired: self.fences.update([acquired.previous_holder]),
             )
             failure_count = 0
+            is_opened = True
+            self._looked_ms = clock.monotonic_ms()
             while left:
                 problem: IceDBError | None = None
                 self._wait_for_room(room_ends_ms)
                 try:
-                    result = flush_table(table.renewed(), self.lake.engine.writer)
+                    table = table if is_opened else table.renewed()
+                    is_opened = False
+                    result = self._flush(table, is_staged=True)
+                except Overloaded:
+                    self._log_file_count = None  # others have filled the log since it was counted
+                    continue
                 except (Fenced, CommitConflict, CommitOutcomeUnknown) as error:
                     problem = error
                 else:
@@ -276,10 +291,38 @@ class LakeTable:
             self.flushing.release()
         return done
 
-    def flush(self) -> FlushResult:
-        """Commit what is staged, by whomever, in one commit. Raises as :meth:`append`; idempotent in effect."""
+    def flush(self, *, is_staged: bool = False) -> FlushResult:
+        """Commit what is staged, by whomever, in one commit. Raises as :meth:`append`; idempotent in effect.
+
+        Args:
+            is_staged: The caller has just seen that something is staged: it is not looked for once more.
+        """
         with self.flushing:
-            return flush_table(self.open(), self.lake.engine.writer)
+            return self._flush(self.open(), is_staged=is_staged)
+
+    def _flush(self, table: Table, *, is_staged: bool = False) -> FlushResult:
+        """Flush, and say in the table if that halts or fails, to people and to who sends batches."""
+        try:
+            result = flush_table(table, self.lake.engine.writer, is_staged=is_staged)
+        except Exception as error:
+            self._tell_trouble(error)
+            raise
+        self._failure_count = 0
+        if self._is_in_trouble:
+            with suppress(IceDBError):  # what is said runs out by itself
+                end_trouble(self.place)
+                self._is_in_trouble = False
+        return result
+
+    def _tell_trouble(self, error: Exception) -> None:
+        if not is_failure(error):
+            return
+        self._failure_count += 1
+        trouble = find_trouble(error, failure_count=self._failure_count)
+        if trouble is not None:
+            self._is_in_trouble = True
+            with suppress(IceDBError):  # the next try says it
+                publish_trouble(self.place, trouble, str(error), clock=self.lake.clock)
 
     def feed(self) -> FeedResult:
         """Let a view take what was committed to its source, in one commit. Raises as :func:`feed_view`."""
@@ -334,18 +377,15 @@ class LakeTable:
         table = self.open()
         caches = VacuumCaches(holds=self._holds, steady=self._steady)
         bounds = VacuumBounds(max_objects=max_objects)
-        result = vacuum_table(table, dry_run=dry_run, audit=self.audit, caches=caches, bounds=bounds)
-        self._note_deletions(result.deleted_data)
-        return result
+        return vacuum_table(table, dry_run=dry_run, audit=self.audit, caches=caches, bounds=bounds)
 
     def sweep_orphans(self, policy: OrphanPolicy | None = None) -> dict[str, Any]:
         """Delete data files that no log file names, and leftovers, whose time has come; return what was found.
 
-        Two sweeps, a grace period apart, have to find an orphan. Raises as :meth:`vacuum`.
+        Raises as :meth:`vacuum`.
         """
         table = self.open()
         found = sweep_orphans(table, policy=policy, audit=self.audit)
-        self._note_deletions(found.deleted)
         leftovers = sweep_leftovers(table, found.walk, audit=self.audit)
         done = sweep_audit(table, retention_ms=table.config.audit_retention_ms, clock=table.clock)
         return {**describe_sweep(found, leftovers), "deleted_audit": len(done.keys)}
@@ -399,10 +439,6 @@ class LakeTable:
     def audit(self) -> AuditLog:
         """Where it is written down what is deleted."""
         return AuditLog(self.place, clock=self.lake.clock, owner=self.lake.owner)
-
-    def _note_deletions(self, keys: Sequence[str]) -> None:
-        with suppress(IceDBError):  # open erasures look for themselves
-            note_deletions(self.place, keys)
 
     def _keep_tidy(self, result: FlushResult) -> None:
         """Now and then, merge and clean a little, so that an append costs the same however many there were.
@@ -474,7 +510,11 @@ class LakeTable:
             self._alone_until_ms = clock.monotonic_ms() + MINUTE_MS
 
     def _require_undecided(self, left: Mapping[str, StagedBatch]) -> None:
-        """Raise Fenced if others have decided all batches while this process waits for the fence."""
+        """Raise Fenced if others have decided all batches while this process waits for the fence, or works."""
+        now_ms = self.lake.clock.monotonic_ms()
+        if now_ms - self._looked_ms < UNDECIDED_EVERY_MS:
+            return
+        self._looked_ms = now_ms
         if not find_staged(self.place, left):
             raise Fenced(f"table {self.name}: others have committed what was staged")
 
@@ -493,7 +533,6 @@ class LakeTable:
             if batch_id in gone and content
         }
         refused = {batch_id for file in files for batch_id in gone.intersection(file.log.refused_ids)}
-        incarnation = self.open().config.incarnation
         for batch_id in gone:
             staged, found = left.pop(batch_id), find_reason(self.place, batch_id)
             decision = find_decision(
@@ -502,12 +541,7 @@ class LakeTable:
                 is_refused=batch_id in refused,
                 was_staged=True,
             )
-            if staged.incarnation and staged.incarnation != incarnation:
-                done[batch_id] = InvalidRequest(
-                    f"table {self.name}: it was dropped and purged since batch {batch_id} was accepted, and the batch "
-                    "with it: a table of that name is another one"
-                )
-            elif staged.sha256 and batch_id in contents and not is_same_content(contents[batch_id], staged.sha256):
+            if staged.sha256 and batch_id in contents and not is_same_content(contents[batch_id], staged.sha256):
                 done[batch_id] = InvalidRequest(
                     f"table {self.name}: batch {batch_id} was committed with other rows before. None of these is in "
                     f"the table; they are in quarantine (`icedb quarantine list {self.name}`): append them under an "
@@ -517,7 +551,7 @@ class LakeTable:
                 why = "" if found is None else f": {found.entry.reason}"
                 done[batch_id] = InvalidRequest(
                     f"table {self.name}: batch {batch_id} is refused{why}. None of its rows is in the table; it is in "
-                    f"quarantine: `icedb quarantine show {self.name} {batch_id}`"
+                    f"quarantine: `icedb quarantine list {self.name} {batch_id}`"
                 )
             else:
                 bad_count = 0 if found is None else found.entry.row_count or 0

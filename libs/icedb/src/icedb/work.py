@@ -1,4 +1,4 @@
-"""What workers of the stack do, in this process: one task now (``--here``), or all that is due (``icedb work``).
+"""What workers of the stack do, in this process: one task now (``--local``), or all that is due (``icedb work``).
 
 A task takes the arguments, and gives the details, of the services' task of the same name (:mod:`icedb_log.names`). What
 is due is found in the store alone. Any number of these may run, beside each other and beside workers of the stack.
@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from icedb_log.changes.partition_removal import remove_partitions
+from icedb_log.changes.retention import retain_table
 from icedb_log.clean.orphans import DEFAULT_MAX_SHARE, OrphanPolicy
-from icedb_log.clean.purge import has_work, purge_table, read_now_ms
 from icedb_log.erasure.erasure_run import advance_erasure, describe_preview, describe_progress
-from icedb_log.erasure.erasures import list_open_ids
-from icedb_log.errors import IceDBError, NotFound, Unavailable
+from icedb_log.errors import IceDBError, NotFound, Unavailable, crashes_told
 from icedb_log.feed.feeds import describe_feeds
 from icedb_log.feed.views import is_feed_needed, open_source
-from icedb_log.ingest.import_sources import list_sources, parse_pattern
-from icedb_log.ingest.imports import data_url, import_files, make_options
+from icedb_log.holds.erasures import list_open_ids
+from icedb_log.imports.import_sources import list_sources, parse_pattern
+from icedb_log.imports.imports import data_url, import_files, make_options
 from icedb_log.ingest.staging import list_staged
 from icedb_log.intervals import Backoff, Intervals
 from icedb_log.merge.merge import MergeWatch
@@ -38,11 +39,11 @@ from icedb_log.names import (
     MERGE_RETAIN,
 )
 from icedb_log.publish.head import read_publication
-from icedb_log.store.stores import S3Options, StoreSettings
-from icedb_log.table.partition_removal import remove_partitions
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import StoreSettings
 from icedb_log.table.partitions import select_partitions
-from icedb_log.table.retention import retain_table
 from icedb_log.table.table_config import TableConfig
+from icedb_log.trash.purge import has_work, purge_table, read_now_ms
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 
 from icedb.lake import check_queries
@@ -93,6 +94,8 @@ class Done:
 
 class Worker:
     """Does tasks on the tables of a lake: commits in one thread, everything else in another. Called by one thread.
+
+    What goes wrong at one table is told, whatever it is, and tried again later; the others have their turn.
 
     Args:
         lake: The lake.
@@ -203,10 +206,24 @@ class Worker:
                     did |= self._try(task, table, tell, is_asked=is_all_due)
         if JANITOR_VACUUM in tasks and (is_all_due or self._purges.is_due("")):
             self._purges.note("")
+            did |= self._purge_due(tell, is_asked=is_all_due)
+        return did
+
+    def _purge_due(self, tell: Callable[[Done], None], *, is_asked: bool) -> bool:
+        did = False
+
+        def tell_one(name: str, error: Unavailable) -> None:
+            tell(Done(JANITOR_PURGE, name, {}, error))
+
+        try:
             now_ms = read_now_ms(self._lake.warehouse)
-            for dropped in self._lake.warehouse.list_dropped():
-                if has_work(dropped, now_ms=now_ms):
-                    did |= self._try(JANITOR_PURGE, dropped.name, tell, is_asked=is_all_due)
+            dropped = self._lake.warehouse.list_dropped(on_problem=tell_one)
+            due = [each.name for each in dropped if has_work(each, now_ms=now_ms)]
+        except IceDBError as error:  # the tables that are not dropped have had their turn
+            tell(Done(JANITOR_PURGE, "", {}, error))
+            return False
+        for name in due:
+            did |= self._try(JANITOR_PURGE, name, tell, is_asked=is_asked)
         return did
 
     def _try(self, task: str, table: str, tell: Callable[[Done], None], *, is_asked: bool) -> bool:
@@ -214,7 +231,8 @@ class Worker:
         if self._stops() or not (is_asked or self._backoff.is_due(key)):
             return False
         try:
-            did, details = self._tasks[task](table)
+            with crashes_told(f"table {table}: {task}"):
+                did, details = self._tasks[task](table)
         except NotFound:
             return False  # dropped meanwhile
         except IceDBError as error:  # of this table alone: the others have their turn
@@ -230,9 +248,9 @@ class Worker:
         place = self._lake.table(table)
         if not list_staged(place.place, limit=1).batches:
             return False, {}
-        results = [place.flush()]
+        results = [place.flush(is_staged=True)]
         while results[-1].has_more and results[-1].committed_key and not self._stops():
-            results.append(place.flush())
+            results.append(place.flush(is_staged=True))
         details = {
             "commits": sum(1 for each in results if each.committed_key),
             "batches": sum(each.batch_count for each in results),

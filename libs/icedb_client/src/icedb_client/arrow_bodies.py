@@ -67,7 +67,15 @@ def open_arrow(data: Any) -> "tuple[pa.Schema, Iterable[pa.RecordBatch]]":
         if _is_pandas(data):
             has_names = all(name is not None for name in data.index.names)
             data = pa.Table.from_pandas(data, preserve_index=has_names)
-        reader = pa.RecordBatchReader.from_stream(data)
+        if isinstance(data, pa.RecordBatch):
+            data = pa.Table.from_batches([data])
+        # WARN: not by a stream where there is none: its interface is C, which ends the name of a column at a NUL.
+        if isinstance(data, pa.Table):
+            reader = data.to_reader()
+        elif any("\0" in name for name in getattr(data, "columns", ())):  # Polars ends the whole process over one
+            raise ValueError("the name of a column has a NUL: rename it")
+        else:
+            reader = pa.RecordBatchReader.from_stream(data)
         # What pandas notes about itself is of no use to anybody else.
         return reader.schema.remove_metadata(), _without_metadata(reader)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -88,7 +96,7 @@ def split_arrow(
         schema: Their columns.
         batches: Record batches, each with the position in the file after it.
         batch_rows: Most rows of a body.
-        batch_bytes: Most bytes of a body, as they lie in memory.
+        batch_bytes: Most bytes of a body, in memory.
         first_row: Number of the row to begin with, from 1.
     """
     taken: list[pa.RecordBatch] = []
@@ -134,7 +142,7 @@ def split_binary(
         name: Its name, for messages.
         size_bytes: Its size; 0 for a pipe.
         batch_rows: Most rows of a body.
-        batch_bytes: Most bytes of a body, as they lie in memory.
+        batch_bytes: Most bytes of a body, in memory.
         first_row: Number of the row to begin with, from 1.
 
     Raises:
@@ -207,7 +215,9 @@ def _read_parquet(source: "BufferedReader | bytes", batch_rows: int) -> _Rows:
     import pyarrow as pa  # noqa: PLC0415 - an optional package
     import pyarrow.parquet as pq  # noqa: PLC0415 - an optional package
 
-    file = pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source)
+    # In nanoseconds, as Arrow reads INT96 by default, times outside 1677 to 2262 become others.
+    content = pa.BufferReader(source) if isinstance(source, bytes) else source
+    file = pq.ParquetFile(content, coerce_int96_timestamp_unit="us")
     schema = file.schema_arrow.remove_metadata()
     return _Rows(schema, file.iter_batches(batch_size=batch_rows), int(file.metadata.num_rows))
 

@@ -1,26 +1,24 @@
 """The client for asyncio: :class:`icedb_client.Client`, awaited.
 
-Has no code of its own for what a client does. What asks the snapshot service is awaited on the event loop; what blocks
-(the store, DuckDB, Redis) runs in threads. A test compares every name and signature with those of the client.
+Has no code of its own for what a client does: each call runs in a thread of the event loop's default executor, and each
+iterator has a thread of its own, since it may wait for long. A test compares every name and signature with those of
+the client.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager
-from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, cast, runtime_checkable
 
-from icedb_log.errors import InvalidRequest, NotFound
-
-from icedb_client.client import Client, check_names, naming_tables
-from icedb_client.requests import Answerer, SnapshotEvent
+from icedb_client.client import Client
 from icedb_client.snapshots import Snapshot
 
 if TYPE_CHECKING:
-    from icedb_log.store.stores import S3Options
+    from icedb_log.store.s3_options import S3Options
 
     from icedb_client.file_list import FileList
-    from icedb_client.grpc_reads import ServiceReads
     from icedb_client.requests import LeaseInfo
 
 _Given = ParamSpec("_Given")
@@ -34,6 +32,15 @@ _END: Final = object()
 class _Wrapper(Protocol):
     @property
     def wrapped(self) -> Any: ...
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """An iterator that any thread may close, while another one waits for its next item."""
+
+    def close(self) -> None:
+        """End it."""
+        ...
 
 
 def in_thread(
@@ -61,22 +68,26 @@ def iterating_in_thread(
 
 
 async def iterate_in_thread(begin: Callable[[], Iterator[_Item]]) -> AsyncGenerator[_Item, None]:
-    """Begin an iterator in a thread, take its items there, and close it when nobody wants more."""
-    items = await asyncio.to_thread(begin)
+    """Begin an iterator in a thread of its own, take its items there, and close it when nobody wants more."""
+    loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "icedb-iterator")
+    items: Iterator[_Item] = iter(())
     taken: asyncio.Future[Any] | None = None
     try:
+        items = await loop.run_in_executor(thread, begin)
         while True:
-            taken = asyncio.ensure_future(asyncio.to_thread(next, items, cast("_Item", _END)))
+            taken = loop.run_in_executor(thread, next, items, cast("_Item", _END))
             item = await asyncio.shield(taken)
             if item is _END:
                 return
             yield item
     finally:
-        if taken is not None and not taken.done():
-            # The caller went away in the middle: the thread ends its step, then the iterator may be closed.
-            taken.add_done_callback(lambda _done: _close(items))
-        else:
-            await asyncio.to_thread(_close, items)
+        if isinstance(items, Generator):
+            closing = loop.run_in_executor(thread, items.close)
+            if taken is None or taken.done():
+                await closing  # else the caller went away in the middle: it is closed when its step has ended
+        elif isinstance(items, Closable):
+            items.close()
+        thread.shutdown(wait=False)
 
 
 def entering_in_thread(
@@ -99,11 +110,6 @@ def entering_in_thread(
 
     update_wrapper(enter, method)
     return enter
-
-
-def _close(items: Iterator[Any]) -> None:
-    if isinstance(items, Generator):
-        items.close()
 
 
 class AsyncSnapshot:
@@ -154,71 +160,26 @@ class AsyncSnapshot:
     held = entering_in_thread(Snapshot.held, lambda nothing: nothing)
 
 
-def _asking(
-    method: Callable[Concatenate[Client, _Given], _Answer],
-) -> Callable[Concatenate["AsyncClient", _Given], Awaitable[_Answer]]:
-    """Await what a method of the client asks for: it runs as it stands, over an answerer whose answers are awaited."""
-
-    async def call(self: "AsyncClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
-        asking: Any = _Asking(self._answerer())
-        answer: Any = method(asking, *args, **kwargs)
-        try:
-            found: _Answer = await answer
-        except NotFound as error:
-            await asyncio.to_thread(_raise_named, self.wrapped, error)
-            raise
-        return found
-
-    update_wrapper(call, method)
-    return call
-
-
-def _raise_named(client: Client, error: NotFound) -> None:
-    with naming_tables(client):
-        raise error
-
-
-def _asking_for_snapshot(
+def _snapshot_in_thread(
     method: Callable[Concatenate[Client, _Given], Snapshot],
 ) -> Callable[Concatenate["AsyncClient", _Given], Awaitable[AsyncSnapshot]]:
-    ask = _asking(method)
-
     async def call(self: "AsyncClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> AsyncSnapshot:
-        return AsyncSnapshot(await ask(self, *args, **kwargs))
+        return AsyncSnapshot(await asyncio.to_thread(method, self.wrapped, *args, **kwargs))
 
     update_wrapper(call, method)
     return call
-
-
-class _Asking:
-    """All that the reading methods of a client need of it."""
-
-    def __init__(self, answerer: "ServiceReads | _InThreads") -> None:
-        self.answerer = answerer
-
-
-class _InThreads:
-    """An answerer each of whose methods runs in a thread."""
-
-    def __init__(self, answerer: Answerer) -> None:
-        self._answerer = answerer
-
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        return partial(asyncio.to_thread, getattr(self._answerer, name))
 
 
 class AsyncClient:
     """A connection to a warehouse for asyncio: every method of :class:`icedb_client.Client`, to be awaited.
 
     Methods that yield are asynchronous iterators, blocks are entered with ``async with``, and a snapshot is an
-    :class:`AsyncSnapshot`, whose readers are awaited, too. Use it from one event loop. Arguments, answers and errors
-    are those of the client; so are the arguments of the constructor.
+    :class:`AsyncSnapshot`, whose readers are awaited, too. Arguments, answers and errors are those of the client; so
+    are the arguments of the constructor. Who cancels a call does not wait for it any more; its thread ends it.
     """
 
     def __init__(self, **arguments: Any) -> None:
         self.wrapped = Client(**arguments)
-        self._aio: ServiceReads | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -228,26 +189,13 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close connections. May be called again; a closed client may be used again."""
-        aio, self._aio = self._aio, None
-        if aio is not None and self._loop is asyncio.get_running_loop():
-            await aio.close()
         await asyncio.to_thread(self.wrapped.close)
 
-    async def watch(self, tables: Sequence[str] = ()) -> AsyncIterator[SnapshotEvent]:
-        """See :meth:`icedb_client.Client.watch`."""
-        names = check_names(tables)
-        if self.wrapped.settings.snapshot_address is None:
-            events = iterate_in_thread(lambda: self.wrapped.watch(names))
-        else:
-            events = self._service().watch(names)
-        async with aclosing(events):
-            async for event in events:
-                yield event
-
-    snapshot = _asking_for_snapshot(Client.snapshot)
-    tables = _asking(Client.tables)
-    table = _asking(Client.table)
-    changes = _asking(Client.changes)
+    snapshot = _snapshot_in_thread(Client.snapshot)
+    tables = in_thread(Client.tables)
+    table = in_thread(Client.table)
+    changes = in_thread(Client.changes)
+    watch = iterating_in_thread(Client.watch)
     reading = entering_in_thread(Client.reading, AsyncSnapshot)
     query = in_thread(Client.query)
     table_config = in_thread(Client.table_config)
@@ -256,24 +204,3 @@ class AsyncClient:
     enqueue_arrow = iterating_in_thread(Client.enqueue_arrow)
     producer = in_thread(Client.producer)
     wait_committed = in_thread(Client.wait_committed)
-
-    def _answerer(self) -> "ServiceReads | _InThreads":
-        if self.wrapped.settings.snapshot_address is None:
-            return _InThreads(self.wrapped.answerer)
-        return self._service()
-
-    def _service(self) -> "ServiceReads":
-        loop = asyncio.get_running_loop()
-        if self._aio is None:
-            from icedb_client.grpc_reads import ServiceReads, Transport  # noqa: PLC0415 - gRPC only if it is used
-
-            self._aio = ServiceReads(
-                self.wrapped.settings,
-                clock=self.wrapped.clock,
-                transport=Transport(),
-                answerer=self.wrapped.answerer,
-            )
-            self._loop = loop
-        if self._loop is not loop:
-            raise InvalidRequest("this client belongs to another event loop: make one for each")
-        return self._aio

@@ -4,12 +4,14 @@ Owns what a staged body is, how a producer's rows become NDJSON, and how a body'
 bytes. It does not look at columns and types: the flush does.
 """
 
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 import orjson
+from icedb_log.content import UndecodableError, decode_start, zstd
 from icedb_log.errors import InvalidRequest
 from icedb_log.formats import (
     DATA_FORMATS,
@@ -17,11 +19,11 @@ from icedb_log.formats import (
     Compression,
     DataFormat,
     StagingFormat,
+    describe_unread,
     join_format,
     sniff_compression,
     sniff_format,
 )
-from icedb_log.ingest.content import zstd
 from icedb_log.units import MIB
 
 MAX_BATCH_BYTES: Final = 64 * MIB
@@ -30,10 +32,12 @@ MAX_LINE_BYTES: Final = 8 * MIB
 """Largest row: the ingest worker's bound, so that such a row is refused here and not in quarantine."""
 COMPRESS_FROM_BYTES: Final = 4096
 ZSTD_LEVEL: Final = 3
-JSON_OPTIONS: Final = orjson.OPT_NAIVE_UTC | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-"""Dates and times become ISO 8601 text; a time without a zone counts as UTC."""
+JSON_OPTIONS: Final = (
+    orjson.OPT_NAIVE_UTC | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME
+)
 
 _PEEK_BYTES: Final = 4096
+_MINUTE: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,26 @@ class BatchBody:
     position: int = 0
 
 
+def _encode_value(value: object) -> object:
+    """Return what JSON says of a value that orjson does not know, or not exactly.
+
+    Dates and times are ISO 8601 text; a moment without a zone counts as UTC, and one whose offset has seconds, as local
+    times before standard time have, is written in UTC: orjson cuts the seconds. A Decimal is a number with all digits.
+    """
+    if isinstance(value, datetime):
+        offset = value.utcoffset()
+        if offset is None:
+            return f"{value.isoformat()}+00:00"
+        return (value.astimezone(UTC) if offset % _MINUTE else value).isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, time) and value.tzinfo is None:
+        return value.isoformat()
+    if isinstance(value, Decimal) and not value.is_snan():
+        return orjson.Fragment(str(value.copy_abs() if value.is_qnan() else value))
+    raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
+
+
 def encode_row(row: object, *, number: int) -> bytes:
     """Return a row as a line of NDJSON, with its line feed.
 
@@ -66,7 +90,7 @@ def encode_row(row: object, *, number: int) -> bytes:
     if not isinstance(row, Mapping):
         raise InvalidRequest(f"row {number} is a {type(row).__name__}; each row is an object of column to value")
     try:
-        line = orjson.dumps(row if type(row) is dict else dict(row), option=JSON_OPTIONS)
+        line = orjson.dumps(row if type(row) is dict else dict(row), default=_encode_value, option=JSON_OPTIONS)
     except TypeError as error:
         raise InvalidRequest(f"row {number} cannot be written as JSON: {error}") from error
     if len(line) > MAX_LINE_BYTES:
@@ -117,7 +141,10 @@ def wrap_bytes(body: bytes, data_format: DataFormat | None = None) -> BatchBody:
         raise InvalidRequest(f"a batch has 1 to {MAX_BATCH_BYTES} bytes, this one {len(body)}: cut it into several")
     check_data_format(data_format)
     compression = sniff_compression(body)
-    found = sniff_format(body if not compression else _peek(body, compression))
+    start = body[:_PEEK_BYTES] if not compression else _peek(body, compression)
+    if unread := describe_unread(start):
+        raise InvalidRequest(f"the batch {unread}")
+    found = sniff_format(start)
     said = data_format or found
     if not FORMATS[said].is_text:
         if compression or found != said:
@@ -141,15 +168,8 @@ def check_data_format(data_format: str | None) -> None:
         raise InvalidRequest(f"format {data_format[:40]!r} is unknown; use one of {', '.join(DATA_FORMATS)}")
 
 
-def decompress_start(body: bytes, compression: Compression, max_bytes: int) -> bytes:
-    """Return the first bytes of what a body holds. Raises zlib.error and zstd.ZstdError."""
-    if compression == "gz":
-        return zlib.decompressobj(wbits=31).decompress(body, max_bytes)
-    return zstd.ZstdDecompressor().decompress(body, max_bytes) if compression == "zst" else body[:max_bytes]
-
-
 def _peek(body: bytes, compression: Compression) -> bytes:
     try:
-        return decompress_start(body, compression, _PEEK_BYTES)
-    except (zlib.error, zstd.ZstdError):
+        return decode_start(body, compression, _PEEK_BYTES)
+    except UndecodableError:
         return b""  # what is wrong with it is for the flush to say

@@ -4,7 +4,6 @@ Owns no rule of its own: it joins staging (I1), wake-ups (I4), snapshots and Duc
 when ``enqueue`` returns, whether or not Redis or any worker is there.
 """
 
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from icedb_log.clock import Clock, SystemClock, new_batch_id
-from icedb_log.errors import IceDBError, InvalidRequest, NotFound
+from icedb_log.errors import IceDBError, InvalidRequest, TableNotFound
 from icedb_log.formats import DataFormat
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig, describe_missing
+from icedb_log.table.table_config import TableConfig, table_not_found
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 
@@ -31,10 +30,10 @@ from icedb_client.delivery import (
     Wait,
     wait_committed,
 )
-from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, split_file, to_body
+from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, hash_file, split_file, to_body
 from icedb_client.producer import Producer, ProducerOptions, UnsentBatch
+from icedb_client.read_leases import DEFAULT_LEASE_MS, take_lease
 from icedb_client.requests import (
-    Answerer,
     Changes,
     Partitions,
     SnapshotEvent,
@@ -44,7 +43,7 @@ from icedb_client.requests import (
     to_ms,
 )
 from icedb_client.settings import ClientSettings, load_client_settings
-from icedb_client.snapshots import DEFAULT_LEASE_MS, Snapshot, take_lease
+from icedb_client.snapshots import Snapshot, SnapshotAnswerer
 from icedb_client.wakeups import WakeupSender
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from icedb_client.store_reads import StoreReads
 
 DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
-_UNKNOWN_TABLE: Final = re.compile(r"\btable '(?P<table>[a-z][a-z0-9_]{0,62})' does not exist; see ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +157,13 @@ class Client:
                 self._gate = StagingGate(self.warehouse, clock=self.clock, wake=self._wake)
             return self._gate
 
-    def _describe_unknown(self, table: str, *, otherwise: str) -> str:
+    def _describe_unknown(self, error: TableNotFound) -> str:
         is_served = self.settings.store is None and self._warehouse is None
         try:
             known = self.tables() if is_served else self.warehouse.list_tables()
         except IceDBError:
-            return otherwise
-        return describe_missing(table, known, empty="" if known or is_served else str(self.settings.store))
+            return str(error)
+        return str(table_not_found(error.table, known, empty="" if known or is_served else str(self.settings.store)))
 
     def _require_table(self, table: str) -> None:
         with naming_tables(self):
@@ -221,12 +219,13 @@ class Client:
         data_format: DataFormat | None = None,
         retry_ms: int = DEFAULT_RETRY_MS,
         on_wait: Callable[[Wait], None] | None = None,
+        once: bool = False,
     ) -> Iterator[EnqueuedBatch]:
         """Accept a file of any size in many batches, reading as it goes.
 
         A batch that is not confirmed, or for which the table has no room, is sent again under its id. The call itself
-        is not idempotent: each makes new batches. After an error go on with ``first_row`` = last row accepted + 1, and
-        with the ``batch_id`` of the error if it has one.
+        is idempotent only with ``once``; otherwise each makes new batches. After an error go on with ``first_row`` =
+        last row accepted + 1, and with the ``batch_id`` of the error if it has one.
 
         Args:
             table: Name of the table.
@@ -239,22 +238,28 @@ class Client:
             data_format: What it is; by default what its content and its name show.
             retry_ms: How long one batch is tried; 0 tries once.
             on_wait: Told before each pause.
+            once: Whether batches of a file with the same bytes, cut with the same bounds, are accepted once within a
+                day (I7), whoever sends them: the others come with ``is_repeated``. Not for streams.
 
         Yields:
             Each batch once it is accepted.
 
         Raises:
-            InvalidRequest: The file or a line of it is not readable; names the line.
+            InvalidRequest: The file or a line of it is not readable; names the line. Or the same file was cut
+                otherwise before, with ``once``.
             NotFound: No such table.
             Overloaded: The table had no room for a batch in time; it was not sent.
             Undelivered: The store did not confirm a batch in time; it may be there all the same.
+            StoreRefused: The store takes nothing until somebody mends it: no permission, no space.
         """
         self._require_table(table)
+        digest = hash_file(source) if once else ""
         bodies = split_file(
             source, batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=first_row, data_format=data_format
         )
         for body in bodies:
-            delivery = Delivery(self.gate, table, body, retry_ms=retry_ms, on_wait=on_wait, batch_id=batch_id)
+            key = f"file {digest} from row {body.first_row}" if once else None
+            delivery = Delivery(self.gate, table, body, retry_ms=retry_ms, on_wait=on_wait, batch_id=batch_id, key=key)
             yield delivery.run()
             batch_id = None
 
@@ -543,7 +548,7 @@ class Client:
         return QueryResult(rows, snapshots, rows.connection)
 
     @property
-    def answerer(self) -> Answerer:
+    def answerer(self) -> SnapshotAnswerer:
         """Who answers readers: the snapshot service, or the store."""
         with self._lock:
             if self.settings.snapshot_address is None:
@@ -572,10 +577,8 @@ def naming_tables(client: Client) -> Iterator[None]:
     """Say of an unknown table which names are close, or that there is no table at all."""
     try:
         yield
-    except NotFound as error:
-        named = _UNKNOWN_TABLE.search(str(error))
-        if named is not None:
-            error.args = (client._describe_unknown(named["table"], otherwise=str(error)),)  # noqa: SLF001 - of this module
+    except TableNotFound as error:
+        error.args = (client._describe_unknown(error),)  # noqa: SLF001 - of this module
         raise
 
 

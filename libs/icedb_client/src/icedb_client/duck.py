@@ -4,6 +4,7 @@ Every column of the table is there with its type, whichever files have it; parti
 as text; the snapshot's condition is applied to the rows. Whoever reads a snapshot reads it through here.
 """
 
+import json
 import os
 import re
 import weakref
@@ -12,23 +13,27 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 import duckdb
 from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
-from icedb_log.store.stores import S3Options
+from icedb_log.store.s3_options import S3Options
 from icedb_log.table.partitions import HIVE_NULL, decode_partition_value
-from icedb_log.texts import first_line, is_text, quote_name, quote_text
+from icedb_log.texts import first_line, quote_name, quote_text
 
-from icedb_client.snapshots import ReadLease, Snapshot, hold_while_reading, take_hold
+from icedb_client.read_leases import hold_while_reading, take_hold
+from icedb_client.requests import Hold, SnapshotFiles
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+_Found = TypeVar("_Found", bound=SnapshotFiles)
 
 DEFAULT_REGION: Final = "us-east-1"
 _HTTPFS_PACKAGE: Final = "duckdb-extension-httpfs"
@@ -41,14 +46,20 @@ OFFLINE: Final = {
 UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException, duckdb.PermissionException)
 """A data file that is gone is among these: DuckDB then looks for a folder of that name, which it may not."""
 _SQL_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_ ]{0,62}(\([0-9]{1,2}(, ?[0-9]{1,2})?\))?(\[\])*")
-_FILE_NAME: Final = "filename"
+_PATH: Final = "filename"
 """DuckDB skips files by conditions on the column of this name, and of no other."""
-_OTHER_FILE_NAME: Final = "icedb_file_name__"
 MAX_BATCH_ROWS: Final = 10_000_000
 MAX_TABLES: Final = 100
 """Tables of one query."""
-_READING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
-_UNKNOWN_TABLE: Final = re.compile(r"Catalog Error: Table with name (?P<name>.+?) does not exist!", re.DOTALL)
+_BINDING: Final = {
+    "enable_external_access": "false",
+    "errors_as_json": "true",
+    "lock_configuration": "true",
+    "threads": "1",
+    "memory_limit": "256MiB",
+    "max_temp_directory_size": "0B",
+}
+"""What a query gets while it is only looked for the tables that it names."""
 
 
 def why_it_failed(error: BaseException) -> str:
@@ -148,7 +159,7 @@ class Rows:
         relation: "DuckDBPyRelation",
         *,
         connection: "DuckDBPyConnection",
-        leases: Sequence[ReadLease],
+        leases: Sequence[Hold],
         releasing: ExitStack,
     ) -> None:
         self.connection = connection
@@ -201,7 +212,7 @@ class Rows:
             lease.check()
 
 
-def create_view(con: duckdb.DuckDBPyConnection, snapshot: Snapshot, *, view: str) -> str:
+def create_view(con: duckdb.DuckDBPyConnection, snapshot: SnapshotFiles, *, view: str) -> str:
     """Make a snapshot a view; see :meth:`icedb_client.snapshots.Snapshot.duckdb`."""
     prepare(con, snapshot)
     with explained(snapshot):
@@ -210,7 +221,7 @@ def create_view(con: duckdb.DuckDBPyConnection, snapshot: Snapshot, *, view: str
 
 
 def select_rows(
-    con: duckdb.DuckDBPyConnection, snapshot: Snapshot, *, columns: Sequence[str] | None
+    con: duckdb.DuckDBPyConnection, snapshot: SnapshotFiles, *, columns: Sequence[str] | None
 ) -> duckdb.DuckDBPyRelation:
     """Return the rows of a snapshot on a connection that can read nothing else from then on.
 
@@ -230,7 +241,7 @@ def select_rows(
         return con.sql(select_from(snapshot, columns=names))
 
 
-def find_columns(snapshot: Snapshot, columns: Sequence[str]) -> tuple[str, ...]:
+def find_columns(snapshot: SnapshotFiles, columns: Sequence[str]) -> tuple[str, ...]:
     """Return the names that a caller means, as the table spells them. Raises InvalidRequest."""
     if isinstance(columns, str) or not columns:
         raise InvalidRequest(f"table {snapshot.table}: columns={columns!r}: give a list of at least one column")
@@ -244,13 +255,13 @@ def find_columns(snapshot: Snapshot, columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(known[name.lower()] for name in columns)
 
 
-def partition_columns(snapshot: Snapshot) -> tuple[str, ...]:
+def partition_columns(snapshot: SnapshotFiles) -> tuple[str, ...]:
     """Return the partition fields that a view has beside the table's columns: those that no column is called like."""
     columns = {name.lower() for name in snapshot.schema}
     return tuple(name for name in snapshot.partition_names if name.lower() not in columns)
 
 
-def select_empty(snapshot: Snapshot) -> str:
+def select_empty(snapshot: SnapshotFiles) -> str:
     """Return a query without rows that has every column of the table and of its partitions, with its type."""
     if not snapshot.schema:
         return "SELECT NULL AS nothing WHERE false"
@@ -259,7 +270,7 @@ def select_empty(snapshot: Snapshot) -> str:
     return f"SELECT {', '.join(columns)} WHERE false"
 
 
-def select_from(snapshot: Snapshot, *, columns: Sequence[str] | None = None) -> str:
+def select_from(snapshot: SnapshotFiles, *, columns: Sequence[str] | None = None) -> str:
     """Return the query whose rows are the snapshot's rows.
 
     Args:
@@ -274,8 +285,9 @@ def select_from(snapshot: Snapshot, *, columns: Sequence[str] | None = None) -> 
         source = select_empty(snapshot)
     else:
         wanted = set(partition_columns(snapshot) if columns is None else columns) - fields.keys()
-        fields.update({name: _partition_value(snapshot, name) for name in wanted})
-        source = f"SELECT *{_widen(snapshot)} FROM {_read_parquet(snapshot)}"  # noqa: S608 - every part is quoted there
+        path = _unused_name(snapshot, "icedb_path") if wanted else None
+        fields.update({name: _partition_value(snapshot, name, path=str(path)) for name in wanted})
+        source = _select_files(snapshot, path=path)
     names = columns if columns is not None else (*snapshot.schema, *partition_columns(snapshot))
     chosen = ", ".join(f"{fields[name]} AS {quote_name(name)}" for name in names)
     # The condition stands inside, where partition fields are not columns yet: it means the same to every reader.
@@ -283,51 +295,72 @@ def select_from(snapshot: Snapshot, *, columns: Sequence[str] | None = None) -> 
     return f"SELECT {chosen} FROM ({rows})"  # noqa: S608 - names are quoted, the condition is one expression
 
 
-def _read_parquet(snapshot: Snapshot) -> str:
-    """Return the call that reads the files; no footer is opened before rows are wanted, as all types are given."""
+def _select_files(snapshot: SnapshotFiles, *, path: str | None) -> str:
+    """Return the query of all rows of the files; no footer is opened before rows are wanted, as all types are given.
+
+    WARN: DuckDB answers a condition on a column called ``filename`` from the path of the file, whatever is in it, as
+    soon as it is to give the path as well (1.5). Such a column is read under another name, and gets its own after that.
+
+    WARN: It converts the constant of a condition to the type that the column has in a file: where ``n`` is BIGINT
+    there, it makes ``n >= 2`` of ``n >= 2.5``, and rows are lost or too many. And it believes bounds of footers, which
+    leave out NaN, though that is above every number: with 1.5 and NaN it finds nothing for ``f <> 1.5``. It does not
+    look through a function, so columns of which files may be such come out of one that changes nothing.
+
+    Args:
+        snapshot: What to read; has files.
+        path: Name of one more column, the path of each row's file. DuckDB skips files by it.
+    """
+    read_as = {
+        name: name if name.lower() != _PATH else _unused_name(snapshot, "icedb_column") for name in snapshot.schema
+    }
     columns = ", ".join(
-        f"{quote_text(name)}: {{name: {quote_text(name)}, type: {quote_text(sql_type)}, default_value: NULL}}"
+        f"{quote_text(name)}: {{name: {quote_text(read_as[name])}, type: {quote_text(sql_type)}, default_value: NULL}}"
         for name, sql_type in checked_types(snapshot).items()
     )
     uris = ", ".join(map(quote_text, snapshot.files.uris))
-    options = f"hive_partitioning = false, filename = {quote_text(_file_name_column(snapshot))}"
-    return f"read_parquet([{uris}], schema = MAP {{{columns}}}, {options})"
+    values = {name: quote_name(read_as[name]) for name in snapshot.schema}
+    values.update({name: f"least({values[name]}, {values[name]})" for name in snapshot.narrow_types if name in values})
+    if path is not None:
+        values[path] = _PATH
+    chosen = ", ".join(f"{value} AS {quote_name(name)}" for name, value in values.items())
+    options = f"hive_partitioning = false{'' if path is None else ', filename = true'}"
+    return f"SELECT {chosen} FROM read_parquet([{uris}], schema = MAP {{{columns}}}, {options})"  # noqa: S608 - quoted
 
 
-def _widen(snapshot: Snapshot) -> str:
-    """Return what keeps conditions on widened columns away from the files.
+def _unused_name(snapshot: SnapshotFiles, name: str) -> str:
+    """Return a name that no column of the table and no partition field has."""
+    taken = {each.lower() for each in (*snapshot.schema, *snapshot.partition_names)}
+    while name in taken:
+        name += "_"
+    return name
 
-    WARN: DuckDB (1.5) converts the constant of a condition to the type that the column has in a file: where ``n`` is
-    BIGINT there, it makes ``n >= 2`` of ``n >= 2.5``, and rows are lost or too many. It does not look through a
-    function, so a widened column comes out of one that changes nothing.
+
+def _partition_value(snapshot: SnapshotFiles, name: str, *, path: str) -> str:
+    """Return the expression of a partition value, decoded, from the column with a file's path.
+
+    DuckDB evaluates a condition on it for each file, and compiles the pattern each time that it stands there. So it
+    stands there once, unless some path of the snapshot lacks the field or has a value that is not the text in the path.
     """
-    widened = [quote_name(name) for name in snapshot.schema if name in snapshot.narrow_types]
-    return f" REPLACE ({', '.join(f'least({name}, {name}) AS {name}' for name in widened)})" if widened else ""
-
-
-def _partition_value(snapshot: Snapshot, name: str) -> str:
-    """Return the expression of a partition value, decoded, from a file's name. DuckDB skips files by it."""
-    decoded: dict[str, str | None] = {HIVE_NULL: None}
+    odd: dict[str, str | None] = {}
     for folder in dict.fromkeys(path.rpartition("/")[0] for path in snapshot.files.paths):
-        for component in folder.rpartition("/_data/")[2].split("/"):
-            field, _, encoded = component.partition("=")
-            if field == name and encoded not in decoded and "_" in encoded:
-                decoded[encoded] = decode_partition_value(encoded)
+        fields = dict(part.partition("=")[::2] for part in folder.rpartition("/_data/")[2].split("/"))
+        encoded = fields.get(name, "")
+        if not encoded or encoded == HIVE_NULL:
+            odd[encoded] = None
+        elif "_" in encoded and encoded not in odd and (value := decode_partition_value(encoded)) != encoded:
+            odd[encoded] = value
     pattern = f".*/_data/(?:.*/)?{re.escape(name)}(?:=|%3D)([^/]*)/"
-    text = f"nullif(regexp_extract({_file_name_column(snapshot)}, {quote_text(pattern)}, 1), '')"
+    text = f"regexp_extract({quote_name(path)}, {quote_text(pattern)}, 1)"
+    if not odd:
+        return text
     cases = " ".join(
         f"WHEN {quote_text(encoded)} THEN {'NULL' if value is None else quote_text(value)}"
-        for encoded, value in decoded.items()
-        if value != encoded
+        for encoded, value in odd.items()
     )
     return f"CASE {text} {cases} ELSE {text} END"
 
 
-def _file_name_column(snapshot: Snapshot) -> str:
-    return _OTHER_FILE_NAME if _FILE_NAME in {name.lower() for name in snapshot.schema} else _FILE_NAME
-
-
-def checked_types(snapshot: Snapshot) -> Mapping[str, str]:
+def checked_types(snapshot: SnapshotFiles) -> Mapping[str, str]:
     """Return the columns with their types, which may stand in SQL as they are. Raises UnsupportedFormat."""
     for name, sql_type in snapshot.schema.items():
         if not _SQL_TYPE.fullmatch(sql_type):
@@ -337,22 +370,8 @@ def checked_types(snapshot: Snapshot) -> Mapping[str, str]:
     return snapshot.schema
 
 
-def check_condition(where: str) -> str:
-    """Return a condition that is one SQL expression. Raises InvalidRequest."""
-    if not is_text(where):
-        raise InvalidRequest(f"where={where[:200]!r} has half a character (a lone surrogate): give text in UTF-8")
-    try:
-        duckdb.SQLExpression(where)
-    except duckdb.Error as error:
-        raise InvalidRequest(
-            f"where={where[:200]!r} is not understood: {first_line(error)}; give one SQL condition in DuckDB's "
-            "dialect, e.g. \"event = 'signup' AND amount >= 10\""
-        ) from error
-    return where
-
-
 @contextmanager
-def explained(snapshot: Snapshot) -> Iterator[None]:
+def explained(snapshot: SnapshotFiles) -> Iterator[None]:
     """Turn what DuckDB says about a snapshot's rows into our errors.
 
     Raises:
@@ -395,9 +414,11 @@ def _explained_query() -> Iterator[None]:
         raise InvalidRequest(f"the query failed: {why_it_failed(error)}") from error
 
 
-def prepare(con: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
+def prepare(con: duckdb.DuckDBPyConnection, snapshot: SnapshotFiles) -> None:
     """Let a connection reach the files of a snapshot. Raises Unavailable: httpfs cannot be loaded."""
-    if len(snapshot.files) and snapshot.files[0].presigned_url is not None:
+    if not snapshot.files:
+        return
+    if snapshot.files[0].presigned_url is not None:
         load_httpfs(con)
     elif snapshot.s3 is not None:
         prepare_s3(con, snapshot.s3)
@@ -414,7 +435,7 @@ def unreadable(error: Exception) -> Unavailable:
     )
 
 
-def read_table(snapshot: Snapshot, columns: Sequence[str] | None) -> "pa.Table":
+def read_table(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> "pa.Table":
     """See :meth:`Snapshot.to_arrow`."""
     pa = _require("pyarrow", extra="arrow", what="to_arrow")
     with hold_while_reading(snapshot), open_duckdb() as con:
@@ -426,7 +447,7 @@ def read_table(snapshot: Snapshot, columns: Sequence[str] | None) -> "pa.Table":
     return table.cast(_in_utc(pa, table.schema))
 
 
-def open_reader(snapshot: Snapshot, columns: Sequence[str] | None, *, batch_rows: int) -> "pa.RecordBatchReader":
+def open_reader(snapshot: SnapshotFiles, columns: Sequence[str] | None, *, batch_rows: int) -> "pa.RecordBatchReader":
     """See :meth:`Snapshot.to_arrow_reader`."""
     pa = _require("pyarrow", extra="arrow", what="to_arrow_reader")
     if not 1 <= batch_rows <= MAX_BATCH_ROWS:
@@ -438,7 +459,7 @@ def open_reader(snapshot: Snapshot, columns: Sequence[str] | None, *, batch_rows
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def read_pandas(snapshot: Snapshot, columns: Sequence[str] | None, options: Mapping[str, Any]) -> "pd.DataFrame":
+def read_pandas(snapshot: SnapshotFiles, columns: Sequence[str] | None, options: Mapping[str, Any]) -> "pd.DataFrame":
     """See :meth:`Snapshot.to_pandas`."""
     package = _require("pandas", extra="pandas", what="to_pandas")
     pa = _require("pyarrow", extra="pandas", what="to_pandas")
@@ -447,7 +468,7 @@ def read_pandas(snapshot: Snapshot, columns: Sequence[str] | None, options: Mapp
     return frame
 
 
-def read_polars(snapshot: Snapshot, columns: Sequence[str] | None) -> "pl.DataFrame":
+def read_polars(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> "pl.DataFrame":
     """See :meth:`Snapshot.to_polars`."""
     package = _require("polars", extra="polars", what="to_polars")
     _require("pyarrow", extra="polars", what="to_polars")
@@ -455,7 +476,7 @@ def read_polars(snapshot: Snapshot, columns: Sequence[str] | None) -> "pl.DataFr
     return frame
 
 
-def _stream(pa: Any, snapshot: Snapshot, columns: Sequence[str] | None, batch_rows: int) -> Iterator[Any]:
+def _stream(pa: Any, snapshot: SnapshotFiles, columns: Sequence[str] | None, batch_rows: int) -> Iterator[Any]:
     """Yield the schema, then each batch, holding the files until the last one is taken."""
     with take_hold(snapshot) as hold, open_duckdb() as con:
         rows = select_rows(con, snapshot, columns=columns)
@@ -488,7 +509,7 @@ def _require(package: str, *, extra: str, what: str) -> Any:
         ) from error
 
 
-def find_snapshots(sql: str, read: Callable[[str], Snapshot]) -> dict[str, Snapshot]:
+def find_snapshots(sql: str, read: Callable[[str], _Found]) -> dict[str, _Found]:
     """Return the snapshot of each table that a query names, by name.
 
     The query is bound, not run, on a connection that can open no file: DuckDB says which names are tables (and not
@@ -502,11 +523,11 @@ def find_snapshots(sql: str, read: Callable[[str], Snapshot]) -> dict[str, Snaps
         InvalidRequest: Not SQL, more than one statement, or one that does not only read tables.
         NotFound: Whatever ``read`` raises.
     """
-    found: dict[str, Snapshot] = {}
-    with duckdb.connect(config={**OFFLINE, "enable_external_access": "false"}) as con:
-        _check_statement(con, sql)
+    found: dict[str, _Found] = {}
+    with duckdb.connect(config={**OFFLINE, **_BINDING}) as con:
+        query = _check_statement(con, sql)
         while len(found) <= MAX_TABLES:
-            name = _first_unknown_table(con, sql, tables=found)
+            name = _first_unknown_table(con, query, tables=found)
             if name is None:
                 return found
             if name in found:
@@ -516,48 +537,97 @@ def find_snapshots(sql: str, read: Callable[[str], Snapshot]) -> dict[str, Snaps
     raise InvalidRequest(f"the query names more than {MAX_TABLES} tables")
 
 
-def _check_statement(con: duckdb.DuckDBPyConnection, sql: str) -> None:
+def _check_statement(con: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """Return the query that a text is, or that it explains: to explain a statement with ANALYZE is to run it."""
+    statement = _parse_one(con, sql)
+    query = sql
+    if statement.type == duckdb.StatementType.EXPLAIN:
+        query = _find_explained(con, sql)
+        statement = _parse_one(con, query)
+    if statement.type != duckdb.StatementType.SELECT:
+        raise InvalidRequest(
+            f"{statement.type.name} is not allowed: tables are read only here; "
+            "use SELECT, WITH, FROM, DESCRIBE, SUMMARIZE, or EXPLAIN of one of these"
+        )
+    return query
+
+
+def _parse_one(con: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
     try:
         statements = con.extract_statements(sql)
     except duckdb.Error as error:
-        raise InvalidRequest(f"the query is not understood: {first_line(error)}") from error
+        raise InvalidRequest(f"the query is not understood: {first_line(_read_error(error).words)}") from error
     if len(statements) != 1:
         raise InvalidRequest(f"give one statement, not {len(statements)}")
-    if statements[0].type not in _READING:
-        raise InvalidRequest(
-            f"{statements[0].type.name} is not allowed: tables are read only here; "
-            "use SELECT, WITH, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
-        )
+    return statements[0]
 
 
-def _first_unknown_table(con: duckdb.DuckDBPyConnection, sql: str, *, tables: Mapping[str, Snapshot]) -> str | None:
+def _find_explained(con: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """Return what follows ``EXPLAIN [ANALYZE] [(options)]``."""
+    text = sql.encode()
+    places = [place for place, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]
+    words = [text[start:end] for start, end in pairwise([*places, len(text)])]
+    at = 1 + (words[1][:7].upper() in (b"ANALYZE", b"ANALYSE"))
+    rest = text[places[at] :].decode()
+    if not words[at].startswith(b"("):
+        return rest
     try:
-        con.sql(sql)
+        con.extract_statements(rest)  # a query in parentheses
+    except duckdb.Error:
+        depths = accumulate(word.startswith(b"(") - word.startswith(b")") for word in words[at:])
+        closed = next(place for place, depth in enumerate(depths, at) if depth == 0)
+        return text[places[closed + 1] :].decode()
+    return rest
+
+
+def _first_unknown_table(
+    con: duckdb.DuckDBPyConnection, sql: str, *, tables: Mapping[str, SnapshotFiles]
+) -> str | None:
+    is_explained = con.extract_statements(sql)[0].type is duckdb.StatementType.EXPLAIN
+    try:
+        con.execute(sql if is_explained else f"EXPLAIN {sql}")
     except duckdb.PermissionException as error:
         raise InvalidRequest(
-            f"a query reads the warehouse's tables and nothing else ({first_line(error)}); "
+            f"a query reads the warehouse's tables and nothing else ({first_line(_read_error(error).words)}); "
             "for other files use Snapshot.duckdb with a connection of your own"
         ) from error
     except duckdb.Error as error:
-        match = _UNKNOWN_TABLE.match(str(error))
-        if match is None:
+        found = _read_error(error)
+        if found.unknown_table is None:
             empty = next((name for name, snapshot in tables.items() if snapshot.last_commit_ms is None), None)
             if empty is not None:
                 declared = ", ".join(tables[empty].schema)
                 raise InvalidRequest(
                     f"table {empty!r} has no columns at this time{f' but {declared}' if declared else ''}: nothing was "
                     f"committed to it yet. Events that wait show in `icedb status {empty}`, and those that could not "
-                    f"be committed in `icedb quarantine list {empty}`. DuckDB says: {str(error).partition(chr(10))[0]}"
+                    f"be committed in `icedb quarantine list {empty}`. DuckDB says: {found.words.partition(chr(10))[0]}"
                 ) from error
-            raise InvalidRequest(f"the query is refused: {first_line(error)}") from error
-        return match["name"].lower()  # as DuckDB, which does not tell cases apart
+            raise InvalidRequest(f"the query is refused: {first_line(found.words)}") from error
+        return found.unknown_table.lower()  # as DuckDB, which does not tell cases apart
     return None
 
 
-def query_one(snapshot: Snapshot, sql: str) -> Rows:
+class _DuckDBError(NamedTuple):
+    """What an error of a connection with ``errors_as_json`` says; ``unknown_table``: that it lacks a table."""
+
+    words: str
+    unknown_table: str | None
+
+
+def _read_error(error: duckdb.Error) -> _DuckDBError:
+    kind, _, body = str(error).partition(": ")
+    try:
+        told = json.loads(body)
+    except ValueError:  # not all of them come so
+        return _DuckDBError(str(error), None)
+    is_table = (told.get("error_subtype"), told.get("type")) == ("MISSING_ENTRY", "Table")
+    return _DuckDBError(f"{kind}: {told['exception_message']}", told["name"] if is_table else None)
+
+
+def query_one(snapshot: SnapshotFiles, sql: str) -> Rows:
     """See :meth:`Snapshot.sql`."""
 
-    def read(name: str) -> Snapshot:
+    def read(name: str) -> SnapshotFiles:
         if name != snapshot.table:
             raise InvalidRequest(
                 f"the query names {name[:80]!r}: this snapshot is of table {snapshot.table!r} alone; "
@@ -568,7 +638,7 @@ def query_one(snapshot: Snapshot, sql: str) -> Rows:
     return run(sql, find_snapshots(sql, read))
 
 
-def run(sql: str, snapshots: Mapping[str, Snapshot], *, bounds: Mapping[str, str] | None = None) -> Rows:
+def run(sql: str, snapshots: Mapping[str, SnapshotFiles], *, bounds: Mapping[str, str] | None = None) -> Rows:
     """Run a checked query on a connection of its own that can open the files of these snapshots and nothing else.
 
     Args:

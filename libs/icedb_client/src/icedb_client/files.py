@@ -1,6 +1,7 @@
 """Files of any size, and what callers hand over as one batch, to bodies; the first rows of a stored body as text."""
 
 import gzip
+import hashlib
 import io
 import json
 import zlib
@@ -10,20 +11,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
+from icedb_log.content import UndecodableError, decode_start, zstd
+from icedb_log.csv_text import cut_records, read_lines
 from icedb_log.errors import InvalidRequest
 from icedb_log.formats import (
     BYTE_ORDER_MARK,
     FORMATS,
-    GZIP_MAGIC,
     STAGING_FORMATS,
-    ZSTD_MAGIC,
     DataFormat,
+    describe_unread,
     find_format,
     join_format,
     sniff_compression,
     sniff_format,
 )
-from icedb_log.ingest.content import zstd
 from icedb_log.units import MIB
 
 from icedb_client.arrow_bodies import (
@@ -39,7 +40,6 @@ from icedb_client.bodies import (
     BatchBody,
     check_data_format,
     compress_body,
-    decompress_start,
     encode_rows,
     wrap_bytes,
 )
@@ -54,12 +54,6 @@ _BROKEN_FILE: Final = (OSError, EOFError, zstd.ZstdError, zlib.error)
 _PEEK_BYTES: Final = 64
 MAX_ARRAY_BYTES: Final = 256 * MIB
 """A file that is one JSON array is parsed whole; a larger one has to be NDJSON."""
-_UTF_16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
-_PACKED: Final = {
-    b"PK\x03\x04": "is a zip archive: `unzip` it first",
-    b"\xfd7zXZ\0": "is compressed with xz: `xz -d` it first",
-    **{b"BZh%d1AY&SY" % level: "is compressed with bzip2: `bzip2 -d` it first" for level in range(1, 10)},
-}
 _JSON_SPACE: Final = " \t\r\n"
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 NO_BOUND: Final = 1 << 62
@@ -78,6 +72,19 @@ def format_of_name(name: str) -> DataFormat | None:
 def may_hold_rows(name: str) -> bool:
     """Return whether a file's name is one of data that can be read; what ends in ``.gz`` or ``.zst`` may be."""
     return format_of_name(name) is not None or name.lower().endswith(COMPRESSION_SUFFIXES)
+
+
+def hash_file(source: Path | BinaryIO) -> str:
+    """Return the SHA-256, in hex, of a file's bytes. Raises InvalidRequest: it is a stream, or cannot be read."""
+    if not isinstance(source, Path):
+        raise InvalidRequest(
+            "--once is for files, once=True too: what comes from a stream is known only when it has been sent"
+        )
+    try:
+        with source.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InvalidRequest(f"{source}: cannot be read: {_reason(error)}") from error
 
 
 def split_file(
@@ -114,10 +121,8 @@ def split_file(
             start = text.peek(_PEEK_BYTES)
             if not start:
                 return
-            if start.startswith(_UTF_16_MARKS):
-                raise InvalidRequest(f"{name}: is UTF-16: make it UTF-8 first, `iconv -f UTF-16 -t UTF-8`")
-            if packed := next((how for mark, how in _PACKED.items() if start.startswith(mark)), None):
-                raise InvalidRequest(f"{name}: {packed}; only gzip and zstd are read as they are")
+            if unread := describe_unread(start):
+                raise InvalidRequest(f"{name}: {unread}")
             found = _choose_format(name, start, data_format)
             if not FORMATS[found].is_text:
                 if raw is not text:
@@ -155,7 +160,7 @@ def _choose_format(name: str, start: bytes, wanted: DataFormat | None) -> DataFo
     if named is not None and not FORMATS[named].is_text:
         raise InvalidRequest(f"{name}: not {named}, as its name says: its first bytes are {start[:8]!r}")
     if named == "csv" and start.startswith(b'{"'):
-        raise InvalidRequest(f"{name}: named as CSV, and begins as JSON: say which it is, --format ndjson or csv")
+        raise InvalidRequest(f"{name}: named as CSV, and begins as JSON: say which it is, --input-format ndjson or csv")
     return "csv" if named == "csv" else shown
 
 
@@ -163,8 +168,8 @@ def _split_text(
     raw: io.BufferedReader, text: io.BufferedReader, name: str, found: DataFormat, bounds: _Bounds
 ) -> Iterator[BatchBody]:
     if found == "csv":
-        records = CsvRecords(text, name)
-        yield from _pack_rows(raw, records, bounds, header=records.header, data_format="csv")
+        records = read_csv(text, name)
+        yield from _pack_rows(raw, records, bounds, header=next(records, b""), data_format="csv")
         return
     rows = read_json_array(text, name) if found == "json" else read_ndjson(text, name)
     yield from _pack_rows(raw, (row + b"\n" for row in rows), bounds, header=b"", data_format="ndjson")
@@ -229,10 +234,10 @@ def _open_source(source: Path | BinaryIO) -> Iterator[tuple[io.BufferedReader, i
     raw: Any = source.open("rb") if isinstance(source, Path) else source
     try:
         buffered: io.BufferedReader = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw, MIB)
-        start = buffered.peek(4)[:4]
-        if start.startswith(GZIP_MAGIC):
+        compression = sniff_compression(buffered.peek(_PEEK_BYTES))
+        if compression == "gz":
             yield buffered, io.BufferedReader(gzip.GzipFile(fileobj=buffered), MIB)
-        elif start == ZSTD_MAGIC:
+        elif compression == "zst":
             yield buffered, io.BufferedReader(zstd.ZstdFile(buffered), MIB)
         else:
             yield buffered, buffered
@@ -319,88 +324,21 @@ def read_json_array(text: io.BufferedReader, name: str) -> Iterator[bytes]:
         raise InvalidRequest(f"{name}: not a JSON array: {reason} (element {number})") from error
 
 
-class CsvRecords:
-    """The records of a CSV file (RFC 4180: comma, double quotes, line feeds inside quotes). Iterate once.
+def read_csv(text: io.BufferedReader, name: str) -> Iterator[bytes]:
+    """Yield each record with a line feed at its end, the header first.
 
-    Only where records end is looked at; blank lines between records are left out.
-
-    Args:
-        text: The file.
-        name: Its name, for messages.
-
-    Attributes:
-        header: The first record with its line feed; empty for an empty file.
+    The last one may have a quote that is never closed: the flush sets it aside.
 
     Raises:
-        InvalidRequest: A record is too long, or its quotes are never closed; names file and line.
+        InvalidRequest: A record is too long; names file and line.
     """
-
-    def __init__(self, text: io.BufferedReader, name: str) -> None:
-        self._text = text
-        self._name = name
-        self._line_number = 0
-        self.header = self._read_record().removeprefix(BYTE_ORDER_MARK)
-
-    def __iter__(self) -> Iterator[bytes]:
-        while record := self._read_record():
-            yield record
-
-    def _read_record(self) -> bytes:
-        """Return the next record with a line feed at its end; empty at the end of the file."""
-        parts: list[bytes] = []
-        size_bytes = 0
-        is_open = False
-        begun_at = self._line_number + 1
-        while line := self._text.readline(MAX_LINE_BYTES + 1):
-            self._line_number += 1
-            size_bytes += len(line)
-            if size_bytes > MAX_LINE_BYTES:
-                raise InvalidRequest(
-                    f"{self._name}: the record of line {begun_at} is longer than {MAX_LINE_BYTES} bytes"
-                )
-            if not parts and not line.strip(b"\r\n"):
-                begun_at = self._line_number + 1
-                size_bytes = 0
-                continue
-            if b'"' in line:
-                is_open = ends_in_quotes(line, is_open=is_open)
-            parts.append(line)
-            if not is_open:
-                break
-        if is_open:
-            raise InvalidRequest(f"{self._name}: the record of line {begun_at} opens a quote that is never closed")
-        record = b"".join(parts)
-        return record + b"\n" if record and not record.endswith(b"\n") else record
-
-
-def ends_in_quotes(line: bytes, *, is_open: bool) -> bool:
-    """Return whether a quoted CSV field is still open at the end of a line.
-
-    Quotes count only at the beginning of a field: ``5" pipe`` is plain text.
-
-    Args:
-        line: One line with its end.
-        is_open: Whether the line begins inside a quoted field.
-    """
-    at = 0
-    if not is_open:
-        if line.startswith(b'"'):
-            at = 1
-        elif (comma := line.find(b',"')) >= 0:
-            at = comma + 2
-        else:
-            return False
-    while True:
-        quote = line.find(b'"', at)
-        if quote < 0:
-            return True
-        if line[quote + 1 : quote + 2] == b'"':
-            at = quote + 2
-            continue
-        comma = line.find(b',"', quote + 1)
-        if comma < 0:
-            return False
-        at = comma + 2
+    lines = read_lines(text, max_bytes=MAX_LINE_BYTES + 1)
+    is_first = True
+    for record in cut_records(lines, max_bytes=MAX_LINE_BYTES):
+        found = record.text.removeprefix(BYTE_ORDER_MARK) if is_first else record.text
+        _check_length(found, f"{name}: the record of line {record.line_number}")
+        is_first = False
+        yield found if found.endswith(b"\n") else found.removesuffix(b"\r") + b"\n"
 
 
 def _check_length(line: bytes, where: str) -> None:
@@ -412,7 +350,7 @@ def _check_first(line: bytes, where: str) -> None:
     if not line.startswith(b"{"):
         raise InvalidRequest(
             f"{where} is not JSON, or no object: it begins with {line[:20]!r}; each line of NDJSON is one object of "
-            "column to value. If this is no JSON at all, say what it is (--format, data_format)"
+            "column to value. If this is no JSON at all, say what it is (--input-format, data_format)"
         )
     if line == b"{":
         raise InvalidRequest(
@@ -485,8 +423,8 @@ def preview_lines(body: bytes, staging_format: str, *, limit: int) -> tuple[str,
         except InvalidRequest as error:
             return (f"({len(body)} bytes of {staging_format}: {error})",)
     try:
-        start = decompress_start(body, sniff_compression(body), PREVIEW_BYTES)
-    except (zlib.error, zstd.ZstdError) as error:
+        start = decode_start(body, sniff_compression(body), PREVIEW_BYTES)
+    except UndecodableError as error:
         start = f"({len(body)} bytes that cannot be decompressed: {error})".encode()
     text = start.decode(errors="replace")
     lines = text.splitlines()

@@ -9,7 +9,6 @@ import itertools
 import json
 import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from icedb_log import errors
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 from icedb_log.hosts import is_loopback
 from icedb_proto import snapshot_pb2_grpc
-from icedb_proto.errors import ERROR_METADATA_KEY, ERRORS_BY_CODE, RETRY_METADATA_KEY
+from icedb_proto.errors import ERROR_METADATA_KEY, ERRORS_BY_CODE, RETRY_METADATA_KEY, TABLE_METADATA_KEY
 
 from icedb_client.settings import MAX_SECRET_BYTES, BearerToken, ClientSettings
 
@@ -55,14 +54,12 @@ class Channels:
 
     Args:
         settings: Addresses, TLS and the token.
-        secure: Makes a channel with credentials, e.g. ``grpc.secure_channel``.
-        insecure: Makes one without.
 
     Raises:
         InvalidRequest: A file cannot be read, or a token would go over the network in plain text.
     """
 
-    def __init__(self, settings: ClientSettings, *, secure: Callable[..., Any], insecure: Callable[..., Any]) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         addresses = settings.snapshot_addresses
         self._token = BearerToken(settings)
         if self._token.is_set and not settings.uses_tls and not settings.token_over_plaintext:
@@ -74,9 +71,9 @@ class Channels:
                     )
         credentials = _credentials(settings) if settings.uses_tls else None
         self.all = tuple(
-            insecure(address, options=_OPTIONS)
+            grpc.insecure_channel(address, options=_OPTIONS)
             if credentials is None
-            else secure(address, credentials, options=_OPTIONS)
+            else grpc.secure_channel(address, credentials, options=_OPTIONS)
             for address in addresses
         )
         stubs = map(snapshot_pb2_grpc.SnapshotServiceStub, self.all)
@@ -161,6 +158,8 @@ def translate(error: Any, *, address: str, timeout_s: float, reason: str = "") -
         wait_ms = retry_after_ms(error)
         if kind is errors.Overloaded and wait_ms is not None:
             return errors.Overloaded(details, retry_after_ms=wait_ms)
+        if kind is errors.TableNotFound:
+            return errors.TableNotFound(details, table=str(_metadata(error).get(TABLE_METADATA_KEY, "")))
         return kind(details + _CREDENTIALS_HINT.get(code, ""))
     if code in ERRORS_BY_CODE:
         return ERRORS_BY_CODE[code](f"snapshot service at {address}: {details}{_CREDENTIALS_HINT.get(code, '')}")

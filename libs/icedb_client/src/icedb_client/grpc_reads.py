@@ -1,27 +1,19 @@
-"""Asks the snapshot service: which calls a request takes, how each is retried, and what its answers mean.
+"""Asks the snapshot service: which calls a request takes, how each is retried, and what its answers mean."""
 
-:class:`ServiceReads` is written once for callers who await and for those who wait: it is coroutines over a
-:class:`Transport`. Over that of callers who wait nothing in them is ever suspended, so :class:`GrpcReads` runs them to
-their end without an event loop.
-"""
-
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import update_wrapper
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 import grpc
-import grpc.aio
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
-from icedb_log.store.stores import S3Options
+from icedb_log.store.s3_options import S3Options
 from icedb_log.table.partitions import PartitionFilter
 from icedb_log.table.table_config import PartitionField
 from icedb_proto import snapshot_pb2 as pb
 from tenacity import (
-    AsyncRetrying,
     RetryCallState,
+    Retrying,
     retry_if_exception,
     stop_after_attempt,
     stop_before_delay,
@@ -49,93 +41,41 @@ LONGEST_PAUSE_S: Final = 5.0
 MAX_PAGES_OF_TABLES: Final = 100_000
 _GROWING: Final = wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S) + wait_random(0, FIRST_PAUSE_S)
 
-_Given = ParamSpec("_Given")
-_Answer = TypeVar("_Answer")
 
+class GrpcReads:
+    """Asks a snapshot service, or several replicas of one in turn. Thread-safe; close it when done.
 
-class Transport:
-    """What differs between callers who await, as here, and callers who wait."""
-
-    secure: Callable[..., Any] = staticmethod(grpc.aio.secure_channel)
-    insecure: Callable[..., Any] = staticmethod(grpc.aio.insecure_channel)
-
-    async def take(self, call: Any) -> Any:
-        """Return the answer of a call."""
-        return await call
-
-    def stream(self, call: Any) -> AsyncIterable[Any]:
-        """Return the answers of a call, one after the other."""
-        answers: AsyncIterable[Any] = call
-        return answers
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
-    async def work(self, do: Callable[..., Any], *given: Any) -> Any:
-        """Do what blocks, in a thread."""
-        return await asyncio.to_thread(do, *given)
-
-
-class _Waiting(Transport):
-    """Blocks, and suspends nothing."""
-
-    secure = staticmethod(grpc.secure_channel)
-    insecure = staticmethod(grpc.insecure_channel)
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    async def take(self, call: Any) -> Any:
-        return call
-
-    async def stream(self, call: Any) -> AsyncGenerator[Any, None]:
-        for answer in call:
-            yield answer
-
-    async def sleep(self, seconds: float) -> None:
-        self._clock.sleep_ms(round(seconds * 1000))
-
-    async def work(self, do: Callable[..., Any], *given: Any) -> Any:
-        return do(*given)
-
-
-class ServiceReads:
-    """Asks a snapshot service, or several replicas of one in turn. Its methods are those of ``Answerer``, awaited.
+    Implements :class:`icedb_client.requests.Answerer`.
 
     Args:
         settings: Addresses, time-out, TLS, token.
-        clock: For deadlines.
-        transport: How its callers wait.
-        answerer: Who is asked for leases by readers of its snapshots, which block.
+        clock: For deadlines and pauses.
 
     Raises:
         InvalidRequest: A file cannot be read, or a token would go over the network in plain text.
     """
 
-    def __init__(self, settings: ClientSettings, *, clock: Clock, transport: Transport, answerer: Answerer) -> None:
+    def __init__(self, settings: ClientSettings, *, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._transport = transport
-        self._answerer = answerer
         self._timeout_s = settings.snapshot_timeout_ms / 1000
-        self._channels = Channels(settings, secure=transport.secure, insecure=transport.insecure)
+        self._channels = Channels(settings)
         self._large: set[str] = set()
         """Tables whose answers do not fit one message."""
-        self._policy = AsyncRetrying(
+        self._policy = Retrying(
             retry=retry_if_exception(is_passing),
             stop=stop_after_attempt(MAX_TRIES) | stop_before_delay(self._timeout_s),
             wait=_pause_s,
-            sleep=transport.sleep,
+            sleep=lambda pause_s: clock.sleep_ms(round(pause_s * 1000)),
             reraise=True,
         )
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the channels. May be called again."""
         for channel in self._channels.all:
-            await self._transport.take(channel.close())
+            channel.close()
 
-    async def snapshot(self, request: SnapshotRequest) -> Snapshot:
+    def snapshot(self, request: SnapshotRequest) -> Snapshot:
         """Return which files are live."""
         message = pb.GetSnapshotRequest(
             table=request.table,
@@ -156,31 +96,31 @@ class ServiceReads:
         is_narrow = request.where is not None or bool(request.filters)
         if is_narrow or request.table not in self._large:
             try:
-                pages = [await self._ask("GetSnapshot", message)]
+                pages = [self._ask("GetSnapshot", message)]
             except TooLarge:
                 if not is_narrow:
                     self._large.add(request.table)
         if not pages:
-            pages = await self._ask("StreamSnapshot", message, is_stream=True)
-        found = _read_snapshot(pages, request, self._answerer, self._settings.s3)
+            pages = self._ask("StreamSnapshot", message, is_stream=True)
+        found = _read_snapshot(pages, request, self, self._settings.s3)
         # What does not fit together is no answer: another server may call a snapshot by an id that has other columns.
-        return found or await self.snapshot(replace(request, since=None))
+        return found or self.snapshot(replace(request, since=None))
 
-    async def tables(self, glob: str | None) -> tuple[str, ...]:
+    def tables(self, glob: str | None) -> tuple[str, ...]:
         """Return which tables there are, ascending."""
         names: list[str] = []
         token: str | None = None
         for _ in range(MAX_PAGES_OF_TABLES):
-            answer = await self._ask("ListTables", pb.ListTablesRequest(page_token=token, glob=glob))
+            answer = self._ask("ListTables", pb.ListTablesRequest(page_token=token, glob=glob))
             names += answer.tables
             token = _maybe(answer, "next_page_token")
             if token is None:
                 return tuple(names)
         raise Unavailable(f"the list of tables does not end after {MAX_PAGES_OF_TABLES} pages")
 
-    async def table(self, table: str, max_staleness_ms: int | None = None) -> TableInfo:
+    def table(self, table: str, max_staleness_ms: int | None = None) -> TableInfo:
         """Return what a table is."""
-        found = await self._ask("GetTable", pb.GetTableRequest(table=table, max_staleness_ms=max_staleness_ms))
+        found = self._ask("GetTable", pb.GetTableRequest(table=table, max_staleness_ms=max_staleness_ms))
         return TableInfo(
             name=found.name,
             schema={column.name: column.type for column in found.schema},
@@ -196,10 +136,10 @@ class ServiceReads:
             horizon_ms=_maybe(found, "horizon_ms"),
         )
 
-    async def changes(self, table: str, *, from_ms: int, to_ms: int | None, max_staleness_ms: int | None) -> Changes:
+    def changes(self, table: str, *, from_ms: int, to_ms: int | None, max_staleness_ms: int | None) -> Changes:
         """Return which files came and went between two times."""
         message = pb.GetChangesRequest(table=table, from_ms=from_ms, to_ms=to_ms, max_staleness_ms=max_staleness_ms)
-        pages = await self._ask("GetChanges", message, is_stream=True)
+        pages = self._ask("GetChanges", message, is_stream=True)
         head = pages[0] if pages else pb.GetChangesResponse()
         added, removed = [page.added for page in pages], [page.removed for page in pages]
         _require_all(table, sum(map(len, added)), head.added_count if pages else -1)
@@ -214,112 +154,50 @@ class ServiceReads:
             is_stable=head.is_stable,
         )
 
-    async def acquire_lease(self, table: str, *, ttl_ms: int, at_ms: int | None) -> LeaseInfo:
+    def acquire_lease(self, table: str, *, ttl_ms: int, at_ms: int | None) -> LeaseInfo:
         """Hold a table as it was at a time, and at any time since; ``None``: from now on."""
         message = pb.AcquireLeaseRequest(table=table, ttl_ms=ttl_ms, at_ms=at_ms)
-        return _read_lease(await self._ask("AcquireLease", message))
+        return _read_lease(self._ask("AcquireLease", message))
 
-    async def renew_lease(self, table: str, lease_id: str, *, ttl_ms: int) -> LeaseInfo:
-        """Let a lease last for ``ttl_ms`` from now on."""
+    def renew_lease(self, table: str, lease_id: str, *, ttl_ms: int) -> LeaseInfo:
+        """Let a lease last for ``ttl_ms`` from now on, and never shorter than before."""
         message = pb.RenewLeaseRequest(table=table, lease_id=lease_id, ttl_ms=ttl_ms)
-        return _read_lease(await self._ask("RenewLease", message))
+        return _read_lease(self._ask("RenewLease", message))
 
-    async def release_lease(self, table: str, lease_id: str) -> None:
+    def release_lease(self, table: str, lease_id: str) -> None:
         """End a lease."""
-        await self._ask("ReleaseLease", pb.ReleaseLeaseRequest(table=table, lease_id=lease_id))
+        self._ask("ReleaseLease", pb.ReleaseLeaseRequest(table=table, lease_id=lease_id))
 
-    async def watch(self, tables: Sequence[str]) -> AsyncGenerator[SnapshotEvent, None]:
-        """Follow events from one replica to the next."""
-        state = _WatchState(self._timeout_s, clock=self._clock)
-        message = pb.WatchSnapshotsRequest(tables=tables)
-        while True:
-            address, stub = self._channels.next()
-            stream = stub.WatchSnapshots(message, metadata=self._channels.metadata())
-            try:
-                async for event in self._transport.stream(stream):
-                    if state.is_news(event):
-                        yield _read_event(event)
-            except grpc.RpcError as error:
-                pause_s = state.pause_s(error)
-                if pause_s is None:
-                    raise await self._translate(error, address) from error
-                await self._transport.sleep(pause_s)
-            finally:
-                stream.cancel()
+    def watch(self, tables: Sequence[str]) -> Iterator[SnapshotEvent]:
+        """Follow events from one replica to the next; any thread may close what is returned."""
+        return Watch(self, tables, patience_s=self._timeout_s, clock=self._clock)
 
-    async def _ask(self, method: str, message: Any, *, is_stream: bool = False) -> Any:
+    def _ask(self, method: str, message: Any, *, is_stream: bool = False) -> Any:
         """Return the answer of a call, or the list of its answers; tried again while that may help."""
         ends_ms = self._clock.monotonic_ms() + self._settings.snapshot_timeout_ms
         asked = ""
 
-        async def once() -> Any:
+        def once() -> Any:
             nonlocal asked
             asked, stub = self._channels.next()
             timeout_s = max(1, ends_ms - self._clock.monotonic_ms()) / 1000
-            call = getattr(stub, method)(message, timeout=timeout_s, metadata=self._channels.metadata())
-            if is_stream:
-                return [answer async for answer in self._transport.stream(call)]
-            return await self._transport.take(call)
+            answer = getattr(stub, method)(message, timeout=timeout_s, metadata=self._channels.metadata())
+            return list(answer) if is_stream else answer
 
         try:
-            return await self._policy(once)
+            return self._policy(once)
         except grpc.RpcError as error:
-            raise await self._translate(error, asked) from error
+            raise self.translate(error, asked) from error
 
-    async def _translate(self, error: Any, address: str) -> IceDBError:
-        reason = ""
-        if is_silent(error):
-            reason = await self._transport.work(explain_unavailable, address, self._settings)
+    def begin_watch(self, message: pb.WatchSnapshotsRequest) -> tuple[str, Any]:
+        """Return who is watched next, and the stream of its events."""
+        address, stub = self._channels.next()
+        return address, stub.WatchSnapshots(message, metadata=self._channels.metadata())
+
+    def translate(self, error: Any, address: str) -> IceDBError:
+        """Return our error of one that gRPC raised."""
+        reason = explain_unavailable(address, self._settings) if is_silent(error) else ""
         return translate(error, address=address, timeout_s=self._timeout_s, reason=reason)
-
-
-def _run(work: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """Run to its end what suspends nothing."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        answer: _Answer = done.value
-        return answer
-    raise AssertionError("unreachable: over this transport nothing is suspended")
-
-
-def _waiting(
-    method: Callable[Concatenate[ServiceReads, _Given], Coroutine[Any, Any, _Answer]],
-) -> Callable[Concatenate["GrpcReads", _Given], _Answer]:
-    def call(self: "GrpcReads", /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
-        return _run(method(self.service, *args, **kwargs))
-
-    update_wrapper(call, method)
-    return call
-
-
-class GrpcReads:
-    """Asks a snapshot service; implements :class:`icedb_client.requests.Answerer`. Thread-safe; close it when done.
-
-    Raises:
-        InvalidRequest: A file cannot be read, or a token would go over the network in plain text.
-    """
-
-    def __init__(self, settings: ClientSettings, *, clock: Clock) -> None:
-        self.service = ServiceReads(settings, clock=clock, transport=_Waiting(clock), answerer=self)
-
-    snapshot = _waiting(ServiceReads.snapshot)
-    tables = _waiting(ServiceReads.tables)
-    table = _waiting(ServiceReads.table)
-    changes = _waiting(ServiceReads.changes)
-    acquire_lease = _waiting(ServiceReads.acquire_lease)
-    renew_lease = _waiting(ServiceReads.renew_lease)
-    release_lease = _waiting(ServiceReads.release_lease)
-    close = _waiting(ServiceReads.close)
-
-    def watch(self, tables: Sequence[str]) -> Iterator[SnapshotEvent]:
-        """Follow events from one replica to the next."""
-        events = self.service.watch(tables)
-        try:
-            while True:
-                yield _run(events.__anext__())
-        finally:
-            _run(events.aclose())
 
 
 def _pause_s(state: RetryCallState) -> float:
@@ -329,29 +207,63 @@ def _pause_s(state: RetryCallState) -> float:
     return _GROWING(state) if asked_ms is None else max(asked_ms / 1000, FIRST_PAUSE_S)
 
 
-class _WatchState:
-    """What a watch has told already, and how long it has had no server."""
+class Watch(Iterator[SnapshotEvent]):
+    """Events, from one replica to the next. Taken by one thread; any may close it.
 
-    def __init__(self, patience_s: float, *, clock: Clock) -> None:
+    Args:
+        reads: Who asks.
+        tables: Which; none: all.
+        patience_s: How long it may have no server.
+        clock: For that.
+    """
+
+    def __init__(self, reads: GrpcReads, tables: Sequence[str], *, patience_s: float, clock: Clock) -> None:
+        self._reads = reads
+        self._message = pb.WatchSnapshotsRequest(tables=tables)
         self._patience_ms = patience_s * 1000
         self._clock = clock
         self._told: dict[str, tuple[str | None, str | None]] = {}
         self._pause_s = FIRST_PAUSE_S
         self._since_ms: int | None = None
+        self._stream: Any = None
+        self._is_closed = False
+        self._events = self._follow()
 
-    def is_news(self, event: pb.SnapshotEvent) -> bool:
+    def __next__(self) -> SnapshotEvent:
+        return next(self._events)
+
+    def close(self) -> None:
+        """End it: who waits for an event gets none. May be called again."""
+        self._is_closed = True
+        if self._stream is not None:
+            self._stream.cancel()
+
+    def _follow(self) -> Iterator[SnapshotEvent]:
+        while not self._is_closed:
+            address, self._stream = self._reads.begin_watch(self._message)
+            if self._is_closed:
+                self._stream.cancel()  # whoever closed it has not seen this one
+            try:
+                for event in self._stream:
+                    if self._is_news(event):
+                        yield _read_event(event)
+            except grpc.RpcError as error:
+                pause_s = 0 if self._is_closed else self._pause_after(error)
+                if pause_s is None:
+                    raise self._reads.translate(error, address) from error
+                self._clock.sleep_ms(round(pause_s * 1000))
+            finally:
+                self._stream.cancel()
+
+    def _is_news(self, event: pb.SnapshotEvent) -> bool:
         """Whether an event says something that was not told yet; another replica begins with what is known."""
         self._since_ms, self._pause_s = None, FIRST_PAUSE_S
-        state = (
-            event.snapshot_id if event.HasField("snapshot_id") else None,
-            event.problem if event.HasField("problem") else None,
-        )
-        if event.table in self._told and self._told[event.table] == state:
-            return False
+        state = (_maybe(event, "snapshot_id"), _maybe(event, "problem"))
+        is_news = event.table not in self._told or self._told[event.table] != state
         self._told[event.table] = state
-        return True
+        return is_news
 
-    def pause_s(self, error: Any) -> float | None:
+    def _pause_after(self, error: Any) -> float | None:
         """Return how long to wait before the next server is asked; ``None``: the watch has ended."""
         now_ms = self._clock.monotonic_ms()
         self._since_ms = now_ms if self._since_ms is None else self._since_ms

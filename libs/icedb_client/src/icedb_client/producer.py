@@ -452,7 +452,12 @@ class Producer:
         try:
             body = compress_body(rows.body, "ndjson", row_count=rows.row_count)
             delivery = Delivery(
-                self._gate, self.table, body, retry_ms=self.options.retry_ms, on_wait=self._before_pause
+                self._gate,
+                self.table,
+                body,
+                retry_ms=self.options.retry_ms,
+                on_wait=self._before_pause,
+                is_patient=True,  # its rows would be lost with the process that has them
             )
             accepted = delivery.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the rows are kept and the error is told

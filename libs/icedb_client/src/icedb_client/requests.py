@@ -1,19 +1,18 @@
 """What a reader asks and is answered: times, partitions, the values of the answers, and who answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import cached_property
+from typing import Final, Protocol
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import MAX_MS
+from icedb_log.store.s3_options import S3Options
 from icedb_log.table.partitions import PartitionFilter
 from icedb_log.table.table_config import PartitionField
 
 from icedb_client.file_list import FileList
-
-if TYPE_CHECKING:
-    from icedb_client.snapshots import Snapshot
 
 Time = datetime | date | str | int
 """A datetime, a date (its first moment), ISO 8601 text, or unix milliseconds. What names no zone is UTC."""
@@ -193,6 +192,84 @@ class LeaseInfo:
     expires_ms: int
 
 
+class Hold(Protocol):
+    """Keeps the files of a snapshot; see :class:`icedb_client.read_leases.ReadLease`."""
+
+    info: LeaseInfo
+
+    def check(self) -> None:
+        """Raise Unavailable if it is lost: files of the snapshot may be gone."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+@dataclass(frozen=True)
+class SnapshotFiles:
+    """What an answer says of a table at one time; :class:`icedb_client.snapshots.Snapshot` reads its rows.
+
+    Attributes:
+        table: Name of the table.
+        snapshot_id: Equal for equal live files and schema of the whole table, whatever the filters.
+        schema: Column to SQL type (DuckDB's spelling), in a stable order. Files may lack columns: null there.
+        files: Live data files that the filters left, ascending by path. They may hold rows that ``where`` excludes.
+        total_file_count: Live data files before the filters.
+        as_of_ms: The time asked for; ``None`` for the newest state.
+        is_stable: Whether the same time must give the same files later.
+        last_commit_ms: Time of the newest commit; ``None`` before the first one.
+        horizon_ms: Time travel below this time is refused; ``None`` while the whole history is there.
+        narrow_types: Columns of which some files may have a narrower type, with that type: widened ones, and each
+            DOUBLE that an imported file may have as FLOAT, or with bounds in its footer that leave out NaN.
+        staleness_ms: How old the knowledge behind it was when it was answered.
+        where: Condition that each row meets; ``None``: all rows.
+        s3: How an engine reaches the files; ``None`` for files of this machine.
+        hold: The lease that keeps its files, where one was taken.
+        answerer: Who answered; asked again for leases.
+        changes: What came and went since the snapshot that was given; ``None``: nobody knows, or none was given.
+    """
+
+    table: str
+    snapshot_id: str
+    schema: Mapping[str, str]
+    files: FileList
+    total_file_count: int
+    as_of_ms: int | None
+    is_stable: bool
+    last_commit_ms: int | None
+    horizon_ms: int | None
+    narrow_types: Mapping[str, str] = field(default_factory=dict)
+    staleness_ms: int = field(default=0, compare=False)
+    where: str | None = None
+    s3: S3Options | None = field(default=None, repr=False, compare=False)
+    hold: "Hold | None" = field(default=None, repr=False, compare=False)
+    answerer: "Answerer | None" = field(default=None, repr=False, compare=False)
+    changes: Changes | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows of all files, before ``where``; ``None`` when some file does not say."""
+        return self.files.row_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return self.files.size_bytes
+
+    @property
+    def lease(self) -> LeaseInfo | None:
+        """The lease that keeps the files, where one was taken."""
+        return self.hold.info if self.hold is not None else None
+
+    @cached_property
+    def partition_names(self) -> tuple[str, ...]:
+        """Names of the table's partition fields."""
+        if len(self.files) or self.answerer is None:
+            return self.files.partition_names
+        return tuple(field.name for field in self.answerer.table(self.table).partition_fields)
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
     """Which files are live. Fields as of :meth:`icedb_client.Client.snapshot`."""
@@ -207,7 +284,7 @@ class SnapshotRequest:
     presign_ms: int | None = None
     columnar: bool = False
     bounds: bool = False
-    since: "Snapshot | None" = None
+    since: SnapshotFiles | None = None
 
     @property
     def is_of_whole_table(self) -> bool:
@@ -228,7 +305,7 @@ def make_request(
     presign_ms: int | None = None,
     columnar: bool = False,
     bounds: bool = False,
-    since: "Snapshot | None" = None,
+    since: SnapshotFiles | None = None,
 ) -> SnapshotRequest:
     """Check what a caller wrote, as far as no table has to be known for it. Raises InvalidRequest."""
     if pin is not None and as_of is not None:
@@ -239,7 +316,7 @@ def make_request(
     if columnar and presign_ms is not None:
         raise InvalidRequest("record batches have no URLs: give presign_ms without columnar, bounds and since")
     if where is not None:
-        from icedb_client.duck import check_condition  # noqa: PLC0415 - DuckDB is loaded by those who need it
+        from icedb_client.conditions import check_condition  # noqa: PLC0415 - DuckDB is loaded by those who need it
 
         check_condition(where)
     return SnapshotRequest(
@@ -264,7 +341,7 @@ class Answerer(Protocol):
     PermissionDenied, HaltError (the table's log is damaged) and Unavailable (no answer in time). Times are unix ms.
     """
 
-    def snapshot(self, request: SnapshotRequest) -> "Snapshot":
+    def snapshot(self, request: SnapshotRequest) -> SnapshotFiles:
         """Return which files are live."""
         ...
 
@@ -285,7 +362,7 @@ class Answerer(Protocol):
         ...
 
     def renew_lease(self, table: str, lease_id: str, *, ttl_ms: int) -> LeaseInfo:
-        """Let a lease last for ``ttl_ms`` from now on."""
+        """Let a lease last for ``ttl_ms`` from now on, and never shorter than before."""
         ...
 
     def release_lease(self, table: str, lease_id: str) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest, Unauthenticated
 from icedb_log.hosts import check_redis_url, is_loopback, redact_url
-from icedb_log.store.stores import StoreFields
+from icedb_log.store_settings import StoreFields
 from icedb_log.texts import describe_problem
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
@@ -62,6 +62,10 @@ class ClientSettings(StoreFields):
 
     redis_url: Annotated[str, Field(repr=False), AfterValidator(check_redis_url)] = DEFAULT_REDIS_URL
     """Redis that wakes the workers. Without it nothing is lost: the workers' periodic sweep finds what is staged."""
+
+    prometheus_url: str | None = None
+    """Where Prometheus answers, e.g. `http://prometheus:9090`: `icedb status TABLE` asks it what the table costs a day.
+    Empty: it does not say."""
 
     redis_timeout_ms: Annotated[int, Field(ge=50, le=10_000)] = 300
     """How long one Redis request may take, milliseconds."""

@@ -10,24 +10,24 @@ from dataclasses import replace
 from fnmatch import translate
 from typing import Final
 
-from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
-from icedb_log.clean.pins import read_pinned
+from icedb_log.changes.retention import find_time_field
 from icedb_log.clock import Clock
+from icedb_log.commit.table import Table
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
+from icedb_log.holds.leases import Lease, acquire_lease, release_lease, renew_lease
+from icedb_log.holds.pins import read_pinned
 from icedb_log.keys import check_table_name
+from icedb_log.log.fold import Snapshot as LogSnapshot
 from icedb_log.log.live_files import LiveFiles
-from icedb_log.model import Snapshot as LogSnapshot
 from icedb_log.serving.arrow_files import FileColumns
 from icedb_log.serving.batch_commits import CommitWait, await_commit, check_batch_id, check_commit_time, find_commit
 from icedb_log.serving.changes import compare_snapshots
 from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import TableCache, TableState
+from icedb_log.store.s3_options import S3Options
 from icedb_log.store.store_clock import check_has_come
-from icedb_log.store.stores import S3Options
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.retention import find_time_field
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig, unite_columns
 from icedb_log.warehouse import Warehouse
 
@@ -122,13 +122,20 @@ class StoreReads:
         return _lease(table, acquire_lease(opened, ttl_ms=ttl_ms, at_ms=at_ms))
 
     def renew_lease(self, table: str, lease_id: str, *, ttl_ms: int) -> LeaseInfo:
-        """Let a lease last for ``ttl_ms`` from now on."""
+        """Let a lease last for ``ttl_ms`` from now on, and never shorter than before."""
         place = self._warehouse.table(table)
         return _lease(table, renew_lease(place, lease_id, clock=self._clock, ttl_ms=ttl_ms))
 
     def release_lease(self, table: str, lease_id: str) -> None:
         """End a lease."""
         release_lease(self._warehouse.table(table), lease_id)
+
+    def find_lost_commits(self, table: str) -> tuple[str, ...]:
+        """Return the commits whose log files are gone: their rows are missing in each snapshot (F5)."""
+        from icedb_log.serving.status import find_lost_commits  # noqa: PLC0415 - it knows all that a table may wait for
+
+        reader = self._tables.table(table).read_source().reader
+        return find_lost_commits(Table.open(self._warehouse.table(table), clock=self._clock, reader=reader))
 
     def watch(self, tables: Sequence[str]) -> Iterator[SnapshotEvent]:
         """Look at the tables again and again, and yield what is new."""

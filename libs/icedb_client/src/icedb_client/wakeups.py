@@ -1,8 +1,7 @@
 """Wakes workers and asks them to run a task. Redis holds nothing that cannot be lost (I4).
 
-Keeps the services' contract for wake-ups: the Redis key ``icedb:wake:<task>:<table>`` is set with NX before the
-message is sent and deleted by the worker when the task begins, so that a thousand batches do not become a thousand
-messages. Must never keep a batch from being accepted: a wake-up that fails is left to the workers' sweep.
+Keeps the contract of :mod:`icedb_log.wake_keys`. Must never keep a batch from being accepted: a wake-up that fails is
+left to the workers' sweep.
 
 Redis' client and Celery are loaded where somebody listens at the address of Redis, and not before: they take a third of
 the time of an ``icedb ingest`` whose batches nobody can be woken for.
@@ -11,7 +10,6 @@ the time of an ``icedb ingest`` whose batches nobody can be woken for.
 import logging
 import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -21,10 +19,10 @@ import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import PROGRESS_HEADER, QUEUES, TASKS, progress_key, wake_key
+from icedb_log.names import PROGRESS_HEADER, QUEUES, TASKS, progress_key
 from icedb_log.phases import current_follower
-from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_log.units import SECOND_MS
+from icedb_log.wake_keys import WakeKeys
 
 from icedb_client.settings import BearerToken, ClientSettings, require_private_redis
 
@@ -56,8 +54,7 @@ class WakeupSender:
         self._token = BearerToken(settings)
         self._silent_until_ms: int | None = None
         self._has_warned = False
-        self._unsure: set[str] = set()
-        """Keys that may be set because Redis carried a command out after we had given it up."""
+        self._keys = WakeKeys(settings.message_expiry_ms)
 
     def close(self) -> None:
         """Close connections. May be called again; a closed sender connects anew when it is used."""
@@ -78,32 +75,15 @@ class WakeupSender:
         now_ms = self._clock.monotonic_ms()
         if self._silent_until_ms is not None and now_ms < self._silent_until_ms:
             return False
-        key = wake_key(task, table)
-        is_set = False
         try:
             self._require_listener()
         except OSError as error:
             return self._fall_silent(error)
         try:
-            is_ours = key in self._unsure
-            is_set = bool(self._redis.set(key, "1", nx=not is_ours, px=self._settings.message_expiry_ms))
-            if is_set:
-                self._app.send_task(
-                    task,
-                    args=[table],
-                    queue=TASKS[task],
-                    # As long again as the clocks of two hosts may be apart: the worker compares it with its own.
-                    expires=(self._settings.message_expiry_ms + MAX_HOST_GAP_MS) / SECOND_MS,
-                    ignore_result=True,
-                    retry=False,
-                )
+            self._keys.send(self._redis, self._app.send_task, task=task, table=table)
         except _down() as error:
-            self._unsure.add(key)
-            if is_set:
-                self._forget(key)
             return self._fall_silent(error)
         self._silent_until_ms = None
-        self._unsure.discard(key)
         return True
 
     def run(self, task: str, table: str, *, arguments: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
@@ -163,11 +143,6 @@ class WakeupSender:
             _log.warning("%s; batches stay accepted, the periodic sweep takes them", self._describe(error))
         return False
 
-    def _forget(self, key: str) -> None:
-        """Take back that a message is on its way: the next batch must send one."""
-        with suppress(*_down()):
-            self._redis.delete(key)
-
     def _send(
         self, task: str, table: str, *, arguments: dict[str, Any], ignore_result: bool, is_followed: bool = False
     ) -> str:
@@ -179,7 +154,7 @@ class WakeupSender:
                 args=[table],
                 kwargs=arguments,
                 queue=TASKS[task],
-                expires=self._settings.message_expiry_ms / SECOND_MS,
+                expires=self._keys.message_expiry_s,
                 ignore_result=ignore_result,
                 retry=False,
                 headers=headers,

@@ -1,15 +1,15 @@
 """The native engine of a unit of work: a private, bounded DuckDB, and the scratch folder it works in.
 
-A task may die at any moment, by ``kill -9`` as well: a scratch folder is named after its host and process, and the
-next unit on the same host removes those whose process is gone. The engine never reaches the network and loads no
-extension that the package does not bring.
+A task may die at any moment, by ``kill -9`` as well. While it lives it holds a lock on a file in its scratch folder
+(``flock``), which ends with the process; the next unit that works in the same place removes the folders that nobody
+holds. Names of hosts and numbers of processes would not tell: containers that share a volume may have the same. The
+engine never reaches the network and loads no extension that the package does not bring.
 """
 
 import errno
+import fcntl
 import os
-import re
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,10 +24,10 @@ from icedb_log.texts import first_line
 from icedb_engine.limits import EngineLimits
 from icedb_engine.sql import quote_text
 
-_HOST: Final = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_SCRATCH_PREFIX: Final = f"icedb-{_HOST}-"
-_SCRATCH_NAME: Final = re.compile(rf"{_SCRATCH_PREFIX}(?P<pid>[0-9]+)-.+")
+_SCRATCH_PREFIX: Final = "icedb-scratch-"
+_OWNER: Final = "owner"
+"""The file whose lock the folder's process holds."""
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def open_scratch(limits: EngineLimits) -> Iterator[Path]:
     parent = Path(limits.scratch_folder or tempfile.gettempdir())
     parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned_scratch(parent)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-", dir=parent))
+    folder, owner = _make_owned(parent)
     try:
         yield folder
     except OSError as error:
@@ -52,19 +52,51 @@ def open_scratch(limits: EngineLimits) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(owner)
 
 
 def remove_abandoned_scratch(parent: Path) -> int:
-    """Remove scratch folders of this host whose process is gone; return how many."""
-    removed_count = 0
+    """Remove scratch folders whose process is gone, of whatever host or container; return how many."""
     with os.scandir(parent) as entries:  # the folder of all temporary files may have thousands, and each unit looks
-        found = [entry for entry in entries if entry.name.startswith(_SCRATCH_PREFIX)]
-    for entry in found:
-        match = _SCRATCH_NAME.fullmatch(entry.name)
-        if match and entry.is_dir(follow_symlinks=False) and not _is_running(int(match["pid"])):
-            shutil.rmtree(entry.path, ignore_errors=True)
-            removed_count += 1
-    return removed_count
+        found = [entry.path for entry in entries if entry.name.startswith(_SCRATCH_PREFIX)]
+    return sum(_remove_if_abandoned(folder) for folder in found)
+
+
+def _make_owned(parent: Path) -> tuple[Path, int]:
+    """Make a scratch folder, and hold its lock: return both.
+
+    WARN: until the lock is held the folder looks abandoned, and another process may remove it: it is made anew then.
+    """
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=parent))
+        try:
+            owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        if (folder / _OWNER).exists():
+            return folder, owner
+        os.close(owner)
+
+
+def _remove_if_abandoned(folder: str) -> bool:
+    try:
+        owner = os.open(f"{folder}/{_OWNER}", os.O_RDWR)
+    except FileNotFoundError:  # its process was killed before it held the lock, or holds it in a moment
+        with suppress(OSError):
+            Path(folder).rmdir()
+            return True
+        return False
+    except OSError:
+        return False
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError:  # somebody is at work in it
+        return False
+    finally:
+        os.close(owner)
+    return True
 
 
 @contextmanager
@@ -142,13 +174,3 @@ class CapturedRows:
 def release_memory() -> None:
     """Give memory that Arrow keeps for later back to the machine: Spark's workers live long, and others need it."""
     pa.default_memory_pool().release_unused()
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

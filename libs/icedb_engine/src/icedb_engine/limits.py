@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
+from icedb_log.table.column_names import MAX_TABLE_COLUMNS
 from icedb_log.units import GIB, MIB
 
 PROCESS_BYTES: Final = 256 * MIB
@@ -83,7 +84,7 @@ class FlushUnitLimits:
     document_bytes: int = 64 * MIB
     line_bytes: int = 8 * MIB
     batch_columns: int = 1000
-    table_columns: int = 2000
+    table_columns: int = MAX_TABLE_COLUMNS
     unit_cells: int = 256 * MIB
     unit_decoded_bytes: int = 512 * MIB
     unit_target_bytes: int = 64 * MIB

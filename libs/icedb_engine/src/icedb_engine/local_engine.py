@@ -27,7 +27,7 @@ from icedb_engine.imports.import_unit import OpenSource
 from icedb_engine.jobs.engine import JobEngine
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_engine.units.run_unit import run_unit
-from icedb_engine.units.work import DOING, UnitKind
+from icedb_engine.work import DOING, UnitKind
 
 MAX_MEMORY_BYTES: Final = 1 * GIB
 MAX_THREADS: Final = 4

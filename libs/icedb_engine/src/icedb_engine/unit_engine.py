@@ -65,6 +65,15 @@ class UnitEngine:
         """Let go of what :meth:`fill` was given."""
         self.connection.unregister(name)
 
+    def load(self, name: str, schema: pa.Schema, parts: Iterator[pa.RecordBatch]) -> None:
+        """Let a name stand for rows of 32-bit numbers and text, which the engine takes in one part after the other."""
+        source = f"{name}_parts"
+        self.connection.register(source, pa.RecordBatchReader.from_batches(schema, parts))
+        try:
+            self.make_table(name, f"FROM {source}")
+        finally:
+            self.connection.unregister(source)
+
     def make_table(self, name: str, query: str) -> None:
         """Let a name stand for the rows that a query returns now."""
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
@@ -74,7 +83,7 @@ class UnitEngine:
         self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
 
     def clear_table(self, name: str) -> None:
-        """Let go of the rows of :meth:`make_table`."""
+        """Let go of the rows of :meth:`make_table` and :meth:`load`."""
         self.connection.execute(f"DROP TABLE IF EXISTS {name}")
 
 
@@ -126,6 +135,9 @@ class _KeptUnitEngine(UnitEngine):
             self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
         values = ", ".join(f"unnest(CAST(? AS {sql_type}[]))" for sql_type in types)
         self.connection.execute(f"INSERT INTO {name} SELECT {values}", [each.to_pylist() for each in table.columns])
+
+    def load(self, name: str, schema: pa.Schema, parts: Iterator[pa.RecordBatch]) -> None:
+        self.fill(name, pa.Table.from_batches(parts, schema=schema))
 
     def clear(self, name: str) -> None:
         if name in self._made:
@@ -185,7 +197,7 @@ class _KeptEngines:
         self._idle: OrderedDict[int, tuple[str, _KeptUnitEngine]] = OrderedDict()
 
     def take(self, table: str) -> _KeptUnitEngine:
-        """Return a connection that nobody else has, the one of an earlier unit of the same table if there is one."""
+        """Return an unused connection, that of an earlier unit of the same table if there is one."""
         with self._lock:
             if self._instance is None or self._pid != os.getpid():  # a fork has no use for its parent's threads
                 self._instance, self._pid = _open_kept(), os.getpid()

@@ -16,8 +16,7 @@ import fastavro
 import orjson
 from icedb_log.errors import CorruptLog
 
-from icedb_iceberg.column_types import count_days, count_micros
-from icedb_iceberg.table_form import SpecField
+from icedb_iceberg.column_types import SpecField, count_days, count_micros
 
 EXISTING: Final = 0
 ADDED: Final = 1

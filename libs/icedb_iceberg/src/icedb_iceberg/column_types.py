@@ -34,14 +34,12 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from decimal import Decimal
+from typing import Any, Final
 
 from icedb_log.table.file_domains import Domain
+from icedb_log.table.table_config import PartitionField
 from icedb_log.table.transforms import canonical_text, read_time_span
-
-if TYPE_CHECKING:
-    from icedb_iceberg.table_form import SpecField
 
 MAX_DECIMAL_DIGITS: Final = 38
 UNKNOWN: Final = "unknown"
@@ -99,7 +97,6 @@ def find_type(sql_type: str) -> IcebergType | None:
     return found if _is_known(found) else None
 
 
-@lru_cache(maxsize=4096)
 def parse_type(sql_type: str) -> IcebergType:
     """Return the same, with :data:`UNKNOWN` for each part that Iceberg cannot say."""
     text = sql_type.strip()
@@ -189,6 +186,14 @@ _PACKERS: Final[Mapping[str, Callable[[Any], bytes]]] = {
 }
 
 
+def _pack_decimal(value: Decimal) -> bytes:
+    """Return the digits without the point as a number, its highest byte first, in as few bytes as there can be."""
+    sign, digits, _ = value.as_tuple()
+    number = int("".join(map(str, digits))) * (-1 if sign else 1)
+    size = ((~number if number < 0 else number).bit_length() // 8) + 1
+    return number.to_bytes(size, "big", signed=True)
+
+
 _NUMBERS: Final[Mapping[str, Callable[[Any], int]]] = {"date": count_days, "timestamp": count_micros}
 
 
@@ -216,9 +221,13 @@ def pack_bounds(kind: object, domain: Domain) -> tuple[bytes, bytes] | None:
     Texts were cut when the log got them, the upper one rounded up. Of a zero nobody knows the sign: Iceberg says that
     the negative one lies below.
     """
-    if not isinstance(kind, str) or kind not in _PACKERS or domain.low is None or domain.high is None:
+    if not isinstance(kind, str) or domain.low is None or domain.high is None:
         return None
     low, high = domain.low, domain.high
+    if isinstance(low, Decimal) and isinstance(high, Decimal):
+        return _pack_decimal(low), _pack_decimal(high)
+    if kind not in _PACKERS:
+        return None
     if kind == "double":
         low, high = low or -0.0, high or 0.0
     try:
@@ -227,7 +236,40 @@ def pack_bounds(kind: object, domain: Domain) -> tuple[bytes, bytes] | None:
         return None  # another writer's marker says something that is no value of the column
 
 
-def transform_value(spec: "SpecField", value: Any) -> Any:
+@dataclass(frozen=True, slots=True)
+class SpecField:
+    """One field of a partition spec.
+
+    Attributes:
+        field: Of our table.
+        name: In the spec; another than ``field.name`` where a column has that.
+        transform: As Iceberg writes it.
+        source_id: Number of the column.
+        field_id: Number of the partition field.
+        source_type: Type of the column.
+        result_type: Type of the values.
+    """
+
+    field: PartitionField
+    name: str
+    transform: str
+    source_id: int
+    field_id: int
+    source_type: str
+    result_type: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """As Iceberg's JSON has it."""
+        return {
+            "source-id": self.source_id,
+            "field-id": self.field_id,
+            "transform": self.transform,
+            "name": self.name,
+        }
+
+
+def transform_value(spec: SpecField, value: Any) -> Any:
     """Return the partition value of a column's value, as manifests hold it.
 
     Args:
@@ -236,13 +278,10 @@ def transform_value(spec: "SpecField", value: Any) -> Any:
     """
     if spec.field.transform == "identity":
         return _NUMBERS[spec.source_type](value) if spec.source_type in _NUMBERS else value
-    if spec.field.transform == "truncate":
-        width = spec.field.width or 1
-        return value[:width] if isinstance(value, str) else value - value % width
     return _TIMES[spec.field.transform](value)
 
 
-def read_partition_value(spec: "SpecField", text: str) -> Any:
+def read_partition_value(spec: SpecField, text: str) -> Any:
     """Return the partition value that a text of a path stands for.
 
     Args:
@@ -252,16 +291,15 @@ def read_partition_value(spec: "SpecField", text: str) -> Any:
     Raises:
         ValueError: It stands for none: another writer's.
     """
-    transform, kind, width = spec.field.transform, spec.source_type, spec.field.width
-    if transform not in ("identity", "truncate"):
+    transform, kind = spec.field.transform, spec.source_type
+    if transform != "identity":
         span = read_time_span(transform, text)
         if span is None:
             raise ValueError(text)
         return transform_value(spec, span[0])
     value = _read_identity(kind, text)
-    is_right = canonical_text(value) == text if transform == "identity" else transform_value(spec, value) == value
-    if not is_right or (kind == "long" and value not in _LONGS):
-        raise ValueError(text, width)
+    if canonical_text(value) != text or (kind == "long" and value not in _LONGS):
+        raise ValueError(text)
     return transform_value(spec, value)
 
 

@@ -1,7 +1,7 @@
 """Field ids: each column of a table has a number of its own, for ever.
 
-``_icedb/fields.json`` is one object, changed by compare-and-set, and only ever grows: no number is given twice. It
-names the table of this name that it is of, by its incarnation. Engines find columns by these numbers, so that two
+``_icedb/fields.json`` is one object, changed by compare-and-set, and only ever grows: no number is given twice.
+Engines find columns by these numbers, so that two
 publications that disagreed would show one column's values under another's name. Nested fields, elements, keys and
 values have numbers, too. It lies beside ``_icedb/iceberg/``, not in it: what is lost there can be made anew, but a
 number with a new meaning could not be taken back.
@@ -12,16 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
-from icedb_log.errors import CommitConflict, CorruptLog
+from icedb_log.commit.table import Table
+from icedb_log.errors import CorruptLog
 from icedb_log.model import EMPTY
 from icedb_log.store.object_store import StoredObject
-from icedb_log.store.records import Record
-from icedb_log.table.table import Table
+from icedb_log.store.records import CasObject
 
 from icedb_iceberg.column_types import IcebergType, NestedType
 
 _FORMAT: Final = 1
-_TRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,10 @@ class FieldIds:
     """All numbers of a table.
 
     Attributes:
-        incarnation: Of which table of this name they are (T4).
         last_id: The highest that was ever given.
         columns: By name of the column.
     """
 
-    incarnation: str = ""
     last_id: int = 0
     columns: Mapping[str, FieldId] = field(default_factory=lambda: EMPTY)
 
@@ -73,17 +70,8 @@ def give_field_ids(table: Table, types: Mapping[str, IcebergType]) -> FieldIds:
         CommitConflict: Others kept changing it.
         Unavailable: The store did not answer.
     """
-    key = table.paths.fields_key
-    record = Record(table.store, key, _decode, _encode)
-    gave_up = CommitConflict(f"table {table.name}: {key} was changed by others {_TRIES} times in a row; try again")
-
-    def change(known: FieldIds | None) -> FieldIds:
-        if known is None or known.incarnation != table.config.incarnation:
-            # T4: a purge deleted what an earlier table of this name had; whoever still reads that one has its own UUID.
-            known = FieldIds(table.config.incarnation)
-        return known.grow(types)
-
-    return record.change(change, tries=_TRIES, gave_up=gave_up)
+    record = CasObject(table.store, table.paths.fields_key, _decode, _encode)
+    return record.update(lambda known: (known or FieldIds()).grow(types)).state
 
 
 def _number(kind: IcebergType, known: FieldId | None, last_id: int) -> tuple[FieldId, int]:
@@ -106,7 +94,7 @@ def _decode(stored: StoredObject) -> FieldIds:
         if said["format"] != _FORMAT:
             raise CorruptLog(f"{key}: format {said['format']} of field ids is unknown; use a newer release")
         columns = {name: _decode_one(one) for name, one in said["columns"].items()}
-        found = FieldIds(said["incarnation"], int(said["last_id"]), columns)
+        found = FieldIds(int(said["last_id"]), columns)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptLog(
             f"{key}: cannot be understood ({error!r}); a person must look: it says which column is which"
@@ -129,7 +117,7 @@ def _numbers(one: FieldId) -> list[int]:
 
 def _encode(ids: FieldIds) -> bytes:
     columns = {name: _encode_one(one) for name, one in ids.columns.items()}
-    said = {"format": _FORMAT, "incarnation": ids.incarnation, "last_id": ids.last_id, "columns": columns}
+    said = {"format": _FORMAT, "last_id": ids.last_id, "columns": columns}
     return orjson.dumps(said, option=orjson.OPT_INDENT_2)
 
 

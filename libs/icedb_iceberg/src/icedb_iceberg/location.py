@@ -9,13 +9,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import orjson
-from icedb_log.errors import CommitConflict, CorruptLog, InvalidRequest
+from icedb_log.errors import CorruptLog, InvalidRequest
 from icedb_log.store.object_store import ObjectStore, StoredObject
-from icedb_log.store.records import Record
+from icedb_log.store.records import CasObject
 from icedb_log.store.table_store import TableStore
 
 _FORMAT: Final = 1
-_TRIES: Final = 20
 _NAME: Final = "_icedb/iceberg-location.json"
 _FORMS: Final = "use s3://bucket/prefix or file:///absolute/directory, without a slash at the end"
 
@@ -38,7 +37,7 @@ def read_location(store: ObjectStore, root: str) -> str:
         InvalidRequest: The warehouse is a directory that was moved; the message says what to do.
         Unavailable: The store did not answer.
     """
-    found, _ = _record(store, root).read()
+    found = _record(store, root).read()
     return own_location(store, root) if found is None else _check(store, root, found)
 
 
@@ -48,8 +47,7 @@ def fix_location(store: ObjectStore, root: str) -> str:
     Raises as :func:`read_location`, and CommitConflict.
     """
     own = own_location(store, root)
-    gave_up = CommitConflict(f"{location_key(root)} was changed by others {_TRIES} times in a row; try again")
-    return _check(store, root, _record(store, root).change(lambda found: found or own, tries=_TRIES, gave_up=gave_up))
+    return _check(store, root, _record(store, root).update(lambda found: found or own).state)
 
 
 def set_location(store: ObjectStore, root: str, location: str | None) -> str:
@@ -73,8 +71,7 @@ def set_location(store: ObjectStore, root: str, location: str | None) -> str:
     own = own_location(store, root)
     if own.startswith("file:") and wanted != own:
         raise InvalidRequest(f"public location {wanted[:200]!r}: a directory is found where it lies, {own[:200]}")
-    gave_up = CommitConflict(f"{location_key(root)} was changed by others {_TRIES} times in a row; try again")
-    return _record(store, root).change(lambda _: wanted, tries=_TRIES, gave_up=gave_up)
+    return _record(store, root).update(lambda _: wanted).state
 
 
 def own_location(store: ObjectStore, root: str) -> str:
@@ -96,13 +93,14 @@ def _check(store: ObjectStore, root: str, location: str) -> str:
     if location != own and own.startswith("file:"):
         raise InvalidRequest(
             f"this warehouse is published to engines as {location[:200]}, but lies at {own[:200]}: it was moved or "
-            "copied. What was published names files at the old place; `icedb iceberg relocate` takes the new one"
+            "copied. What was published names files at the old place; `icedb iceberg publish --location store` "
+            "publishes it anew"
         )
     return location
 
 
-def _record(store: ObjectStore, root: str) -> Record[str]:
-    return Record(store, location_key(root), _decode, _encode)
+def _record(store: ObjectStore, root: str) -> CasObject[str]:
+    return CasObject(store, location_key(root), _decode, _encode)
 
 
 def _decode(stored: StoredObject) -> str:
@@ -115,7 +113,7 @@ def _decode(stored: StoredObject) -> str:
     if not is_known:
         raise CorruptLog(
             f"{stored.info.key}: cannot be understood; use a newer release, or set the location again with "
-            "`icedb iceberg relocate`"
+            "`icedb iceberg publish --location store`"
         )
     return str(location)
 

@@ -44,9 +44,9 @@ class Tag:
     snapshot: Mapping[str, Any]
 
 
-def make_table_uuid(chain: str, incarnation: str) -> str:
+def make_table_uuid(chain: str) -> str:
     """Return the UUID of a table: another one after its publications were lost, or the table was made anew."""
-    return str(UUID(bytes=hashlib.sha256(f"table {chain} {incarnation}".encode()).digest()[:16], version=5))
+    return str(UUID(bytes=hashlib.sha256(f"table {chain}".encode()).digest()[:16], version=5))
 
 
 def make_snapshot_id(chain: str, publication_id: str, step: int) -> int:

@@ -6,13 +6,12 @@ Nothing is written while nothing has changed. Engines without a catalog find the
 
 from typing import Final
 
+from icedb_log.commit.table import Table
 from icedb_log.errors import NotFound
 from icedb_log.publish.head import read_publication
-from icedb_log.publish.held_back import write_held_back
 from icedb_log.publish.model import Publication
 from icedb_log.publish.publications import publish
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 from icedb_iceberg.location import locate_table
 from icedb_iceberg.unfit_files import UnfitFiles
@@ -27,8 +26,7 @@ def publish_table(table: Table, *, writer: IcebergWriter | None = None) -> Publi
     """Return a publication of everything that had landed when this was called; make one if there is none yet.
 
     Idempotent: asking again while nothing has changed writes nothing. While the newest state has data files that
-    engines would read wrongly, the last one that had none is returned; :func:`find_held_back` says why, and it is
-    written down for others (:mod:`icedb_log.publish.held_back`).
+    engines would read wrongly, the last one that had none is returned; :func:`find_held_back` says why.
 
     Args:
         table: The table.
@@ -49,8 +47,7 @@ def publish_table(table: Table, *, writer: IcebergWriter | None = None) -> Publi
         publication = publish(table, used, state=known)
         used.keep_state(table, known)
         used.note_fit(table)
-    except UnfitFiles as error:
-        write_held_back(table, error.held_back)
+    except UnfitFiles:
         found = read_publication(table)
         if found is None or not used.fits(table, found):
             raise

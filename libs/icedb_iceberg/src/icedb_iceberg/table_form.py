@@ -1,9 +1,13 @@
 """A table in Iceberg's words: its schema, partition specs and sort order. Pure.
 
 **Partition spec.** A partition field is said only if Iceberg's transform gives the same value for every row: the day of
-a UTC timestamp does; our bucket (MD5) does not, nor does ``day`` over a BIGINT. What is left out prunes by bounds. A
-data file whose path does not say every value of the spec (files of other writers), and whose bounds do not either, lies
-in a spec without fields, number 0, which every table has: a file in the wrong partition would be rows that are lost.
+a UTC timestamp does; our bucket (MD5) does not, nor does ``day`` over a BIGINT. ``truncate`` is left out for DuckDB's
+sake (1.5.5), which cuts text by graphemes, and wraps round where the multiple below a number is no BIGINT: it finds no
+row where there are some. What is left out prunes by bounds.
+
+A data file whose path does not say every value of the spec (files of other writers), and whose bounds do not either,
+lies in a spec without fields, number 0, which every table has: a file in the wrong partition would be rows that are
+lost. So does one with the day or the month of a timestamp from before 1970, which DuckDB rounds towards 1970.
 
 **Sort order.** That of new data files: ascending, nulls last. No data file says that it is sorted, since files that
 were imported as they are may not be.
@@ -19,7 +23,14 @@ from icedb_log.table.file_domains import DomainReader
 from icedb_log.table.partitions import read_partition_values
 from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig, unite_columns
 
-from icedb_iceberg.column_types import IcebergType, find_type, parse_type, read_partition_value, transform_value
+from icedb_iceberg.column_types import (
+    IcebergType,
+    SpecField,
+    find_type,
+    parse_type,
+    read_partition_value,
+    transform_value,
+)
 from icedb_iceberg.field_ids import FieldIds, describe_type, map_names
 
 FIRST_PARTITION_ID: Final = 1000
@@ -29,39 +40,6 @@ UNPARTITIONED: Final = 0
 _IDENTITIES: Final = frozenset(("string", "long", "boolean", "date", "timestamp"))
 _TIMES: Final = frozenset(("date", "timestamp"))
 _RESULTS: Final[Mapping[str, str]] = {"year": "int", "month": "int", "day": "date", "hour": "int"}
-
-
-@dataclass(frozen=True, slots=True)
-class SpecField:
-    """One field of a partition spec.
-
-    Attributes:
-        field: Of our table.
-        name: In the spec; another than ``field.name`` where a column has that.
-        transform: As Iceberg writes it.
-        source_id: Number of the column.
-        field_id: Number of the partition field.
-        source_type: Type of the column.
-        result_type: Type of the values.
-    """
-
-    field: PartitionField
-    name: str
-    transform: str
-    source_id: int
-    field_id: int
-    source_type: str
-    result_type: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """As Iceberg's JSON has it."""
-        return {
-            "source-id": self.source_id,
-            "field-id": self.field_id,
-            "transform": self.transform,
-            "name": self.name,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +97,10 @@ class TableForm:
         """
         texts: Mapping[str, str | None] = read_partition_values(partition)
         try:
-            return {each.name: self._read_value(each, marker, texts) for each in self.spec}
+            values = {each.name: self._read_value(each, marker, texts) for each in self.spec}
         except ValueError:
             return None
+        return None if any(_is_rounded_up(each, values[each.name]) for each in self.spec) else values
 
     def _read_value(self, spec: SpecField, marker: FileMarker, texts: Mapping[str, str | None]) -> Any:
         """Return the partition value of all rows of a file. Raises ValueError if it is not certain."""
@@ -139,6 +118,12 @@ class TableForm:
         if low != high:
             raise ValueError(name)
         return low
+
+
+def _is_rounded_up(spec: SpecField, value: Any) -> bool:
+    """Whether DuckDB takes the values of a partition for those of a later one."""
+    is_rounded = spec.source_type == "timestamp" and spec.field.transform in ("day", "month")
+    return is_rounded and value is not None and value < 0
 
 
 def describe_table(config: TableConfig, schema: Mapping[str, str]) -> tuple[dict[str, IcebergType], dict[str, str]]:
@@ -207,12 +192,10 @@ def _make_spec(config: TableConfig, types: Mapping[str, IcebergType], ids: Field
 
 
 def find_result(field: PartitionField, kind: str) -> str | None:
-    """Return the type of a partition field's values; ``None``: Iceberg's transform would give others, or none."""
+    """Return the type of a partition field's values; ``None``: Iceberg's transform, or an engine's, gives others."""
     if field.transform == "identity":
         return kind if kind in _IDENTITIES else None
-    if field.transform == "truncate":
-        return kind if kind in ("string", "long") else None
     if field.transform in TIME_TRANSFORMS:
         is_said = kind in _TIMES and not (kind == "date" and field.transform == "hour")
-        return _RESULTS[field.transform] if is_said else None
-    return None  # bucket: ours is MD5, Iceberg's Murmur3
+        return _RESULTS.get(field.transform) if is_said else None
+    return None  # bucket: ours is MD5, Iceberg's Murmur3; truncate: DuckDB's is not Iceberg's

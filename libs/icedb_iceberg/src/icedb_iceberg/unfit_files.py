@@ -22,11 +22,11 @@ from typing import Final
 
 from cachetools import LRUCache
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
-from icedb_log.model import FileMarker, Snapshot
+from icedb_log.log.fold import Snapshot
+from icedb_log.model import FileMarker
 from icedb_log.parquet.file_reads import FOOTER_THREADS, ParquetFooterReader
 from icedb_log.parquet.footer import Footer
 from icedb_log.parquet.schema import DamagedFile
-from icedb_log.publish.held_back import HeldBack
 from icedb_log.publish.model import Draft, Operation, Step
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
 
@@ -36,37 +36,28 @@ MAX_FOUND: Final = 1000
 """So many unfit files are enough to know that a table cannot be published; files are looked at oldest first."""
 _CHUNK: Final = 256
 _REMEDY: Final = "icedb rewrite {table} --all --query 'select * from _rows'"
-_MERGED: Final = "Merges write them anew by and by, before anything else. To have it at once: "
+_MERGED: Final = "Merges rewrite those that are older than the wider type, before anything else. "
 _NUMBERED: Final = "its columns have field ids of another writer"
 _Facts = tuple[bool, Mapping[str, str]]
 """Whether a file has field ids, and its columns with their types."""
 _Fault = tuple[str, bool]
-"""Why a file is unfit, and whether it is only narrow, so that a merge mends it."""
+"""Why a file is unfit, and whether it is only narrow, so that a merge mends it when it takes it."""
 
 
 class UnfitFiles(InvalidRequest):
-    """The newest state of a table has data files that engines of Iceberg would read wrongly.
-
-    Attributes:
-        held_back: Which ones, and why.
-    """
-
-    def __init__(self, held_back: HeldBack) -> None:
-        super().__init__(held_back.reason)
-        self.held_back = held_back
+    """The newest state of a table has data files that engines of Iceberg would read wrongly: merge or rewrite them."""
 
 
-def _describe(table: str, found: Mapping[str, _Fault], *, as_of_ms: int) -> HeldBack:
+def _describe(table: str, found: Mapping[str, _Fault]) -> str:
     """Return what keeps a table from being published, given why files are unfit, by path."""
     path, (reason, _) = next(iter(found.items()))
     count = f"{MAX_FOUND} or more" if len(found) >= MAX_FOUND else str(len(found))
-    narrow = tuple(path for path, (_, is_narrow) in found.items() if is_narrow)
-    said = (
+    are_narrow = all(is_narrow for _, is_narrow in found.values())
+    return (
         f"table {table}: {count} live data files cannot be read through Iceberg, the first is {path}: {reason}. "
-        f"{_MERGED if len(narrow) == len(found) else ''}"
-        f"Write them anew, all at once or --partition by --partition: `{_REMEDY.format(table=table)}`"
+        f"{_MERGED if are_narrow else ''}"
+        f"To rewrite all of them now: `{_REMEDY.format(table=table)}`, or partition by partition with --partition"
     )
-    return HeldBack(as_of_ms, said, tuple(found), narrow)
 
 
 class Fitness:
@@ -98,13 +89,13 @@ class Fitness:
         unfit = self._find(draft, doubtful.values(), draft.schema, wide)
         live = {path: reason for path, reason in unfit.items() if draft.live.find(path) is not None}
         if live:
-            raise UnfitFiles(_describe(draft.table.name, live, as_of_ms=draft.as_of_ms))
+            raise UnfitFiles(_describe(draft.table.name, live))
         # Of a base whose files are not trusted the first states may have some that are not live any more.
         return replace(draft, steps=_unite(draft.steps)) if unfit or is_doubtful_base else draft
 
     def is_fit(self, draft: Draft, state: Snapshot) -> bool:
         """Whether engines read a state of the table rightly that is not part of the history. Raises as above."""
-        wide = {name: state.schema[name] for name in state.narrow_types}
+        wide = {name: kind for name, kind in state.schema.items() if state.logged_schema.get(name, kind) != kind}
         return not self._find(draft, state.live, state.schema, wide)
 
     def _find(

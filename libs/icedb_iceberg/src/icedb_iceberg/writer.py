@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import orjson
 from cachetools import LRUCache
-from icedb_log.clean.pins import Pin, read_pinned
+from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
+from icedb_log.holds.pins import read_pinned
+from icedb_log.holds.stored_holds import StoredHold
+from icedb_log.log.fold import Snapshot
 from icedb_log.log.live_files import path_digest, sum_digests
 from icedb_log.log.state import LogState
-from icedb_log.model import Snapshot
-from icedb_log.publish.held_back import HeldBack
 from icedb_log.publish.model import Draft, Publication, Step, Written
 from icedb_log.store.object_store import ObjectStore, limit_reads, list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS
 
@@ -81,16 +81,17 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Why a state of a table was not published, and which one that was."""
+    """Why a state of a table was not published, and which one that was, as of which time of the store's clock."""
 
-    held_back: HeldBack
+    reason: str
+    as_of_ms: int
     log_names: AbstractSet[str]
     config: TableConfig
 
     def holds(self, table: Table, log_names: AbstractSet[str], *, now_ms: int) -> bool:
         """Whether it would be refused again: data files never change, and what is gone from the log was dead (J2)."""
         is_same = self.log_names >= log_names and self.config == table.config
-        return is_same and now_ms < self.held_back.as_of_ms + table.config.data_grace_ms // 4
+        return is_same and now_ms < self.as_of_ms + table.config.data_grace_ms // 4
 
 
 class IcebergWriter:
@@ -144,7 +145,7 @@ class IcebergWriter:
         with self._lock:
             refused = self._refused.get(table.store.uri(table.paths.prefix))
         if refused is not None and refused.holds(table, log_names, now_ms=now_ms):
-            raise UnfitFiles(refused.held_back)
+            raise UnfitFiles(refused.reason)
 
     def live_paths(self, table: TableStore, base: Publication) -> Collection[str]:
         """Return the paths of the data files of a publication's current state."""
@@ -190,7 +191,7 @@ class IcebergWriter:
         except UnfitFiles as error:
             with self._lock:
                 place = table.store.uri(table.paths.prefix)
-                self._refused[place] = _Refusal(error.held_back, draft.log_names, table.config)
+                self._refused[place] = _Refusal(str(error), draft.as_of_ms, draft.log_names, table.config)
             raise
         location = f"{fix_location(table.store, root_of(table))}/{table.name}"
         run = _PublicationRun(draft, form, location, base, self._fitness)
@@ -217,7 +218,7 @@ class IcebergWriter:
         """Return why the newest state of a table was refused last; empty: it was not, or :meth:`note_fit` was told."""
         with self._lock:
             refused = self._refused.get(table.store.uri(table.paths.prefix))
-        return "" if refused is None else refused.held_back.reason
+        return "" if refused is None else refused.reason
 
     def note_fit(self, table: TableStore) -> None:
         """Take note that the newest state of a table is published."""
@@ -310,7 +311,7 @@ class _PublicationRun:
         }
         metadata = self._metadata.finish(
             location=self._location,
-            table_uuid=make_table_uuid(draft.chain, draft.table.config.incarnation),
+            table_uuid=make_table_uuid(draft.chain),
             tags=self._find_tags(),
             properties=properties,
             now_ms=draft.as_of_ms,
@@ -398,7 +399,7 @@ class _PublicationRun:
                 tags[pin.name] = Tag(pin_id, snapshot)
         return tags
 
-    def _tag_pin(self, number: int, pin: Pin) -> dict[str, Any] | None:
+    def _tag_pin(self, number: int, pin: StoredHold) -> dict[str, Any] | None:
         """Return the snapshot of a pinned state: of the history, or one of its own; ``None``: it ended, or is unfit."""
         try:
             _, pinned = read_pinned(self._draft.table, pin.name)
@@ -409,7 +410,7 @@ class _PublicationRun:
             return self._add_detached(number, pin, pinned)
         return found
 
-    def _add_detached(self, number: int, pin: Pin, pinned: Snapshot) -> dict[str, Any]:
+    def _add_detached(self, number: int, pin: StoredHold, pinned: Snapshot) -> dict[str, Any]:
         """Write a snapshot that is no part of the history: of a state that is older than it."""
         draft = self._draft
         snapshot_id = make_snapshot_id(draft.chain, draft.publication_id, SEQUENCE_STEP + number)

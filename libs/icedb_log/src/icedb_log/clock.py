@@ -23,8 +23,12 @@ _BATCH_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a
 
 
 def format_ms(time_ms: int) -> str:
-    """Return unix milliseconds for people: ``2023-06-07T08:09:10.123Z``."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return unix milliseconds for people: ``2023-06-07T08:09:10.123Z``; outside the calendar as the number it is."""
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms, outside the years 1 to 9999"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Clock(Protocol):

@@ -5,6 +5,13 @@ wrong, where (table, key, column, value), and the remedy. The gRPC interceptor a
 map the classes below to status codes and to retry or halt; nothing else may do so.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_SHOWN_CHARS: Final = 500
+
 
 class IceDBError(Exception):
     """The base of all errors of this project. What the caller does: look at the subclass."""
@@ -30,6 +37,18 @@ class NotFound(IceDBError):
     """A named thing is not there. What the caller does: check the name, or create it."""
 
 
+class TableNotFound(NotFound):
+    """A table is not there, or its caller may not know that it is. What the caller does: check the name, or create it.
+
+    Attributes:
+        table: The name that was asked for.
+    """
+
+    def __init__(self, message: str, *, table: str = "") -> None:
+        super().__init__(message)
+        self.table = table
+
+
 class Unavailable(IceDBError):
     """A server did not answer, or asked for patience. What the caller does: try again later."""
 
@@ -40,6 +59,17 @@ class Overloaded(Unavailable):
     def __init__(self, message: str, *, retry_after_ms: int = 10_000) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
+
+
+class JobCrashed(Unavailable):
+    """A job failed in a way that nobody foresaw, or ended the process that did it: its content may be the cause.
+
+    What the caller does: try less of the content, at last one item alone, and refuse that one (I5).
+    """
+
+
+class StoreRefused(Unavailable):
+    """No permission, no space, no such bucket. What the caller does: tell a person; waiting alone changes nothing."""
 
 
 class CommitConflict(IceDBError):
@@ -80,3 +110,32 @@ class UnsupportedFormat(HaltError):
 
 class InvariantViolated(HaltError):
     """A commit would break a rule of the protocol. What the caller does: nothing was written; report a bug."""
+
+
+@contextmanager
+def crashes_told(what: str) -> Iterator[None]:
+    """Turn an error that is none of ours into JobCrashed, or into Unavailable if the machine is to blame.
+
+    Args:
+        what: What was at work, in words.
+    """
+    try:
+        yield
+    except IceDBError:
+        raise
+    except OSError as error:
+        if error.errno is None:  # of a reader of bytes, not of the system
+            raise JobCrashed(_describe(what, error)) from error
+        raise Unavailable(f"{what}: the machine does not serve it: {error}"[:_SHOWN_CHARS]) from error
+    except Exception as error:
+        raise JobCrashed(_describe(what, error)) from error
+
+
+def _describe(what: str, error: Exception) -> str:
+    """Return what a crash was, in one line, and where: nobody has the traceback of another process."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    first = (str(error).strip().splitlines() or [""])[0][:_SHOWN_CHARS]
+    where = "" if place is None else f" ({Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno})"
+    return f"{what}: {type(error).__name__}: {first}{where}"

@@ -23,7 +23,21 @@ STAGING_FORMATS: Final[tuple[StagingFormat, ...]] = get_args(StagingFormat)
 """What a staged object may be: a format, and after the dot the compression of the whole object."""
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
-ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPED: Final = tuple(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))
+"""How a frame begins that a reader skips: pzstd puts one before each of its frames."""
+_OTHER_COMPRESSIONS: Final = {
+    b"PK\x03\x04": "is a zip archive: `unzip` it",
+    b"\xfd7zXZ\0": "is compressed with xz: `xz -d` it",
+    b"\x04\x22\x4d\x18": "is compressed with lz4: `lz4 -d` it",
+    b"\xff\x06\x00\x00sNaPpY": "is compressed with snappy: `snzip -d` it",
+    b"\x1f\x9d": "is compressed with compress: `uncompress` it",
+    **{b"BZh%d1AY&SY" % level: "is compressed with bzip2: `bzip2 -d` it" for level in range(1, 10)},
+}
+_UNREAD_MARKS: Final[Mapping[bytes, str]] = {
+    **{mark: f"{words} first; only gzip and zstd are read as they are" for mark, words in _OTHER_COMPRESSIONS.items()},
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "is UTF-16: make it UTF-8 first, `iconv -f UTF-16 -t UTF-8`"),
+}
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _PARQUET_MAGIC: Final = b"PAR1"
 _ARROW_FILE_MAGIC: Final = b"ARROW1"
@@ -149,7 +163,12 @@ def sniff_compression(start: bytes) -> Compression:
     """Return the compression that a body's first bytes show."""
     if start.startswith(GZIP_MAGIC):
         return "gz"
-    return "zst" if start.startswith(ZSTD_MAGIC) else ""
+    return "zst" if start.startswith((_ZSTD_MAGIC, *_ZSTD_SKIPPED)) else ""
+
+
+def describe_unread(start: bytes) -> str:
+    """Return what a body is that begins so, and what to do with it, if nothing reads it; else an empty text."""
+    return next((words for mark, words in _UNREAD_MARKS.items() if start.startswith(mark)), "")
 
 
 def sniff_format(start: bytes) -> DataFormat:

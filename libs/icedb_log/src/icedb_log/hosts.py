@@ -21,9 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without its user and password, or the parameters of a Spark Connect server, fit for messages."""
-    if url.startswith("sc:"):
-        return url.partition(";")[0]
+    """Return a URL without its user and password, fit for messages."""
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return url

@@ -1,6 +1,6 @@
 """What the log asks of the data path: jobs, their results, and the protocols that run them.
 
-Owns no logic. :mod:`icedb_log.ingest.flush`, :mod:`icedb_log.ingest.imports`, :mod:`icedb_log.feed.feeds` and
+Owns no logic. :mod:`icedb_log.ingest.flush`, :mod:`icedb_log.imports.imports`, :mod:`icedb_log.feed.feeds` and
 :mod:`icedb_log.merge.merge` decide *what* is written and *whether* it is committed; :mod:`icedb_engine` and the
 simulation implement :class:`BatchWriter`, :class:`FileImporter`, :class:`ViewFeeder` and :class:`GroupMerger`. They
 only ever add data files under fresh names: they never delete, and never touch the log.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 from icedb_log.errors import InvariantViolated
-from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.formats import find_format
 from icedb_log.keys import TablePaths
 from icedb_log.log.live_files import ChosenFiles
 from icedb_log.model import EMPTY, ColumnStats, FileMarker
@@ -34,14 +34,16 @@ def never_stop() -> None:
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """An accepted batch that waits in staging.
+    """An accepted batch that waits in staging, in an object of its own or in a group (:mod:`icedb_log.ingest.groups`).
 
     Attributes:
         key: Full key of the staged object.
         batch_id: Canonical UUIDv7.
         format: One of :data:`icedb_log.formats.STAGING_FORMATS`.
         size_bytes: Size as staged (compressed).
-        staged_ms: LastModified by the store's clock.
+        staged_ms: LastModified of the object by the store's clock.
+        offset_bytes: Where its body begins in a group; ``None``: the object is this batch alone.
+        sha256: Of its decoded body, as the index of its group says; empty where it is alone.
     """
 
     key: str
@@ -49,6 +51,18 @@ class StagedBatch:
     format: str
     size_bytes: int
     staged_ms: int
+    offset_bytes: int | None = None
+    sha256: str = ""
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether other batches may be in the same object."""
+        return self.offset_bytes is not None
+
+    @property
+    def name(self) -> str:
+        """What tells this copy of the batch from others: the key, of a grouped one with id and format behind it."""
+        return f"{self.key}/{self.batch_id}.{self.format}" if self.is_grouped else self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +81,8 @@ class SizeClass:
 
     def may_be_large(self, batch: StagedBatch) -> bool:
         """Whether a batch can be above a bound, by its size as staged; False is certain, and costs nothing."""
-        plain, _, codec = batch.format.partition(".")
-        if codec not in ("", "gz") or plain in ("parquet", "arrow"):
+        codec = batch.format.partition(".")[2]
+        if codec not in ("", "gz") or not find_format(batch.format).is_text:
             return True
         most_bytes = batch.size_bytes * (MAX_GZIP_RATIO if codec else 1)
         return most_bytes > self.decoded_bytes or most_bytes // MIN_ROW_BYTES > self.row_count
@@ -100,7 +114,7 @@ class FlushJob(Target):
     The schema is the snapshot's (widened types are the wider ones); declared columns are not necessarily in it yet.
 
     Attributes:
-        batches: Oldest first; at least one.
+        batches: Oldest first; none: nothing is written, and the machine has shown that it works (I5).
         read_live: Reads the markers of all live data files; needed only to prove that a widening loses nothing.
         check_alive: Asked while the job works; what it raises stops the job.
         sizes: Which of the batches are taken; ``None``: all.
@@ -134,7 +148,7 @@ class BadRows:
 
     Attributes:
         batch: Where they come from; its other rows are in the job's files.
-        payload_key: Where the rows lie already, as NDJSON (zstd), below the table's quarantine.
+        payload_key: Where the rows lie already, in the format of the batch, below the table's quarantine.
         row_count: How many; at least one.
         reason: Why they cannot be committed, the first ones each with its line, in words for the producer.
         faults: What is wrong with each of the first thousands, in the order in which they lie there.
@@ -177,7 +191,7 @@ class FlushOutput:
         bad_rows: Rows of accepted batches that are not in ``files``.
         left_out: Batches that stay staged because they are not of the job's size class.
         contents: SHA-256 of the decoded body of each accepted batch, by its id
-            (:func:`icedb_log.ingest.content.hash_content`): of the very bytes whose rows are in ``files`` (I8).
+            (:func:`icedb_log.content.hash_content`): of the very bytes whose rows are in ``files`` (I8).
         inexact: Columns that cannot become wider by what the job found in data files, where the log said nothing.
     """
 
@@ -203,9 +217,12 @@ class BatchWriter(Protocol):
         Not idempotent: each call makes new files. A batch that cannot be taken is rejected with a reason;
         an error means that no batch was decided (what was uploaded is left to the orphan sweep, J5).
 
+        A job without batches writes nothing, and goes the way of any other: it shows whether the machine works.
+
         Raises:
-            SchemaConflict: A declared column has another type in the log, or the query is of another dialect.
+            SchemaConflict: A declared column has another type in the log.
             Unavailable: The store or the engine did not answer.
+            JobCrashed: What works on the batches failed in a way that nobody foresaw, or its process ended.
         """
         ...
 
@@ -380,6 +397,29 @@ class RowChanger(GroupMerger, Protocol):
 
 
 ImportMode = Literal["copy", "in_place"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One object that may be imported, as a listing names it.
+
+    Attributes:
+        store_url: What to open: ``s3://bucket`` or ``file:///folder``; keys of it are full.
+        key: Its key there.
+        url: Its name for people, and its identity: ``s3://bucket/key`` or ``file:///path``.
+        etag: Version of its content.
+        size_bytes: Size.
+        modified_ms: When it was written, by its store's clock.
+        is_named: Whether it was named as a whole, not found by a wildcard.
+    """
+
+    store_url: str
+    key: str
+    url: str
+    etag: str
+    size_bytes: int
+    modified_ms: int
+    is_named: bool = False
 
 
 @dataclass(frozen=True, slots=True)

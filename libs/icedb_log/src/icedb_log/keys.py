@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
-from icedb_log.clock import parse_uuid7_ms, uuid7_hex_ms
+from icedb_log.batch_ids import parse_batch_id_ms
+from icedb_log.clock import uuid7_hex_ms
 from icedb_log.errors import CorruptLog, InvalidRequest
 from icedb_log.formats import STAGING_FORMATS, StagingFormat
 
@@ -21,19 +22,28 @@ Role = Literal["ingest", "merge"]
 ROLES: Final[tuple[Role, ...]] = ("ingest", "merge")
 
 TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+TABLE_FOLDER: Final = re.compile(rf"(?P<name>{TABLE_NAME.pattern})(\.(?P<number>[2-9]|[1-9][0-9]{{1,8}}))?")
+"""The last component of a table's prefix: its name, of the next ones of a purged name with a number (T4)."""
+_IN_TABLE: Final = re.compile(rf"(?:^|/)({TABLE_NAME.pattern})(?:\.[0-9]+)?/(?:_log|_data|_icedb)(?:/|$)")
 PIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-_PIN_OBJECT: Final = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,62})\.(?P<id>[0-9a-f]{32})\.jsonl")
+HoldOwner = Literal["lease", "pin", "publication"]
+"""Whose an object is that holds what dies (J4)."""
+_HOLD_NAME: Final = re.compile(
+    r"(?P<lease>lease)\.(?P<lease_id>[0-9a-z]+)\.jsonl"
+    r"|(?P<owner>pin|publication)\.(?P<name>[a-z0-9][a-z0-9_.-]*)\.(?P<id>[0-9a-f]{32})\.jsonl"
+)
 # Ours end with a commit id; other writers of the wire put the name of their host there.
 _LOG_NAME: Final = re.compile(
     r"(?P<ms>[0-9]{13})_(?P<merged>m_)?(?P<id>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?)\.jsonl"
 )
 _AUDIT_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<run>[0-9a-f]{32})(_(?P<part>[0-9]{5}))?\.jsonl")
-_PUBLICATION_NAME: Final = re.compile(
-    r"(?P<chain>[0-9a-f]{32})\.(?P<sequence>[0-9]{10})\.(?P<since>[0-9]{13})\.(?P<id>[0-9a-f]{32})\.json"
-)
+_PUBLICATION_NAME: Final = re.compile(r"(?P<chain>[0-9a-f]{32})\.(?P<sequence>[0-9]{10})\.(?P<since>[0-9]{13})")
 _PUBLISHED_NAME: Final = re.compile(r"(?P<sequence>[0-9]{10})-(?P<id>[0-9a-f]{32})-[^/]+")
+_GROUP_NAME: Final = re.compile(r"(?P<first>[0-9a-f-]{36})\.(?P<digest>[0-9a-f]{32})\.group")
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_]+=[A-Za-z0-9._-]*(/[A-Za-z0-9_]+=[A-Za-z0-9._-]*)*")
 MAX_MS: Final = 9_999_999_999_999
+PROBE_FOLDER: Final = "_icedb_probe"
+"""Where scratch objects of a warehouse lie, which anybody may remove. No table's name begins with ``_``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,19 @@ class StagedName:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupName:
+    """The parsed last component of the key of a group of staged batches.
+
+    Attributes:
+        first_id: The lowest of its batch ids.
+        digest: What its index hashes to.
+    """
+
+    first_id: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class AuditName:
     """The parsed last component of an audit object's key."""
 
@@ -70,8 +93,23 @@ class AuditName:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldName:
+    """The parsed last component of the key of a hold (J4).
+
+    Attributes:
+        owner: Whose it is; ``None``: nobody knows.
+        name: What its owner calls it, e.g. the name of a pin; empty: nothing.
+        hold_id: An id that is never used again.
+    """
+
+    owner: HoldOwner | None
+    name: str
+    hold_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class PublicationName:
-    """The parsed last component of the key of a publication's record (P2).
+    """What the key of a publication's hold says (P2).
 
     Attributes:
         chain: Id of the chain that it was to become part of.
@@ -99,6 +137,15 @@ def check_table_name(name: str) -> str:
 def _fitting_name(name: str) -> str:
     fitting = re.sub(r"\W+", "_", name.lower(), flags=re.ASCII).strip("_")
     return f", such as {fitting}" if TABLE_NAME.fullmatch(fitting) else ""
+
+
+def find_table(key: str) -> str:
+    """Return the name of the table that a key, or the beginning of keys, lies in; empty: in none. Pure.
+
+    A table of a name that was used before has that name (T4).
+    """
+    match = _IN_TABLE.search(key)
+    return "" if match is None else match[1]
 
 
 def check_pin_name(name: str) -> str:
@@ -145,36 +192,23 @@ class TablePaths:
     staging_prefix = _Below("/_icedb/staging/")
     quarantine_prefix = _Below("/_icedb/quarantine/")
     fences_prefix = _Below("/_icedb/fence/")
-    leases_prefix = _Below("/_icedb/leases/")
-    pins_prefix = _Below("/_icedb/pins/")  # J7
+    holds_prefix = _Below("/_icedb/holds/")  # what keeps what dies (J4)
     imports_prefix = _Below("/_icedb/imports/")
     erasures_prefix = _Below("/_icedb/erasures/")
-    open_erasures_prefix = _Below("/_icedb/erasures/open/")  # those that have not ended
-    closed_erasures_prefix = _Below("/_icedb/erasures/closed/")  # certificates, and refusals
     views_prefix = _Below("/_icedb/views/")  # registrations of views of this table (V3)
     refused_prefix = _Below("/_icedb/refused/")  # commits that this view has refused (V5)
     audit_prefix = _Below("/_icedb/audit/")  # what the janitor deleted (J10)
     idempotency_prefix = _Below("/_icedb/idempotency/")  # records of producers' own keys
-    rebuilds_prefix = _Below("/_icedb/rebuilds/")  # records of rebuilds of the log (B4)
     iceberg_prefix = _Below("/_icedb/iceberg/")  # what other engines see of this table (P1)
-    publications_prefix = _Below("/_icedb/iceberg/publications/")  # a record of each publication (P2)
     published_prefix = _Below("/_icedb/iceberg/metadata/")  # what publications say, in the words of engines (P5)
     damaged_prefix = _Below("/_icedb/damaged/")  # copies of damaged log files, then the rebuild's id (B4)
 
     # Single objects.
     config_key = _Below("/_icedb/table.json")
     pressure_key = _Below("/_icedb/pressure.json")  # what ingest last said about back-pressure; absent means none
-    clock_key = _Below("/_icedb/clock")  # a scratch object that tells whether the store's clock tells ages (J1)
-    orphan_record_key = _Below("/_icedb/orphans.json")  # data files that sweeps found unnamed, and since when (J5)
     publication_head_key = _Below("/_icedb/iceberg/head.json")  # which publication is the current one (P1)
-    held_back_key = _Below("/_icedb/iceberg/held-back.json")  # why the newest state is not shown
     version_hint_key = _Below("/_icedb/iceberg/metadata/version-hint.text")  # the same, for engines without a catalog
     fields_key = _Below("/_icedb/fields.json")  # which field id each column has in publications; never changes
-    purge_key = _Below("/_icedb/purge.json")  # how far a purge is, for people; nothing is decided by it
-
-    def rebuild_key(self, rebuild_id: str) -> str:
-        """Return the key of the record of a rebuild."""
-        return f"{self.rebuilds_prefix}{_part(rebuild_id)}.json"
 
     def damaged_key(self, rebuild_id: str, log_key: str) -> str:
         """Return the key of the copy of a damaged log file."""
@@ -184,33 +218,25 @@ class TablePaths:
         """Return the key of a role's fence."""
         return f"{self.fences_prefix}{role}.json"
 
-    def lease_key(self, lease_id: str) -> str:
-        """Return the key of a lease."""
-        return f"{self.leases_prefix}{_part(lease_id)}.json"
+    def holds_of(self, owner: HoldOwner, name: str = "") -> str:
+        """Return what the keys of the holds of one owner begin with, or of what the owner calls so."""
+        return f"{self.holds_prefix}{owner}.{f'{_part(name)}.' if name else ''}"
+
+    def hold_key(self, owner: HoldOwner, hold_id: str, *, name: str = "") -> str:
+        """Return the key of a hold."""
+        return f"{self.holds_of(owner, name)}{_part(hold_id)}.jsonl"
 
     def audit_key(self, *, time_ms: int, run_id: str, part: int = 0) -> str:
         """Return the key of a part of the audit of one run of the janitor; they sort by the time of the run."""
         suffix = f"_{part:05d}" if part else ""
         return f"{self.audit_prefix}{time_ms:013d}_{run_id}{suffix}.jsonl"
 
-    def pins_of_name_prefix(self, name: str) -> str:
-        """Return what the key of every pin of a name begins with, of whatever time."""
-        return f"{self.pins_prefix}{check_pin_name(name)}."
-
-    def pin_key(self, name: str, pin_id: str) -> str:
-        """Return the key of a pin: its name, and an id that is never used again."""
-        return f"{self.pins_of_name_prefix(name)}{pin_id}.jsonl"
-
     def publication_key(self, name: PublicationName) -> str:
-        """Return the key of a publication's record; those of one chain sort by sequence."""
+        """Return the key of a publication's hold; those of one chain sort by sequence."""
         if not 0 <= name.since_ms <= MAX_MS:
             raise InvalidRequest(f"table {self.name}: {name.since_ms} does not fit 13 digits of unix milliseconds")
-        rest = f"{name.since_ms:013d}.{_part(name.publication_id)}.json"
-        return f"{self.publications_of(name.chain, sequence=name.sequence)}{rest}"
-
-    def publications_of(self, chain: str, *, sequence: int) -> str:
-        """Return what the keys of the records of one sequence begin with: of all that were tried at once."""
-        return f"{self.publications_prefix}{_part(chain)}.{sequence:010d}."
+        called = f"{name.chain}.{name.sequence:010d}.{name.since_ms:013d}"
+        return self.hold_key("publication", name.publication_id, name=called)
 
     def published_key(self, name: str, *, sequence: int, publication_id: str) -> str:
         """Return the key of an object of a publication: whose it is stands in its name (P5)."""
@@ -220,13 +246,9 @@ class TablePaths:
         """Return the key of an import's record."""
         return f"{self.imports_prefix}{_part(import_id)}.json"
 
-    def open_erasure_key(self, erasure_id: str) -> str:
-        """Return the key of an erasure's record while it has not ended."""
-        return f"{self.open_erasures_prefix}{_part(erasure_id)}.json"
-
-    def closed_erasure_key(self, erasure_id: str) -> str:
-        """Return the key of an erasure's record once it has ended."""
-        return f"{self.closed_erasures_prefix}{_part(erasure_id)}.json"
+    def erasure_key(self, erasure_id: str) -> str:
+        """Return the key of an erasure's record."""
+        return f"{self.erasures_prefix}{_part(erasure_id)}.json"
 
     def idempotency_key(self, key_sha256: str) -> str:
         """Return the key of the record of a producer's own key, given its SHA-256 in hex."""
@@ -251,10 +273,15 @@ class TablePaths:
 
     def staging_key(self, *, batch_id: str, staging_format: StagingFormat) -> str:
         """Return the key of a staged batch."""
-        parse_uuid7_ms(batch_id)
+        parse_batch_id_ms(batch_id)
         if staging_format not in STAGING_FORMATS:
             raise InvalidRequest(f"format {staging_format!r} is unknown: use one of {', '.join(STAGING_FORMATS)}")
         return f"{self.staging_prefix}{batch_id}.{staging_format}"
+
+    def group_key(self, *, first_id: str, digest: str) -> str:
+        """Return the key of a group of staged batches: by its lowest batch id, so that a listing is in their order."""
+        parse_batch_id_ms(first_id)
+        return f"{self.staging_prefix}{first_id}.{_part(digest)}.group"
 
     def view_key(self, view: str) -> str:
         """Return the key of the registration of a view of this table."""
@@ -264,10 +291,28 @@ class TablePaths:
         """Return the key of the record of a refused commit, given the name of its log file."""
         return f"{self.refused_prefix}{_part(name)}.json"
 
+    @property
+    def clock_key(self) -> str:
+        """The key of the warehouse's scratch object, by which it is seen whether the store's clock tells ages (J1)."""
+        return f"{self._root}{PROBE_FOLDER}/clock"
+
+    @property
+    def number(self) -> int:
+        """Return which table of its name this is: 1 unless tables of the name were purged before (T4)."""
+        return int(self.prefix.rpartition("/")[2].partition(".")[2] or 1)
+
+    def numbered(self, number: int) -> "TablePaths":
+        """Return the keys of another table of this name: the first lies below its name, the next below ``name.2``."""
+        return TablePaths(self.name, f"{self._root}{self.name}{f'.{number}' if number > 1 else ''}")
+
     def sibling(self, name: str) -> "TablePaths":
-        """Return the keys of another table of the same warehouse. Raises InvalidRequest for a bad name."""
-        root = self.prefix.removesuffix(self.name)
-        return TablePaths(check_table_name(name), f"{root}{name}")
+        """Return the keys of the first table of another name in the same warehouse. Raises InvalidRequest."""
+        return TablePaths(check_table_name(name), f"{self._root}{name}")
+
+    @property
+    def _root(self) -> str:
+        root, slash, _ = self.prefix.rpartition("/")
+        return root + slash
 
     def quarantine_key(self, name: str) -> str:
         """Return the key of a quarantined object called ``name`` (no slash)."""
@@ -323,29 +368,42 @@ def parse_log_name(name: str) -> LogName:
     return parse_log_key(f"{name}.jsonl")
 
 
+def find_log_name(key: str) -> LogName | None:
+    """Parse a log file's key, or its name as of :func:`log_name`; ``None`` for what is none: it proves nothing."""
+    try:
+        return parse_log_name(log_name(key))
+    except CorruptLog:
+        return None
+
+
 def log_name(key: str) -> str:
     """Return the name of a log file by which feeds know it: the last component of its key, without the suffix."""
     return key.rpartition("/")[2].removesuffix(".jsonl")
 
 
-def parse_publication_key(key: str) -> PublicationName | None:
-    """Parse the key of a publication's record; ``None`` if it is none."""
-    match = _PUBLICATION_NAME.fullmatch(key.rpartition("/")[2])
+def parse_hold_key(key: str) -> HoldName | None:
+    """Parse the key of a hold; ``None`` if it is none."""
+    match = _HOLD_NAME.fullmatch(key.rpartition("/")[2])
     if match is None:
         return None
-    return PublicationName(match["chain"], int(match["sequence"]), int(match["since"]), match["id"])
+    if match["lease"]:
+        return HoldName("lease", "", match["lease_id"])
+    return HoldName("pin" if match["owner"] == "pin" else "publication", match["name"], match["id"])
+
+
+def parse_publication_key(key: str) -> PublicationName | None:
+    """Parse the key of a publication's hold; ``None`` if it is none."""
+    hold = parse_hold_key(key)
+    match = _PUBLICATION_NAME.fullmatch(hold.name) if hold is not None and hold.owner == "publication" else None
+    if hold is None or match is None:
+        return None
+    return PublicationName(match["chain"], int(match["sequence"]), int(match["since"]), hold.hold_id)
 
 
 def publication_id_of(key: str) -> str | None:
     """Return the id of the publication that wrote an object; ``None`` if no publication's object has such a key."""
     match = _PUBLISHED_NAME.fullmatch(key.rpartition("/")[2])
     return None if match is None else match["id"]
-
-
-def pin_name_of(key: str) -> str | None:
-    """Return the name of the pin whose key this is; ``None`` if no pin has such a key."""
-    match = _PIN_OBJECT.fullmatch(key.rpartition("/")[2])
-    return None if match is None else match["name"]
 
 
 @lru_cache(maxsize=4096)
@@ -360,7 +418,20 @@ def parse_staged_key(key: str) -> StagedName:
         raise InvalidRequest(
             f"{key}: unknown format {staging_format[:40]!r} in staging; known: {', '.join(STAGING_FORMATS)}"
         )
-    return StagedName(batch_id, parse_uuid7_ms(batch_id), staging_format)
+    return StagedName(batch_id, parse_batch_id_ms(batch_id), staging_format)
+
+
+@lru_cache(maxsize=4096)
+def parse_group_key(key: str) -> GroupName | None:
+    """Parse the key of a group of staged batches; ``None`` if no group has such a key."""
+    match = _GROUP_NAME.fullmatch(key.rpartition("/")[2])
+    if match is None:
+        return None
+    try:
+        parse_batch_id_ms(match["first"])
+    except InvalidRequest:
+        return None
+    return GroupName(match["first"], match["digest"])
 
 
 ObjectKind = Literal[
@@ -370,8 +441,7 @@ ObjectKind = Literal[
     "staged_batch",
     "quarantine",
     "fence",
-    "lease",
-    "pin",
+    "hold",
     "import_record",
     "erasure",
     "view",
@@ -379,14 +449,8 @@ ObjectKind = Literal[
     "pressure",
     "idempotency_key",
     "audit",
-    "orphan_record",
-    "clock",
-    "purge",
-    "rebuild",
     "damaged_log",
     "publication_head",
-    "held_back",
-    "publication",
     "published",
     "fields",
 ]
@@ -397,7 +461,7 @@ _ID: Final = r"[0-9a-f-]{36}"
 _NAME: Final = r"[^/]+"
 
 
-_CONFLICT: Final = rf"{_ID}\.conflict-[0-9a-f]{{64}}"
+_ENTRY: Final = rf"{_ID}(\.conflict-[0-9a-f]{{64}})?"
 _FORMATS: Final = "|".join(re.escape(name) for name in STAGING_FORMATS)
 
 _HERE: Final = TablePaths("", "")
@@ -407,29 +471,19 @@ _SHAPES: Final[tuple[tuple[ObjectKind, str, str], ...]] = (
     ("log_file", _HERE.log_prefix, rf"{_NAME}\.jsonl"),
     ("data_file", _HERE.data_prefix, r"(.+/)?[^/]+\.parquet"),
     ("config", _HERE.config_key, ""),
-    ("staged_batch", _HERE.staging_prefix, rf"{_ID}\.({_FORMATS})"),
-    ("quarantine", _HERE.quarantine_prefix, rf"{_ID}\.(json|batch\.({_FORMATS})|rows-[0-9a-f]+\.ndjson\.zst)"),
-    ("quarantine", _HERE.quarantine_prefix, rf"{_CONFLICT}\.(json|batch\.({_FORMATS}))"),
-    ("quarantine", _HERE.quarantine_prefix, rf"{_ID}\.ndjson(\.(gz|zst))?"),  # of revision 1 (upgrades.md)
+    ("staged_batch", _HERE.staging_prefix, rf"{_ID}\.({_FORMATS}|[0-9a-f]{{32}}\.group)"),
+    ("quarantine", _HERE.quarantine_prefix, rf"{_ENTRY}\.(json|(batch|rows)-[0-9a-f]{{32}}\.({_FORMATS}))"),
     ("fence", _HERE.fences_prefix, rf"({'|'.join(ROLES)})\.json"),
-    ("lease", _HERE.leases_prefix, rf"{_NAME}\.json"),
-    ("pin", _HERE.pins_prefix, rf"{_NAME}\.jsonl"),
+    ("hold", _HERE.holds_prefix, rf"({'|'.join(get_args(HoldOwner))})\.{_NAME}\.jsonl"),
     ("import_record", _HERE.imports_prefix, rf"{_NAME}\.json"),
-    ("erasure", _HERE.open_erasures_prefix, rf"{_NAME}\.json"),
-    ("erasure", _HERE.closed_erasures_prefix, rf"{_NAME}\.json"),
+    ("erasure", _HERE.erasures_prefix, rf"{_NAME}\.json"),
     ("view", _HERE.views_prefix, rf"{_NAME}\.json"),
     ("refusal", _HERE.refused_prefix, rf"{_NAME}\.json"),
     ("pressure", _HERE.pressure_key, ""),
     ("idempotency_key", _HERE.idempotency_prefix, rf"{_NAME}\.json"),
     ("audit", _HERE.audit_prefix, rf"{_NAME}\.jsonl"),
-    ("orphan_record", _HERE.orphan_record_key, ""),
-    ("clock", _HERE.clock_key, ""),
-    ("purge", _HERE.purge_key, ""),
-    ("rebuild", _HERE.rebuilds_prefix, rf"{_NAME}\.json"),
     ("damaged_log", _HERE.damaged_prefix, r".+"),
     ("publication_head", _HERE.publication_head_key, ""),
-    ("held_back", _HERE.held_back_key, ""),
-    ("publication", _HERE.publications_prefix, rf"{_NAME}\.json"),
     ("published", _HERE.published_prefix, _NAME),
     ("fields", _HERE.fields_key, ""),
 )

@@ -9,16 +9,25 @@ janitor deletes it (J6).
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-if TYPE_CHECKING:
-    from icedb_log.log.live_files import LiveFiles
+from typing import Any, Final, Literal, NamedTuple
 
 FORMAT_VERSION: Final = 1
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 ColumnStats = tuple[Any, Any, int]
 """Minimum, maximum (JSON scalars, both ``None`` when unknown or all null) and number of nulls."""
+
+
+class Widening(NamedTuple):
+    """What a column became wider to, and when (S2).
+
+    Attributes:
+        sql_type: The wider type.
+        since_ms: Time of the commit that widened it first, or later: data files that were made before may be narrow.
+    """
+
+    sql_type: str
+    since_ms: int
 
 
 LogChange = Literal["append", "merge", "delete", "rewrite", "merge_query", "removal"]
@@ -40,8 +49,8 @@ class FileMarker:
         landed_ms: Store time by which the tombstone is known to have landed: LastModified of an earlier log
             file that held it. Carried so that rule J1 does not start anew with each merge.
         extra: Fields that this version does not know, carried forward as they are.
-        inexact: Columns of which some value would change if they became wider (S2), by who wrote the file; ``None``:
-            nobody said. Never on the wire: the log file that makes the file live says it for all of its files.
+        inexact: Columns of whose values what S2 wants to be proven is not so, by who wrote the file; ``None``: nobody
+            said. Never on the wire: the log file that makes the file live says it for all of its files.
     """
 
     path: str
@@ -102,15 +111,17 @@ class LogHead:
         commit_id: Unique id of the commit (W2); ``None`` in log files of other writers.
         batch_ids: Batches whose rows this commit made live (I2).
         is_seal: An empty log file that keeps another commit from landing at this key (F1, F4).
-        widened: Columns of ``schema`` that became wider, with the wider type (S2).
+        widened: Columns of ``schema`` that became wider (S2).
         refused_ids: Batches that this commit refused: they are in quarantine, or on their way (I5).
         feed: What a view has taken of its source, as of the commit that said it (V1); ``None``: nothing said here.
         contents: For each of ``batch_ids`` whose content this commit knows: what tells it from another one (I8).
-        inexact: Columns of ``schema`` that could become wider, without proof that no value of this log file's live data
-            files would change (S2): true where one would. Of every other one it is proven; ``None``: of none.
+        inexact: Columns of ``schema`` of whose values in this log file's live data files it is not proven that none
+            would change if the column became wider, and of a DOUBLE, that no footer misleads (S2): true where it is
+            known not to be so. Of every other one it is proven; ``None``: of none.
         change: What this commit does with rows, see :data:`LogChange` (M3); ``None``: it does not say, as seals,
-            rebuilds and log files of other writers and older releases. Later releases may say something else: whoever
+            rebuilds and log files of other writers. Later releases may say something else: whoever
             asks takes what he does not know for a change of rows. Who says it writes no field ids (N6).
+        rebuilt: Which rebuild, or which backup, made this log anew, by the id of its commit (B3); ``None``: none did.
     """
 
     time_ms: int
@@ -119,12 +130,13 @@ class LogHead:
     commit_id: str | None = None
     batch_ids: tuple[str, ...] = ()
     is_seal: bool = False
-    widened: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    widened: Mapping[str, Widening] = field(default_factory=lambda: EMPTY)
     refused_ids: tuple[str, ...] = ()
     feed: FeedState | None = None
     contents: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     inexact: Mapping[str, bool] | None = None
     change: str | None = None
+    rebuilt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,51 +203,3 @@ class LogView(LogHeads):
     """All log files of a table, read consistently (R1)."""
 
     files: tuple[ListedLogFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The fold of a table's log at one time: what is live, and what is known about the dead.
-
-    Attributes:
-        table: Name of the table.
-        snapshot_id: Equal for equal live files and schema, whichever log files say so.
-        live: Live data files, ascending by path.
-        schema: Column to SQL type: the union of all schema lines, widened columns with the wider type (S2).
-        logged_schema: The same with the types of the schema lines, which never change.
-        tombstoned_ms: Path of each dead data file still named, to the earliest tombstone time.
-        log_tombstoned_ms: Key of each dead log file still named, to the earliest tombstone time.
-        horizon_ms: Time travel below this time is refused (R3); 0 when nothing was deleted yet.
-        last_commit_ms: Time of the newest commit that was folded; 0 for an empty log.
-        log_file_count: Number of log files folded.
-        as_of_ms: The time asked for; ``None`` for the newest state.
-        is_stable: Whether a later read at the same ``as_of_ms`` must give the same answer (R3).
-    """
-
-    table: str
-    snapshot_id: str
-    live: "LiveFiles"
-    schema: Mapping[str, str]
-    logged_schema: Mapping[str, str]
-    tombstoned_ms: Mapping[str, int]
-    log_tombstoned_ms: Mapping[str, int]
-    horizon_ms: int
-    last_commit_ms: int
-    log_file_count: int
-    as_of_ms: int | None
-    is_stable: bool
-
-    @property
-    def narrow_types(self) -> Mapping[str, str]:
-        """Widened columns with the type that data files from before have."""
-        return {name: sql_type for name, sql_type in self.logged_schema.items() if self.schema.get(name) != sql_type}
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all live data files."""
-        return self.live.size_bytes
-
-    @property
-    def row_count(self) -> int | None:
-        """Rows of all live data files; ``None`` when some file does not say."""
-        return self.live.row_count

@@ -1,19 +1,24 @@
 """A warehouse: one object store, one root prefix, many tables below it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from icedb_log.errors import NotFound, UnsupportedFormat
+from cachetools import LRUCache
+
+from icedb_log.errors import Unavailable, UnsupportedFormat, crashes_told
 from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
 from icedb_log.store.object_store import ObjectStore, map_each
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import load_any_config
+from icedb_log.table.stored_config import find_newest, load_place
 from icedb_log.table.table_config import Dropped, TableConfig
 
 READ_THREADS: Final = 16
 FEW_TABLES: Final = 8
 """So many configurations are read one after the other; more of them side by side."""
+MAX_KNOWN_NAMES: Final = 10_000
+"""Of so many names it is remembered which table is the newest (T4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +26,21 @@ class DroppedTable:
     """A table that is dropped, as a listing finds it.
 
     Attributes:
-        name: Its name.
+        place: Where it lies.
         config: Its configuration, as it was.
         mark: What becomes of it.
         modified_ms: When the mark was written, unix ms by the store's clock.
     """
 
-    name: str
+    place: TableStore
     config: TableConfig
     mark: Dropped
     modified_ms: int
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.place.name
 
     @property
     def dropped_ms(self) -> int:
@@ -54,19 +64,66 @@ class Warehouse:
 
     store: ObjectStore
     root: str = ""
+    _numbers: LRUCache[str, int] = field(default_factory=lambda: LRUCache(MAX_KNOWN_NAMES), repr=False, compare=False)
 
     def table(self, name: str) -> TableStore:
-        """Return where a table lies; it need not exist. Raises InvalidRequest for a bad name."""
+        """Return where the newest table of a name lies; it need not exist.
+
+        Which one that is, is looked for once, in one or two GETs, and again when the one that was known is purged.
+
+        Raises:
+            InvalidRequest: A bad name.
+            Unavailable: The store did not answer.
+        """
+        first = self.first(name)
+        number = self._numbers.get(name)
+        if number is None:
+            try:
+                number = find_newest(first).place.paths.number
+            except UnsupportedFormat:
+                number = 1  # whoever works on it says what is wrong
+            self._numbers[name] = number
+        place = first.numbered(number)
+        place.on_purged = partial(self._numbers.pop, name, None)
+        return place
+
+    def first(self, name: str) -> TableStore:
+        """Return where the first table of a name lies, or lay. Raises InvalidRequest for a bad name."""
         check_table_name(name)
         return TableStore(self.store, TablePaths(name, f"{self.root}/{name}" if self.root else name))
 
     def list_tables(self) -> tuple[str, ...]:
-        """List the tables that are there and not dropped, ascending. Costs one listing and one read per folder."""
-        return tuple(name for name, found in self._look() if not isinstance(found, DroppedTable))
+        """List the tables that are there and not dropped, ascending. Costs one listing and one read per folder.
 
-    def list_dropped(self) -> tuple[DroppedTable, ...]:
-        """List the tables that are dropped, ascending by name: in the trash, being purged, purged. Costs the same."""
-        return tuple(found for _, found in self._look() if isinstance(found, DroppedTable))
+        One whose configuration does not answer is listed, too: it hides none of the others, and is not hidden itself.
+        Whoever works on it says what is wrong.
+
+        Raises:
+            Unavailable: The folders could not be listed.
+        """
+        return tuple(name for name, found in self._look(is_whole=False) if isinstance(found, Unavailable) or found[0])
+
+    def list_dropped(self, *, on_problem: Callable[[str, Unavailable], None] | None = None) -> tuple[DroppedTable, ...]:
+        """List the tables that are dropped, ascending by name: in the trash, being purged, purged.
+
+        Costs what :meth:`list_tables` costs, and a read for each table of a name that was purged before.
+
+        Args:
+            on_problem: Told of each name of which nobody knows whether it is dropped, because its configuration does
+                not answer; by default that is raised.
+
+        Raises:
+            Unavailable: The store did not answer.
+        """
+        dropped: list[DroppedTable] = []
+        for name, found in self._look(is_whole=True):
+            if not isinstance(found, Unavailable):
+                dropped += found[1]
+            elif on_problem is None:
+                raise found
+            else:
+                on_problem(name, found)
+        return tuple(dropped)
 
     def list_names(self) -> tuple[str, ...]:
         """List the folders that a table may have, ascending: those of tables, of dropped ones, and of others."""
@@ -75,23 +132,39 @@ class Warehouse:
 
     def has_table(self, name: str) -> bool:
         """Whether a table is there and not dropped; one whose configuration cannot be understood is there."""
-        is_there, dropped = self._look_at(name)
-        return is_there and dropped is None
+        return self._look_at(self.first(name), is_whole=False)[0]
 
-    def _look(self) -> Iterator[tuple[str, DroppedTable | None]]:
-        """Look at each folder with a configuration; one that cannot be understood counts as a table."""
+    def is_listed(self, name: str) -> bool:
+        """Whether :meth:`list_tables` names a table: it is there, or its configuration does not answer."""
+        found = self._try_look_at(self.first(name), is_whole=False)
+        return isinstance(found, Unavailable) or found[0]
+
+    def _look(self, *, is_whole: bool) -> Iterator[tuple[str, tuple[bool, tuple[DroppedTable, ...]] | Unavailable]]:
         names = self.list_names()
         threads = READ_THREADS if len(names) > FEW_TABLES else 1
-        found = map_each(self._look_at, names, threads=threads, name="icedb-warehouse")
-        return ((name, dropped) for name, (is_there, dropped) in zip(names, found, strict=True) if is_there)
+        look = partial(self._try_look_at, is_whole=is_whole)
+        return zip(
+            names, map_each(look, [*map(self.first, names)], threads=threads, name="icedb-warehouse"), strict=True
+        )
 
-    def _look_at(self, name: str) -> tuple[bool, DroppedTable | None]:
+    def _try_look_at(self, first: TableStore, *, is_whole: bool) -> tuple[bool, tuple[DroppedTable, ...]] | Unavailable:
         try:
-            config, info = load_any_config(self.table(name))
-        except NotFound:
-            return False, None
+            with crashes_told(f"table {first.name}: its configuration"):
+                return self._look_at(first, is_whole=is_whole)
+        except Unavailable as error:
+            return error
+
+    def _look_at(self, first: TableStore, *, is_whole: bool) -> tuple[bool, tuple[DroppedTable, ...]]:
+        """Return whether a table of a name is there, and which ones are dropped: of all, or of the newest."""
+        try:
+            newest = find_newest(first)
+            numbers = range(1, newest.place.paths.number) if is_whole else range(0)
+            found = (*(load_place(first.numbered(number)) for number in numbers), newest)
         except UnsupportedFormat:
-            return True, None  # whoever works on it says what is wrong
-        if config.dropped is None:
-            return True, None
-        return True, DroppedTable(name, config, config.dropped, info.modified_ms)
+            return True, ()  # whoever works on it says what is wrong
+        dropped = tuple(
+            DroppedTable(each.place, each.config, each.config.dropped, each.info.modified_ms)
+            for each in found
+            if each.config is not None and each.config.dropped is not None and each.info is not None
+        )
+        return newest.config is not None and newest.config.dropped is None, dropped

@@ -6,7 +6,6 @@ this order: not ready any more, no new connections, running requests end. :class
 """
 
 import asyncio
-import gc
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -373,7 +372,6 @@ def run_endpoints(kind: type[EndpointService[S, M]], settings: S, *, metrics: M 
     service.start()
     get_logger().info(f"{name}_served", **service.addresses(), store=settings.store, is_open=not service.is_enforced)
     service.load_more()
-    gc.freeze()  # modules stay: a search for cycles that looks through them holds an answer up for 60 ms
     while not stopping.wait(WATCH_S) and service.is_alive():
         pass
     get_logger().info(f"{name}_stopping")

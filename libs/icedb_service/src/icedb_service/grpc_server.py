@@ -19,9 +19,10 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
-from icedb_log.errors import IceDBError, InvalidRequest, Overloaded, Unavailable
+from icedb_log.errors import IceDBError, InvalidRequest, Overloaded, TableNotFound, Unavailable
+from icedb_log.keys import TABLE_NAME
 from icedb_log.units import SECOND_MS
-from icedb_proto.errors import ERROR_METADATA_KEY, RETRY_METADATA_KEY, status_code
+from icedb_proto.errors import ERROR_METADATA_KEY, RETRY_METADATA_KEY, TABLE_METADATA_KEY, status_code
 
 KEEPALIVE_MS: Final = 60_000
 KEEPALIVE_TIMEOUT_MS: Final = 20_000
@@ -43,6 +44,8 @@ def call_status(error: IceDBError, *, code: grpc.StatusCode | None = None) -> Ca
     code = code or status_code(error)
     details = str(error)[:MAX_DETAILS_CHARS]
     metadata: list[tuple[str, str | bytes]] = [(ERROR_METADATA_KEY, error_name(error))]
+    if isinstance(error, TableNotFound) and TABLE_NAME.fullmatch(error.table):
+        metadata.append((TABLE_METADATA_KEY, error.table))
     if isinstance(error, Overloaded):
         metadata.append((RETRY_METADATA_KEY, str(error.retry_after_ms)))
         info, packed = error_details_pb2.RetryInfo(), any_pb2.Any()

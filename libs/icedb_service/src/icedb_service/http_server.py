@@ -123,7 +123,7 @@ class StuckWatch:
             problems = {name: words for name, words in found.items() if words != "ok"}
             bad_looks = bad_looks + 1 if problems else 0
             if bad_looks >= STUCK_LOOKS:
-                mitigation = "it ends; whoever started it starts another one, which does its work again"
+                mitigation = "it exits; its supervisor starts another one, which repeats its work"
                 get_logger().error("process_stuck", problems=problems, mitigation=mitigation)
                 if "loop" in problems and self._health.loop_pid is not None:
                     with suppress(ProcessLookupError):

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeVar, get_args
 
 from icedb_log.keys import ROLES
 from icedb_log.names import Component
+from icedb_log.store.request_costs import PRICES, RequestCost, listen_to_costs
 from icedb_log.store.request_failures import OPERATIONS, REASONS, Operation, Reason, listen_to_failures
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.platform_collector import PlatformCollector
@@ -100,11 +101,49 @@ RedisUse = Literal["locks", "queue"]
 REDIS_USES: Final[tuple[RedisUse, ...]] = ("locks", "queue")
 
 
-class DependencyMetrics:
-    """Counters of one process."""
+Cause = Literal["staging", "flush", "merge", "janitor", "readers", "other"]
+CAUSES: Final[Mapping[Component, Cause]] = {
+    "frontend": "staging",
+    "enqueue": "staging",
+    "ingest": "flush",
+    "ingest-large": "flush",
+    "merge": "merge",
+    "janitor": "janitor",
+    "snapshot": "readers",
+    "gateway": "readers",
+    "console": "other",
+}
+"""What a service's requests to the store are for: each process has one cause, whatever its tasks do."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+
+class DependencyMetrics:
+    """Counters of one process.
+
+    Args:
+        registry: Where they are.
+        cause: What its requests to the store are for.
+    """
+
+    def __init__(self, registry: CollectorRegistry, cause: Cause = "other") -> None:
         make = MetricMaker(registry)
+        self._cause = cause
+        self._requests = make.counter(
+            "icedb_store_requests_total",
+            "Requests that S3 answered and asks money for, also those that were sent again; put: also copies, parts of "
+            "uploads and listings; get: also of metadata; delete: free. Table: empty for those of no table",
+            cause=tuple(dict.fromkeys(CAUSES.values())),
+            table=OPEN,
+            price=PRICES,
+        )
+        self._bytes = make.counter(
+            "icedb_store_request_bytes_total",
+            "Bytes in bodies of these requests (sent) and of their answers (received)",
+            cause=tuple(dict.fromkeys(CAUSES.values())),
+            table=OPEN,
+            direction=("sent", "received"),
+        )
+        self.of_tables: Final = (self._requests, self._bytes)
+        """Counters with the label ``table``."""
         self._store = make.counter(
             "icedb_store_request_failures_total",
             "Requests to the store that failed, also those that were sent again and went well; unreachable: no "
@@ -120,8 +159,15 @@ class DependencyMetrics:
         )
 
     def watch_store(self) -> None:
-        """Count the failed requests of this process from now on. Called once, by whoever runs the process."""
+        """Count the requests of this process from now on. Called once, by whoever runs the process."""
         listen_to_failures(self._count_store)
+        listen_to_costs(self.count_cost)
+
+    def count_cost(self, cost: RequestCost) -> None:
+        """Count requests that were answered."""
+        self._requests.labels(self._cause, cost.table, cost.price).inc(cost.count)
+        self._bytes.labels(self._cause, cost.table, "sent").inc(cost.sent_bytes)
+        self._bytes.labels(self._cause, cost.table, "received").inc(cost.received_bytes)
 
     def counter_of(self, use: RedisUse) -> Callable[[], None]:
         """Return what counts one failed request to Redis; for :func:`icedb_service.redis_clients.open_redis`."""
@@ -151,6 +197,7 @@ Outcome = Literal[
 
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
+ENGINE_FAILURES: Final = ("not_opened", "died")
 INTERRUPT_REASONS: Final = ("time_limit", "stopped")
 LOCK_OUTCOMES: Final = ("acquired", "busy", "lost", "unavailable")
 WAKE_OUTCOMES: Final = ("sent", "collapsed", "failed")
@@ -187,9 +234,22 @@ class ProcessMetrics:
         self.make = MetricMaker(self.registry)
         self.access = AccessMetrics(self.registry)
         self.clock = ClockMetrics(self.registry)
-        self.dependencies = DependencyMetrics(self.registry)
+        self.dependencies = DependencyMetrics(self.registry, CAUSES[component])
         info = self.make.gauge(f"icedb_{component}_build_info", "Release that runs", version=OPEN, python=OPEN)
         info.labels(version(package), platform.python_version()).set(1)
+
+
+_FIRST_ERROR: Final = 400
+_FIRST_FAILURE: Final = 500
+
+
+def outcome_of(status: int, by_status: Mapping[int, str]) -> str:
+    """Return what a status of HTTP makes of its request; ``by_status`` has those with an outcome of their own."""
+    if status in by_status:
+        return by_status[status]
+    if status >= _FIRST_FAILURE:
+        return "failed"
+    return "bad_request" if status >= _FIRST_ERROR else "ok"
 
 
 class EndpointMetrics(ProcessMetrics):
@@ -243,15 +303,17 @@ class WorkerMetrics(ProcessMetrics):
         self.engine_up = make.gauge(f"{start}_engine_up", "1 while the worker's engine (Spark session) is open")
         self.engine_failures = make.counter(
             f"{start}_engine_failures_total",
-            "Times that the worker's engine (Spark session) could not be opened; the next task tries again",
+            "Times that the worker's engine (Spark session) failed; not_opened: the next task tries again; died: its "
+            "JVM has ended, and the process is replaced",
+            reason=ENGINE_FAILURES,
         )
 
     def forget_tables(self, kept: Collection[str]) -> None:
         """Let the series of all other tables end: nobody writes them any more, and alerts would last for ever."""
-        for gauge in self.table_gauges:
-            for sample in [sample for metric in gauge.collect() for sample in metric.samples]:
-                if sample.labels["table"] not in kept:
-                    gauge.remove(*sample.labels.values())
+        for metric in (*self.table_gauges, *self.dependencies.of_tables):
+            for sample in [sample for family in metric.collect() for sample in family.samples]:
+                if sample.labels["table"] and sample.labels["table"] not in kept:
+                    metric.remove(*sample.labels.values())
 
 
 class SparkWorkerMetrics(WorkerMetrics):

@@ -19,6 +19,22 @@ START_LIMIT_MS: Final = 300_000
 """How long it may take to come round for the first time: engines are opened meanwhile."""
 
 
+class SharedCount:
+    """A number that a parent and its children share, so that it outlives a child. Made before children are forked."""
+
+    def __init__(self) -> None:
+        self._count = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+
+    @property
+    def value(self) -> int:
+        """The number."""
+        return self._count[0]
+
+    def add_one(self) -> None:
+        """Add one; for one writer at a time."""
+        self._count[0] += 1
+
+
 class LoopProgress:
     """When a loop came round. Made before children are forked, which then see what their parent tells. Thread-safe.
 

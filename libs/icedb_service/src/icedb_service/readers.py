@@ -22,17 +22,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from cachetools import LRUCache
-from icedb_log.clean.holds import HoldReader
 from icedb_log.clock import Clock
+from icedb_log.commit.table import Table
 from icedb_log.errors import NotFound, Overloaded, Unavailable
+from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
-from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, Question, TableCache, TableState
+from icedb_log.serving.table_cache import CachedTable, Question, TableCache, TableState
 from icedb_log.store.store_clock import SteadyTime
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table import Table
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import CONFIG_CACHE_TTL_MS, TableConfig
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import FEW_TABLES, READ_THREADS, Warehouse
 
@@ -263,6 +263,7 @@ class TableNames:
         """Return the names of the tables that are there and not dropped, ascending.
 
         A table that was dropped is gone from it after ten seconds at the latest, a new one comes with the next look.
+        One whose configuration does not answer is named, too: who asks for it is told why.
 
         Raises:
             Overloaded: Too many calls wait for the store.
@@ -284,12 +285,12 @@ class TableNames:
         started_ms = self._clock.monotonic_ms()
         names = self._warehouse.list_names()
         seen_ms = {name: self._seen_ms[name] for name in names if name in self._seen_ms}
-        stale = [name for name in names if started_ms - seen_ms.get(name, -CONFIG_MAX_AGE_MS) >= CONFIG_MAX_AGE_MS]
+        stale = [name for name in names if started_ms - seen_ms.get(name, -CONFIG_CACHE_TTL_MS) >= CONFIG_CACHE_TTL_MS]
         if len(stale) <= FEW_TABLES:
-            found = [self._warehouse.has_table(name) for name in stale]
+            found = [self._warehouse.is_listed(name) for name in stale]
         else:
             with ThreadPoolExecutor(READ_THREADS, "icedb-table-names") as pool:
-                found = list(pool.map(self._warehouse.has_table, stale))
+                found = list(pool.map(self._warehouse.is_listed, stale))
         for name, is_there in zip(stale, found, strict=True):
             if is_there:
                 seen_ms[name] = started_ms

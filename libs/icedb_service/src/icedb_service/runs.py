@@ -13,7 +13,7 @@ A run never raises: its result is a plain JSON object, which the CLI prints.
 | `unavailable` | Redis, the store or Spark did not answer | the next sweep, after a pause |
 | `halted` | the table needs a person; the gauge is 1 until a run ends well | a person; sweeps look again, rarely |
 | `not_found`, `refused` | the request is wrong, or its sender may not do this | the caller |
-| `failed` | a bug: logged with its traceback | a developer; sweeps try again, rarely |
+| `failed` | a bug: logged with its traceback, or where it was | a developer; sweeps try again, rarely |
 
 After a failure a sweep waits, longer each time (:class:`Backoff`); what a user or producer asks for is done at once.
 """
@@ -31,6 +31,7 @@ from icedb_log.errors import (
     HaltError,
     IceDBError,
     InvalidRequest,
+    JobCrashed,
     NotFound,
     PermissionDenied,
     Unauthenticated,
@@ -52,6 +53,7 @@ _BY_ERROR: Final[tuple[tuple[type[IceDBError], Outcome], ...]] = (
     (Fenced, "fenced"),
     (CommitConflict, "conflict"),
     (CommitOutcomeUnknown, "outcome_unknown"),
+    (JobCrashed, "failed"),
     (Unavailable, "unavailable"),
     (HaltError, "halted"),
     (NotFound, "not_found"),
@@ -109,10 +111,10 @@ class TaskRunner:
         traces = tracing()
         if traces is None or table is None:  # sweeps only look
             return self._run(work, task=task, task_id=task_id, table=table)
-        with traces.run(task, clock=self._clock, woken_by=traceparent) as ending:
+        with traces.run(task, clock=self._clock, woken_by=traceparent) as run:
             result = self._run(work, task=task, task_id=task_id, table=table)
             told = {name: result[name] for name in _TOLD if isinstance(result.get(name), int | str)}
-            ending.tell(result["outcome"], table=table, task_id=task_id, **told)
+            run.tell(result["outcome"], table=table, task_id=task_id, **told)
         return result
 
     def _run(self, work: Callable[[], Work], *, task: str, task_id: str, table: str | None) -> dict[str, Any]:
@@ -134,6 +136,11 @@ class TaskRunner:
             "duration_ms": duration_ms,
             **details,
         }
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run is under way."""
+        return bool(self._running)
 
     def check_progress(self, limit_ms: int) -> None:
         """Raise Unavailable if a run takes longer than ``limit_ms``: it hangs, and its thread is lost."""

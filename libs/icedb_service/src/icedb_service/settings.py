@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.hosts import check_redis_url, redact_url
-from icedb_log.store.stores import StoreFields, StoreSettings
+from icedb_log.store_settings import StoreFields, StoreSettings
 from icedb_log.texts import describe_problem, read_field_docs
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT: Final = 65_535
-_MASTER: Final = re.compile(r"local(\[[^\s\]]+\])?|yarn|(spark|k8s|sc)://\S+")
+_MASTER: Final = re.compile(r"local(\[[^\s\]]+\])?|yarn|(spark|k8s)://\S+")
 _SIGNS: Final = {"<": (operator.lt, ">="), "<=": (operator.le, ">"), ">=": (operator.ge, "<")}
 _KEY_NAMES: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
@@ -187,9 +187,13 @@ class ServiceSettings(StoreFields, BaseSettings):
 class SparkServiceSettings(ServiceSettings):
     """What services with a Spark session need in addition."""
 
-    spark_master: Annotated[str, Field(repr=False)] = "local[*]"
-    """Where Spark runs: `local[n]` in the worker's own process tree, `spark://host:7077` or `k8s://…` on a cluster,
-    `sc://host:15002` on a Spark Connect server. See docs/spark.md for what each needs."""
+    spark_master: str = "local[*]"
+    """Where Spark runs: `local[n]` in the worker's own process tree, `spark://host:7077`, `k8s://…` or `yarn` on a
+    cluster. See docs/spark.md for what each needs."""
+
+    spark_ui_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """Where Spark's web interface is served, which shows jobs and tasks as they run; 0: nowhere. It asks nobody who
+    they are: with `local[n]` it is on the loopback interface alone, else on all of the driver's."""
 
     spark_starts_late: bool = False
     """Whether Spark starts with the first task that needs it, not with the worker: a worker that has little to do then
@@ -197,8 +201,7 @@ class SparkServiceSettings(ServiceSettings):
     so when a task has tried to start it in vain."""
 
     spark_options: Annotated[Mapping[str, str], NoDecode, Field(repr=False)] = {}
-    """Further options of Spark, a JSON object, e.g. `{"spark.cores.max": "4", "spark.driver.host": "merger"}`. For
-    Spark Connect only `spark.sql.…`: the others are the server's."""
+    """Further options of Spark, a JSON object, e.g. `{"spark.cores.max": "4", "spark.driver.host": "merger"}`."""
 
     spark_sends_keys: bool = False
     """Whether tasks get this worker's `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, inside the functions that they
@@ -210,8 +213,7 @@ class SparkServiceSettings(ServiceSettings):
     cluster sooner from a query that never ends. Empty: nine tenths of `ICEDB_TASK_TIME_LIMIT_MS`."""
 
     spark_memory_mb: Annotated[int, Field(ge=512)] = 1024
-    """Heap of the Spark driver, MiB. Rows do not pass through it; tasks have `ICEDB_TASK_MEMORY_MB` of their own. A
-    Spark Connect server has its own."""
+    """Heap of the Spark driver, MiB. Rows do not pass through it; tasks have `ICEDB_TASK_MEMORY_MB` of their own."""
 
     task_memory_mb: Annotated[int, Field(ge=64)] = 1024
     """Memory that one merge or flush task may take before it spills to disk, MiB: all of its process, for a flush. As
@@ -221,7 +223,7 @@ class SparkServiceSettings(ServiceSettings):
     @classmethod
     def _check_master(cls, master: str) -> str:
         if not _MASTER.fullmatch(master):
-            raise ValueError("no place where Spark runs; write local[2], spark://host:7077, k8s://… or sc://host:15002")
+            raise ValueError("no place where Spark runs; write local[2], spark://host:7077, k8s://… or yarn")
         return master
 
     @field_validator("spark_options", mode="before")

@@ -23,12 +23,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from icedb_service.access.credentials import Needs
 from icedb_service.logs import get_logger
 from icedb_service.runs import Work
-from icedb_service.tracing import header_of, traceparent_of
-from icedb_service.worker import WorkerContext
-
-EX_RECYCLE: Final = 0x9B
-"""Exit code that the pool takes for an orderly replacement of a child."""
-
+from icedb_service.tracing import HEADER, header_of
+from icedb_service.worker import EX_RECYCLE, WorkerContext
 
 _STRICT: Final = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
@@ -58,7 +54,7 @@ class IceDBTask(Task):  # type: ignore[misc]  # Celery has no types
                 task=self.name,
                 task_id=str(self.request.id),
                 table=table,
-                traceparent=traceparent_of(self.request),
+                traceparent=header_of(self.request, HEADER),
             )
 
     def _told_to_who_waits(self) -> AbstractContextManager[None]:

@@ -1,19 +1,6 @@
-"""Wake-ups: a message to a worker that says "look at this table", never what to do with it.
+"""Wake-ups between services, by the contract of :mod:`icedb_log.wake_keys`.
 
-The truth of what is to be done is in the store (I4). So a wake-up may be lost, doubled or late: the periodic sweep
-makes good what is lost, and duplicates collapse here. The contract, for any sender:
-
-* A wake-up owns the Redis key ``icedb:wake:<task>:<table>`` (``icedb:wake:<task>:`` for a task without a
-  table), set with NX and PX = the message's expiry *before* the message is sent. A second sender finds the key
-  and sends nothing.
-* The worker deletes the key when the task *begins*, before it reads the store. Whoever stages a batch after that
-  sends a new message; whoever staged before that is seen by the run.
-* A command that was not answered may be carried out later, by a server that hung: whoever sent it takes no key for
-  somebody else's afterwards. Else a whole expiry would pass before the next wake-up.
-* A worker that starts deletes the keys of its queue: its predecessor may have died with messages in its hands.
-* A message that was sent without the key is taken, too; it only may be a duplicate.
-* A message expires later than its key, by as much as the clocks of two hosts may be apart: its end is a time of the
-  sender's clock, and Celery compares it with the worker's. A worker that is a minute ahead would drop every wake-up.
+Also who serves a queue, how far a task is, and what is kept of the traces of batches until their flush.
 """
 
 from collections.abc import Sequence
@@ -23,8 +10,8 @@ import orjson
 from celery import Celery
 from icedb_log.errors import Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import TASKS, WAKE_KEY_PREFIX, Queue, progress_key, wake_key
-from icedb_log.store.store_clock import MAX_HOST_GAP_MS
+from icedb_log.names import WAKE_KEY_PREFIX, Queue, progress_key
+from icedb_log.wake_keys import WakeKeys
 from kombu.exceptions import KombuError
 from redis import Redis
 from redis.exceptions import RedisError
@@ -57,8 +44,7 @@ class Wakeups:
         self._redis = redis
         self._settings = settings
         self._counter = counter
-        self._unsure: set[str] = set()
-        """Keys that may be set because Redis carried a command out, or did not, after we had given it up."""
+        self._keys = WakeKeys(settings.message_expiry_ms)
 
     def wake(self, task: str, table: str | None = None) -> bool:
         """Send a wake-up unless the same one is on its way. Idempotent.
@@ -69,38 +55,24 @@ class Wakeups:
         Raises:
             Unavailable: Redis does not answer. The caller may ignore it: the sweep finds the work.
         """
-        key = wake_key(task, table)
         run = current_run()
         try:
             self._keep_traces()
-            # One message too many at worst, where the key is somebody else's.
-            is_ours = key in self._unsure
-            if not self._redis.set(key, "1", nx=not is_ours, px=self._settings.message_expiry_ms):
-                self._count("collapsed")
-                return False
-            self._app.send_task(
-                task,
-                args=[] if table is None else [table],
-                queue=TASKS[task],
-                expires=(self._settings.message_expiry_ms + MAX_HOST_GAP_MS) / 1000,
-                ignore_result=True,
-                retry=False,
-                headers=None if run is None else {HEADER: run.ref.traceparent},
-                # Else Celery writes the sender's own limits into the message, if it serves that queue itself, and
-                # whoever receives it refuses what says how long it may take.
-                time_limit=None,
-                soft_time_limit=None,
+            is_sent = self._keys.send(
+                self._redis,
+                self._app.send_task,
+                task=task,
+                table=table,
+                headers=None if run is None else {HEADER: run.traceparent},
             )
         except (RedisError, KombuError, OSError) as error:
             self._count("failed")
-            self._forget(key)
             raise Unavailable(
                 f"cannot wake {task} for table {table or '(all)'}: Redis at {redact_url(self._settings.redis_url)} "
                 f"does not answer ({type(error).__name__}); the sweep does it when Redis is back"
             ) from error
-        self._unsure.discard(key)
-        self._count("sent")
-        return True
+        self._count("sent" if is_sent else "collapsed")
+        return is_sent
 
     def try_wake(self, task: str, table: str | None = None) -> bool:
         """Send a wake-up; log and go on when Redis does not answer. Returns whether one is on its way."""
@@ -127,12 +99,9 @@ class Wakeups:
         A Redis that does not answer is logged only: the key goes with the next release, or runs out with the message
         that it stood for.
         """
-        keys = {wake_key(task, table), *self._unsure}
         try:
-            self._redis.delete(*keys)
-            self._unsure -= keys
+            self._keys.release(self._redis, task=task, table=table)
         except (RedisError, OSError) as error:
-            self._unsure |= keys
             get_logger().warning(
                 "wake_key_not_released",
                 woken_task=task,
@@ -190,12 +159,6 @@ class Wakeups:
                 pipeline.execute()
         except (RedisError, OSError) as error:
             get_logger().debug("traces_not_kept", count=len(pending), error=type(error).__name__)
-
-    def _forget(self, key: str) -> None:
-        try:
-            self._redis.delete(key)
-        except (RedisError, OSError):
-            self._unsure.add(key)
 
     def _count(self, outcome: str) -> None:
         if self._counter is not None:

@@ -2,8 +2,9 @@
 
 The engine (Spark session, store), Redis clients and the metrics server are made in the child: a fork with a live
 JVM can hang. The child leads a process group of its own, so that a SIGTERM or Ctrl-C to the parent's group does not
-take the JVM from under a running task; it dies with its parent. A child whose engine died is replaced.
-Scale by replicas, not by more children.
+take the JVM from under a running task; it dies with its parent. A child whose engine died counts that and is replaced:
+a thread beside the tasks looks once a second, so that also an idle worker notices. Scale by replicas, not by more
+children.
 
 A service without an engine may work on several tables side by side, in threads of the one process that it then is: no
 fork, one metrics server, one cache of logs. A thread cannot be killed, so its runs bound themselves, and one that does
@@ -20,18 +21,18 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from functools import cached_property, partial
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from celery import Celery, signals
 from celery.bootsteps import StartStopStep
 from celery.concurrency.thread import TaskPool
 from icedb_log.clock import Clock, SystemClock
-from icedb_log.errors import HaltError, IceDBError, Unavailable
+from icedb_log.commit.table import Acquired, Table, name_owner
+from icedb_log.errors import HaltError, IceDBError, Unavailable, crashes_told
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.names import Queue
-from icedb_log.table.table import Acquired, Table, name_owner
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from kombu.asynchronous.hub import Hub
@@ -45,13 +46,18 @@ from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE, ask_store, wait_for_servers, wait_until_available, watch_clock
 from icedb_service.message_guard import guard_queues, loop_turned, refuse_compression
 from icedb_service.metrics import RedisUse, WorkerMetrics
-from icedb_service.progress import BEAT_S, LoopProgress
+from icedb_service.progress import BEAT_S, LoopProgress, SharedCount
 from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import TableLock, ask_redis, open_redis
 from icedb_service.runs import TaskRunner, Work, backoff_key
 from icedb_service.settings import ServiceSettings
 from icedb_service.tracing import flush_traces
 from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
+
+ENGINE_LOOK_S: Final = 1.0
+"""Between two looks whether the engine has died."""
+EX_RECYCLE: Final = 0x9B
+"""Exit code that the pool takes for an orderly replacement of a child."""
 
 
 class WakingThreadPool(TaskPool):  # type: ignore[misc]  # Celery has no types
@@ -93,6 +99,10 @@ class Engine(Protocol):
     def is_alive(self) -> bool:
         """Whether it can still be used."""
         return True
+
+    def has_died(self) -> bool:
+        """Whether it can never be used again; waits for nothing."""
+        return False
 
     def close(self) -> None:
         """Give back what it holds. Called once."""
@@ -137,6 +147,7 @@ class WorkerContext(Generic[E]):
         self._app = app
         self._open_engine = open_engine
         self._opens_late = opens_late
+        self._engine_deaths = SharedCount()
         self._engine_problem = ""
         """Why the engine could not be opened when that was tried last."""
         self._loop_pid: int | None = None
@@ -149,7 +160,7 @@ class WorkerContext(Generic[E]):
         try:
             engine = self._open_engine()
         except Exception as error:
-            self.metrics.engine_failures.inc()
+            self.metrics.engine_failures.labels("not_opened").inc()
             self._engine_problem = str(error)
             if isinstance(error, IceDBError):
                 raise
@@ -157,7 +168,27 @@ class WorkerContext(Generic[E]):
         self._engine_problem = ""
         self.metrics.engine_up.set(1)
         get_logger().info("engine_opened", duration_ms=self.clock.monotonic_ms() - started_ms)
+        if self._loop_pid is not None:
+            watch = partial(self._watch_engine, engine, threading.Event())
+            threading.Thread(target=watch, name="watch the engine", daemon=True).start()
         return engine
+
+    def _watch_engine(self, engine: E, never: threading.Event) -> None:
+        """Wait until the engine has died, and end this child then; return when the engine is closed."""
+        while not engine.has_died():
+            never.wait(ENGINE_LOOK_S)
+        if vars(self).get("engine") is not engine:
+            return
+        self.metrics.engine_up.set(0)
+        self._engine_deaths.add_one()
+        self.metrics.engine_failures.labels("died").inc()
+        get_logger().error("engine_died", mitigation="this process is replaced; what ran on it is done again")
+        # A run that is under way ends first: its caller has an error, not a lost worker. Those that begin see for
+        # themselves that the engine is dead.
+        while self.runner.is_running:
+            never.wait(ENGINE_LOOK_S)
+        never.wait(ENGINE_LOOK_S)  # the result of the last run is on its way to who asked
+        os._exit(EX_RECYCLE)
 
     @cached_property
     def warehouse(self) -> Warehouse:
@@ -183,6 +214,7 @@ class WorkerContext(Generic[E]):
     def open_here(self, *, loop_pid: int | None = None) -> None:
         """Open what tasks need, in the process that runs them, before they run: they may do so side by side."""
         self._loop_pid = loop_pid
+        self.metrics.engine_failures.labels("died").inc(self._engine_deaths.value)
         self._serve_metrics()
         self.metrics.dependencies.watch_store()
         try:
@@ -215,8 +247,8 @@ class WorkerContext(Generic[E]):
         return opened.watched_by(check_alive, on_fence=lambda acquired: self._note_fence(table, acquired))
 
     def _note_fence(self, table: str, acquired: Acquired) -> None:
-        if acquired.taken_from != "free":
-            self.metrics.takeovers.labels(acquired.role, acquired.taken_from).inc()
+        if acquired.previous_holder != "free":
+            self.metrics.takeovers.labels(acquired.role, acquired.previous_holder).inc()
             get_logger().info("fence_taken", table=table, **asdict(acquired))
 
     @contextmanager
@@ -489,7 +521,9 @@ def sweep_tables(
             counts["pausing"] += 1
             continue
         try:
-            if is_needed is not None and not is_needed(warehouse.table(name).paths):
+            with crashes_told(f"table {name}: the look for {task}"):
+                is_idle = is_needed is not None and not is_needed(warehouse.table(name).paths)
+            if is_idle:
                 continue
         except IceDBError as error:
             counts["failed"] += 1

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import orjson
 import pyarrow as pa
 from icedb_log.clock import SystemClock
-from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.jobs import Target
+from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 from icedb_log.model import FileMarker
 from pydantic import TypeAdapter
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from icedb_spark.values import WriteOptions
+from icedb_spark.values import WritePlan
 
 
 @dataclass(frozen=True)
@@ -48,17 +47,11 @@ class IceDBWriter(DataSourceArrowWriter):
     """Appends the rows of a DataFrame.
 
     Args:
-        options: Where to, and under which name.
-        target: The table; its schema has the columns of the DataFrame in their order, with the types that are stored.
-        begun_ms: The store's clock before any file was begun.
-        is_done: Whether the write is committed already, under its name: the tasks have nothing to do.
+        plan: What the driver has checked.
     """
 
-    def __init__(self, options: WriteOptions, target: Target, *, begun_ms: int, is_done: bool) -> None:
-        self.options = options
-        self.target = target
-        self.begun_ms = begun_ms
-        self.is_done = is_done
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
         """Write the rows of a task. Each try makes files of its own.
@@ -66,14 +59,14 @@ class IceDBWriter(DataSourceArrowWriter):
         Raises:
             Unavailable: The store did not answer, or memory and scratch did not suffice; Spark tries the task again.
         """
-        if self.is_done:
+        if self._plan.is_done:
             return WrittenFiles()
         from icedb_engine.units.typed_rows import append_unit  # noqa: PLC0415 - only tasks need it
-        from icedb_engine.units.work import WriteUnit  # noqa: PLC0415
+        from icedb_engine.work import WriteUnit  # noqa: PLC0415
 
         clock = SystemClock()
-        place = self.options.place
-        unit = WriteUnit.of(self.target, place.engine, time_ms=clock.now_ms())
+        place = self._plan.options.place
+        unit = WriteUnit.of(self._plan.target, place.engine, time_ms=clock.now_ms())
         try:
             return WrittenFiles.of(append_unit(unit, iterator, place.store.open().store, clock=clock))
         except Unavailable:
@@ -92,7 +85,14 @@ class IceDBWriter(DataSourceArrowWriter):
         """
         from icedb_spark.driver import commit_write  # noqa: PLC0415 - only the driver needs it
 
-        commit_write(self, [message for message in messages if isinstance(message, WrittenFiles)], len(messages))
+        table = self._plan.target.paths.name
+        written = [message for message in messages if isinstance(message, WrittenFiles)]
+        if not self._plan.is_done and len(written) != len(messages):
+            raise Unavailable(f"table {table}: Spark lost what a task wrote; nothing was committed, write again")
+        problem = next((each.problem for each in written if each.problem is not None), None)
+        if problem is not None:
+            raise InvalidRequest(problem)
+        commit_write(self._plan, tuple(file for each in written for file in each.read()))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files to the orphan sweep (J6): only the janitor deletes, and a commit may have landed."""

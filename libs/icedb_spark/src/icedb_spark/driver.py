@@ -6,39 +6,37 @@ plans with the same files, whatever is committed meanwhile. A write is committed
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 import structlog
 from icedb_engine.sql.checks import check_reader_condition
 from icedb_engine.sql.columns import OutputRules
-from icedb_log.clean.leases import acquire_lease
-from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock, SystemClock
+from icedb_log.commit.table import Table, name_owner
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
-from icedb_log.feed.views import require_takes_batches
+from icedb_log.holds.leases import acquire_lease
+from icedb_log.holds.pins import read_pinned
 from icedb_log.ingest.append import (
-    MAX_TABLE_COLUMNS,
     AppendJob,
     append_files,
     check_columns,
     make_batch_id,
 )
-from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged, read_binding
+from icedb_log.ingest.idempotency import Binding, bind_key, mark_staged, read_binding
 from icedb_log.jobs import Target
 from icedb_log.keys import TablePaths
-from icedb_log.log.fold import fold, union_schema
-from icedb_log.model import Snapshot
+from icedb_log.log.fold import Snapshot, fold, union_schema
+from icedb_log.model import FileMarker
 from icedb_log.serving.selection import select_files
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table, name_owner
-from icedb_log.table.table_config import unite_columns
+from icedb_log.table.column_names import MAX_TABLE_COLUMNS
+from icedb_log.table.table_config import require_takes_batches, unite_columns
 
-from icedb_spark.batch_write import IceDBWriter, WrittenFiles
 from icedb_spark.options import ReadOptions
-from icedb_spark.values import PinnedSnapshot, WriteOptions, find_sql_type
+from icedb_spark.values import PinnedSnapshot, WriteOptions, WritePlan, find_sql_type
 
 _LEVEL: Final = 1
 
@@ -98,12 +96,11 @@ def _read_snapshot(table: Table, options: ReadOptions) -> Snapshot:
 
 _WRITE_KEYS: Final = "spark write "
 """Begins the producer's key of a write, so that no key of a batch means the same."""
-_CONTENT: Final = hash_body(b"", "spark write")
 
 _log = structlog.get_logger(__name__)
 
 
-def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> IceDBWriter:
+def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> WritePlan:
     """Check a write before any task runs.
 
     Raises:
@@ -124,7 +121,7 @@ def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> IceDBWrit
     target = Target(
         paths=table.paths, config=table.config, schema=columns, commit_id=clock.new_id(), time_ms=clock.now_ms()
     )
-    return IceDBWriter(options, target, begun_ms=begun_ms, is_done=binding is not None and binding.is_staged)
+    return WritePlan(options, target, begun_ms=begun_ms, is_done=binding is not None and binding.is_staged)
 
 
 def _read_columns(schema: Any, table: Table, known: Mapping[str, str]) -> dict[str, str]:
@@ -137,36 +134,33 @@ def _read_columns(schema: Any, table: Table, known: Mapping[str, str]) -> dict[s
     return columns
 
 
-def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_count: int) -> None:
-    """Make the files of a write live: one commit, or nothing. Raises as :meth:`IceDBWriter.commit`."""
-    target, write_id = writer.target, writer.options.write_id
+def commit_write(plan: WritePlan, files: tuple[FileMarker, ...]) -> None:
+    """Make the files of a write live: one commit, or nothing.
+
+    Raises as :meth:`~icedb_spark.batch_write.IceDBWriter.commit`.
+    """
+    target, write_id = plan.target, plan.options.write_id
     name = target.paths.name
-    if writer.is_done:
+    if plan.is_done:
         _log.info("write committed before", table=name, write_id=write_id)
         return
-    if len(written) != task_count:
-        raise Unavailable(f"table {name}: Spark lost what a task wrote; nothing was committed, write again")
-    problem = next((each.problem for each in written if each.problem is not None), None)
-    if problem is not None:
-        raise InvalidRequest(problem)
     table = Table.open(
-        TableStore(writer.options.place.store.open().store, target.paths),
+        TableStore(plan.options.place.store.open().store, target.paths),
         clock=SystemClock(),
         owner=name_owner("spark"),
     )
     batch_id = make_batch_id(table.clock, store_now_ms=table.read_store_clock())
     binding = None
     if write_id is not None:
-        binding = bind_key(table, key=_WRITE_KEYS + write_id, batch_id=batch_id, content_sha256=_CONTENT)
+        binding = bind_key(table, key=_WRITE_KEYS + write_id, batch_id=batch_id, content_sha256="")
     job = AppendJob(
-        files=tuple(file for each in written for file in each.read()),
+        files=files,
         columns=target.schema,
         batch_id=batch_id if binding is None else binding.batch_id,
         commit_id=target.commit_id,
-        begun_ms=writer.begun_ms,
-        incarnation=target.config.incarnation,
+        begun_ms=plan.begun_ms,
     )
-    result = append_files(table, job, wait_ms=writer.options.wait_ms)
+    result = append_files(table, job, wait_ms=plan.options.wait_ms)
     if binding is not None:
         _remember(table.store, binding)
     _log.info(

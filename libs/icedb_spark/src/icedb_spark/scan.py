@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from icedb_engine.units.read_unit import read_files, spark_arrow_type
-from icedb_engine.units.work import DataFile, ReadUnit
+from icedb_engine.work import DataFile, ReadUnit
 from icedb_log.keys import TablePaths
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 

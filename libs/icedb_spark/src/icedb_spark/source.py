@@ -76,15 +76,16 @@ class IceDBDataSource(DataSource):
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
+        from icedb_spark.batch_write import IceDBWriter  # noqa: PLC0415 - see the module
         from icedb_spark.driver import plan_write  # noqa: PLC0415
         from icedb_spark.options import parse_write_options  # noqa: PLC0415 - see the module
 
         if overwrite:
             raise InvalidRequest(
                 'rows are only ever added: write with mode("append"). To replace rows, remove them first '
-                "(icedb delete, icedb partitions drop), or write a new table"
+                "(icedb delete, icedb partitions --drop), or write a new table"
             )
-        return plan_write(schema, parse_write_options(self.options), clock=SystemClock())
+        return IceDBWriter(plan_write(schema, parse_write_options(self.options), clock=SystemClock()))
 
     def _take_pinned(self, options: "ReadOptions", schema: Any) -> "tuple[PinnedSnapshot, Scan]":
         """Return the snapshot, and let go of it: what is pickled after this goes to every task."""

@@ -11,16 +11,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 import structlog
-from icedb_engine.units.work import DataFile
-from icedb_log.clean.leases import release_lease
+from icedb_engine.work import DataFile
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError
 from icedb_log.feed.follower import Follower
 from icedb_log.feed.position import NO_BUDGET, Budget, read_position
+from icedb_log.holds.leases import release_lease
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partitions import PartitionMatcher, read_partition_values
-from icedb_log.table.table import Table
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 

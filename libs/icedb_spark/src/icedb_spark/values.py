@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import orjson
 from icedb_engine.limits import EngineLimits
-from icedb_engine.units.work import DataFile
+from icedb_engine.work import DataFile
 from icedb_log.errors import InvalidRequest
+from icedb_log.jobs import Target
 from icedb_log.keys import TablePaths
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
+from icedb_log.table.decimals import find_decimal, spell_decimal
 from pyspark.sql import types as spark_types
 
 
@@ -46,6 +48,23 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class WritePlan:
+    """A write that was checked, before any task runs.
+
+    Attributes:
+        options: Where to, and under which name.
+        target: The table; its schema has the columns of the DataFrame in their order, with the types that are stored.
+        begun_ms: The store's clock before any file was begun.
+        is_done: Whether the write is committed already, under its name: the tasks have nothing to do.
+    """
+
+    options: WriteOptions
+    target: Target
+    begun_ms: int
+    is_done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PinnedSnapshot:
     """What a DataFrame is made of.
 
@@ -76,7 +95,7 @@ SPARK_TYPES: Final[Mapping[str, Any]] = {
     "TIMESTAMP": spark_types.TimestampType(),
     "VARCHAR": spark_types.StringType(),
 }
-"""The Spark type of each of ours. Spark's timestamps have a zone, UTC; ours are UTC."""
+"""The Spark type of each of ours but decimals. Spark's timestamps have a zone, UTC; ours are UTC."""
 _SQL_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "BIGINT"),
     **dict.fromkeys(("float", "double"), "DOUBLE"),
@@ -86,16 +105,17 @@ _SQL_TYPES: Final[Mapping[str, str]] = {
     "void": "NULL",
 }
 _TEXT: Final = re.compile(r"(string|char|varchar)\b.*")
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _NESTED: Final = re.compile(r"(struct|array|map|variant)\b.*")
-_EXACT_BIGINT_DIGITS: Final = 18
-_EXACT_DOUBLE_DIGITS: Final = 15
-"""A decimal of so many digits reads back the same from a DOUBLE."""
 
 
 def make_spark_schema(types: Mapping[str, str]) -> Any:
     """Return Spark's schema of rows with these columns."""
-    return spark_types.StructType([spark_types.StructField(name, SPARK_TYPES[kind]) for name, kind in types.items()])
+    return spark_types.StructType([spark_types.StructField(name, _find_type(kind)) for name, kind in types.items()])
+
+
+def _find_type(sql_type: str) -> Any:
+    digits = find_decimal(sql_type)
+    return SPARK_TYPES[sql_type] if digits is None else spark_types.DecimalType(digits.precision, digits.scale)
 
 
 def find_sql_type(name: str, spark_type: str) -> str:
@@ -105,16 +125,9 @@ def find_sql_type(name: str, spark_type: str) -> str:
     if _TEXT.fullmatch(spark_type):
         return "VARCHAR"
     found = f"the write gives column {name!r} as {spark_type.upper()[:80]}"
-    decimal = _DECIMAL.fullmatch(spark_type)
-    if decimal:
-        precision, scale = int(decimal[1]), int(decimal[2])
-        if scale == 0 and precision <= _EXACT_BIGINT_DIGITS:
-            return "BIGINT"
-        if precision <= _EXACT_DOUBLE_DIGITS:
-            return "DOUBLE"
-        raise InvalidRequest(
-            f"{found}, of which a DOUBLE would lose digits: write CAST(… AS DOUBLE) or CAST(… AS STRING) AS {name}"
-        )
+    decimal = spell_decimal(spark_type)
+    if decimal is not None:
+        return decimal
     if _NESTED.fullmatch(spark_type):
         raise InvalidRequest(f"{found}: write to_json(…) AS {name}, or take its fields as columns of their own")
     raise InvalidRequest(f"{found}, which a table cannot hold: write CAST(… AS STRING) AS {name}")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from icedb_log.clean.leases import release_lease
-from icedb_log.clean.pins import unpin
 from icedb_log.clock import Clock
+from icedb_log.holds.leases import release_lease
+from icedb_log.holds.pins import unpin
 from icedb_log.ingest.quarantine_ops import drop_quarantined, retry_quarantined
 from icedb_log.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE
 from icedb_log.store.store_clock import AlignedClock

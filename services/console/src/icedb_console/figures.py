@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, NotFound, Unavailable
+from icedb_log.errors import IceDBError, NotFound, Unavailable, crashes_told
+from icedb_log.serving.status import Health, TableStatus, find_health
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableState
-from icedb_log.table.status import Health, TableStatus, find_health
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
@@ -147,7 +147,8 @@ class Figures:
             Unavailable: The store did not answer.
         """
         try:
-            status = self._statuses.read(name, log=log)
+            with crashes_told(f"table {name}: its figures"):
+                status = self._statuses.read(name, log=log)
         except NotFound:
             with self._lock:
                 self._known.pop(name, None)
@@ -169,10 +170,8 @@ class Figures:
             return
         try:
             self.read_table(name)
-        except IceDBError as error:
+        except IceDBError as error:  # one table that nobody thought of keeps no other from being shown
             get_logger().debug("table_not_read", table=name, error=type(error).__name__)
-        except Exception:  # noqa: BLE001 - one table that nobody thought of keeps no other from being shown
-            get_logger().exception("table_read_failed", table=name)
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -3,7 +3,7 @@
 from typing import Final, Literal, get_args
 
 from icedb_log.units import SECOND_MS
-from icedb_service.metrics import EndpointMetrics
+from icedb_service.metrics import EndpointMetrics, outcome_of
 
 Page = Literal["overview", "table", "columns", "quarantine", "workers", "query", "action", "live", "sign_in", "other"]
 PAGES: Final[tuple[Page, ...]] = get_args(Page)
@@ -12,10 +12,14 @@ QUERY_OUTCOMES: Final = ("ok", "refused", "failed", "too_slow", "too_large", "ca
 ACTIONS: Final = ("flush", "merge", "vacuum", "retry", "drop", "unpin", "release")
 ACTION_OUTCOMES: Final = ("done", "failed")
 TIME_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_BY_STATUS: Final = {304: "not_modified", 401: "denied", 403: "denied", 404: "not_found", 429: "slow_down"}
-_FIRST_ERROR: Final = 400
-_FIRST_FAILURE: Final = 500
-_UNAVAILABLE: Final = 503
+_BY_STATUS: Final = {
+    304: "not_modified",
+    401: "denied",
+    403: "denied",
+    404: "not_found",
+    429: "slow_down",
+    503: "unavailable",
+}
 
 
 class ConsoleMetrics(EndpointMetrics):
@@ -55,7 +59,7 @@ class ConsoleMetrics(EndpointMetrics):
 
     def count_request(self, page: Page, status: int, *, duration_ms: int) -> None:
         """Count an answered request."""
-        self._requests.labels(page, outcome_of(status)).inc()
+        self._requests.labels(page, outcome_of(status, _BY_STATUS)).inc()
         self._request_time.labels(page).observe(duration_ms / SECOND_MS)
 
     def count_query(self, outcome: str, *, duration_ms: int | None = None) -> None:
@@ -67,13 +71,3 @@ class ConsoleMetrics(EndpointMetrics):
     def count_action(self, action: str, *, is_done: bool) -> None:
         """Count what somebody had done."""
         self._actions.labels(action, "done" if is_done else "failed").inc()
-
-
-def outcome_of(status: int) -> str:
-    """Return what an answer's status makes of its request."""
-    known = _BY_STATUS.get(status)
-    if known is not None:
-        return known
-    if status >= _FIRST_FAILURE:
-        return "unavailable" if status == _UNAVAILABLE else "failed"
-    return "bad_request" if status >= _FIRST_ERROR else "ok"

@@ -17,7 +17,7 @@ from icedb_client.wakeups import RedisLook, look_at_redis
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.quarantine import find_reason
-from icedb_log.table.status import TableStatus
+from icedb_log.serving.status import TableStatus
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.access_file import Identity, Verb
@@ -389,7 +389,7 @@ class Pages:
             fields = await self._parts.sessions.read_form(request)
             response = RedirectResponse("/", SEE_OTHER)
             try:
-                self._parts.sessions.sign_in(response, fields.get("token", "").strip())
+                self._parts.sessions.sign_in(request, response, fields.get("token", "").strip())
             except IceDBError as error:
                 problem, code = str(error), 401
             else:
@@ -401,7 +401,7 @@ class Pages:
         note(request, "sign_in")
         await self._parts.sessions.read_form(request)
         response = RedirectResponse("/sign-in", SEE_OTHER)
-        self._parts.sessions.sign_out(response)
+        self._parts.sessions.sign_out(request, response)
         return response
 
     def _identify(self, request: Request, page: Page) -> Identity:
@@ -457,7 +457,7 @@ class Pages:
     ) -> Response:
         key = self._parts.sessions.form_key(request)
         response = self._answer(request, template, identity, code=code, form_field=FORM_FIELD, form_key=key, **given)
-        self._parts.sessions.keep_form_key(response, key)
+        self._parts.sessions.keep_form_key(request, response, key)
         response.headers["cache-control"] = "no-store"
         return response
 

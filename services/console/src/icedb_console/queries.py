@@ -1,8 +1,8 @@
 """Runs queries of people, each in a process of its own, bounded in time, memory and rows.
 
 So many run at once as the settings say, and so many of one identity; more are refused, not queued. A process is killed
-when its time is over, when whoever asked has gone, and when the console stops. It gets the environment that the store
-needs, and no other secret of this process.
+when its time is over, when whoever asked has gone, and when the console stops. Its environment has no secret; what the
+store needs comes with the request, and is forgotten before the statement runs.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, Overloaded, Unavailable
-from icedb_log.store.stores import StoreFields
+from icedb_log.store_settings import StoreFields
 from icedb_log.texts import is_text
 from icedb_log.units import MIB, SECOND_MS
 from icedb_service.settings import env_name
@@ -28,7 +28,7 @@ from icedb_console.settings import ConsoleSettings
 
 MAX_QUERY_CHARS: Final = 65_536
 DESCRIBED_FILES: Final = 100
-_PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+_PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 _ANSWER_BYTES: Final = 4 * MAX_ANSWER_BYTES + MIB
 
 
@@ -38,6 +38,10 @@ class QueryFailed(IceDBError):
 
 class QueryTooLarge(QueryFailed):
     """It needs more memory or time than it may have."""
+
+
+class QueryTooSlow(QueryTooLarge):
+    """It needs more time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +153,11 @@ class Queries:
         except InvalidRequest:
             outcome = "refused"
             raise
-        except QueryTooLarge as error:
-            outcome = "too_slow" if "takes longer" in str(error) else "too_large"
+        except QueryTooSlow:
+            outcome = "too_slow"
+            raise
+        except QueryTooLarge:
+            outcome = "too_large"
             raise
         finally:
             self._running[identity] -= 1
@@ -161,6 +168,7 @@ class Queries:
     async def _run_process(self, request: dict[str, Any]) -> bytes:
         settings = self._settings
         request |= {
+            "store": self._store_environment(),
             "limit_ms": settings.console_query_limit_ms,
             "memory_bytes": settings.query_memory_bytes,
             "thread_count": settings.console_query_threads,
@@ -170,7 +178,7 @@ class Queries:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-m", "icedb_console.query_process",
-                stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=self._environment(), cwd="/",
+                stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=_environment(), cwd="/",
             )  # fmt: skip
         except OSError as error:
             raise Unavailable(f"no process for a query can be started: {error}") from error
@@ -180,7 +188,7 @@ class Queries:
                 answer = await _talk(process, json.dumps(request).encode())
                 await process.wait()
         except TimeoutError:
-            raise QueryTooLarge(
+            raise QueryTooSlow(
                 f"it takes longer than {settings.console_query_limit_ms / SECOND_MS:g} s "
                 "(ICEDB_CONSOLE_QUERY_LIMIT_MS): ask for fewer partitions"
             ) from None
@@ -192,14 +200,15 @@ class Queries:
             raise QueryTooLarge(f"its process ended with {what} ({process.returncode}): ask for less")
         return answer
 
-    def _environment(self) -> dict[str, str]:
-        passed = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("AWS_")}
+    def _store_environment(self) -> dict[str, str]:
+        """Return what the environment has to say so that the store can be opened."""
+        passed = {name: value for name, value in os.environ.items() if name == "HOME" or name.startswith("AWS_")}
         store = {
             env_name(name): str(value)
             for name in StoreFields.model_fields
             if (value := getattr(self._settings, name)) is not None
         }
-        return {**passed, **store, "TZ": "UTC", "LANG": "C.UTF-8"}
+        return {**passed, **store}
 
     @staticmethod
     def _judge(body: bytes) -> dict[str, Any]:
@@ -217,6 +226,11 @@ class Queries:
                 raise QueryTooLarge(message)
             case _:
                 raise QueryFailed(message)
+
+
+def _environment() -> dict[str, str]:
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return {**passed, "TZ": "UTC", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
 
 
 async def _talk(process: asyncio.subprocess.Process, request: bytes) -> bytes:

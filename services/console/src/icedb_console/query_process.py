@@ -1,9 +1,10 @@
 """The process of one query: reads the tables that it may, runs one statement, answers in JSON, and ends.
 
 Started by :mod:`icedb_console.queries`, which kills it when it takes too long or nobody waits any more. It reads one
-request from its standard input. It bounds its own address space before DuckDB runs anything, and ends by itself some
-seconds after its time if its parent does not end it. The statement reads the live data files of the snapshots of
-tables whose names it was given, and nothing else: DuckDB is locked to them.
+request from its standard input, with what the store needs. That is forgotten before the statement runs: DuckDB reads
+the files of a bucket by URLs that end soon, and has no key. The process bounds its own address space before DuckDB runs
+anything, and ends by itself some seconds after its time if its parent does not end it. The statement reads the live
+data files of the snapshots of tables whose names it was given, and nothing else: DuckDB is locked to them.
 
 Must never write to the store, and never name a table to a caller who may not know of it.
 """
@@ -13,18 +14,19 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, BinaryIO, Final
 
 from icedb_client.client import Client
 from icedb_client.duck import find_snapshots, run
+from icedb_client.file_list import PickedFiles
 from icedb_client.files import format_of_key, preview_lines
 from icedb_client.requests import make_request
 from icedb_client.settings import load_client_settings
 from icedb_client.snapshots import Snapshot
-from icedb_log.address_space import bound_address_space
+from icedb_log.address_space import bound_address_space, says_out_of_memory
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound
-from icedb_log.table.table_config import describe_missing
+from icedb_log.table.table_config import table_not_found
 from icedb_log.units import MIB
 
 MAX_CELL_CHARS: Final = 2000
@@ -34,7 +36,8 @@ MAX_ANSWER_BYTES: Final = 8 * MIB
 LOG_BYTES: Final = 1024 * MIB
 """Address space for the logs of the tables, beside the memory of the query."""
 _END_AFTER_S: Final = 5
-_MEMORY_WORDS: Final = ("out of memory", "bad_alloc", "failed to allocate", "cannot allocate")
+_URLS_LAST_MS: Final = 60_000
+"""URLs of data files end so long after the query has to."""
 
 
 def main() -> None:
@@ -44,6 +47,7 @@ def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
     signal.alarm(int(request["limit_ms"]) // 1000 + _END_AFTER_S)
     bound_address_space(int(request["memory_bytes"]) + LOG_BYTES)
+    os.environ.update(request["store"])
     answer_to.write(json.dumps(_answer(request)).encode())
     answer_to.flush()
     os._exit(0)  # threads of DuckDB and of the store would be waited for
@@ -57,25 +61,27 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except MemoryError:
         return {"error": "memory", "message": _too_large(request)}
     except IceDBError as error:
-        if any(word in str(error).lower() for word in _MEMORY_WORDS):
+        if says_out_of_memory(error):
             return {"error": "memory", "message": _too_large(request)}
         is_refused = isinstance(error, InvalidRequest | NotFound)
         return {"error": "refused" if is_refused else "failed", "message": str(error)}
     except Exception as error:  # noqa: BLE001 - DuckDB's own errors, too: whoever asked reads what went wrong
         line = (str(error).strip() or type(error).__name__).partition("\n")[0]
-        is_memory = any(word in line.lower() for word in _MEMORY_WORDS)
-        return (
-            {"error": "memory", "message": _too_large(request)} if is_memory else {"error": "failed", "message": line}
-        )
+        if says_out_of_memory(line):
+            return {"error": "memory", "message": _too_large(request)}
+        return {"error": "failed", "message": line}
 
 
 def _query(client: Client, request: Mapping[str, Any]) -> dict[str, Any]:
     allowed = frozenset(request["tables"])
+    is_bucket = str(client.settings.store).startswith("s3://")
+    presign_ms = int(request["limit_ms"]) + _URLS_LAST_MS if is_bucket else None
 
     def read(name: str) -> Snapshot:
         if name not in allowed:
-            raise NotFound(describe_missing(name, sorted(allowed)))
-        return client.answerer.snapshot(make_request(name))
+            raise table_not_found(name, sorted(allowed))
+        snapshot = client.answerer.snapshot(make_request(name, presign_ms=presign_ms))
+        return replace(snapshot, files=PickedFiles(snapshot.files))  # each URL is made now
 
     sql = str(request["sql"]).strip().rstrip(";")
     snapshots = find_snapshots(sql, read)
@@ -85,6 +91,8 @@ def _query(client: Client, request: Mapping[str, Any]) -> dict[str, Any]:
         "temp_directory": "",
     }
     most = int(request["max_rows"])
+    for name in request["store"]:
+        del os.environ[name]
     with run(sql, snapshots, bounds=bounds) as rows:
         names, types = [str(name) for name in rows.columns], [str(each) for each in rows.types]
         if len(names) > MAX_COLUMNS:

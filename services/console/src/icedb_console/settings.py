@@ -4,8 +4,9 @@ from typing import Annotated, Final, Literal, Self
 
 from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 from icedb_service.settings import MAX_PORT, ServiceSettings
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
+MIN_SECRET_CHARS: Final = 32
 MAX_ROWS: Final = 10_000
 
 
@@ -67,13 +68,19 @@ class ConsoleSettings(ServiceSettings):
     """How long SIGTERM waits for requests that are being answered, milliseconds."""
 
     console_session_ms: Annotated[int, Field(ge=MINUTE_MS)] = 12 * HOUR_MS
-    """How long a browser keeps the token that somebody signed in with, milliseconds."""
+    """How long a browser stays signed in, milliseconds."""
+
+    console_secret: SecretStr | None = None
+    """What sessions of browsers are sealed with: 32 characters or more, the same at all replicas. A new one ends all
+    sessions. Empty: each process makes one up, so that there may be one replica, and its restart ends all sessions."""
 
     console_access_log: Literal["all", "errors", "none"] = "all"
     """Which requests are logged: all, those that were refused or failed, or none. Never with a token or a query."""
 
     @model_validator(mode="after")
     def _check_console(self) -> Self:
+        if self.console_secret is not None and len(self.console_secret.get_secret_value()) < MIN_SECRET_CHARS:
+            raise ValueError(f"ICEDB_CONSOLE_SECRET: use {MIN_SECRET_CHARS} characters or more")
         if self.console_queries_per_identity > max(self.console_max_queries, 1):
             raise ValueError(
                 "ICEDB_CONSOLE_QUERIES_PER_IDENTITY <= ICEDB_CONSOLE_MAX_QUERIES must hold, but "

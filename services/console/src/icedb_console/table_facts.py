@@ -11,17 +11,17 @@ from itertools import islice
 from typing import Final
 
 from cachetools import LRUCache
+from icedb_log.changes.partition_removal import PartitionInfo, list_partitions
 from icedb_log.clean.deletion import AuditPart, read_audit
 from icedb_log.clock import Clock
+from icedb_log.commit.table import Table
 from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
 from icedb_log.log.history import CommitHistory, CommitInfo
 from icedb_log.merge.merge_explain import ExplainedPartition
+from icedb_log.serving.status import TableStatus
 from icedb_log.serving.statuses import StatusReader, TableDetails
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_log.table.partition_removal import PartitionInfo, list_partitions
-from icedb_log.table.status import TableStatus
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import HOUR_MS, SECOND_MS
 from icedb_service.readers import BlockingWork, SharedWork

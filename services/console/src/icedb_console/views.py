@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from icedb_log.clean.guards import Guard
+from icedb_log.changes.partition_removal import PartitionInfo
 from icedb_log.clock import format_ms
+from icedb_log.holds.guards import Guard
 from icedb_log.log.history import CommitInfo
 from icedb_log.merge.merge_explain import ExplainedPartition, say_when, say_why_not
-from icedb_log.table.partition_removal import PartitionInfo
 from icedb_log.table.partitions import decode_partition
 from icedb_log.table.table_config import TableConfig
 from markupsafe import Markup
@@ -217,9 +217,10 @@ GUARD_WORDS: Final[Mapping[Guard, str]] = {
     "publication": "kept by a publication: engines may have been shown it",
     "versions": "kept as one of the newest versions",
     "commit": "kept for a commit under way",
-    "refusal": "kept: it refused a batch that is still staged",
+    "staged": "kept: it decided a batch that is still staged",
     "view": "kept for a view that has not taken it",
     "live": "kept: it alone names a live file",
+    "lost": "kept while a log file that may list it is lost",
 }
 WHAT_WORDS: Final[Mapping[str, str]] = {
     "append": "append",

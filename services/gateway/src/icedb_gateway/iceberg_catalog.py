@@ -28,11 +28,12 @@ from icedb_log.errors import (
     NotFound,
     Overloaded,
     PermissionDenied,
+    TableNotFound,
     Unauthenticated,
     Unavailable,
 )
 from icedb_log.keys import TABLE_NAME
-from icedb_log.table.table_config import describe_missing
+from icedb_log.table.table_config import table_not_found
 from icedb_log.units import SECOND_MS
 from icedb_service.access.access_file import Identity, Verb
 from icedb_service.access.credentials import HttpAccess
@@ -324,7 +325,7 @@ class IcebergCatalog:
         self._check_namespace(request.path_params["namespace"])
         self._guard.require(identity, Verb.READ, name)
         if not TABLE_NAME.fullmatch(name):
-            raise NotFound(describe_missing(name))
+            raise table_not_found(name)
         return identity, name
 
     async def _readable(self, identity: Identity) -> list[str]:
@@ -334,9 +335,9 @@ class IcebergCatalog:
     async def answer_error(self, request: Request, error: Exception) -> Response:
         """Return the answer to a request that ended with an error."""
         name = request.path_params.get("table")
-        if isinstance(error, NotFound) and name is not None and str(error) == describe_missing(name):
+        if isinstance(error, TableNotFound) and error.table == name:
             known = await self._readable(self._access.recognise(request.scope))
-            error = NotFound(describe_missing(name, known))
+            error = table_not_found(name, known)
         request.scope.setdefault(NOTES, {}).update(code=describe(error)[1], reason=str(error))
         return error_response(error)
 

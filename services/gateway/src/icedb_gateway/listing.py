@@ -78,7 +78,7 @@ class SnapshotName:
 
     Attributes:
         folder: First component of its keys, e.g. ``events`` or ``events@pin-eom``.
-        snapshot_id: As of :class:`icedb_log.model.Snapshot`.
+        snapshot_id: As of :class:`icedb_log.log.fold.Snapshot`.
         last_commit_ms: Time of its newest commit: how another replica finds it again.
     """
 

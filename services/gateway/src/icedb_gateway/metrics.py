@@ -3,7 +3,7 @@
 from typing import Final, Literal, get_args
 
 from icedb_log.units import SECOND_MS
-from icedb_service.metrics import EndpointMetrics
+from icedb_service.metrics import EndpointMetrics, outcome_of
 
 Operation = Literal[
     "list_buckets", "bucket", "list", "head", "get", "other",
@@ -39,8 +39,6 @@ _BY_STATUS: Final = {
 PUBLICATIONS: Final = ("published", "same", "held_back", "refused", "failed")
 REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AccessDenied", "malformed")
 TIME_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_FIRST_FAILURE: Final = 500
-_FIRST_ERROR: Final = 400
 
 
 class GatewayMetrics(EndpointMetrics):
@@ -116,13 +114,8 @@ class GatewayMetrics(EndpointMetrics):
         self.request_time.labels(operation).observe(duration_ms / SECOND_MS)
 
 
-def outcome_of(status: int, code: str = "") -> str:
+def outcome_of_s3(status: int, code: str = "") -> str:
     """Return what an answer's status and S3 code make of its request."""
     if code in ("SlowDown", "ServiceUnavailable"):
         return "slow_down" if code == "SlowDown" else "unavailable"
-    known = _BY_STATUS.get(status)
-    if known is not None:
-        return known
-    if status >= _FIRST_FAILURE:
-        return "failed"
-    return "bad_request" if status >= _FIRST_ERROR else "ok"
+    return outcome_of(status, _BY_STATUS)

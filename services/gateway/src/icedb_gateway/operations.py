@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from cachetools import TTLCache
 from icedb_iceberg.location import read_location
 from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound, PermissionDenied
-from icedb_log.keys import TABLE_NAME, TablePaths, file_time_ms
+from icedb_log.keys import TABLE_FOLDER, TablePaths, file_time_ms
 from icedb_log.units import SECOND_MS
 from icedb_service.access.access_file import Identity, Verb
 from icedb_service.logs import get_logger
@@ -92,10 +92,12 @@ class TableObjects:
         place = await self._find_place()
         if bucket != place.bucket or not key.startswith(place.root):
             return None
-        table, _, rest = key.removeprefix(place.root).partition("/")
-        if not TABLE_NAME.fullmatch(table):
+        folder, _, rest = key.removeprefix(place.root).partition("/")
+        found = TABLE_FOLDER.fullmatch(folder)
+        if found is None:
             return None
-        return self._below(self._warehouse.table(table).paths, rest)
+        first = self._warehouse.first(found["name"])
+        return self._below(first.numbered(int(found["number"] or 1)).paths, rest)
 
     async def _find_place(self) -> _Place:
         place = self._places.get(None)

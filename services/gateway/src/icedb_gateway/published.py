@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from cachetools import LRUCache
 from icedb_iceberg import find_held_back
-from icedb_log.clean.leases import acquire_lease
+from icedb_log.commit.table import Table, name_owner
 from icedb_log.errors import (
     BelowHorizon,
     CommitConflict,
@@ -29,10 +29,11 @@ from icedb_log.errors import (
     NotFound,
     Overloaded,
     Unavailable,
+    crashes_told,
 )
+from icedb_log.holds.leases import acquire_lease
 from icedb_log.intervals import Backoff, Intervals
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table import Table, name_owner
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders, SharedWork
@@ -262,10 +263,12 @@ class PublishLoop:
             return
         async with self._places:
             try:
-                if self._configs.is_due(name):
-                    await self._choose(name)
-                if name in self._chosen:
-                    await self._published.read(name)
+                # WARN: an error that is none of ours would end the group, and with it the publications of all tables.
+                with crashes_told(f"table {name}: its publication"):
+                    if self._configs.is_due(name):
+                        await self._choose(name)
+                    if name in self._chosen:
+                        await self._published.read(name)
             except NotFound:
                 self._chosen.discard(name)
             except IceDBError as error:

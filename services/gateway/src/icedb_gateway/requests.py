@@ -105,11 +105,10 @@ def _parse_query(raw: bytes) -> Sequence[tuple[str, str]]:
     if len(raw) > MAX_QUERY_BYTES:
         raise S3Error("InvalidArgument", f"the query has more than {MAX_QUERY_BYTES} bytes")
     pairs = (part.partition("=") for part in raw.decode("latin-1").split("&") if part)
-    return [(_unquote(name), _unquote(value)) for name, _, value in pairs]
-
-
-def _unquote(text: str) -> str:
-    return unquote_plus(text, errors="surrogateescape")
+    try:
+        return [(unquote_plus(name, errors="strict"), unquote_plus(value, errors="strict")) for name, _, value in pairs]
+    except UnicodeDecodeError:
+        raise S3Error("InvalidArgument", "the query is not UTF-8") from None
 
 
 def _parameters(query: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -119,10 +118,6 @@ def _parameters(query: Sequence[tuple[str, str]]) -> dict[str, str]:
             continue
         if name in found:
             raise S3Error("InvalidArgument", f"the parameter {name[:80]!r} is there twice")
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise S3Error("InvalidArgument", f"the parameter {name[:80]!r} is not UTF-8") from None
         found[name] = value
     return found
 

@@ -30,7 +30,7 @@ from icedb_gateway.bodies import Bodies, ClientLeft
 from icedb_gateway.errors import S3Error, to_s3_error
 from icedb_gateway.iceberg_catalog import NOTES, IcebergCatalog, make_app
 from icedb_gateway.list_objects import render_error
-from icedb_gateway.metrics import GatewayMetrics, Operation, outcome_of
+from icedb_gateway.metrics import GatewayMetrics, Operation, outcome_of_s3
 from icedb_gateway.operations import XML, Answer, Operations
 from icedb_gateway.published import Publish, PublishedTables, PublishLoop
 from icedb_gateway.requests import Authentication, GatewayParts, S3Request, parse_request
@@ -143,7 +143,7 @@ class GatewayApp(ObservedApp):
         notes = {"operation": self._other, "identity": "", "code": "", **scope.get(NOTES, {})}
         status = notes.pop("status", status)
         told = notes.pop("outcome", "" if status else "abandoned")
-        outcome = told or outcome_of(status, notes["code"])
+        outcome = told or outcome_of_s3(status, notes["code"])
         self._metrics.count_request(notes["operation"], outcome, duration_ms=waited_ms)
         is_whole = outcome != "abandoned"
         which = self._logged

@@ -1,9 +1,9 @@
 """AWS Signature Version 4 from the server's side: what a request claims, and whether its signature is right. Pure.
 
-Source: "Authenticating Requests (AWS Signature Version 4)" in Amazon S3's API reference. Compared in tests with
-botocore's signer: all that it signs is accepted, and nothing in which a signed byte was changed. The body of a request
-is covered by ``x-amz-content-sha256``, which is signed; who takes the body compares it. Must never log a secret, and
-compares signatures in constant time.
+Source: "Authenticating Requests (AWS Signature Version 4)" in Amazon S3's API reference. The signature that a request
+ought to have is botocore's: its canonical request and its signer. What a claim must look like, how long it holds and
+which headers it has to cover is decided here. The body of a request is covered by ``x-amz-content-sha256``, which is
+signed; who takes the body compares it. Must never log a secret, and compares signatures in constant time.
 """
 
 import hashlib
@@ -12,8 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.compat import HTTPHeaders
 
 from icedb_gateway.errors import S3Error, access_denied
 
@@ -34,6 +39,7 @@ _HEADER_FIELD: Final = re.compile(r"\s*(?P<name>Credential|SignedHeaders|Signatu
 _SIGNATURE: Final = re.compile(r"[0-9a-f]{64}")
 _AMZ_DATE: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _PRESIGNED_SIGNATURE: Final = "X-Amz-Signature"
+_PAYLOAD_HASH: Final = "x-amz-content-sha256"
 _SESSION_TOKEN: Final = "x-amz-security-token"  # the name of a header  # noqa: S105  # nosec B105
 _PRESIGNED: Final = (
     *("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders"),
@@ -69,7 +75,7 @@ class Claim:
 
     Attributes:
         access_key_id: Whose secret.
-        scope: ``date/region/service/aws4_request``.
+        region: Of the key's scope.
         amz_date: When it was signed, ``20260102T030405Z``.
         signed_headers: Names, in lower case, ascending.
         signature: 64 hex digits.
@@ -79,7 +85,7 @@ class Claim:
     """
 
     access_key_id: str
-    scope: str
+    region: str
     amz_date: str
     signed_headers: tuple[str, ...]
     signature: str
@@ -120,9 +126,7 @@ def check_signature(request: SignedRequest, claim: Claim, *, secret: str) -> Non
     if unsigned or "host" not in claim.signed_headers:
         missing = ", ".join(sorted(unsigned | ({"host"} - set(claim.signed_headers))))
         raise access_denied(f"There were headers present in the request which were not signed: {missing}")
-    text = "\n".join((ALGORITHM, claim.amz_date, claim.scope, _sha256(_canonical_request(request, claim))))
-    expected = hmac.new(_signing_key(secret, claim.scope), text.encode(), hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(expected, claim.signature):
+    if not hmac.compare_digest(_sign(request, claim, secret), claim.signature):
         raise S3Error(
             "SignatureDoesNotMatch",
             "The request signature we calculated does not match the signature you provided. Check your key, your "
@@ -156,7 +160,7 @@ def _read_header(request: SignedRequest, authorization: str) -> Claim:
     amz_date = request.header("x-amz-date")
     if amz_date is None:
         raise access_denied("AWS authentication requires a valid x-amz-date header")
-    payload_hash = request.header("x-amz-content-sha256")
+    payload_hash = request.header(_PAYLOAD_HASH)
     if payload_hash is None:
         raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
     return _make_claim(fields, amz_date=amz_date, payload_hash=payload_hash, expires_s=None)
@@ -182,7 +186,7 @@ def _read_presigned(request: SignedRequest) -> Claim:
     return _make_claim(
         {name.removeprefix("X-Amz-"): value for name, value in found.items()},
         amz_date=found["X-Amz-Date"],
-        payload_hash=request.header("x-amz-content-sha256") or UNSIGNED,
+        payload_hash=request.header(_PAYLOAD_HASH) or UNSIGNED,
         expires_s=int(expires),
     )
 
@@ -203,43 +207,37 @@ def _make_claim(fields: Mapping[str, str], *, amz_date: str, payload_hash: str, 
     names = tuple(signed_headers.split(";"))
     if not all(names) or list(names) != sorted(set(names)) or signed_headers != signed_headers.lower():
         raise _malformed("SignedHeaders has to be lower-case names, ascending, each once, between semicolons")
-    scope = f"{match['date']}/{match['region']}/{match['service']}/{match['end']}"
-    return Claim(match["id"], scope, amz_date, names, signature, payload_hash, expires_s)
+    return Claim(match["id"], match["region"], amz_date, names, signature, payload_hash, expires_s)
 
 
-def _canonical_request(request: SignedRequest, claim: Claim) -> str:
+class _Signer(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types
+    """botocore's signer, of the headers that a claim names: it would leave out some that others sign."""
+
+    def __init__(self, claim: Claim, secret: str) -> None:
+        super().__init__(SimpleNamespace(secret_key=secret), _SERVICE, claim.region)
+        self._names = claim.signed_headers
+
+    def headers_to_sign(self, request: Any) -> HTTPHeaders:
+        signed = HTTPHeaders()
+        for name in self._names:
+            for value in request.headers.get_all(name, [""]):
+                signed[name] = value
+        return signed
+
+
+def _sign(request: SignedRequest, claim: Claim, secret: str) -> str:
+    """Return the signature that the claim ought to have."""
     path = quote(unquote_to_bytes(request.raw_path), safe="/-_.~")
-    pairs = sorted(
-        (_encode(name), _encode(value))
-        for name, value in request.query
-        if claim.expires_s is None or name != _PRESIGNED_SIGNATURE
-    )
-    headers = [f"{name}:{request.header(name) or ''}\n" for name in claim.signed_headers]
-    return "\n".join(
-        (
-            request.method,
-            path or "/",
-            "&".join(f"{name}={value}" for name, value in pairs),
-            "".join(headers),
-            ";".join(claim.signed_headers),
-            claim.payload_hash,
-        )
-    )
-
-
-def _signing_key(secret: str, scope: str) -> bytes:
-    key = f"AWS4{secret}".encode()
-    for part in scope.split("/"):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    return key
-
-
-def _encode(text: str) -> str:
-    return quote(text.encode("utf-8", "surrogateescape"), safe="-_.~")
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    is_presigned = claim.expires_s is not None
+    query = [pair for pair in request.query if not (is_presigned and pair[0] == _PRESIGNED_SIGNATURE)]
+    signed = AWSRequest(request.method, f"http://host{path or '/'}", params=query)
+    for name, value in request.headers:
+        signed.headers[name] = value
+    if _PAYLOAD_HASH not in signed.headers:
+        signed.headers[_PAYLOAD_HASH] = claim.payload_hash
+    signed.context["timestamp"] = claim.amz_date
+    signer = _Signer(claim, secret)
+    return str(signer.signature(signer.string_to_sign(signed, signer.canonical_request(signed)), signed))
 
 
 def _read_time(amz_date: str) -> int:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachetools import LRUCache, TTLCache
-from icedb_log.clean.pins import read_pinned
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
-from icedb_log.model import FileMarker, Snapshot
+from icedb_log.holds.pins import read_pinned
+from icedb_log.log.fold import Snapshot
+from icedb_log.model import FileMarker
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cachetools import TTLCache
-from icedb_log.errors import HaltError, IceDBError
+from icedb_log.commit.table import Table
+from icedb_log.errors import HaltError, IceDBError, crashes_told
 from icedb_log.feed.feeds import FeedResult, describe_feeds, feed_view
 from icedb_log.feed.views import is_feed_needed, list_view_names, read_registration, source_of
 from icedb_log.intervals import Intervals
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FEED
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.logs import get_logger
 from icedb_service.runs import Work, backoff_key
@@ -118,7 +118,9 @@ class FeedTasks:
         if not backoff.is_due(key) or not self._watch.is_turn(paths.name):
             return
         try:
-            if self._needs_feed(paths):
+            with crashes_told(f"view {paths.name}: the look for {INGEST_FEED}"):
+                is_needed = self._needs_feed(paths)
+            if is_needed:
                 self._context.wakeups.wake(INGEST_FEED, paths.name)
         except IceDBError as error:
             if isinstance(error, HaltError):

@@ -5,14 +5,15 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from icedb_log.commit.invariants import MAX_LOG_FILES
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.ingest.import_sources import list_sources, parse_pattern
-from icedb_log.ingest.imports import data_url, import_files, make_options
-from icedb_log.ingest.pressure import MAX_LOG_FILES
+from icedb_log.imports.import_sources import list_sources, parse_pattern
+from icedb_log.imports.imports import data_url, import_files, make_options
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.s3_options import S3Options
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import Work
 from icedb_service.worker import WorkerContext

@@ -3,8 +3,8 @@
 from typing import Final
 
 from icedb_log.feed.feeds import FeedResult
+from icedb_log.imports.imports import ImportResult
 from icedb_log.ingest.flush import FlushResult
-from icedb_log.ingest.imports import ImportResult
 from icedb_log.names import INGEST_FEED, INGEST_FLUSH, INGEST_IMPORT, INGEST_LARGE_FLUSH, INGEST_SWEEP
 from icedb_log.units import SECOND_MS
 from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics

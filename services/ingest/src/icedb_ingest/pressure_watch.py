@@ -9,24 +9,27 @@ a flush from its work: without a measure it goes on at the pace it had.
 from dataclasses import dataclass
 from typing import Any, Final
 
-from icedb_log.errors import HaltError, IceDBError, NotFound
+from icedb_log.commit.invariants import MAX_LOG_FILES
+from icedb_log.errors import IceDBError, NotFound
 from icedb_log.ingest.pressure import (
-    MAX_LOG_FILES,
     Pressure,
+    find_trouble,
+    is_failure,
     measure_pressure,
-    publish_halt,
     publish_pressure,
+    publish_trouble,
     read_pressure,
 )
 from icedb_log.intervals import Intervals
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.state import LogState
+from icedb_log.serving.status import list_backlog
 from icedb_log.store.object_store import list_all
-from icedb_log.table.status import list_backlog
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
+from icedb_service.redis_clients import LockBusy
 from icedb_service.worker import WorkerContext
 
 from icedb_ingest.settings import IngestSettings
@@ -66,7 +69,8 @@ class _Known:
         backlog_files: Data files that a merge would take.
         counted_ms: When they were counted.
         committed_files: Data files that this process has made live since.
-        is_halted: Whether flushes of it are said to halt.
+        is_in_trouble: Whether flushes of it are said to halt or to fail.
+        failures: How many have failed in a row.
     """
 
     interval_ms: int
@@ -79,7 +83,8 @@ class _Known:
     backlog_files: int = 0
     counted_ms: int | None = None
     committed_files: int = 0
-    is_halted: bool = False
+    is_in_trouble: bool = False
+    failures: int = 0
 
 
 class PressureWatch:
@@ -169,27 +174,34 @@ class PressureWatch:
         known.cost_ms = known.measured_ms - started_ms
         self._tables[paths.name] = known
 
-    def tell_halt(self, paths: TablePaths, error: HaltError) -> None:
-        """Say that a flush of a table halted, and why. Never raises an error of ours."""
+    def tell_trouble(self, paths: TablePaths, error: Exception) -> None:
+        """Say that flushes of a table halt or fail, and why, once it is worth it. Never raises an error of ours."""
+        if isinstance(error, LockBusy) or not is_failure(error):
+            return
         self._tables[paths.name] = known = self._known(paths.name)
-        known.is_halted = True
+        known.failures += 1
+        trouble = find_trouble(error, failure_count=known.failures)
+        if trouble is None:
+            return
+        known.is_in_trouble = True
         try:
-            publish_halt(self._context.warehouse.table(paths.name), str(error), clock=self._context.clock)
+            publish_trouble(self._context.warehouse.table(paths.name), trouble, str(error), clock=self._context.clock)
         except IceDBError as failure:
             get_logger().warning(
-                "halt_not_told", measured_table=paths.name, error=str(failure), mitigation="the next try says it"
+                "trouble_not_told", measured_table=paths.name, error=str(failure), mitigation="the next try says it"
             )
 
-    def end_halt(self, paths: TablePaths) -> None:
-        """Take back that a table is halted, if that was said: a flush ended well. Never raises an error of ours."""
+    def end_trouble(self, paths: TablePaths) -> None:
+        """Take back what was said of a table's flushes: one ended well. Never raises an error of ours."""
         known = self._known(paths.name)
-        if not known.is_halted:
+        known.failures = 0
+        if not known.is_in_trouble:
             return
         try:
-            self._publish(paths, known, ends_halt=True)
+            self._publish(paths, known, ends_trouble=True)
         except IceDBError as failure:
             get_logger().warning(
-                "halt_not_ended", measured_table=paths.name, error=str(failure), mitigation="the next flush ends it"
+                "trouble_not_ended", measured_table=paths.name, error=str(failure), mitigation="the next flush ends it"
             )
 
     def needs_look(self, paths: TablePaths) -> bool:
@@ -217,9 +229,11 @@ class PressureWatch:
         longest_ms = self._settings.pressure_interval_ms if max_age_ms is None else max_age_ms
         return age_ms >= max(longest_ms, COST_SHARE * known.cost_ms)
 
-    def _publish(self, paths: TablePaths, known: _Known, *, ends_halt: bool = False) -> None:
+    def _publish(self, paths: TablePaths, known: _Known, *, ends_trouble: bool = False) -> None:
         table = self._context.warehouse.table(paths.name)
-        known.is_halted = publish_pressure(table, known.pressure, clock=self._context.clock, ends_halt=ends_halt)
+        known.is_in_trouble = publish_pressure(
+            table, known.pressure, clock=self._context.clock, ends_trouble=ends_trouble
+        )
 
     def _measure(self, paths: TablePaths, known: _Known) -> None:
         table, clock = self._context.warehouse.table(paths.name), self._context.clock

@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
-from icedb_log.errors import HaltError, InvalidRequest
+from icedb_log.commit.invariants import MAX_LOG_FILES
+from icedb_log.commit.table import Table
+from icedb_log.errors import InvalidRequest
 from icedb_log.feed.views import read_source_schema
 from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
-from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.jobs import SizeClass
 from icedb_log.keys import TablePaths
 from icedb_log.names import (
@@ -27,7 +28,6 @@ from icedb_log.names import (
     TASKS,
 )
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB, SECOND_MS
 from icedb_service.access.access_file import Verb
@@ -35,7 +35,7 @@ from icedb_service.access.credentials import Need, needs
 from icedb_service.logs import get_logger
 from icedb_service.runs import Work
 from icedb_service.tasks import define_task
-from icedb_service.tracing import MAX_LINKS, current_run
+from icedb_service.tracing import current_run
 from icedb_service.worker import WorkerContext, sweep_tables
 from pydantic import ValidationError
 
@@ -123,7 +123,7 @@ class IngestTasks:
         if has_large and run.put_off is None and not self._wake_large(table):
             self._flush_rounds(place.paths, run, "large", max_rounds=1)
         if not is_staged and not has_large:
-            self._watch.end_halt(place.paths)  # what halted its flushes was taken out of staging
+            self._watch.end_trouble(place.paths)  # what halted its flushes was taken out of staging
         return self._end_run(place, run, task=INGEST_FLUSH)
 
     def flush_large(self, table: str) -> Work:
@@ -182,11 +182,11 @@ class IngestTasks:
                 break
             try:
                 result = self._flush_once(paths, takes)
-            except HaltError as error:
-                self._watch.tell_halt(paths, error)
+            except Exception as error:
+                self._watch.tell_trouble(paths, error)
                 raise
             if result.committed_key:
-                self._watch.end_halt(paths)
+                self._watch.end_trouble(paths)
             run.results.append(result)
             has_more = result.has_more
             self._watch.look(paths)
@@ -222,11 +222,13 @@ class IngestTasks:
         trace = current_run()
         begun = None if trace is None else trace.begin_flush()
         with self._context.open_locked(table) as opened:
-            result = flush_table(opened, self._context.engine.writer, limits=self._choice.limits(table, takes))
+            limits = self._choice.limits(table, takes)
+            result = flush_table(opened, self._context.engine.writer, limits=limits, is_staged=True)
         if trace is not None and begun is not None and result.committed_ids:
-            kept = self._context.wakeups.read_traces(result.committed_ids[:MAX_LINKS])
+            named = result.committed_ids[: trace.max_batches]
+            kept = self._context.wakeups.read_traces(named)
             figures = {"icedb.table": table, "icedb.commit": result.committed_key, "icedb.batches": result.batch_count}
-            trace.note_flush(begun, result.committed_ids[:MAX_LINKS], kept, figures)
+            trace.note_flush(begun, named, kept, figures)
         self._metrics.record(result, duration_ms=clock.monotonic_ms() - started_ms)
         self._choice.record(table, takes, result)
         if takes == "small":
@@ -241,6 +243,13 @@ class IngestTasks:
                 "rows_quarantined",
                 row_count=result.bad_row_count,
                 mitigation="the other rows of their batches are live",
+            )
+        if result.crashes:
+            get_logger().error(
+                "flush_jobs_crashed",
+                crashes=len(result.crashes),
+                first=result.crashes[0],
+                mitigation="fewer batches are tried, and one that crashes alone goes to quarantine",
             )
         for refusal in result.rejected:
             get_logger().warning(

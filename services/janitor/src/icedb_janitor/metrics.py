@@ -5,14 +5,14 @@ from collections.abc import Collection, Iterable
 from typing import Final, get_args
 
 from icedb_log.clean.deletion import AuditStep, Kind
-from icedb_log.clean.guards import Guard
 from icedb_log.clean.leftovers import LeftoverResult
 from icedb_log.clean.orphans import OrphanGuard, OrphanResult
-from icedb_log.clean.purge import PurgeResult
 from icedb_log.clean.vacuum import VacuumResult
+from icedb_log.holds.guards import Guard
 from icedb_log.keys import TablePaths, find_kind
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_log.store.object_store import DELETE_FAILURES, FailedDelete
+from icedb_log.trash.purge import PurgeResult
 from icedb_service.metrics import OPEN, WorkerMetrics
 from prometheus_client import Gauge
 
@@ -68,9 +68,8 @@ class JanitorMetrics(WorkerMetrics):
         )
         self.waiting_orphans = self._by_table(
             "waiting_orphan_files",
-            "Unnamed data files that are kept for now, at the last orphan sweep; age: too young; sighting: found for "
-            "the first time; share: too much of the table is unnamed, a person has to look; lost: it may be of a "
-            "commit whose log file is gone, a person has to decide",
+            "Unnamed data files that are kept for now, at the last orphan sweep; age: too young; share: too much of "
+            "the table is unnamed, a person has to look",
             "guard",
         )
         self.orphan_share = self._by_table(
@@ -78,8 +77,7 @@ class JanitorMetrics(WorkerMetrics):
         )
         self.lost_commits = self._by_table(
             "lost_commits",
-            "Commits that landed and whose log files are gone, of which nobody has decided anything, as sweeps and "
-            "vacuums have written down",
+            "Commits that landed and whose log files are gone, at the last vacuum",
         )
         self.unknown = self._by_table(
             "unknown_objects", "Objects of no known kind among a table's, at the last orphan sweep; kept"
@@ -122,8 +120,7 @@ class JanitorMetrics(WorkerMetrics):
         self.rewrites.labels("stripped").inc(result.stripped_count)
         self.rewrites.labels("contended").inc(result.contended_count)
         self.held_back.labels(paths.name).set(result.held_back_ms / 1000)
-        if result.lost:
-            self.lost_commits.labels(paths.name).set(len(result.lost))
+        self.lost_commits.labels(paths.name).set(len(result.lost))
         held = Tally(item.guard for item in result.waiting)
         for guard in GUARDS:
             self.waiting.labels(paths.name, guard).set(held[guard])
@@ -132,17 +129,10 @@ class JanitorMetrics(WorkerMetrics):
         """Count one orphan sweep."""
         self.orphan_sweeps.inc()
         self.record_deletes("orphan", deleted_count=len(result.deleted), failed=result.failed)
-        held = Tally(item.guard for item in result.waiting)
-        counts: dict[OrphanGuard, int] = {
-            "age": result.walk.young_tally.count,
-            "sighting": held["sighting"],
-            "share": result.held.count,
-            "lost": held["lost"],
-        }
+        counts: dict[OrphanGuard, int] = {"age": result.walk.young_tally.count, "share": result.held.count}
         for guard, count in counts.items():
             self.waiting_orphans.labels(paths.name, guard).set(count)
         self.orphan_share.labels(paths.name).set(result.share)
-        self.lost_commits.labels(paths.name).set(len(result.lost))
         self.unknown.labels(paths.name).set(result.walk.unknown_count)
 
     def record_purge(self, paths: TablePaths, result: PurgeResult, *, now_ms: int) -> None:

@@ -11,16 +11,15 @@ from celery import Celery
 from icedb_log.clean.deletion import AuditLog, AuditStep, sweep_audit
 from icedb_log.clean.leftovers import LeftoverResult, sweep_leftovers, sweep_probes
 from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, describe_sweep, sweep_orphans
-from icedb_log.clean.purge import AUDIT_LOOK_MS, PurgeLimits, has_work, purge_table, read_now_ms
 from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
-from icedb_log.erasure.erasures import note_deletions
+from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.intervals import Intervals
-from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
+from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
+from icedb_log.trash.purge import AUDIT_LOOK_MS, PurgeLimits, has_work, purge_table, read_now_ms
 from icedb_log.warehouse import DroppedTable
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
@@ -34,6 +33,8 @@ from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 
 RUNS_PER_TIME_LIMIT: Final = 3
+MAX_LOST_NAMES: Final = 10
+"""Lost commits that one line of the log names; `icedb fsck` names all, as long as the horizon has not passed them."""
 """A run of a purge ends after this part of a task's time limit; the next one goes on."""
 
 
@@ -72,8 +73,8 @@ class JanitorTasks:
             )
             self._metrics.record_vacuum(paths, result, now_ms=self._context.clock.now_ms())
             _warn_of_clock(result)
+            _warn_of_lost(result)
             _warn_of_failures("deletes_failed", result.failed)
-            self._note_deletions(opened, result.deleted_data)
             details = result.details()
             # Not before the dead objects are done with: a walk through the whole table can wait.
             if not result.has_more:
@@ -88,8 +89,8 @@ class JanitorTasks:
     ) -> Work:
         """Look for a table's orphans and leftovers now, and delete those whose time has come.
 
-        Delivery: sent by ``icedb orphans --delete``. Any number of times: what was deleted is gone, and of two sweeps
-        at once one writes the record and deletes (J5). A lost one is asked for again.
+        Delivery: sent by ``icedb orphans --delete``. Any number of times: what was deleted is gone. A lost one is asked
+        for again.
         """
         with self._context.lock(table) as held:
             opened = self._open(table, held)
@@ -102,7 +103,7 @@ class JanitorTasks:
     def purge(self, table: str) -> Work:
         """Purge a dropped table whose time in the trash is over, or go on with its purge.
 
-        Delivery: woken by the sweep, by ``icedb table drop --force`` and by itself, any number of times; a table that
+        Delivery: woken by the sweep, by ``icedb table drop --purge`` and by itself, any number of times; a table that
         is not dropped is left alone. A run that is killed is gone on with by the next; two at once are harmless, and
         the lock saves the work.
         """
@@ -146,7 +147,6 @@ class JanitorTasks:
         if not self._orphan_sweeps.is_due(table.name):
             return {}
         table = table.renewed()
-        # Also when there are more orphans than one sweep takes: these have to be seen twice, too.
         self._orphan_sweeps.note(table.name)
         return self._sweep(table, OrphanPolicy(self._age_ms(table), self._settings.janitor_orphan_share))
 
@@ -156,7 +156,6 @@ class JanitorTasks:
     def _sweep(self, table: Table, policy: OrphanPolicy) -> dict[str, Any]:
         clock, audit = self._context.clock, self._open_audit(table)
         result = sweep_orphans(table, policy=policy, audit=audit)
-        self._note_deletions(table, result.deleted)
         self._metrics.record_orphans(table.paths, result)
         _warn_of_orphans(result)
         leftovers = sweep_leftovers(table, result.walk, audit=audit)
@@ -191,7 +190,7 @@ class JanitorTasks:
         Raises:
             Unavailable: The store or Redis did not answer.
         """
-        dropped = self._context.warehouse.list_dropped()
+        dropped = self._context.warehouse.list_dropped(on_problem=_warn_of_unread)
         if not dropped:
             return 0, frozenset()
         now_ms = read_now_ms(self._context.warehouse)
@@ -234,17 +233,9 @@ class JanitorTasks:
 
         return AuditLog(table, clock=self._context.clock, owner=self._context.owner, on_problem=count)
 
-    def _note_deletions(self, table: TableStore, keys: Sequence[str]) -> None:
-        """Tell open erasures what was deleted, and wake who carries them on. Never fails: who looks sees it, too."""
-        try:
-            noted_count = note_deletions(table, keys)
-        except IceDBError as error:
-            get_logger().warning(
-                "deletions_not_noted", error=type(error).__name__, mitigation="open erasures look for themselves"
-            )
-            return
-        if noted_count:
-            self._context.wakeups.try_wake(MERGE_ERASE, table.name)
+
+def _warn_of_unread(name: str, error: Unavailable) -> None:
+    get_logger().warning("purge_not_looked_for", table=name, error=str(error), mitigation="next sweep")
 
 
 def _warn_of_failures(event: str, failed: Sequence[FailedDelete], *, mitigation: str = "next run") -> None:
@@ -277,21 +268,23 @@ def _warn_of_orphans(result: OrphanResult) -> None:
             max_share=result.max_share,
             mitigation="kept until a person has looked whether the log is whole",
         )
-    if result.lost:
-        warn(
-            "commits_lost",
-            count=len(result.lost),
-            name=result.lost[0],
-            mitigation="orphans are kept until a person has decided",
-        )
-    if result.record_problem:
-        warn("orphan_record_unusable", problem=result.record_problem, mitigation="orphans wait a grace period longer")
 
 
 def _warn_of_leftovers(result: LeftoverResult) -> None:
     _warn_of_failures("leftovers_not_deleted", result.failed)
     for kind, problem in result.problems.items():
         get_logger().warning("leftovers_not_swept", kind=kind, problem=problem, mitigation="next sweep")
+
+
+def _warn_of_lost(result: VacuumResult) -> None:
+    """Log it each time: from the next vacuum on the horizon may hide it (F5)."""
+    if result.lost:
+        get_logger().warning(
+            "commits_lost",
+            count=len(result.lost),
+            names=result.lost[:MAX_LOST_NAMES],
+            mitigation="none; restore their log files, or rebuild the log before the orphan age is over",
+        )
 
 
 def _warn_of_clock(result: VacuumResult) -> None:

@@ -2,6 +2,9 @@
 
 from typing import Final, Literal, get_args
 
+from icedb_log.changes.partition_removal import RemovalResult
+from icedb_log.changes.retention import RetentionResult, count_kept
+from icedb_log.changes.row_changes import ChangeResult
 from icedb_log.jobs import ContentCheck
 from icedb_log.merge.merge import MergeResult
 from icedb_log.names import (
@@ -13,9 +16,6 @@ from icedb_log.names import (
     MERGE_RETAIN,
     MERGE_SWEEP,
 )
-from icedb_log.table.partition_removal import RemovalResult
-from icedb_log.table.retention import RetentionResult, count_kept
-from icedb_log.table.row_changes import ChangeResult
 from icedb_service.metrics import OPEN, SparkWorkerMetrics
 
 DIRECTIONS: Final = ("in", "out")

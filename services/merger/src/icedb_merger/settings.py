@@ -42,4 +42,4 @@ class MergerSettings(SparkServiceSettings):
 
     merge_erase_interval_ms: Annotated[int, Field(ge=200)] = 60_000
     """How often a sweep looks for open erasures of a table, at most. Longer makes their certificates later by as much;
-    shorter costs a listing of at most one key for each table each time."""
+    shorter costs a listing for each table each time, and a read of each erasure that has not ended."""

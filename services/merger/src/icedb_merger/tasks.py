@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from cachetools import LRUCache
 from celery import Celery
+from icedb_log.changes.partition_removal import PartitionInfo, remove_partitions
+from icedb_log.changes.retention import retain_table
+from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
+from icedb_log.commit.table import Table
 from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure, describe_preview, describe_progress
-from icedb_log.erasure.erasures import Erasure, list_open_ids, read_erasure
-from icedb_log.errors import IceDBError, InvalidRequest, NotFound
+from icedb_log.errors import IceDBError, InvalidRequest, NotFound, crashes_told
+from icedb_log.holds.erasures import Erasure, list_open_ids, read_erasure
 from icedb_log.intervals import Intervals
 from icedb_log.jobs import CheckAlive
 from icedb_log.keys import TablePaths
@@ -27,12 +31,8 @@ from icedb_log.names import (
     MERGE_SWEEP,
 )
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_removal import PartitionInfo, remove_partitions
 from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters, select_partitions
-from icedb_log.table.retention import retain_table
-from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table import Table
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
 from icedb_service.logs import get_logger
@@ -62,6 +62,7 @@ class MergeTasks:
         self._indexes: LRUCache[str, MergeIndex] = LRUCache(MAX_INDEXES)
         self._cold = Intervals(context.clock, settings.merge_cold_interval_ms)
         self._erasures = Intervals(context.clock, settings.merge_erase_interval_ms)
+        self._ended_erasures: set[str] = set()
         self._retention = Intervals(context.clock, settings.merge_retain_interval_ms)
 
     def merge(self, table: str, full: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
@@ -182,9 +183,10 @@ class MergeTasks:
         place = self._context.warehouse.table(table)
         problems: list[IceDBError] = []
         progress: list[ErasureProgress] = []
-        for erasure_id in list_open_ids(place):
+        for erasure_id in list_open_ids(place, ended=self._ended_erasures):
             try:
-                progress.append(self._advance_erasure(place, erasure_id))
+                with crashes_told(f"table {table}: erasure {erasure_id}"):
+                    progress.append(self._advance_erasure(place, erasure_id))
             except IceDBError as error:
                 problems.append(error)
                 if not isinstance(error, LockBusy):
@@ -235,7 +237,7 @@ class MergeTasks:
         return read_table_config(self._context.warehouse.table(paths.name)).retention_ms is not None
 
     def _has_erasures(self, paths: TablePaths) -> bool:
-        return bool(self._context.warehouse.store.list_page(paths.open_erasures_prefix, limit=1).objects)
+        return bool(list_open_ids(TableStore(self._context.warehouse.store, paths), ended=self._ended_erasures))
 
     def _index_of(self, table: Table) -> MergeIndex:
         """Return what is known of a table's files; nothing if its configuration has changed."""
@@ -320,9 +322,9 @@ class MergeTasks:
             erasure_id=erasure.erasure_id,
             state=erasure.state,
             rows=erasure.row_count,
-            objects=len(erasure.targets),
+            objects=len(erasure.objects),
         )
-        if erasure.is_closed:
+        if erasure.has_ended:
             self._metrics.erasures.labels(erasure.state).inc()
 
     def _preview_erasure(self, table: str, condition: str) -> Work:

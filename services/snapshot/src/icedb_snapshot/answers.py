@@ -14,8 +14,8 @@ from typing import Final
 
 from cachetools import LRUCache
 from icedb_log.errors import InvalidRequest
+from icedb_log.log.fold import Snapshot
 from icedb_log.log.live_files import LiveChunk, sum_rows
-from icedb_log.model import Snapshot
 from icedb_log.serving.arrow_files import FileColumns, group_chunks
 from icedb_log.serving.changes import PathChanges
 from icedb_log.serving.selection import ChunkSelection

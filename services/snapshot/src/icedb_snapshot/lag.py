@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Literal
 
-from icedb_log.errors import HaltError, IceDBError, NotFound
+from icedb_log.errors import HaltError, IceDBError, NotFound, crashes_told
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
@@ -35,6 +35,8 @@ class LagExporter:
         self._statuses = StatusReader(parts.warehouse, parts.reads.tables, clock=parts.clock)
         self._metrics = parts.metrics
         self._figures = TableMetrics(parts.metrics.registry)
+        settings = parts.settings
+        self._figures.show_prices(settings.store_prices, budget=settings.table_cost_budget_dollars)
         self._known: set[str] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="icedb-lag-exporter", daemon=True)
@@ -80,7 +82,8 @@ class LagExporter:
     def _export_table(self, name: str) -> Outcome | None:
         """Publish the figures of a table; ``None``: it is gone."""
         try:
-            status = self._statuses.read(name)
+            with crashes_told(f"table {name}: its figures"):
+                status = self._statuses.read(name)
         except NotFound:
             return None
         except HaltError as error:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from icedb_log.ingest.pressure import LEVELS
-from icedb_log.table.status import TableStatus
-from icedb_log.units import SECOND_MS
+from icedb_log.serving.status import TableStatus
+from icedb_log.units import GIB, SECOND_MS
 from icedb_proto import snapshot_pb2
 from icedb_service.metrics import OPEN, EndpointMetrics, MetricMaker
 from prometheus_client import CollectorRegistry
@@ -33,6 +33,7 @@ CODES: Final = (
     "CANCELLED",
     "INTERNAL",
 )
+DAYS_A_MONTH: Final = 30
 CALL_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -66,9 +67,7 @@ class SnapshotMetrics(EndpointMetrics):
         )
         self._answer_bytes = make.counter("icedb_snapshot_answer_bytes_total", "Bytes of all answers, serialized.")
         self._watchers = make.gauge("icedb_snapshot_watchers", "Streams of WatchSnapshots that are open.")
-        self._watched_tables = make.gauge(
-            "icedb_snapshot_watched_tables", "Tables whose logs are listed because somebody watches."
-        )
+        self._watched_tables = make.gauge("icedb_snapshot_watched_tables", "Tables whose logs are listed for watchers.")
         self._events = make.counter("icedb_snapshot_events_total", "Messages sent to watchers, all watchers together.")
         self._from_memory = self._answers.labels("memory")
         self._from_log = self._answers.labels("log")
@@ -145,6 +144,10 @@ FIGURES: Final[Mapping[str, tuple[str | Callable[[TableStatus], float | None], s
         lambda status: LEVELS.index(status.pressure.level),
         "Back-pressure; 0: none, 1: flushes come less often, 2: front ends refuse batches, too.",
     ),
+    "flushes_failing": (
+        lambda status: 1 if status.failing else 0,
+        "1 while flushes of the table fail, so that accepted batches wait: icedb status says why.",
+    ),
     "pressure_stretch": ("pressure.stretch", "Factor by which back-pressure stretches flush intervals."),
     "quarantined_batches": (
         "quarantined_batches",
@@ -165,7 +168,7 @@ FIGURES: Final[Mapping[str, tuple[str | Callable[[TableStatus], float | None], s
     ),
     "iceberg_held_back": (
         lambda status: 1 if status.held_back else 0,
-        "1 while engines that speak Iceberg are shown an older state than the newest, or none: icedb status says why.",
+        "1 while engines that speak Iceberg may be shown an older state than the newest: icedb status says why.",
     ),
     "data_grace_seconds": ("config.data_grace_ms", "How long a tombstoned data file stays."),
     "orphan_age_seconds": ("config.orphan_age_ms", "How long a data file stays that no log file names."),
@@ -227,9 +230,30 @@ class TableMetrics:
         self._halted = make.gauge(
             "icedb_table_halted", "1 while the table's log cannot be trusted, or its flushes halt.", table=OPEN
         )
+        self._prices = make.gauge(
+            "icedb_store_price_dollars",
+            "What one request of a class costs, or a byte that is stored for a day (ICEDB_STORE_PRICES)",
+            price=("put", "get", "stored"),
+        )
+        self._budget = make.gauge(
+            "icedb_table_cost_budget_dollars",
+            "What one table may cost a day; 0: no budget (ICEDB_TABLE_COST_BUDGET_DOLLARS)",
+        )
         self._read = make.gauge(
             "icedb_table_read_timestamp_seconds", "When these figures were read, by the exporter's clock.", table=OPEN
         )
+
+    def show_prices(self, prices: Mapping[str, float], *, budget: float) -> None:
+        """Publish what the store asks for, and what a table may cost a day, dollars.
+
+        Args:
+            prices: As :data:`icedb_snapshot.settings.S3_STANDARD`.
+            budget: Of each table; 0: none.
+        """
+        self._prices.labels("put").set(prices["put_1000"] / 1000)
+        self._prices.labels("get").set(prices["get_1000"] / 1000)
+        self._prices.labels("stored").set(prices["stored_gb_month"] / GIB / DAYS_A_MONTH)
+        self._budget.set(budget)
 
     def show(self, table: str, status: TableStatus, *, now_ms: int) -> None:
         """Publish a table's figures."""

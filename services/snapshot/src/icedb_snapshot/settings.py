@@ -1,16 +1,24 @@
 """The settings of the snapshot service: what all services share, and its own ``ICEDB_SNAPSHOT_…``."""
 
+import json
+import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
-from icedb_log.clean.leases import MAX_LEASE_TTL_MS, MAX_LEASES, MIN_LEASE_TTL_MS
+from icedb_log.holds.leases import MAX_LEASES, MIN_LEASE_TTL_MS
+from icedb_log.holds.stored_holds import MAX_LEASE_TTL_MS
 from icedb_log.units import KIB, MIB
 from icedb_service.settings import MAX_PORT, ServiceSettings
 from pydantic import Field, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 MAX_STALENESS_MS: Final = 24 * 60 * 60 * 1000
 MAX_WIRE_BYTES: Final = 1024 * MIB
 """gRPC messages and protocol buffers end at 2 GiB; half of it leaves no doubt."""
+
+S3_STANDARD: Final[Mapping[str, float]] = {"put_1000": 0.005, "get_1000": 0.0004, "stored_gb_month": 0.023}
+"""Dollars in us-east-1, 2026."""
 
 _ADDRESS: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 
@@ -85,6 +93,28 @@ class SnapshotSettings(ServiceSettings):
     snapshot_lag_interval_ms: Annotated[int, Field(ge=200)] = 15_000
     """How often the figures of every table are read for `/metrics`, milliseconds. Costs three listings for each
     table."""
+
+    store_prices: Annotated[Mapping[str, float], NoDecode] = S3_STANDARD
+    """What the store asks for, in dollars: a JSON object with any of `put_1000` (a thousand PUT, COPY and LIST
+    requests; 0.005 if not given), `get_1000` (a thousand GET and HEAD requests; 0.0004) and `stored_gb_month` (a GiB
+    for a month; 0.023). What is not given is S3 Standard in us-east-1; where nothing is paid for, each is 0."""
+
+    table_cost_budget_dollars: Annotated[float, Field(ge=0)] = 0
+    """What one table may cost a day, dollars; above it an alert fires. 0: no table has a budget."""
+
+    @field_validator("store_prices", mode="before")
+    @classmethod
+    def _read_prices(cls, value: object) -> object:
+        try:
+            given = json.loads(value) if isinstance(value, str) else value
+        except json.JSONDecodeError as error:
+            raise ValueError(f'no JSON ({error}); write an object, e.g. {{"put_1000": 0.005}}') from error
+        if not isinstance(given, Mapping) or not all(
+            name in S3_STANDARD and isinstance(price, int | float) and 0 <= price < math.inf
+            for name, price in given.items()
+        ):
+            raise ValueError(f"write an object of {', '.join(S3_STANDARD)} to dollars, none of them negative")
+        return {**S3_STANDARD, **given}
 
     @model_validator(mode="after")
     def _check_watchers(self) -> Self:

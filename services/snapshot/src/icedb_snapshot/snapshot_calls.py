@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, Final
 
-from icedb_log.clean.pins import find_pin, read_pinned
 from icedb_log.errors import InvalidRequest, Overloaded
-from icedb_log.model import Snapshot
+from icedb_log.holds.pins import find_pin, read_pinned
+from icedb_log.log.fold import Snapshot
 from icedb_log.serving.arrow_files import FileColumns
 from icedb_log.serving.batch_commits import CommitWait, Whereabouts, check_commit_time, find_commit, look_for_batch
 from icedb_log.serving.changes import PathChanges
@@ -135,7 +135,7 @@ class SnapshotCalls:
     ) -> Answer:
         """Return the answer to a query on a snapshot: from memory, or made once for all who want it now."""
         version = (snapshot.snapshot_id, snapshot.as_of_ms, snapshot.is_stable, snapshot.last_commit_ms)
-        key = key or (table.name, *version, snapshot.horizon_ms, config.incarnation, *_conditions(config, query))
+        key = key or (table.name, *version, snapshot.horizon_ms, table.paths.number, *_conditions(config, query))
         known = self.answers.get(key)
         if known is not None:
             return known

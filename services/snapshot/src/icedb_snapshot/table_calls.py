@@ -4,7 +4,7 @@ GetChanges names the data files that came and went between two times. Both state
 so that what lies between them is exact. Pages are made as the caller takes them: a slow one holds two compact lists of
 the files that differ, and one page. The cost goes with what changed.
 
-Leases hold a table at a time (rule J4). They are all that this service writes: :mod:`icedb_log.clean.leases`.
+Leases hold a table at a time (rule J4). They are all that this service writes: :mod:`icedb_log.holds.leases`.
 """
 
 import base64
@@ -14,16 +14,17 @@ from itertools import chain, groupby, islice
 from typing import Any, Final
 
 from cachetools import LRUCache
-from icedb_log.clean.leases import MAX_HOLDER_CHARS, Lease, LeaseReader, acquire_lease, release_lease, renew_lease
+from icedb_log.changes.retention import find_time_field
+from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest
+from icedb_log.holds.leases import MAX_HOLDER_CHARS, Lease, acquire_lease, release_lease, renew_lease
+from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.keys import TABLE_NAME
 from icedb_log.model import FileMarker
 from icedb_log.serving.changes import SnapshotChanges, compare_snapshots
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.retention import find_time_field
-from icedb_log.table.table import Table
 from icedb_log.units import MIB
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.access_file import ANYBODY, Identity, Verb
@@ -41,7 +42,7 @@ class TableCalls:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
-        self._leases: LRUCache[str, LeaseReader] = LRUCache(parts.settings.snapshot_max_tables)
+        self._holds: LRUCache[str, HoldReader] = LRUCache(parts.settings.snapshot_max_tables)
 
     async def list_tables(self, request: pb.ListTablesRequest, context: Any) -> pb.ListTablesResponse:
         """Return one page of the names that the caller may read, ascending.
@@ -88,7 +89,7 @@ class TableCalls:
         self._check_ttl(request.ttl_ms)
         at_ms = read_time_ms(request, "at_ms")
         cached = parts.reads.tables.table(table.name)
-        leases = self._leases.setdefault(table.name, LeaseReader())
+        reader = self._holds.setdefault(table.name, HoldReader())
         holder = _name_holder(identity, context)
         lease = await parts.reads.work.run_blocking(
             table.name,
@@ -97,7 +98,7 @@ class TableCalls:
                 ttl_ms=request.ttl_ms,
                 at_ms=at_ms,
                 holder=holder,
-                leases=leases,
+                reader=reader,
                 max_leases=parts.settings.snapshot_max_leases,
             ),
         )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.keys import check_table_name
 from icedb_log.serving.table_cache import TableState
-from icedb_log.table.table_config import describe_missing
+from icedb_log.table.table_config import table_not_found
 from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.access_file import Verb
@@ -128,7 +128,7 @@ class WatchCalls:
             while True:
                 event = await watcher.take()
                 if event.table in tables - told and _is_gone(event):
-                    raise NotFound(describe_missing(event.table))
+                    raise table_not_found(event.table)
                 told.add(event.table)
                 self._parts.metrics.observe_event()
                 yield event

@@ -217,7 +217,7 @@ class FaultyStore:
         """Not part of the simulation: its data files are objects, never files."""
         raise InvalidRequest(f"{key}: the simulation has no files; {path} stays as it is")
 
-    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> None:
         """Not part of the simulation: its data files are objects, never files."""
         del may_move
         raise InvalidRequest(f"{key}: the simulation has no files; {path} stays as it is")

@@ -160,7 +160,7 @@ class MemoryObjectStore:
         path.write_bytes(stored.body)
         return stored.info
 
-    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> None:
         """Read a local file into an object. Raises InvalidRequest if the file cannot be read."""
         try:
             body = path.read_bytes()
@@ -169,7 +169,6 @@ class MemoryObjectStore:
         except OSError as error:
             raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror}") from error
         self.put(key, body)
-        return self.head(key)
 
     def uri(self, key: str) -> str:
         """Return ``memory://`` and the key; no engine can open it."""

@@ -184,10 +184,9 @@ class ScriptedStore:
         info: ObjectInfo = self._run("download", key, lambda: self.inner.download(key, path))
         return info
 
-    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> None:
         """Copy in, unless the script says otherwise."""
-        info: ObjectInfo = self._run("upload", key, lambda: self.inner.upload(key, path, may_move=may_move))
-        return info
+        self._run("upload", key, lambda: self.inner.upload(key, path, may_move=may_move))
 
     def uri(self, key: str) -> str:
         """Return the inner store's address of a key."""

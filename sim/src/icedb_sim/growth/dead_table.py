@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
         found = {"dead": len(plan.data_paths), "waiting": len(plan.waiting)}
     else:
         index = MergeIndex(paths, config)
-        ready = plan_merge(index, view).ready.groups
+        ready = plan_merge(index, view).ready
         found = {"live": len(index.log.live), "ready": sum(len(group.inputs) for group in ready)}
     planned_s = time.process_time()
     line = {

@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Literal, get_args
 
 from icedb_log.clean.vacuum_plan import plan_vacuum, strip_log_file
-from icedb_log.ingest.pressure import MAX_LOG_FILES, measure_pressure
+from icedb_log.commit.invariants import MAX_LOG_FILES
+from icedb_log.commit.merge_log import build_merge_log
+from icedb_log.ingest.pressure import measure_pressure
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
-from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.merge.merge_plan import Lane, MergeIndex, MergeOptions, plan_merge
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.table.table_config import TableConfig
@@ -209,15 +210,14 @@ class GrowingTable:
             if not commits and not folded:
                 break
             for number, groups in enumerate(commits or ((),)):
-                self._commit_merge(groups, folded if number == 0 else ())
+                self._commit_merge(groups, self._index.find_due_logs(groups) if number else folded)
             self._now_ms += 1
         if self.growth.commits % LOOK_EVERY_COMMITS == 0:
             self._look()
 
     def _plan_all_small(self, lane: Lane) -> tuple[tuple[tuple[MergeGroup, ...], ...], tuple[str, ...]]:
         """Plan as the merger once did: no merge waits, and each takes all log files up to 1 MiB along."""
-        ready = self._index.find_ready(MergeOptions(lane))
-        groups = (*ready.groups, *ready.waiting)
+        groups = self._index.find_ready(MergeOptions(lane))
         small = tuple(file.key for file in self._index.log.active_files() if file.size_bytes <= FOLDED_BY_ALL_SMALL)
         if not groups and len(small) < self.config.merge_fan_in:
             return (), ()

@@ -12,6 +12,7 @@ from icedb_ingest.frontend.server import Frontend
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
+from icedb_log.ingest.staging import list_all_staged, read_staged
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
@@ -22,7 +23,7 @@ from icedb_log.warehouse import Warehouse
 LOOPBACK: Final = "127.0.0.1"
 NDJSON: Final = "application/x-ndjson"
 TABLE: Final = "events"
-LIMIT_S: Final = 30
+LIMIT_S: Final = 240
 CLOCK: Final = SystemClock()
 
 Body = bytes | Iterable[bytes] | None
@@ -102,15 +103,14 @@ class FrontendRig:
         return self.call("POST", where, body, Content_Type="application/json", **headers)
 
     def staged(self) -> dict[str, bytes]:
-        """Return what is staged: file name to body."""
-        prefix = self.warehouse.table(TABLE).paths.staging_prefix
-        keys = [info.key for info in list_all(self.store, prefix).objects]
-        return {key.removeprefix(prefix): self.store.get(key).body for key in keys}
+        """Return what is staged: id and format of each batch, to its body."""
+        batches = list_all_staged(self.warehouse.table(TABLE)).batches
+        return {f"{batch.batch_id}.{batch.format}": read_staged(self.store, batch) for batch in batches}
 
     def clear(self) -> None:
         """Remove what is staged, and count from 0."""
-        for name in self.staged():
-            self.store.delete([f"{self.warehouse.table(TABLE).paths.staging_prefix}{name}"])
+        prefix = self.warehouse.table(TABLE).paths.staging_prefix
+        self.store.delete([info.key for info in list_all(self.store, prefix).objects])
         self.store.put_count = 0
 
     def metric(self, name: str, **labels: str) -> float:
@@ -128,7 +128,8 @@ def start_rig(folder: Path, **fields: Any) -> FrontendRig:
     folder.mkdir()
     store = GatedStore(folder)
     warehouse = Warehouse(store)
-    create_table(TableStore(store, warehouse.table(TABLE).paths), TableConfig.create(name=TABLE))
+    config = TableConfig.create(name=TABLE, on_bad_rows="quarantine_batch")
+    create_table(TableStore(store, warehouse.table(TABLE).paths), config)
     values = {"frontend_http_port": 0, "frontend_grpc_port": 0, "frontend_access_log": "none", **fields}
     settings = FrontendSettings(store=f"file://{folder}", **values)
     woken: list[str] = []

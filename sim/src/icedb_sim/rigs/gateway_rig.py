@@ -17,7 +17,7 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 LOOPBACK: Final = "127.0.0.1"
-LIMIT_S: Final = 30
+LIMIT_S: Final = 240
 BUCKET: Final = "icedb"
 SCHEMA: Final = {"ts": "TIMESTAMP", "id": "BIGINT"}
 

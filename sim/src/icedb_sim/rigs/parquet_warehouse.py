@@ -9,7 +9,7 @@ from typing import Any, Final
 import duckdb
 from icedb_log.clock import SystemClock
 from icedb_log.log.codec import encode_log_file
-from icedb_log.model import EMPTY, ColumnStats, FileMarker, LogFile, LogTombstone
+from icedb_log.model import EMPTY, ColumnStats, FileMarker, LogFile, LogTombstone, Widening
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
@@ -87,7 +87,7 @@ class ParquetWarehouse:
         log = LogFile(
             time_ms=now_ms,
             schema=schema,
-            widened=widened or {},
+            widened={column: Widening(wide, now_ms) for column, wide in (widened or {}).items()},
             markers=tuple(markers),
             log_tombstones=tuple(LogTombstone(old.log_key, now_ms) for old in replaces),
             commit_id=commit_id,

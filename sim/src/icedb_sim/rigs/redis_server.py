@@ -15,9 +15,9 @@ from icedb_log.errors import NotFound, Unavailable
 from icedb_service.redis_clients import open_redis, ping_redis
 
 LOOPBACK: Final = "127.0.0.1"
-START_LIMIT_MS: Final = 15_000
+START_LIMIT_MS: Final = 240_000
 POLL_MS: Final = 20
-STOP_LIMIT_S: Final = 10
+STOP_LIMIT_S: Final = 240
 
 
 class RedisServer:

@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster and a real Spark Connect server on loopback, from what the Python package brings.
+"""A real Spark standalone cluster, and a Spark Connect server of a user's, on loopback, from the Python package.
 
 Ports are free ones, chosen by the processes. Each process leads a session of its own, works in a folder of its own,
 and is stopped with all that it started, whatever happens. Not for production: nothing is encrypted or asks for a name.
@@ -19,7 +19,7 @@ from icedb_engine.spark.spark_session import LOOPBACK, find_java
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import Unavailable
 
-START_LIMIT_MS: Final = 120_000
+START_LIMIT_MS: Final = 240_000
 STOP_S: Final = 20
 DAEMON_MEMORY: Final = "768m"
 WORKER_CORE_MB: Final = 768

@@ -10,9 +10,8 @@ from icedb_log.clock import new_batch_id
 from icedb_log.errors import IceDBError
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.log.fold import fold
+from icedb_log.log.fold import Snapshot, fold
 from icedb_log.log.reader import LogReader
-from icedb_log.model import Snapshot
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
@@ -154,7 +153,8 @@ class MemoryContext(WorkerContext[Any]):
 
     def create_table(self, name: str, **options: Any) -> None:
         """Create a table."""
-        create_table(self.warehouse.table(name), TableConfig.create(name=name, **options))
+        policies = {"evolution": "add_columns", "on_bad_rows": "quarantine_batch"}
+        create_table(self.warehouse.table(name), TableConfig.create(name=name, **{**policies, **options}))
 
     def stage(self, rows: Iterable[Row] = (), *, table: str = "events", body: bytes | None = None) -> str:
         """Stage a batch of rows, or of a body; return its id."""

@@ -5,7 +5,7 @@ from typing import Final
 from icedb_sim.rules.clean import CLEAN_RULES, HOLD_RULES
 from icedb_sim.rules.erase import ERASE_RULES
 from icedb_sim.rules.feed import FOLLOWER_RULES, VIEW_RULES
-from icedb_sim.rules.ingest import INGEST_RULES, OUTSIDER_RULES, REUSE_RULES
+from icedb_sim.rules.ingest import GROUP_RULES, INGEST_RULES, OUTSIDER_RULES, POISON_RULES, REUSE_RULES
 from icedb_sim.rules.publish import PUBLISH_RULES
 from icedb_sim.rules.read import READ_RULES, SERVING_RULES
 from icedb_sim.rules.trash import TRASH_RULES
@@ -16,7 +16,16 @@ RULES: Final = (*WRITE_RULES, *MERGE_RULES, *CHANGE_RULES, *READ_RULES, *CLEAN_R
 
 ALL_RULES: Final = (
     *RULES,
-    *(*FENCE_RULES, *RETENTION_RULES, *SERVING_RULES, *HOLD_RULES, *REUSE_RULES, *OUTSIDER_RULES),
+    *(
+        *FENCE_RULES,
+        *RETENTION_RULES,
+        *SERVING_RULES,
+        *HOLD_RULES,
+        *REUSE_RULES,
+        *POISON_RULES,
+        *GROUP_RULES,
+        *OUTSIDER_RULES,
+    ),
     *(*FOLLOWER_RULES, *VIEW_RULES, *PUBLISH_RULES, *TRASH_RULES, *ERASE_RULES),
 )
 

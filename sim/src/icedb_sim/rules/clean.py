@@ -1,19 +1,15 @@
-"""How the rules of the janitor are switched off: vacuums, orphan sweeps, leases, pins, lost commits, quarantine by age.
-
-Rules of the orphan sweep stand behind each other: most are broken in pairs.
-"""
+"""How the rules of the janitor are switched off: vacuums, sweeps, leases, pins, lost commits, quarantine by age."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from icedb_log.clean.leases import LeaseReader
-from icedb_log.clean.pins import PinReader
+from icedb_log.commit.fence import settle_fence
 from icedb_log.errors import IceDBError
+from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import ROLES
-from icedb_log.log.fence import read_landed, settle_fence
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 from icedb_sim.rules.mutations import (
@@ -53,13 +49,14 @@ def holds_without(kind: str) -> Switch:
 # Vacuums
 
 
-def _stage_list_first(table: Any) -> Mapping[str, tuple[str, ...]]:
+def _stage_list_first(table: Any) -> Mapping[str, tuple[Any, ...]]:
     logs = [file.log for file in table.read_log().files]
     return find_staged(table, {i for log in logs for i in (*log.batch_ids, *log.refused_ids)})
 
 
-def _read_pins(table: Any) -> Any:
-    return PinReader().read(table, data_grace_ms=table.config.data_grace_ms)
+def read_all_holds(table: Any) -> Any:
+    """Read the holds of a table, as a vacuum does, at another time."""
+    return HoldReader().read(table)
 
 
 def _note_all_of_part_gone(original: Any, run: Any, portions: Sequence[Any]) -> None:
@@ -94,6 +91,10 @@ def _leased_ms(hold: Any) -> Any:
     return hold.since_ms + MAX_STORE_GAP_MS
 
 
+def _keeps_what_a_committer_said(hold: Any, path: str, death: Any) -> bool:
+    return path in hold.files if hold.since_ms is None else _leased_ms(hold) < death.tombstoned_ms
+
+
 _IGNORES_LEASES: Final = holds_without("lease")
 _DELETES_WHAT_IS_LIVE: Final = instead(_RUN + "_find_deletable", lambda run: set(run._plan.data_paths))
 
@@ -109,14 +110,14 @@ _VACUUM_RULES: Final = (
     breaks(
         "J1",
         "a tombstone's age is its committer's word",
-        instead("clean.guards:Death.died_ms", lambda death: death.tombstoned_ms),
+        instead("holds.guards:Death.died_ms", lambda death: death.tombstoned_ms),
         profile="skews",
         by="test_vacuum_plan.py::test_j1_a_tombstone_that_landed_late_counts_from_its_landing",
     ),
     breaks(
         "J1",
         "a tombstone's age is its proof of landing alone",
-        instead("clean.guards:Death.died_ms", lambda death: death.landed_ms),
+        instead("holds.guards:Death.died_ms", lambda death: death.landed_ms),
         profile="skews",
         by="test_vacuum_plan.py::test_j1_a_tombstone_of_a_clock_that_is_ahead_counts_from_its_time",
     ),
@@ -133,7 +134,7 @@ _VACUUM_RULES: Final = (
     breaks(
         "J2",
         "log files go although a batch that they refused is still staged",
-        instead("clean.vacuum:_hold_refusals", lambda plan, view, staged: plan),
+        instead("clean.vacuum:_hold_decisions", lambda plan, view, staged: plan),
         profile="sleepyreasons",
         by="test_vacuum.py::test_j2_a_log_file_stays_while_a_batch_that_it_refused_is_still_staged",
     ),
@@ -158,7 +159,7 @@ _VACUUM_RULES: Final = (
     keeps(
         "J2",
         "log files are stripped before the data files of their part are deleted",
-        around(_RUN + "_doom_data", _strip_before_delete),
+        around(_RUN + "_data_candidates", _strip_before_delete),
     ),
     breaks(
         "J2",
@@ -189,14 +190,14 @@ _VACUUM_RULES: Final = (
     breaks(
         "J4",
         "a lease believes the time that a committer gave its tombstones",
-        instead("clean.guards:_was_seen_at", lambda hold, death: _leased_ms(hold) < death.tombstoned_ms),
+        instead("holds.guards:Hold.keeps", _keeps_what_a_committer_said),
         profile="skews",
         by="tests/simulation/test_found_by_simulation.py::test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back",
     ),
     breaks(
         "J4",
         "leases are read before the log",
-        early(_VACUUM, "clean.leases:LeaseReader.read", lambda table: LeaseReader().read(table)),
+        early(_VACUUM, "holds.stored_holds:HoldReader.read", read_all_holds),
         profile="sleepylookers",
     ),
     keeps("J1", "a vacuum does not look at the store's clock", answers("clean.vacuum:check_store_clock", None)),
@@ -217,87 +218,47 @@ def _settle_late(original: Any, table: Any) -> Any:
     return original(table)
 
 
-def _is_counted_at_any_age(info: Any, sighting: Any, *, config: Any, now_ms: int) -> bool:
-    del config
-    return bool(sighting.etag == info.etag and 0 <= sighting.first_seen_ms <= now_ms)
-
-
-def _is_counted_for_any_etag(original: Any, info: Any, sighting: Any, **kwargs: Any) -> Any:
-    return bool(sighting.etag) and original(info, replace(sighting, etag=info.etag), **kwargs)
-
-
-_ONE_SIGHTING: Final = answers("clean.orphans:is_ripe", True)
 _LOG_BEFORE_LISTING: Final = repeats(_SWEEP, _READ_LOG)
 _UNSETTLED: Final = answers("clean.orphans:settle_fence", None)
 
 _ORPHAN_RULES: Final = (
+    breaks("J5", "all data files look old", answers("clean.table_walk:_is_old", True)),
     breaks(
         "J5",
-        "all data files look old, and one sighting is enough",
-        answers("clean.table_walk:_is_old", True),
-        instead("clean.orphans:_still_counts", _is_counted_at_any_age),
-        _ONE_SIGHTING,
-    ),
-    keeps("J5", "one sighting is enough", _ONE_SIGHTING),
-    breaks(
-        "J5",
-        "the log is read before the data files are listed, and one sighting is enough",
+        "the log is read before the data files are listed",
         _LOG_BEFORE_LISTING,
-        _ONE_SIGHTING,
         profile="sleepyjanitors",
     ),
-    breaks("J5", "the log is read before the data files are listed", _LOG_BEFORE_LISTING),
+    breaks("J5", "commits under way are not settled", _UNSETTLED, profile="sleepyputs"),
     breaks(
         "J5",
-        "commits under way are not settled, and one sighting is enough",
-        _ONE_SIGHTING,
+        "commits under way are settled after the log was read",
         _UNSETTLED,
-        profile="sleepyputs",
-    ),
-    breaks(
-        "J5",
-        "commits under way are settled after the log was read, and one sighting is enough",
-        _ONE_SIGHTING,
-        _UNSETTLED,
-        around("clean.orphans:read_held", _settle_late),
+        around("clean.orphans:_pinned", _settle_late),
         profile="sleepysettlers",
     ),
     breaks(
         "J5",
-        "a data file counts as named only while it is live, and one sighting is enough",
+        "a data file counts as named only while it is live",
         instead(
             "clean.orphans:_named",
             lambda view: {marker.path for file in view.files for marker in file.log.markers if marker.is_live},
         ),
-        _ONE_SIGHTING,
         profile="longgraces",
     ),
-    keeps(
+    breaks(
         "J5",
-        "a sighting counts for another ETag",
-        around("clean.orphans:_still_counts", _is_counted_for_any_etag),
+        "the share is not looked at",
+        answers("clean.orphans:_share", 0.0),
+        by="test_orphan_share.py::test_more_than_a_quarter_of_the_bytes_is_not_deleted",
     ),
 )
 
 
-# Commits that were lost
-
-
-def _read_log_and_fences(table: Any) -> Any:
-    view = table.read_log()
-    return read_landed(table), view
-
-
-_JUDGE: Final = "repair.rebuild_commits:CommitResolver."
+# Commits that were lost, and rebuilds
 
 _LOST_RULES: Final = (
     breaks("F5", "what the janitor has deleted counts as lost", answers("log.fold:read_horizon_ms", 0)),
-    breaks(
-        "F5",
-        "a sweep reads the fences after the log",
-        instead("clean.orphans:_read_fences_and_log", _read_log_and_fences),
-        by="test_fsck_lost_commits.py::test_what_lands_or_is_vacuumed_between_two_reads_is_not_called_lost",
-    ),
     breaks(
         "F5",
         "a vacuum does not read the log again before it calls a commit lost",
@@ -306,113 +267,96 @@ _LOST_RULES: Final = (
     ),
     breaks(
         "F5",
-        "a vacuum writes no loss down",
+        "a vacuum does not say what is lost",
         answers("clean.vacuum:find_lost", ()),
-        by="test_fsck_lost_commits.py::test_the_horizon_hides_no_loss_from_the_sweep",
-    ),
-    breaks(
-        "F5",
-        "a loss is forgotten when the horizon has passed it",
-        around(
-            "clean.orphans:OrphanRecord.with_lost",
-            lambda original, record, found, view: {
-                name: lost for name, lost in original(record, found, view).items() if name in found
-            },
-        ),
-        by="test_fsck_lost_commits.py::test_a_sweep_remembers_what_the_horizon_has_passed",
-    ),
-    breaks(
-        "F5",
-        "a rebuild forgets a loss before it has committed",
-        around(
-            "repair.rebuild:write_orphan_record",
-            lambda original, *args, **kwargs: original(*args, **{**kwargs, "lost": {}}),
-        ),
-        by="test_fsck_lost_commits.py::test_a_rebuild_that_is_cut_off_is_ended_by_the_next_and_forgets_nothing_before",
-    ),
-    breaks("J5", "what may be of a lost commit is swept", answers("clean.orphans:_may_be_lost", False)),
-    breaks(
-        "B1",
-        "a rebuild does not believe what a fence says of a lost commit",
-        answers(_JUDGE + "_recall", None),
-        by="test_fsck_lost_commits.py::test_one_of_seven_log_files_is_lost_and_its_rows_come_back",
+        by="test_fsck_lost_commits.py::test_a_vacuum_deletes_nothing_while_a_commit_is_lost_and_so_hides_it_behind_no_horizon",
     ),
     breaks(
         "B1",
-        "a lost merge counts although its inputs were merged again",
-        answers(_JUDGE + "_has_proven_rival", False),
-        by="test_fsck_lost_commits.py::test_of_a_lost_merge_whose_inputs_were_merged_again_the_later_one_counts",
+        "a rebuild leaves what nobody has decided about",
+        answers("repair.rebuild:require_decided", None),
+        by="test_rebuild_plan.py::test_nothing_is_guessed_and_nothing_is_written_before_each_file_is_taken_or_left",
     ),
     breaks(
         "B1",
-        "a lost flush counts although a later one looks the same",
-        answers(_JUDGE + "_find_later_twin", ""),
-        by="test_fsck_lost_commits.py::test_a_lost_flush_with_a_later_twin_is_decided_by_a_person",
+        "what a file that is taken was made from stays live",
+        answers("repair.rebuild_plan:_Findings._find_replaced", frozenset()),
+        by="test_rebuild_plan.py::test_an_orphan_of_a_whole_log_is_listed_and_is_no_damage",
+    ),
+    breaks(
+        "B1",
+        "two commits that replaced one file are both taken",
+        answers("repair.rebuild_plan:_Findings._find_conflicts", ()),
+        by="test_rebuild_plan.py::test_of_two_that_replaced_one_file_only_one_can_be_taken",
+    ),
+    breaks(
+        "B1",
+        "what was never announced is taken",
+        answers("repair.rebuild_evidence:FenceTraces.is_cut_off", False),
+        by="test_rebuild_plan.py::test_files_of_a_job_that_failed_are_not_taken",
     ),
 )
 
 
 # Pins, versions, commits under way
 
-_CREATE_PIN: Final = "clean.pins:create_pin"
+_CREATE_PIN: Final = "holds.pins:create_pin"
+_PROVEN: Final = "holds.stored_holds:require_certain"
+_IS_LATE: Final = answers("holds.stored_holds:StoredHold.is_late", False)
 
 
 def _hold_nothing_while_pending(original: Any, stored: Any) -> Any:
-    pin, paths = original(stored)
-    return pin, paths if pin.is_whole else frozenset()
+    hold = original(stored)
+    return replace(hold, paths=frozenset()) if hold.state == "pending" else hold
 
 
 _PIN_RULES: Final = (
-    breaks("J7", "pins are ignored", holds_without("pin")),
+    breaks("J4", "pins are ignored", holds_without("pin")),
     breaks(
-        "J7",
+        "J4",
         "pins are read before the log",
-        early(
-            _VACUUM,
-            "clean.pins:PinReader.read",
-            _read_pins,
-        ),
+        early(_VACUUM, "holds.stored_holds:HoldReader.read", read_all_holds),
         profile="sleepypinners",
     ),
     breaks(
-        "J7",
+        "J4",
         "a pin is not proven",
-        answers("clean.pins:_require_certain", None),
-        by="test_pins.py::test_j7_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_can",
+        answers(_PROVEN, None),
+        by="test_pins.py::test_j4_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_can",
     ),
     breaks(
-        "J7",
+        "J4",
         "a pin is proven by a log that was read before it was there",
         repeats(_CREATE_PIN, _READ_LOG),
         profile="sleepypinners",
-        by="test_pin_faults.py::test_j7_a_maker_that_sleeps_before_its_pin_is_there_looks_again",
+        by="test_pin_faults.py::test_j4_a_maker_that_sleeps_before_its_pin_is_there_looks_again",
     ),
     breaks(
-        "J7",
+        "J4",
         "a pending pin holds nothing",
-        around("clean.pins:decode_pinned_files", _hold_nothing_while_pending),
-        by="test_pin_faults.py::test_j7_a_pending_pin_holds_everything_cannot_be_read_and_runs_out",
+        around("holds.stored_holds:_decode_whole", _hold_nothing_while_pending),
+        by="test_pin_faults.py::test_j4_a_pending_pin_holds_everything_cannot_be_read_and_runs_out",
     ),
     breaks(
-        "J7",
+        "J4",
         "files go as soon as their pin has ended",
-        instead("clean.pins:Pin.held_until_ms", lambda pin, data_grace_ms: pin.ends_ms),
+        instead("holds.stored_holds:StoredHold.held_until_ms", lambda pin, data_grace_ms: pin.ends_ms),
     ),
     breaks(
-        "J7",
+        "J4",
         "the name is looked at before the pin is there only",
         around(
-            "clean.pins:_require_free",
+            "holds.pins:_require_free",
             lambda original, *args, mine="": None if mine else original(*args),
         ),
     ),
     breaks("J8", "versions are ignored", holds_without("versions")),
-    breaks("J8", "with fewer commits than versions nothing is kept", is_now("clean.guards:EVERY_STATE_MS", 1 << 62)),
+    breaks("J8", "with fewer commits than versions nothing is kept", is_now("holds.guards:EVERY_STATE_MS", 1 << 62)),
     breaks(
         "J8",
         "one version too few is kept",
         around(
-            "clean.guards:find_kept_versions",
+            "holds.guards:find_kept_versions",
             lambda original, view, count: original(view, max(count - 1, 1) if count else 0),
         ),
         by="test_guards.py::test_j8_versions_count_appends_and_merges_and_no_seals",
@@ -423,35 +367,39 @@ _PIN_RULES: Final = (
 
 # Leases as readers take and renew them
 
-_PROVEN: Final = "clean.leases:_require_certain"
-
 _LEASE_RULES: Final = (
     breaks("J4", "leases are ignored while they are taken", _IGNORES_LEASES),
-    breaks("J4", "a lease is not proven", answers("clean.leases:find_oldest_certain_ms", None)),
+    breaks("J4", "a lease is not proven", answers("holds.stored_holds:find_oldest_certain_ms", None)),
     breaks("J4", "a lease is not proven, not even by the horizon", answers(_PROVEN, None)),
     breaks(
         "J4",
         "a lease is proven by a log that was read before it was there",
-        early("clean.leases:acquire_lease", _READ_LOG, lambda table: table.read_log()),
+        early("holds.leases:acquire_lease", _READ_LOG, lambda table: table.read_log()),
     ),
-    breaks("J4", "a renewal that landed after the end counts", answers("clean.leases:_came_too_late", False)),
+    breaks("J4", "a renewal that landed after the end counts", _IS_LATE),
     breaks(
         "J4",
         "a lease that was renewed after its end is alive again",
-        answers("clean.leases:StoredLease.has_lapsed", False),
-        answers("clean.leases:_take_back", None),
+        _IS_LATE,
+        answers("holds.leases:_take_back", None),
         by="test_lease_faults.py::test_j4_a_lease_whose_renewal_failed_and_that_has_ended_is_not_alive_again",
     ),
     breaks(
         "J4",
+        "a renewal shortens a lease",
+        instead("holds.stored_holds:StoredHold.ends_ms", lambda hold: hold.modified_ms + (hold.ttl_ms or 0)),
+        by="test_lease_holding.py::test_j4_a_renewal_never_shortens_a_lease_whether_or_not_its_answer_gets_lost",
+    ),
+    breaks(
+        "J4",
         "a lease ends before its time",
-        instead("clean.leases:Lease.held_until_ms", lambda lease: lease.expires_ms - 20_000),
+        instead("holds.stored_holds:StoredHold.held_until_ms", lambda hold, data_grace_ms: hold.ends_ms - 20_000),
         by="test_lease_holding.py::test_j4_a_renewal_may_come_in_the_last_moment",
     ),
     breaks(
         "J4",
         "a lease holds what died after it was written, not what died after its time",
-        instead("clean.guards:_was_seen_at", lambda hold, death: _leased_ms(hold) + 30_000 < death.seen_dead_ms),
+        instead("holds.guards:Hold.keeps", lambda hold, path, death: _leased_ms(hold) + 30_000 < death.seen_dead_ms),
         by="test_guards.py::test_j4_a_lease_holds_what_died_after_its_time_as_readers_saw_it",
     ),
 )
@@ -508,7 +456,7 @@ _SWEEP_RULES: Final = (
     breaks(
         "J11",
         "a drop that another sweep began is ended with what this walk found old",
-        answers("clean.leftovers:payloads_of", ()),
+        answers("clean.leftovers:list_payloads", ()),
         by="tests/simulation/test_found_by_simulation.py::test_j11_who_ends_the_drop_of_another_sweep_takes_the_batch_too_that_its_own_walk_found_young",
     ),
 )

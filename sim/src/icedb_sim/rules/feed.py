@@ -56,12 +56,12 @@ def _name_only_new(original: Any, follower: Any, start: Any, **kwargs: Any) -> A
     return reached if reached is start else replace(reached, taken=tuple(sorted({*reached.taken} - {*start.taken})))
 
 
-def _call_it_young(original: Any, follower: Any, start: Any, rebuilds: int) -> None:
-    original(follower, replace(start, read_ms=1 << 60), rebuilds)
+def _call_it_young(original: Any, follower: Any, start: Any, rebuilt: str | None) -> None:
+    original(follower, replace(start, read_ms=1 << 60), rebuilt)
 
 
-def _believe_any_lease(original: Any, follower: Any, start: Any, rebuilds: int) -> None:
-    original(follower, start if start.lease_id is None else replace(start, read_ms=1 << 60), rebuilds)
+def _believe_any_lease(original: Any, follower: Any, start: Any, rebuilt: str | None) -> None:
+    original(follower, start if start.lease_id is None else replace(start, read_ms=1 << 60), rebuilt)
 
 
 def _take_any_lease(original: Any, follower: Any, since_ms: int) -> Any:

@@ -1,16 +1,17 @@
 """How the rules of ingest are switched off: flushes, quarantine, ids that are used again, and appends."""
 
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final
 
-from icedb_log.errors import Unavailable
-from icedb_log.ingest.content import DIGEST_CHARS
-from icedb_log.ingest.flush import FlushLimits, _quarantine_bad_rows
-from icedb_log.ingest.quarantine import conflict_name, find_reason, quarantine_batch, reason_key
-from icedb_log.ingest.quarantine_ops import _delete_entry, payloads_of
+from icedb_log.batch_ids import is_keyed
+from icedb_log.content import DIGEST_CHARS, hash_content
+from icedb_log.errors import NotFound, Unavailable
+from icedb_log.ingest.flush import FlushLimits, _quarantine_bad_rows, _run_job
+from icedb_log.ingest.quarantine import conflict_name, find_reason, list_payloads, quarantine_batch, reason_key
+from icedb_log.ingest.quarantine_ops import _delete_entry, _read_payload
 from icedb_log.ingest.staging import list_staged, stage_batch
-from icedb_log.keys import parse_staged_key
 from icedb_log.store.object_store import delete_or_raise
 
 from icedb_sim.rules.mutations import Other, answers, around, breaks, careless, inside, instead, seen_with, with_store
@@ -26,13 +27,17 @@ def _without_payloads(store: Any) -> object:
     return Other(store, put=lambda *_: "")
 
 
-def _delete_then_stage(table: Any, found: Any, *, payload: Any, retry_id: str) -> None:
-    _delete_entry(table, found.entry)
-    stage_batch(table, body=payload.body, staging_format=payload.format, batch_id=retry_id)
+def _delete_then_stage(table: Any, entry: Any, *, retry_id: str) -> None:
+    payload = None
+    with suppress(NotFound):
+        payload = _read_payload(table, entry)
+    _delete_entry(table, entry)
+    if payload is not None:
+        stage_batch(table, body=payload.body, staging_format=payload.format, batch_id=retry_id)
 
 
 def _delete_reason_first(table: Any, entry: Any) -> None:
-    for keys in ([reason_key(table.paths, entry.batch_id)], payloads_of(table, entry)):
+    for keys in ([reason_key(table.paths, entry.batch_id)], list_payloads(table, entry.batch_id)):
         report = table.store.delete(keys)
         if report.failed:
             raise Unavailable(f"{report.failed[0].key}: {report.failed[0].reason}; do it again")
@@ -43,13 +48,13 @@ def _delete_reason_first(table: Any, entry: Any) -> None:
 
 def _clear_staging_first(original: Any, commit: Any, output: Any) -> None:
     original(commit, output)
-    delete_or_raise(commit.table.store, [batch.key for batch in output.accepted])
+    delete_or_raise(commit.table.store, sorted({batch.key for batch in output.accepted}))
 
 
 def _clear_left_out(original: Any, commit: Any, *args: Any, **kwargs: Any) -> Any:
     output = original(commit, *args, **kwargs)
     if output.accepted:
-        delete_or_raise(commit.table.store, [batch.key for batch in output.left_out])
+        delete_or_raise(commit.table.store, sorted({batch.key for batch in output.left_out}))
     return output
 
 
@@ -91,10 +96,10 @@ def _read_without_ids(original: Any, commit: Any) -> None:
 _listing: Final[ContextVar[dict[str, Any] | None]] = ContextVar("listing", default=None)
 
 
-def _note_limits(original: Any, table: Any, writer: Any, *, limits: Any = None) -> Any:
+def _note_limits(original: Any, table: Any, writer: Any, *, limits: Any = None, is_staged: bool = False) -> Any:
     token = _listing.set({"limits": limits or FlushLimits()})
     try:
-        return original(table, writer, limits=limits)
+        return original(table, writer, limits=limits, is_staged=is_staged)
     finally:
         _listing.reset(token)
 
@@ -122,7 +127,7 @@ INGEST_RULES: Final = (
         "I2",
         "staging is listed before the log is read",
         around("ingest.flush:flush_table", _note_limits),
-        around("table.commit:AppendCommit._read_log", _list_first),
+        around("commit.commit:AppendCommit._read_log", _list_first),
         around("ingest.flush:list_staged", _listed_before),
         profile="sleepycopies",
         by="test_flush.py::test_i2_the_log_is_read_before_staging_is_listed_and_after_the_fence",
@@ -159,7 +164,7 @@ INGEST_RULES: Final = (
     breaks(
         "I5",
         "the reason of bad rows is written without a look at the fence",
-        inside(_QUARANTINE_ROWS, answers("log.fence:HeldFence.confirm", None)),
+        inside(_QUARANTINE_ROWS, answers("commit.fence:HeldFence.confirm", None)),
         profile="sleepyreasons",
         by="test_flush_refusals.py::test_i5_a_flush_that_lost_its_fence_says_nothing_of_bad_rows",
     ),
@@ -173,7 +178,7 @@ INGEST_RULES: Final = (
         "I5",
         "the reason of bad rows is written after the commit",
         instead(_QUARANTINE_ROWS, _note_bad_rows),
-        around("table.commit:AppendCommit.land", _land_then_quarantine),
+        around("commit.commit:AppendCommit.land", _land_then_quarantine),
     ),
     breaks(
         "I5",
@@ -199,15 +204,49 @@ INGEST_RULES: Final = (
 )
 
 
+# Batches that crash who reads them
+
+
+def _run_whole(commit: Any, writer: Any, batches: Any, *, sizes: Any, crashes: Any) -> Any:
+    del crashes
+    return _run_job(commit, writer, batches, sizes=sizes)
+
+
+def _run_without_proof(original: Any, commit: Any, writer: Any, batches: Any, **kwargs: Any) -> Any:
+    return original(commit, writer, batches, **kwargs) if batches else None
+
+
+def _die_at_one_batch_only(original: Any, commit: Any, sorted_out: Any) -> None:
+    commit.fence._state = replace(commit.fence._state, alone="")
+    original(commit, sorted_out)
+
+
+POISON_RULES: Final = seen_with(
+    "poisoners:2",
+    breaks("I5", "a batch that crashes its reader is not isolated", instead("ingest.flush:_run_isolating", _run_whole)),
+    breaks("I5", "a batch that ends its reader is not isolated", answers("ingest.flush:_take_fewer", None)),
+    breaks(
+        "I5",
+        "nobody knows which batch was read alone",
+        around("ingest.flush:_take_fewer", _die_at_one_batch_only),
+    ),
+    breaks(
+        "I5",
+        "a batch is refused although jobs crash without it, too",
+        around("ingest.flush:_run_job", _run_without_proof),
+        by="test_flush_crashes.py::test_a_machine_that_reads_nothing_refuses_nothing",
+    ),
+)
+
+
 # Ids that are used again for other content
 
 
-def _only_look(original: Any, table: Any, key: str, **kwargs: Any) -> Any:
-    name = conflict_name(parse_staged_key(key).batch_id, kwargs["sha256"])
-    found = find_reason(table, name)
+def _only_look(original: Any, table: Any, batch: Any, body: Any, **kwargs: Any) -> Any:
+    found = find_reason(table, conflict_name(batch.batch_id, hash_content(body, batch.format)))
     if found is not None and found.fields and not found.is_being_dropped:
         return "conflict"
-    return original(table, key, **kwargs)
+    return original(table, batch, body, **kwargs)
 
 
 def _take_left_for_kept(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -215,7 +254,7 @@ def _take_left_for_kept(original: Any, *args: Any, **kwargs: Any) -> Any:
     return "conflict" if settled == "left" else settled
 
 
-_KEEP: Final = "ingest.quarantine:_keep_conflict"
+_KEEP: Final = "ingest.quarantine:_keep"
 
 REUSE_RULES: Final = seen_with(
     "reusers:2",
@@ -235,14 +274,8 @@ REUSE_RULES: Final = seen_with(
     breaks(
         "I8",
         "what a commit does not tell is taken for the same",
-        instead("ingest.content:is_same_content", lambda known, sha256: not known or known == sha256[:DIGEST_CHARS]),
-        by="test_id_conflicts.py::test_i8_what_an_older_release_has_committed_cannot_be_compared_and_is_kept",
-    ),
-    breaks(
-        "I8",
-        "what is told of contents counts for any commit",
-        answers("log.codec:_is_own_word", True),
-        by="test_id_conflicts.py::test_dig_that_a_merge_of_an_older_release_has_carried_counts_for_nothing_and_goes",
+        instead("content:is_same_content", lambda known, sha256: not known or known == sha256[:DIGEST_CHARS]),
+        by="test_id_conflicts.py::test_i8_what_was_committed_without_its_content_cannot_be_compared_and_is_kept",
     ),
     breaks(
         "I8",
@@ -255,6 +288,90 @@ REUSE_RULES: Final = seen_with(
         "a copy goes although the janitor drops its entry",
         around(_KEEP, _take_left_for_kept),
         by="test_id_conflicts.py::test_i8_a_copy_waits_while_the_janitor_drops_the_entry_of_its_content",
+    ),
+)
+
+
+# Groups of batches
+
+
+def _clear_touched(settled: Any, groups: Any) -> Any:
+    del groups
+    return tuple({batch.key: None for batch in settled})
+
+
+def _hold_refusals_only(original: Any, plan: Any, view: Any, staged: Any) -> Any:
+    alone = {i: copies for i, copies in staged.items() if not any(copy.is_grouped for copy in copies)}
+    return original(plan, view, alone)
+
+
+def _find_ids_alone(ids: Any, others: Any) -> dict[str, str]:
+    return {batch_id: batch_id for batch_id in ids._ids.intersection(others)}
+
+
+def _find_staged_ids_alone(original: Any, table: Any, batch_ids: Any) -> Any:
+    return original(table, [batch_id for batch_id in batch_ids if not is_keyed(batch_id)])
+
+
+def _list_by_name(original: Any, *args: Any, **kwargs: Any) -> Any:
+    listing = original(*args, **kwargs)
+    return replace(listing, batches=tuple(sorted(listing.batches, key=lambda batch: (batch.batch_id, batch.name))))
+
+
+def _leave_out_gone(original: Any, store: Any, info: Any) -> Any:
+    try:
+        return original(store, info)
+    except NotFound:
+        return ()
+
+
+GROUP_RULES: Final = seen_with(
+    "groupers:2",
+    breaks(
+        "I2", "a group goes when one of its batches is decided", instead("ingest.staging:find_cleared", _clear_touched)
+    ),
+    breaks(
+        "I3",
+        "of two copies the one decides whose key comes first",
+        around("ingest.flush:list_staged", _list_by_name),
+        by="test_groups.py::test_i3_the_copy_that_was_staged_first_decides",
+    ),
+    breaks(
+        "I3",
+        "a copy that is too late alone takes the place of the one in its group",
+        inside("ingest.flush:_has_own_copy", answers(_STALE, None)),
+        by="test_groups.py::test_i3_what_would_be_too_late_alone_stays_in_its_group",
+    ),
+    breaks("I7", "a batch of a key is known by its id alone", instead("batch_ids:BatchIds.find_in", _find_ids_alone)),
+    breaks(
+        "I7",
+        "an id that was made from a key may come late",
+        inside(_STALE, answers("batch_ids:is_keyed", False)),
+        by="test_keyed_batches.py::test_i7_an_id_of_a_key_that_comes_late_is_refused",
+    ),
+    breaks(
+        "I7",
+        "of two copies with one key the one decides whose id is lower",
+        answers("ingest.flush:_find_first_of_keys", {}),
+        by="test_keyed_batches.py::test_i7_the_copy_of_a_key_that_was_staged_first_decides",
+    ),
+    breaks(
+        "J2",
+        "a vacuum looks for copies of a batch by its id alone",
+        around("clean.vacuum:find_staged", _find_staged_ids_alone),
+        by="test_keyed_batches.py::test_j2_a_log_file_goes_only_with_the_copies_of_its_keys",
+    ),
+    breaks(
+        "J2",
+        "a log file goes while a group has one of its batches",
+        around("clean.vacuum:_hold_decisions", _hold_refusals_only),
+        by="test_groups.py::test_j2_a_log_file_stays_while_a_group_names_one_of_its_ids",
+    ),
+    breaks(
+        "R5",
+        "a group that has gone since it was listed is left out",
+        around("ingest.groups:read_group", _leave_out_gone),
+        by="test_groups.py::test_r5_a_batch_that_moves_out_of_its_group_is_never_nowhere",
     ),
 )
 
@@ -273,7 +390,7 @@ OUTSIDER_RULES: Final = seen_with(
     breaks(
         "A2",
         "a commit under the same id is not looked for",
-        inside("ingest.append:_commit_once", around("table.commit:AppendCommit._read_log", _read_without_ids)),
+        inside("ingest.append:_commit_once", around("commit.commit:AppendCommit._read_log", _read_without_ids)),
     ),
     breaks(
         "A2",

@@ -1,11 +1,11 @@
 """A rule of the protocol switched off in the real code: a function of this package stands in for one of the product.
 
-A place is a function, a method, a property or a constant that says the rule, ``clean.guards:Death.died_ms``, below
+A place is a function, a method, a property or a constant that says the rule, ``holds.guards:Death.died_ms``, below
 ``icedb_log`` or with its package. What stands in for it takes the same parameters: that is compared before anything
 runs, so that a place that is gone, or that takes something else by now, is an error and no proof. The invariants that a
 commit checks are switched off where they would notice first; the tests check, too, that they do notice.
 
-A module that only imports a name is a place, too: ``clean.pins:_require_free`` is replaced wherever it was
+A module that only imports a name is a place, too: ``holds.pins:_require_free`` is replaced wherever it was
 imported to, ``clean.vacuum:check_store_clock`` for vacuums alone, since it is not theirs.
 """
 
@@ -404,7 +404,7 @@ def mutated(mutation: Mutation, *, with_invariants: bool = False, beside: Iterab
         InvariantViolated: A place is gone, or what stands in for it does not fit.
     """
     beside = tuple(beside)
-    unchecked = () if with_invariants else (answers(f"log.invariants:{name}", None) for name in INVARIANTS)
+    unchecked = () if with_invariants else (answers(f"commit.invariants:{name}", None) for name in INVARIANTS)
     with ExitStack() as stack:
         for switch in (*unchecked, *mutation.switches):
             stack.enter_context(switched(switch, beside=beside))

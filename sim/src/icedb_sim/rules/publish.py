@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from icedb_log.publish.head import read_publications
 
-from icedb_sim.rules.clean import holds_without
+from icedb_sim.rules.clean import holds_without, read_all_holds
 from icedb_sim.rules.mutations import (
     answers,
     around,
@@ -23,11 +23,7 @@ from icedb_sim.rules.mutations import (
 _PUBLISH: Final = "publish.publications:publish"
 _MAKE: Final = "publish.publications:_Maker.make"
 _FIND_ENDS: Final = "publish.head:Publications.find_ends"
-_SWEEP: Final = "publish.ending:_plan_sweep"
-
-
-def _read_all(table: Any) -> Any:
-    return read_publications(table)
+_SWEEP: Final = "clean.publication_ending:_plan_sweep"
 
 
 def _end_when_lost(original: Any, found: Any, *, data_grace_ms: int) -> Any:
@@ -62,7 +58,7 @@ PUBLISH_RULES: Final = seen_with(
     breaks(
         "P1",
         "a head out of a backup is gone on from",
-        answers("publish.ending:_begin_chain", False),
+        answers("clean.publication_ending:_begin_chain", False),
         by="test_publication_ends.py::test_p5_a_head_out_of_a_backup_begins_a_new_chain_when_its_records_are_older",
     ),
     breaks(
@@ -73,39 +69,39 @@ PUBLISH_RULES: Final = seen_with(
             lambda original, maker: (original(maker), maker._table.store.delete([maker._record_key]))[0],
         ),
     ),
-    breaks("P3", "publications are ignored", holds_without("publication")),
+    breaks("J4", "publications are ignored", holds_without("publication")),
     breaks(
-        "P3",
+        "J4",
         "publications are read before the log",
         early(
             "clean.vacuum:vacuum_table",
-            "clean.holds:read_publications",
-            _read_all,
+            "holds.stored_holds:HoldReader.read",
+            read_all_holds,
         ),
         profile="sleepypublishers",
     ),
     breaks(
-        "P3",
+        "J4",
         "a publication is proven by a log that was read before its record was there",
         early(_PUBLISH, "log.reader:LogReader.read", lambda table: table.read_log()),
-        by="test_publications.py::test_p3_the_record_is_there_before_the_log_is_read",
+        by="test_publications.py::test_j4_the_record_is_there_before_the_log_is_read",
     ),
     breaks(
-        "P3",
+        "J4",
         "a publication is not proven",
-        answers("publish.publications:_find_certain_ms", 0),
-        by="test_publications.py::test_p3_a_publisher_that_slept_before_its_record_tells_no_state_that_may_be_going",
+        answers("publish.publications:find_certain_ms", 0),
+        by="test_publications.py::test_j4_a_publisher_that_slept_before_its_record_tells_no_state_that_may_be_going",
     ),
-    breaks("P3", "files go as soon as a publication has left", with_arguments(_FIND_ENDS, data_grace_ms=0)),
-    breaks("P3", "a publication has left when the next one is begun", is_now("publish.head:NUMBERS_LATER", 1)),
+    breaks("J4", "files go as soon as a publication has left", with_arguments(_FIND_ENDS, data_grace_ms=0)),
+    breaks("J4", "a publication has left when the next one is begun", is_now("publish.head:NUMBERS_LATER", 1)),
     breaks(
-        "P3",
+        "J4",
         "one in the making holds nothing",
         around(_FIND_ENDS, _end_when_lost),
-        by="test_publication_ends.py::test_p3_a_first_publication_in_the_making_holds_until_it_is_taken_out",
+        by="test_publication_ends.py::test_j4_a_first_publication_in_the_making_holds_until_it_is_taken_out",
     ),
     breaks(
-        "P3",
+        "J4",
         "nobody retires what nobody asks for",
         answers("clean.vacuum:retire_idle", False),
     ),
@@ -127,17 +123,19 @@ PUBLISH_RULES: Final = seen_with(
         answers("publish.steps:_last_uncertain", -1),
         by="test_publish_steps.py::test_p4_a_first_publication_tells_no_state_that_may_lack_rows",
     ),
-    breaks("P5", "what others refer to is swept", answers("publish.ending:_find_needed", frozenset())),
+    breaks("P5", "what others refer to is swept", answers("clean.publication_ending:_find_needed", frozenset())),
     breaks(
         "P5",
         "what the oldest record names is all that is needed",
-        around("publish.ending:_find_needed", _need_only_oldest),
+        around("clean.publication_ending:_find_needed", _need_only_oldest),
         by="test_publication_ends.py::test_p5_what_one_that_lost_does_not_name_stays_when_another_needs_it",
     ),
     breaks(
         "P5",
         "records are listed before objects",
-        early(_SWEEP, "publish.ending:read_publications", lambda table: read_publications(table, is_whole=True)),
+        early(
+            _SWEEP, "clean.publication_ending:read_publications", lambda table: read_publications(table, is_whole=True)
+        ),
         by="test_publication_ends.py::test_p5_objects_are_listed_before_records",
     ),
     breaks(
@@ -145,18 +143,6 @@ PUBLISH_RULES: Final = seen_with(
         "an erasure withdraws nothing",
         answers("erasure.erasure_run:withdraw_publications", None),
         by="test_publication_ends.py::test_e5_an_erasure_takes_back_what_was_published_and_waits_until_it_is_gone",
-    ),
-    breaks(
-        "E5",
-        "what is held back is written over whatever is there",
-        with_store("publish.held_back:_change", careless),
-        by="test_publication_ends.py::test_e5_a_publisher_that_slept_through_an_erasure_names_no_erased_file",
-    ),
-    breaks(
-        "E5",
-        "what is held back was live in a log that was read before the state that it replaces",
-        early("publish.held_back:write_held_back", "log.reader:LogReader.read", lambda table: table.read_log()),
-        by="test_publication_ends.py::test_e5_a_publisher_that_slept_through_an_erasure_names_no_erased_file",
     ),
     breaks(
         "E5",

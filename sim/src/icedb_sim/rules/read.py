@@ -48,13 +48,26 @@ READ_RULES: Final = (
         "S2",
         "a log file that says nothing of its values proves that they are exact",
         instead("log.fold:_is_all_exact", lambda log: not log.inexact),
-        by="test_exact_values.py::test_s2_where_an_older_release_said_nothing_data_files_are_looked_at",
+        by="test_exact_values.py::test_s2_where_another_writer_said_nothing_data_files_are_looked_at",
     ),
     breaks(
         "S2",
-        "what another commit said of its values counts",
-        answers("log.codec:_is_own_word", True),
-        by="test_exact_values.py::test_s2_the_word_of_another_commit_does_not_count",
+        "a log file that says nothing of its values proves that footers of a DOUBLE can be believed",
+        around(
+            "log.widening:columns_to_prove",
+            lambda columns, schema: {name for name in columns(schema) if schema[name] != "DOUBLE"},
+        ),
+        by="test_exact_values.py::"
+        "test_s2_readers_hear_of_a_double_of_which_nobody_said_anything_until_a_merge_has_written_it_anew",
+    ),
+    breaks(
+        "S2",
+        "a reader believes the footers of each DOUBLE",
+        around(
+            "log.fold:Snapshot.narrow_types",
+            lambda narrow, snapshot: {name: kind for name, kind in narrow(snapshot).items() if kind != "FLOAT"},
+        ),
+        by="tests/integration/reads/test_edge_numbers.py::test_s2_no_history_makes_a_condition_find_other_rows",
     ),
 )
 

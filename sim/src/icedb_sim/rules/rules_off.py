@@ -53,14 +53,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     name = _rule_of(pyfuncitem)
     if not name:
         return (yield)
-    outcomes = pyfuncitem.config.stash[_OUTCOMES]
+    outcomes, is_off = pyfuncitem.config.stash[_OUTCOMES], False
     try:
         with mutated(_RULES[name], with_invariants=True, beside=(pyfuncitem.module,)):
+            is_off = True
             yield
-    except BROKEN as error:
-        outcomes[name] = "broken"
-        raise InvariantViolated(f"{name}: {error}: mend the rule") from error
-    except BaseException:  # noqa: BLE001 - whatever a test fails of: pytest's own failures are no exceptions
+    except BaseException as error:  # whatever a test fails of: pytest's own failures are no exceptions
+        if not is_off or isinstance(error, BROKEN):
+            outcomes[name] = "broken"
+            raise InvariantViolated(f"{name}: {error}: mend the rule") from error
         if outcomes.get(name) != "broken":
             outcomes[name] = "noticed"
     else:

@@ -5,32 +5,33 @@ is a violation.
 """
 
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
 
+from icedb_log.changes.partition_removal import remove_partitions
+from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.clean.deletion import CHUNK_KEYS
-from icedb_log.clean.leases import Lease
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import VacuumBounds, vacuum_table
 from icedb_log.clock import Clock
+from icedb_log.commit.table import Acquired, Table, ignore_fence
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, InvalidRequest, NotFound, Unavailable
+from icedb_log.holds.leases import Lease
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine_ops import retry_quarantined
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeIndex, MergeLimits, MergeOptions
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.partitions import PartitionFilter, PartitionMatcher
-from icedb_log.table.row_changes import delete_rows, rewrite_partitions
-from icedb_log.table.table import Acquired, Table, ignore_fence
-from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 from icedb_sim.fakes.faulty_store import FaultyStore
@@ -132,11 +133,29 @@ def flush_for_ever(sim: Simulation, actor: Actor) -> None:
         )
 
 
+class _DrawnFolds(MergeIndex):
+    """Folds what the planner says, or any log files: which ones is no matter of correctness (M1).
+
+    Log files of schedules are small, and each merge would fold all that name its inputs.
+    """
+
+    def __init__(self, sim: Simulation, actor: Actor) -> None:
+        super().__init__(PATHS, sim.world.settings.config)
+        self._rng = sim.world.make_rng(f"{actor.name} folds")
+
+    def find_due_logs(self, groups: Iterable[MergeGroup]) -> frozenset[str]:
+        """See :class:`MergeIndex`."""
+        if self._rng.random() < 0.5:
+            return super().find_due_logs(groups)
+        share = self._rng.choice((0, 0.3, 0.7))
+        return frozenset(file.key for file in self.log.active_files() if self._rng.random() < share)
+
+
 def merge_for_ever(sim: Simulation, actor: Actor) -> None:
     """Merge, again and again: in one commit or many, in either lane or in full, with the index of the run before."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     reader, merger = sim.make_reader(clock), SimGroupMerger(sim.store, clock)
-    index = MergeIndex(PATHS, sim.world.settings.config)
+    index = _DrawnFolds(sim, actor)
     while True:
         dice = rng.random()
         limits = MergeLimits(commit_bytes=rng.choice((1, 1 << 30)))

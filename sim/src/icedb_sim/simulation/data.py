@@ -11,9 +11,10 @@ from typing import Final
 
 import orjson
 from icedb_log.clock import Clock
+from icedb_log.content import hash_content
 from icedb_log.errors import InvariantViolated, NotFound
-from icedb_log.ingest.content import hash_content
-from icedb_log.ingest.quarantine import bad_rows_key
+from icedb_log.ingest.quarantine import payload_key
+from icedb_log.ingest.staging import read_staged
 from icedb_log.jobs import (
     BadRows,
     FlushJob,
@@ -30,9 +31,16 @@ from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 
+from icedb_sim.simulation.world import Crash
+
 ROW_BITS: Final = 4
 ROW_BYTES: Final = 120
 BAD_BODY: Final = b"{not json"
+CRASHING_BODY: Final = b"{crash"
+"""What makes its reader raise what nobody foresaw."""
+KILLING_BODY: Final = b"{kill"
+"""What ends the process that reads it."""
+UNREADABLE: Final = (BAD_BODY, CRASHING_BODY, KILLING_BODY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,14 @@ class SimBatchWriter:
         contents: dict[str, str] = {}
         for batch in job.batches:
             try:
-                body = self.store.get(batch.key).body
+                body = read_staged(self.store, batch)
             except NotFound:
                 missing.append(batch)
                 continue
             if job.sizes is not None and (len(body) > job.sizes.decoded_bytes) != (job.sizes.takes == "large"):
                 left_out.append(batch)
                 continue
+            _crash_over(body)
             if body == BAD_BODY:
                 rejected.append(RejectedBatch(batch, "not JSON"))
                 continue
@@ -80,7 +89,7 @@ class SimBatchWriter:
                     rejected.append(RejectedBatch(batch, f"{value['bad']} bad rows"))
                     continue
                 payload = orjson.dumps(value["bad"])
-                key = bad_rows_key(job.paths, batch.batch_id, payload)
+                key = payload_key(job.paths, batch.batch_id, payload, "ndjson.zst", what="rows")
                 self.store.put(key, payload)
                 bad_rows.append(BadRows(batch, key, value["bad"], "bad"))
             schema[column] = sql_type if is_widening(known, sql_type) else known
@@ -106,6 +115,13 @@ class SimBatchWriter:
             left_out=tuple(left_out),
             contents=contents,
         )
+
+
+def _crash_over(body: bytes) -> None:
+    if body == KILLING_BODY:
+        raise Crash("at a batch")
+    if body == CRASHING_BODY:
+        raise RuntimeError("nobody foresaw this batch")
 
 
 def _fits(known: str, sql_type: str, config: TableConfig) -> bool:
@@ -142,6 +158,14 @@ class SimGroupMerger:
     def keep_rows(self, rows: list[int], change: RowChange) -> tuple[list[int], int | None]:
         """Return the rows that a change leaves, and how many it removed. A plain merger changes nothing."""
         raise InvariantViolated(f"{len(rows)} rows are to be changed ({change.kind}) by a merger that cannot")
+
+
+def read_staged_ids(key: str, body: bytes) -> tuple[str, ...]:
+    """Return the ids in a staged object; of a group by the protocol's page, not by the product's code."""
+    if not key.endswith(".group"):
+        return (key.rpartition("/")[2].partition(".")[0],)
+    index_bytes = int.from_bytes(body[-12:-8], "little")
+    return tuple(entry[0] for entry in orjson.loads(body[-12 - index_bytes : -12]))
 
 
 def write_rows(table: TableStore, *, partition: str, rows: Sequence[int], clock: Clock, time_ms: int) -> FileMarker:

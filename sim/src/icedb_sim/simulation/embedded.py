@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from icedb_log.commit.fence import CLAIM_MS, acquire_fence
+from icedb_log.commit.table import Acquired
 from icedb_log.errors import CommitConflict, Fenced
 from icedb_log.ingest.flush import flush_table
 from icedb_log.keys import ROLES
-from icedb_log.log.fence import CLAIM_MS, acquire_fence
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
-from icedb_log.table.table import Acquired
 
 from icedb_sim.simulation.actors import Simulation, enqueue, make_batch, try_run
 from icedb_sim.simulation.data import SimBatchWriter, SimGroupMerger
@@ -71,7 +71,7 @@ class EmbeddedScenario(Scenario):
         return self._counts
 
     def _note(self, acquired: Acquired) -> None:
-        self._counts["takeovers"] += acquired.taken_from != "free"
+        self._counts["takeovers"] += acquired.previous_holder != "free"
         self._counts["waits"] += acquired.waited_ms > 0
 
     def _work_for_ever(self, sim: Simulation, actor: Actor) -> None:

@@ -7,27 +7,27 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-import orjson
 from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
 from icedb_log.erasure.erasure_run import MAX_RUNS, advance_erasure
-from icedb_log.erasure.erasures import Erasure, create_erasure, list_open_ids, note_deletions
 from icedb_log.errors import InvalidRequest
-from icedb_log.keys import parse_log_key, parse_staged_key
+from icedb_log.holds.erasures import Erasure, create_erasure, list_open_ids
+from icedb_log.keys import parse_log_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.changes import Intent, IntentClock, RowTest, SimRowChanger
+from icedb_sim.simulation.data import read_staged_ids
 from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import ANY_SHARE, PATHS
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 
 ERASER: Final = "eraser"
-NOTER: Final = "noting janitor"
+CLEANER: Final = "janitor of erasures"
 _MAX_REST_RUNS: Final = 40
 
 
@@ -46,15 +46,14 @@ class ErasureScenario(Scenario):
         self._model = surroundings.model
         self._store_now_ms = surroundings.store_now_ms
         self._exists = surroundings.exists
+        self._ended: set[str] = set()
         self._refused_ids: set[str] = set()
         self._staged_ms: dict[str, int] = {}
         self._uploaded_ms: dict[str, int] = {}
-        self._held_back: frozenset[str] = frozenset()
-        self._erased: set[str] = set()
 
     def parts(self, count: int) -> tuple[Part, ...]:
-        """Return the erasers, and a janitor that notes what it deletes."""
-        return (Part(ERASER, count, erase_for_ever), Part(NOTER, 1, note_for_ever))
+        """Return the erasers, and a janitor that also sweeps what was published."""
+        return (Part(ERASER, count, erase_for_ever), Part(CLEANER, 1, clean_for_ever))
 
     def check(self, sim: Simulation) -> None:
         """Bring all erasures to their end."""
@@ -67,9 +66,9 @@ class ErasureScenario(Scenario):
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of an object that was just written."""
         if key.startswith(PATHS.staging_prefix):
-            batch_id = parse_staged_key(key).batch_id
-            if batch_id not in self._model.committed:
-                self._staged_ms[batch_id] = self._store_now_ms()
+            for batch_id in read_staged_ids(key, body):
+                if batch_id not in self._model.committed:
+                    self._staged_ms[batch_id] = self._store_now_ms()
         elif key.startswith(PATHS.data_prefix):
             self._uploaded_ms[key] = self._store_now_ms()
         elif key.startswith(PATHS.log_prefix):
@@ -77,21 +76,20 @@ class ErasureScenario(Scenario):
                 raise Violation(f"{key} deletes rows of an erasure that was refused (E3)")
             for batch_id in decode_log_file(key, body).batch_ids:
                 self._staged_ms.setdefault(batch_id, self._store_now_ms())  # appended: accepted as it lands
-        elif key == PATHS.held_back_key:
-            self._held_back = frozenset(orjson.loads(body)["files"])
-            if not self._held_back.isdisjoint(self._erased):
-                raise Violation(f"{key} names {min(self._held_back & self._erased)}, which was erased (E5)")
-        elif key.startswith(PATHS.closed_erasures_prefix):
-            self._check(Erasure.model_validate_json(body))
+        elif key.startswith(PATHS.erasures_prefix):
+            self._check(key, Erasure.model_validate_json(body))
 
-    def _check(self, erasure: Erasure) -> None:
+    def _check(self, key: str, erasure: Erasure) -> None:
+        if key in self._ended:
+            raise Violation(f"{key} is changed after its end (E1)")
+        if not erasure.has_ended:
+            return
+        self._ended.add(key)
         if erasure.state == "refused":
             self._check_refusal(erasure)
             return
         if erasure.state != "complete" or erasure.checked_ms is None:
             raise Violation(f"erasure {erasure.erasure_id} ended as {erasure.state} (E1)")
-        if erasure.open_targets:
-            raise Violation(f"erasure {erasure.erasure_id} is complete without {erasure.open_targets[0].key} (E1)")
         self._complete_count += 1
         model, what = self._model, f"the certificate of {erasure.erasure_id} for rows {erasure.condition}"
         test = RowTest.parse(erasure.condition)
@@ -103,24 +101,18 @@ class ErasureScenario(Scenario):
             for row in model.batches[batch_id].rows
             if test.holds(row)
         }
-        self._check_targets(erasure, what)
+        self._check_objects(erasure, what)
         self._check_files(erasure, covered, what)
         if erasure.is_row_count_exact and erasure.row_count > len(covered) + self._late_rows(erasure, test):
             raise Violation(f"{what} counts {erasure.row_count} rows, more than there ever were (E3)")
 
-    def _check_targets(self, erasure: Erasure, what: str) -> None:
+    def _check_objects(self, erasure: Erasure, what: str) -> None:
         named = {path for log in self._model.logs.values() for path, _ in log.markers}
-        is_as_of_a_look_before = (erasure.checked_ms or 0) < (erasure.completed_ms or 0)
-        if is_as_of_a_look_before and not {t.key for t in erasure.targets}.isdisjoint(erasure.suspects):
-            raise Violation(f"{what} is as of {erasure.checked_ms}, when {erasure.suspects[0]} was still there (E6)")
-        for target in erasure.targets:
-            if self._exists(target.key):
-                raise Violation(f"{what} says that {target.key} is gone, but it is there (E5)")
-            if target.key in named:
-                raise Violation(f"{what} is written while a log file names {target.key} (E5)")
-            if target.key in self._held_back:
-                raise Violation(f"{what} is written while {PATHS.held_back_key} names {target.key} (E5)")
-            self._erased.add(target.key)
+        for key in erasure.objects:
+            if self._exists(key):
+                raise Violation(f"{what} says that {key} is gone, but it is there (E5)")
+            if key in named and key in erasure.dead:
+                raise Violation(f"{what} is written while a log file names {key} (E5)")
 
     def _check_files(self, erasure: Erasure, covered: set[int], what: str) -> None:
         live = self._model.live_truth()
@@ -131,7 +123,7 @@ class ErasureScenario(Scenario):
             if key in live:
                 raise Violation(f"{what} is written while rows {sorted(left)[:5]} are live in {key} (E2, E3)")
             if self._uploaded_ms[key] < (erasure.checked_ms or 0):
-                raise Violation(f"{what} is written while {key} holds rows {sorted(left)[:5]} (E4, E6)")
+                raise Violation(f"{what} is written while {key} holds rows {sorted(left)[:5]} (E4, E5)")
 
     def _check_refusal(self, erasure: Erasure) -> None:
         """Check that an erasure is refused only after some runs that slept, and that none of them landed, nor will."""
@@ -153,8 +145,8 @@ def erase_for_ever(sim: Simulation, actor: Actor) -> None:
         _try(sim, actor, partial(_erase_some, sim, actor, reader))
 
 
-def note_for_ever(sim: Simulation, actor: Actor) -> None:
-    """Vacuum and sweep as a janitor that tells open erasures what it has deleted."""
+def clean_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Vacuum and sweep, now and then also what was published."""
     clock = SimClock(sim.world, actor.skew_ms)
     reader = sim.make_reader(clock)
     while True:
@@ -178,7 +170,7 @@ def finish_erasures(sim: Simulation) -> None:
             _advance(sim, actor, reader, erasure_id)
         sim.world.now_ms += sim.world.settings.config.orphan_age_ms + 2 * sim.world.settings.clock_error_ms
         _clean(sim, clock, reader)
-    raise Violation(f"erasure {open_ids[0]} never ends (E6)")
+    raise Violation(f"erasure {open_ids[0]} never ends (E5)")
 
 
 def _erase_some(sim: Simulation, actor: Actor, reader: LogReader) -> None:
@@ -195,7 +187,7 @@ def _erase_some(sim: Simulation, actor: Actor, reader: LogReader) -> None:
 def _advance(sim: Simulation, actor: Actor, reader: LogReader, erasure_id: str) -> None:
     model = sim.model
     # The commit is one of the ids that this clock makes. What the record says is read by then, too, but not known here.
-    condition = Erasure.model_validate_json(sim.store.get(PATHS.open_erasure_key(erasure_id)).body).condition
+    condition = Erasure.model_validate_json(sim.store.get(PATHS.erasure_key(erasure_id)).body).condition
     test = RowTest.parse(condition)
     intent = Intent(f"erase rows {test}", lambda _, row: test.holds(row), frozenset(model.committed))
     clock: Clock = IntentClock(sim.world, actor.skew_ms, intent=intent, intents=model.removed.intents)
@@ -211,11 +203,9 @@ def _advance(sim: Simulation, actor: Actor, reader: LogReader, erasure_id: str) 
 
 def _clean(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     audit = sim.audit_watch.open()
-    vacuumed = vacuum_table(sim.open(clock, reader=reader), audit=audit)
-    note_deletions(TableStore(sim.store, PATHS), vacuumed.deleted_data)
+    vacuum_table(sim.open(clock, reader=reader), audit=audit)
     if sim.world.rng.random() < 0.3:
         swept = sweep_orphans(sim.open(clock, reader=reader), policy=ANY_SHARE, audit=audit)
-        note_deletions(TableStore(sim.store, PATHS), swept.deleted)
         if swept.walk.leftovers.get("published"):  # E5: what was published has to go, too
             sweep_leftovers(sim.open(clock, reader=reader), swept.walk, audit=audit)
 

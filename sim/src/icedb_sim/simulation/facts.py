@@ -13,8 +13,8 @@ from typing import Final, cast
 
 import orjson
 from icedb_log.clean.deletion import AuditLog
-from icedb_log.clean.leases import Lease
-from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
+from icedb_log.holds.leases import Lease
+from icedb_log.ingest.quarantine import batch_id_of, is_reason
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
 
@@ -30,7 +30,7 @@ class SimBatch:
     """One batch of a producer.
 
     Attributes:
-        batch_id: Its id.
+        batch_id: Its id, of one with a key (I7) that of the first try.
         body: As it is staged.
         rows: Its rows, in any partition, without the bad ones.
         bad_count: Its bad rows.
@@ -206,7 +206,7 @@ def _explain(rows: list[int], expected: set[int], what: str) -> None:
     extra = sorted(set(rows) - expected)
     raise Violation(
         f"{what}: rows twice {twice[:5]}, missing {missing[:5]}, not committed {extra[:5]}; nothing of these: "
-        "a part of a batch (S1, M1, M2, I3)"
+        "a part of a batch (S1, M1, I3)"
     )
 
 
@@ -233,22 +233,17 @@ class KeptBatches:
         self._released: set[str] = set()
 
     def __contains__(self, batch_id: str) -> bool:
-        """Whether a whole copy of a batch is there, or was before it might go."""
+        """Whether a whole copy of a batch, by its first id, is there, or was before it might go."""
         return batch_id in self._since_ms
-
-    def forget(self) -> None:
-        """Forget all copies: another table has the name."""
-        self._since_ms.clear()
-        self._released.clear()
 
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of a copy. Raises Violation: it is not what was staged."""
         if not _is_copy(key):
             return
-        batch_id = batch_id_of_object(key)
+        batch_id = batch_id_of(key)
         if body not in (self._batches[batch_id].body, self._others.get(batch_id)):
             raise Violation(f"{key} is not what was staged as {batch_id} (I5)")
-        self._since_ms.setdefault(batch_id, self._store_now_ms())
+        self._since_ms.setdefault(self._batches[batch_id].batch_id, self._store_now_ms())
 
     def on_delete(self, key: str, *, retention_ms: int | None) -> None:
         """Check that a copy, or a reason, may go.
@@ -263,9 +258,9 @@ class KeptBatches:
         if _is_conflict(key):
             return  # looked at by the scenario of those who make them
         if is_reason(key):
-            self._on_reason_delete(key, self._batches[batch_id_of_object(key)])
+            self._on_reason_delete(key, self._batches[batch_id_of(key)])
         elif _is_copy(key):
-            self._on_copy_delete(key, self._batches[batch_id_of_object(key)], retention_ms)
+            self._on_copy_delete(key, self._batches[batch_id_of(key)], retention_ms)
 
     def _on_copy_delete(self, key: str, batch: SimBatch, retention_ms: int | None) -> None:
         self._released.add(batch.batch_id)
@@ -282,7 +277,7 @@ class KeptBatches:
 
 
 def _is_copy(key: str) -> bool:
-    return ".batch." in key.rpartition("/")[2] and not _is_conflict(key)
+    return ".batch-" in key.rpartition("/")[2] and not _is_conflict(key)
 
 
 def _is_conflict(key: str) -> bool:

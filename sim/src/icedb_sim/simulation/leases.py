@@ -6,7 +6,6 @@ They are the scenario ``lessees``.
 from dataclasses import replace
 from typing import Final
 
-from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.errors import (
     BelowHorizon,
     CommitConflict,
@@ -16,6 +15,7 @@ from icedb_log.errors import (
     Overloaded,
     Unavailable,
 )
+from icedb_log.holds.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView

@@ -10,21 +10,27 @@ from functools import cached_property
 from typing import Any
 
 import orjson
-from icedb_log.clean.leases import Lease
-from icedb_log.clock import Clock, parse_uuid7_ms
+from icedb_log.batch_ids import parse_batch_id_ms
+from icedb_log.clock import Clock
+from icedb_log.holds.leases import Lease
 from icedb_log.ingest.quarantine import is_reason
-from icedb_log.keys import parse_staged_key
+from icedb_log.keys import parse_group_key, parse_staged_key
 from icedb_log.log.codec import decode_log_file, decode_log_head
+from icedb_log.log.fold import Snapshot
 from icedb_log.log.reader import LogHeadReader, LogReader
-from icedb_log.model import LogFile, LogHead, LogView, Snapshot
+from icedb_log.model import LogFile, LogHead, LogView
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
 
-from icedb_sim.simulation.data import BAD_BODY
+from icedb_sim.simulation.data import UNREADABLE, read_staged_ids
 from icedb_sim.simulation.facts import Counters, HeldLease, KeptBatches, Landed, Promise, ReadMark, RowTruth, SimBatch
 from icedb_sim.simulation.settings import PATHS, Settings
 from icedb_sim.simulation.wire import WireFile, read_live, read_wire
 from icedb_sim.simulation.world import Violation
+
+
+def _staged_alone(batch_id: str) -> str:
+    return PATHS.staging_key(batch_id=batch_id, staging_format="ndjson")
 
 
 class SimModel:
@@ -43,6 +49,8 @@ class SimModel:
         self.others: dict[str, bytes] = {}
         """By id: other content that was staged under it (I8)."""
         self.others_accepted: set[str] = set()
+        self.groups: dict[str, tuple[str, ...]] = {}
+        """By key of each group that was ever staged: the ids in it."""
         self._kept = KeptBatches(self.batches, self.others, store_now_ms)
         self._rows = RowTruth(self.batches)
         self.files = self._rows.files
@@ -59,6 +67,7 @@ class SimModel:
         self._heads: dict[tuple[str, bytes], LogHead] = {}
         self.types: dict[str, str] = {}
         self._first_types: dict[str, str] = {}
+        self._since_ms: dict[str, int] = {}
         self.leases: dict[str, HeldLease] = {}
         self.lease_ends: dict[str, int] = {}
         self._promises: deque[Promise] = deque()
@@ -69,28 +78,6 @@ class SimModel:
         self._stable_ms = 0
         self.is_blind = False
         self.unpromised: set[str] = set()
-        self._refused_before: set[str] = set()
-
-    def begin_anew(self, settings: Settings) -> None:
-        """Forget the table: another one has its name. Batches are known as before, and nobody has accepted them.
-
-        Args:
-            settings: With the configuration of the new one.
-        """
-        self.settings = settings
-        self._refused_before.update(self.refused)
-        for known in (self.named, self.dead, self.retriable, self.retried):
-            known.clear()  # not replaced: others look at them, too
-        self.committed, self.refused, self.landed, self.logs = {}, {}, [], {}
-        self.types, self._first_types = {}, {}
-        self.leases, self.lease_ends, self._log_died_ms = {}, {}, {}
-        self._promises.clear()
-        self._kept.forget()
-        self.removed.rows.clear()
-        self.removed.removals.clear()
-        self._deleted_logs_died_ms = self._stable_ms = 0
-        for batch in self.batches.values():
-            batch.is_acknowledged = batch.is_quarantined = batch.has_reason = False
 
     def decode(self, key: str, body: bytes) -> LogFile:
         """Return what the library makes of a log file; the same bytes are decoded once."""
@@ -123,7 +110,7 @@ class SimModel:
                 self._on_reason_put(orjson.loads(body))
         elif key.startswith(PATHS.staging_prefix):
             self._on_staging_put(key, body)
-        elif key.startswith(PATHS.leases_prefix):
+        elif key.startswith(PATHS.holds_of("lease")):
             self._on_lease_put(key, body)
 
     def on_delete(self, key: str) -> None:
@@ -137,10 +124,15 @@ class SimModel:
         elif key.startswith(PATHS.quarantine_prefix):
             self._kept.on_delete(key, retention_ms=self.settings.config.quarantine_retention_ms)
         elif key.startswith(PATHS.staging_prefix):
-            batch_id = key.rpartition("/")[2].partition(".")[0]
-            is_kept = self.batches[batch_id].is_quarantined and batch_id in self._kept
-            if not (is_kept or batch_id in self.committed or batch_id in self.unpromised):
-                raise Violation(f"batch {batch_id} left staging, but is neither committed nor in quarantine (I1, I2)")
+            for batch_id in self.groups.get(key) or (key.rpartition("/")[2].partition(".")[0],):
+                self._on_staged_delete(key, batch_id)
+
+    def _on_staged_delete(self, key: str, batch_id: str) -> None:
+        batch = self.batches[batch_id]
+        is_kept = batch.is_quarantined and batch.batch_id in self._kept
+        is_elsewhere = key in self.groups and self._exists(_staged_alone(batch_id))
+        if not (is_kept or is_elsewhere or batch.batch_id in self.committed or batch_id in self.unpromised):
+            raise Violation(f"batch {batch_id} left staging, but is neither committed nor in quarantine (I1, I2)")
 
     def _on_log_put(self, key: str, body: bytes) -> None:
         file = read_wire(key, body)
@@ -172,11 +164,18 @@ class SimModel:
         self._check_truth(key, file.time_ms, commit_id=ours.commit_id or "")
 
     def _on_staging_put(self, key: str, body: bytes) -> None:
+        if parse_group_key(key) is not None:
+            self.groups[key] = read_staged_ids(key, body)
+            return
         batch_id = parse_staged_key(key).batch_id
         if batch_id in self.batches:
             return
         # A retry: the body of a refused batch under a fresh id. Its rows count as the refused one's did.
-        (old,) = [batch for batch in self.batches.values() if batch.body == body and batch.retry_id == batch_id]
+        (old,) = [
+            batch
+            for own_id, batch in self.batches.items()
+            if own_id == batch.batch_id and batch.body == body and batch.retry_id == batch_id
+        ]
         self.batches[batch_id] = SimBatch(batch_id, body, old.rows, old.bad_count, is_acknowledged=True)
         self.counters.retries += 1
 
@@ -196,35 +195,42 @@ class SimModel:
             self.counters.quarantined_rows += 1
             return
         if batch.batch_id not in self.refused:
-            if batch.batch_id in self._refused_before:
-                return  # by somebody who worked on a table that had the name before: an operator sees it
             raise Violation(f"batch {batch.batch_id} is in quarantine, but no commit refused it (I5)")
         batch.is_quarantined, batch.has_reason, batch.bad_rows_key = True, True, ""
         self.counters.quarantined += 1
-        if batch.body != BAD_BODY and batch.batch_id not in self.others:
-            self.retriable.add(batch.batch_id)
+        if batch.body not in UNREADABLE and batch.batch_id not in self.others:
+            self.retriable.add(reason["batch_id"])
 
     def _refuse_batches(self, key: str, file: WireFile) -> None:
         others = [log for other, log in self.logs.items() if other != key]
-        for batch_id in file.refused_ids:
-            if any(batch_id in log.batch_ids or batch_id in log.refused_ids for log in others):
+        for batch_id in map(self._batch_of, file.refused_ids):
+            if any(batch_id in map(self._batch_of, (*log.batch_ids, *log.refused_ids)) for log in others):
                 raise Violation(f"batch {batch_id} is refused by {key}, but the log has decided already (I3, I5)")
             self.refused[batch_id] = self._store_now_ms()
+
+    def _batch_of(self, batch_id: str) -> str:
+        """Return the id of the first try of a batch: those of one key have different ones (I7)."""
+        batch = self.batches.get(batch_id)
+        return batch_id if batch is None else batch.batch_id
 
     def _grow_types(self, key: str, file: WireFile) -> None:
         for column, sql_type in file.schema.items():
             if self._first_types.setdefault(column, sql_type) != sql_type:
                 raise Violation(f"{key}: column {column} is {sql_type}, but was {self._first_types[column]} (S2)")
             self.types.setdefault(column, sql_type)
-        for column, sql_type in file.widened.items():
+        for column, (sql_type, since_ms) in file.widened.items():
             self.counters.widenings += self.types[column] != sql_type
             self.types[column] = sql_type
+            if self._since_ms.setdefault(column, since_ms) != since_ms:
+                raise Violation(
+                    f"{key}: column {column} became wider at {since_ms}, not at {self._since_ms[column]} (S2)"
+                )
 
     def _commit_batches(self, key: str, file: WireFile) -> None:
-        for batch_id in file.batch_ids:
+        for batch_id in map(self._batch_of, file.batch_ids):
             if batch_id in self.committed:
                 raise Violation(f"batch {batch_id} was committed twice, the second time by {key} (I3)")
-            if self.batches[batch_id].body == BAD_BODY:
+            if self.batches[batch_id].body in UNREADABLE:
                 raise Violation(f"batch {batch_id} cannot be read, but {key} commits it (I5)")
             batch = self.batches[batch_id]
             if batch.bad_count and not (batch.bad_rows_key and self._exists(batch.bad_rows_key)):
@@ -240,9 +246,9 @@ class SimModel:
     def _may_come_again(self, batch_id: str) -> bool:
         """Whether a batch was refused for an id from far in the future, and the log has forgotten that."""
         refused_ms = self.refused.get(batch_id)
-        if refused_ms is None or parse_uuid7_ms(batch_id) <= refused_ms + self.settings.config.id_skew_ms:
+        if refused_ms is None or parse_batch_id_ms(batch_id) <= refused_ms + self.settings.config.id_skew_ms:
             return False
-        return not any(batch_id in log.refused_ids for log in self.logs.values())
+        return not any(batch_id in map(self._batch_of, log.refused_ids) for log in self.logs.values())
 
     def _check_truth(self, key: str, time_ms: int, *, commit_id: str) -> None:
         rows = self._rows.rows_of(self.live_truth())
@@ -252,12 +258,12 @@ class SimModel:
 
     def _on_lease_put(self, key: str, body: bytes) -> None:
         value = orjson.loads(body)
-        lease_id = key.rpartition("/")[2].removesuffix(".json")
+        lease_id = key.removeprefix(PATHS.holds_of("lease")).removesuffix(".jsonl")
         now_ms = self._store_now_ms()
         held = self.leases.get(lease_id)
         if held is not None and self.lease_ends[lease_id] <= now_ms:
             del self.leases[lease_id]  # renewed too late: the holder may not rely on it
-        self.lease_ends[lease_id] = now_ms + value["ttl_ms"]
+        self.lease_ends[lease_id] = max(now_ms + value["ttl_ms"], value.get("until", 0))
 
     def _on_log_delete(self, key: str) -> None:
         file = self.logs.pop(key)

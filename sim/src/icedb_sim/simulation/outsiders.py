@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 import orjson
+from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, InvalidRequest
 from icedb_log.feed.follower import Follower, PositionLost
 from icedb_log.feed.position import NO_BUDGET, Budget, read_position
@@ -18,7 +19,6 @@ from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.model import FileMarker
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.data import ROW_BITS, write_rows
@@ -192,7 +192,7 @@ def _write_files(sim: Simulation, clock: SimClock, write: Write) -> WrittenFiles
 
 
 def _append(sim: Simulation, clock: SimClock, write: Write, written: WrittenFiles, owner: str) -> None:
-    job = AppendJob(written.files, {write.column: "BIGINT"}, write.batch_id, clock.new_id(), written.begun_ms, "")
+    job = AppendJob(written.files, {write.column: "BIGINT"}, write.batch_id, clock.new_id(), written.begun_ms)
     wait_ms = sim.world.rng.choice((0, 0, 5000))
     result = append_files(
         Table.open(TableStore(sim.store, PATHS), clock=clock, owner=owner, reader=sim.make_reader(clock)),

@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from icedb_log.clean.pins import Pin, create_pin, decode_pin, find_ended_pins, read_pinned, unpin
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.errors import BelowHorizon, IceDBError, InvalidRequest, NotFound
-from icedb_log.log.codec import decode_log_file
-from icedb_log.log.fold import fold
+from icedb_log.holds.pins import create_pin, read_pinned, unpin
+from icedb_log.holds.stored_holds import StoredHold, decode_hold, decode_snapshot, find_ended_holds
+from icedb_log.log.fold import Snapshot, fold
 from icedb_log.log.reader import LogReader
-from icedb_log.model import Snapshot
 from icedb_log.store.object_store import ObjectInfo, StoredObject
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table_changes import alter_table_config
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
@@ -33,7 +32,7 @@ _NAMES: Final = ("a", "b", "c")
 
 @dataclass(slots=True)
 class _Held:
-    pin: Pin
+    pin: StoredHold
     paths: frozenset[str]
 
 
@@ -73,9 +72,9 @@ class PinScenario(Scenario):
 
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of a pin that was just written."""
-        if key.startswith(PATHS.pins_prefix):
+        if key.startswith(PATHS.holds_of("pin")):
             now_ms = self._store_now_ms()
-            pin = decode_pin(StoredObject(ObjectInfo(key, "", len(body), now_ms), body))
+            pin = decode_hold(StoredObject(ObjectInfo(key, "", len(body), now_ms), body))
             if pin.status(now_ms) == "active":
                 self._on_active(pin, body)
             elif pin.state == "ended" and key in self._held:
@@ -88,17 +87,17 @@ class PinScenario(Scenario):
             ends_ms = held.pin.ends_ms
             is_held = ends_ms is None or ends_ms + self._data_grace_ms > now_ms
             if is_held and (key == held.pin.key or key in held.paths):
-                raise Violation(f"{key} was deleted, but pin {held.pin.name} at {held.pin.at_ms} needs it (J7)")
+                raise Violation(f"{key} was deleted, but pin {held.pin.name} at {held.pin.at_ms} needs it (J4)")
 
-    def _on_active(self, pin: Pin, body: bytes) -> None:
+    def _on_active(self, pin: StoredHold, body: bytes) -> None:
         now_ms = self._store_now_ms()
         for other in self._held.values():
             if other.pin.name == pin.name and other.pin.status(now_ms) == "active":
-                raise Violation(f"{pin.key} and {other.pin.key} are both active (J7)")
-        paths = frozenset(marker.path for marker in decode_log_file(pin.key, body).markers)
+                raise Violation(f"{pin.key} and {other.pin.key} are both active (J4)")
+        paths = frozenset(marker.path for marker in decode_snapshot(pin, body).markers)
         gone = [path for path in paths if not self._exists(path)]
         if gone:
-            raise Violation(f"{pin.key} is active, but {gone[0]} is gone (J7)")
+            raise Violation(f"{pin.key} is active, but {gone[0]} is gone (J4)")
         self._held[pin.key] = _Held(pin, paths)
         self._pin_count += 1
 
@@ -172,7 +171,7 @@ def _pin(sim: Simulation, clock: SimClock, reader: LogReader, name: str) -> None
             model.check_past_read(mark, at_ms, replace(found[1], is_stable=False))
 
 
-def _read(sim: Simulation, name: str) -> tuple[Pin, Snapshot] | None:
+def _read(sim: Simulation, name: str) -> tuple[StoredHold, Snapshot] | None:
     try:
         return read_pinned(TableStore(sim.store, PATHS), name)
     except (InvalidRequest, NotFound):
@@ -188,7 +187,7 @@ def _end(sim: Simulation, name: str) -> None:
 
 def _clear(sim: Simulation) -> None:
     sim.store.delete(
-        find_ended_pins(TableStore(sim.store, PATHS), data_grace_ms=sim.world.settings.config.data_grace_ms)
+        find_ended_holds(TableStore(sim.store, PATHS), data_grace_ms=sim.world.settings.config.data_grace_ms)
     )
 
 

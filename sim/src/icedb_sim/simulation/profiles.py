@@ -285,7 +285,7 @@ PROFILES: Final[dict[str, Profile]] = {
         ),
         Profile(
             "sleepylookers",
-            "Janitors stall before they read the log, while leases and pins come and what they hold dies (J4, J7).",
+            "Janitors stall before they read the log, while leases and pins come and what they hold dies (J4).",
             settings={"janitors": 2, "lease_holders": 3, "producers": 2, "mergers": 2, "steps": 800},
             at=(StallAt("janitor", "list", "/_log/", (40, 200)),),
         ),
@@ -357,46 +357,46 @@ PROFILES: Final[dict[str, Profile]] = {
         ),
         Profile(
             "sleepyuploads",
-            "Merges stall between reading and uploading, erasures before they write down what they saw (E6).",
+            "Merges stall between reading and uploading, erasures before they write down what they saw (E5).",
             wants="erasers",
             settings={"janitors": 3, "mergers": 6, "changers": 0, "jump_rate": 0.01, "steps": 2000},
             at=(
                 StallAt("merger", "put", "/_data/*", (60, 400), 0.7),
-                StallAt("eraser", "replace", "/erasures/open/*", (40, 200)),
+                StallAt("eraser", "replace", "/erasures/*", (40, 200)),
             ),
         ),
         Profile(
             "sleepyproofs",
-            "As before; erasures stall before they read again what the record says, with a listing in hand (E5).",
+            "As before; erasures stall before they read again what the record says, with a listing in hand (E1).",
             wants="erasers",
             settings={"janitors": 3, "mergers": 6, "changers": 0, "jump_rate": 0.01, "steps": 2000},
             at=(
                 StallAt("merger", "put", "/_data/*", (60, 400), 0.7),
-                StallAt("eraser", "replace", "/erasures/open/*", (40, 150), 0.2),
-                StallAt("eraser", "get", "/erasures/open/*", (40, 150), 0.3),
+                StallAt("eraser", "replace", "/erasures/*", (40, 150), 0.2),
+                StallAt("eraser", "get", "/erasures/*", (40, 150), 0.3),
             ),
         ),
         Profile(
             "sleepypinners",
-            "Who makes a pin stalls before it is written, and janitors before they read the log (J7).",
+            "Who makes a pin stalls before it is written, and janitors before they read the log (J4).",
             wants="pinners",
             settings={"janitors": 2, "mergers": 2},
             at=(
-                StallAt("pinner", "create", "/pins/*", (40, 240)),
+                StallAt("pinner", "create", "/holds/pin.*", (40, 240)),
                 StallAt("janitor", "list", "/_log/", (40, 200), 0.3),
             ),
         ),
         Profile(
             "sleepypublishers",
-            "Who publishes stalls before the record and before the head, janitors before they read the log (P3).",
+            "Who publishes stalls before the record and before the head, janitors before they read the log (J4).",
             wants="publishers",
             settings={"janitors": 2, "mergers": 2, "producers": 2},
             graces=(1, 2),
             at=(
-                StallAt("publisher", "create", "/publications/*", (20, 240), 0.2),
+                StallAt("publisher", "create", "/holds/publication.*", (20, 240), 0.2),
                 StallAt("publisher", "replace", "/iceberg/head.json", (20, 300), 0.2),
                 StallAt("janitor", "list", "/_log/", (40, 200), 0.3),
-                StallAt("publication-sweeper", "list", "/publications/", (20, 200), 0.3),
+                StallAt("publication-sweeper", "list", "/holds/publication.", (20, 200), 0.3),
             ),
         ),
         Profile(
@@ -420,7 +420,7 @@ PROFILES: Final[dict[str, Profile]] = {
         ),
         Profile(
             "sleepypurgers",
-            "Janitors stall before they read the log, purgers before they delete what was staged (T4, T6).",
+            "Janitors stall before they read the log, purgers before they delete: they touch no later table (T4).",
             wants="droppers",
             settings={"janitors": 3, "producers": 2, "steps": 1500},
             at=(

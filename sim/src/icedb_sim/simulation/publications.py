@@ -5,7 +5,6 @@ So every object and every data file of every state of a publication is watched f
 current one until a grace period after it has left, whether somebody reads it or not.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,10 +15,8 @@ import orjson
 from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.table_walk import TableWalk
 from icedb_log.errors import CorruptLog
-from icedb_log.log.fold import fold
 from icedb_log.log.state import LogState
 from icedb_log.publish.head import decode_head, read_publication
-from icedb_log.publish.held_back import HeldBack, write_held_back
 from icedb_log.publish.model import Publication
 from icedb_log.publish.publications import publish
 from icedb_log.store.object_store import ObjectInfo, StoredObject, list_all
@@ -36,7 +33,6 @@ ENGINE: Final = "engine"
 SWEEPER: Final = "publication-sweeper"
 STALL_RATE: Final = 0.01
 LOSS_RATE: Final = 0.01
-HELD_BACK_EACH: Final = 5
 """Each so manieth time a publisher finds that it may not show the newest state."""
 _STEPS: Final = 1000
 
@@ -146,7 +142,7 @@ class PublicationScenario(Scenario):
         for shown in self._seen.shown.values():
             if self._is_held(shown, now_ms) and key in shown.needed:
                 number = shown.publication.sequence
-                raise Violation(f"{key} was deleted, but engines were shown publication {number}, which needs it (P3)")
+                raise Violation(f"{key} was deleted, but engines were shown publication {number}, which needs it (J4)")
         self._swept += key.startswith(PATHS.published_prefix)
 
     def _is_held(self, shown: _Shown, now_ms: int) -> bool:
@@ -181,7 +177,7 @@ class PublicationScenario(Scenario):
         shown = _Shown(current, frozenset(current.objects).union(*states), states)
         gone = sorted(key for key in shown.needed if not self.surroundings.exists(key))
         if gone:
-            raise Violation(f"publication {current.sequence} is shown, but {gone[0]} is gone (P3)")
+            raise Violation(f"publication {current.sequence} is shown, but {gone[0]} is gone (J4)")
         for state in states:
             rows = Counter(row for path in state for row in self.surroundings.model.files.get(path, ()))
             if rows and max(rows.values()) > 1:
@@ -214,14 +210,9 @@ class PublicationScenario(Scenario):
             live = shown.states[-1] if shown.states else frozenset()
             sim.model.check_shown(mark, live)
 
-        def hold_back() -> None:
-            table = sim.open(clock, reader=reader)
-            live = fold(table.read_log()).live.paths()
-            write_held_back(table, HeldBack(clock.now_ms(), "unfit", tuple(live)))
-
-        for number in itertools.count(1):
+        while True:
             try:
-                (run if number % HELD_BACK_EACH else hold_back)()
+                run()
             except ORDINARY as error:
                 sim.world.note(type(error).__name__, actor.kind)
             pause = sim.world.rng.choice((1, 1, 2, 12))  # now and then nobody asks for long
@@ -249,7 +240,7 @@ class PublicationScenario(Scenario):
             if not self._is_held(shown, self.surroundings.store_now_ms()):
                 return
             if not sim.store.inner.holds(key):
-                raise Violation(f"an engine that was shown publication {publication.sequence} misses {key} (P3)")
+                raise Violation(f"an engine that was shown publication {publication.sequence} misses {key} (J4)")
             self._reads += 1
 
     def _sweep_for_ever(self, sim: Simulation, actor: Actor) -> None:
@@ -268,7 +259,10 @@ class PublicationScenario(Scenario):
     def _sweep(sim: Simulation, clock: SimClock) -> None:
         table = sim.open(clock, reader=sim.make_reader(clock))
         listing = list_all(sim.store, PATHS.iceberg_prefix)
-        walk = TableWalk(listing.store_now_ms, leftovers={"published": list(listing.objects)})
+        holds = list_all(sim.store, PATHS.holds_prefix)
+        walk = TableWalk(
+            listing.store_now_ms, leftovers={"published": list(listing.objects), "hold": list(holds.objects)}
+        )
         sweep_leftovers(table, walk, audit=sim.audit_watch.open())
 
     def _lose(self, sim: Simulation, prefix: str) -> None:

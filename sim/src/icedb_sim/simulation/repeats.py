@@ -17,7 +17,7 @@ from icedb_sim.simulation.world import Actor, SimClock
 _AHEAD: Final = (0, 3, 5)
 """How far the clocks of hasty producers are ahead, in what is allowed."""
 
-_SMALL: Final = SizeClass("small", decoded_bytes=60, row_count=1000)
+SMALL: Final = SizeClass("small", decoded_bytes=60, row_count=1000)
 """Batches of the simulation have 25 to 140 bytes."""
 
 _OLDEST: Final = 5
@@ -55,7 +55,7 @@ def flush_by_size_for_ever(sim: Simulation, actor: Actor) -> None:
         result = flush_table(table, writer, limits=FlushLimits(sizes=sizes, skip=known))
         left_out[sizes.takes] = known.union(result.left_out)
 
-    for sizes in cycle((_SMALL, replace(_SMALL, takes="large"))):
+    for sizes in cycle((SMALL, replace(SMALL, takes="large"))):
         try_run(sim, actor, partial(run, sizes))
 
 

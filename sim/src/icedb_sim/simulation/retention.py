@@ -12,15 +12,15 @@ from typing import Final
 from uuid import UUID
 
 import orjson
+from icedb_log.changes.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE, retain_table
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE, retain_table
 from icedb_log.table.stored_config import decode_table_config
-from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import HOUR_MS
 

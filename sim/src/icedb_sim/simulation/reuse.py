@@ -8,10 +8,9 @@ delete is a known gap (docs/gaps.md).
 from functools import partial
 from typing import Final
 
-from icedb_log.ingest.content import hash_content
+from icedb_log.content import hash_content
 from icedb_log.ingest.quarantine import conflict_name, payload_key, reason_key
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.jobs import StagedBatch
 from icedb_log.keys import parse_staged_key
 from icedb_log.store.table_store import TableStore
 
@@ -54,12 +53,9 @@ class ReuseScenario(Scenario):
         if body is None:
             return
         entry = conflict_name(name.batch_id, hash_content(body, FORMAT))
-        whole = payload_key(PATHS, StagedBatch(key, name.batch_id, FORMAT, len(body), 0))
-        places = (
-            (PATHS.quarantine_key(f"{entry}.batch.{FORMAT}"), reason_key(PATHS, entry)),
-            (whole, reason_key(PATHS, name.batch_id)),  # its id had been forgotten: it was too late, and refused (I3)
-        )
-        if not any(self._exists(payload) and self._exists(reason) for payload, reason in places):
+        entries = (entry, name.batch_id)  # the second if its id had been forgotten: it was too late, and refused (I3)
+        payloads = {each: payload_key(PATHS, each, body, FORMAT, what="batch") for each in entries}
+        if not any(self._exists(payload) and self._exists(reason_key(PATHS, e)) for e, payload in payloads.items()):
             raise Violation(f"{key} goes, is other content than what was committed, and is nowhere else (I8)")
         self._kept.add(name.batch_id)
 

@@ -12,9 +12,11 @@ from icedb_log.errors import InvalidRequest
 from icedb_sim.simulation.checks import CheckScenario
 from icedb_sim.simulation.embedded import EmbeddedScenario
 from icedb_sim.simulation.erasures import ErasureScenario
+from icedb_sim.simulation.grouping import GroupScenario
 from icedb_sim.simulation.leases import LeaseScenario
 from icedb_sim.simulation.outsiders import OutsiderScenario
 from icedb_sim.simulation.pins import PinScenario
+from icedb_sim.simulation.poison import PoisonScenario
 from icedb_sim.simulation.profiles import PROFILES, ClockScenario, Profile, find_profiles
 from icedb_sim.simulation.publications import PublicationScenario
 from icedb_sim.simulation.retention import RetentionScenario
@@ -30,9 +32,11 @@ _ACTING: Final[tuple[type[Scenario], ...]] = (
     ClockScenario,
     EmbeddedScenario,
     ErasureScenario,
+    GroupScenario,
     LeaseScenario,
     OutsiderScenario,
     PinScenario,
+    PoisonScenario,
     PublicationScenario,
     RetentionScenario,
     ReuseScenario,
@@ -58,7 +62,17 @@ _REUSE_RATE: Final = 0.1
 """In so many schedules somebody uses ids again for other content."""
 _PUBLISH_RATE: Final = 0.1
 """In so many schedules the table is published."""
-_LATE: Final = {ReuseScenario.name, EmbeddedScenario.name, PublicationScenario.name}
+_POISON_RATE: Final = 0.1
+"""In so many schedules batches crash who reads them."""
+_GROUP_RATE: Final = 0.2
+"""In so many schedules front ends stage many batches as one object."""
+_LATE: Final = {
+    GroupScenario.name,
+    ReuseScenario.name,
+    EmbeddedScenario.name,
+    PublicationScenario.name,
+    PoisonScenario.name,
+}
 _EMBED_RATE: Final = 0.2
 """In so many schedules callers work in their own process, and everybody heeds claims (F6)."""
 
@@ -86,6 +100,10 @@ def draw_mix(seed: int) -> Mix:
         if not sizes:
             sizes = dict.fromkeys(rng.sample(find_profiles([PublicationScenario.name]), rng.choice((0, 1))), 1)
         sizes[PublicationScenario.name] = 1
+    if not alone and random.Random(seed << 32 | zlib.crc32(b"poisoners")).random() < _POISON_RATE:
+        sizes[PoisonScenario.name] = 1
+    if not alone and random.Random(seed << 32 | zlib.crc32(b"groupers")).random() < _GROUP_RATE:
+        sizes[GroupScenario.name] = 1
     return Mix.of(sizes)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
 from icedb_log.log.codec import decode_log_file
-from icedb_log.model import Snapshot
+from icedb_log.log.fold import Snapshot
 from icedb_log.serving.batch_commits import CommitWait, await_commit, find_commit
 from icedb_log.serving.changes import compare_snapshots
 from icedb_log.serving.selection import select_files

@@ -13,7 +13,7 @@ from icedb_log.clean.deletion import AuditLog, sweep_audit
 from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.orphans import OrphanPolicy, sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
-from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
+from icedb_log.ingest.quarantine import batch_id_of, is_reason
 from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
 from icedb_log.units import HOUR_MS
@@ -65,17 +65,17 @@ class SweepScenario(Scenario):
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of what an audit announces, when it is there, and of when a batch was refused."""
         if key.startswith(PATHS.quarantine_prefix) and is_reason(key):
-            self._since_ms.setdefault(batch_id_of_object(key), self.surroundings.store_now_ms())
+            self._since_ms.setdefault(batch_id_of(key), self.surroundings.store_now_ms())
         if key.startswith(PATHS.audit_prefix) and self._audit_watch is not None:
             self._audits += 1
             self._audit_watch.put(key, body)
 
     def on_delete(self, key: str) -> None:
         """Check that a batch in quarantine that nobody has retried goes by its age."""
-        if self._inner is None or not key.startswith(PATHS.quarantine_prefix) or ".batch." not in key:
+        if self._inner is None or not key.startswith(PATHS.quarantine_prefix) or ".batch-" not in key:
             return
         model = self.surroundings.model
-        batch = model.batches[batch_id_of_object(key)]
+        batch = model.batches[batch_id_of(key)]
         if batch.retry_id:
             return  # the oracle looks whether it is staged
         since_ms = min(self._inner.head(key).modified_ms, self._since_ms.get(batch.batch_id, START_MS << 1))

@@ -33,7 +33,7 @@ class WireFile:
     log_tombstones: dict[str, int]
     schema: dict[str, str]
     batch_ids: tuple[str, ...]
-    widened: dict[str, str]
+    widened: dict[str, tuple[str, int]]
     refused_ids: tuple[str, ...]
     time_ms: int
 
@@ -65,7 +65,7 @@ def read_wire(key: str, body: bytes) -> WireFile:
         log_tombstones=dead,
         schema=lines[1],
         batch_ids=tuple(head.get("ids", ())),
-        widened=head.get("w", {}),
+        widened={column: (wide, since_ms) for column, (wide, since_ms) in head.get("w", {}).items()},
         refused_ids=tuple(head.get("rej", ())),
         time_ms=head["t"],
     )

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from icedb_log.clean.leftovers import sweep_leftovers
+from icedb_log.commit.table import Table
 from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure
-from icedb_log.erasure.erasures import Erasure, create_erasure, note_deletions
+from icedb_log.holds.erasures import Erasure, create_erasure
 from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RowChanger
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.object_store import ObjectStore, list_all
-from icedb_log.table.table import Table
 
 from icedb_sim.tables.row_files import RowFileChanger, RowFileWriter, read_live_rows, read_rows, write_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -96,19 +96,17 @@ def advance(
     return progress
 
 
-def clean(table: SmallTable, *, is_noted: bool = True) -> None:
-    """Vacuum and sweep as the janitor does; tell open erasures of it unless the janitor dies before that."""
-    vacuumed, swept = table.vacuum(), table.sweep()
-    sweep_leftovers(table.opened(), swept.walk)
-    if is_noted:
-        note_deletions(table, (*vacuumed.deleted_data, *swept.deleted))
+def clean(table: SmallTable) -> None:
+    """Vacuum and sweep as the janitor does."""
+    table.vacuum()
+    sweep_leftovers(table.opened(), table.sweep().walk)
 
 
 def finish(table: SmallTable, erasure_id: str, *, max_rounds: int = 30) -> Erasure:
     """Let janitor and worker take turns, and time pass, until an erasure has ended. Fails if it does not."""
     for _ in range(max_rounds):
         progress = advance(table, erasure_id)
-        if progress.erasure.is_closed:
+        if progress.erasure.has_ended:
             return progress.erasure
         if progress.waits_for == "flush":
             table.flush(writer=StatsWriter(table.store, table.clock))
@@ -131,11 +129,3 @@ def make_users_table() -> SmallTable:
     append_users(table, "bob", "victim", "victim", p="b")
     append_users(table, "cid")
     return table
-
-
-def by_reason(erasure: Erasure) -> dict[str, list[str]]:
-    """Return the keys that an erasure waits for, by why."""
-    return {
-        reason: sorted(target.key for target in erasure.targets if target.reason == reason)
-        for reason in {target.reason for target in erasure.targets}
-    }

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from icedb_log.commit.table import Table
 from icedb_log.publish.model import Draft, Publication, Written
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 import orjson
 from icedb_log.clock import Clock
+from icedb_log.content import hash_content
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.ingest.content import hash_content
-from icedb_log.ingest.quarantine import bad_rows_key
+from icedb_log.ingest.quarantine import payload_key
+from icedb_log.ingest.staging import read_staged
 from icedb_log.jobs import (
     BadRows,
     CountJob,
@@ -36,8 +37,9 @@ from icedb_log.jobs import (
     StagedBatch,
 )
 from icedb_log.keys import TablePaths
+from icedb_log.log.fold import Snapshot
 from icedb_log.log.widening import fixed_columns, is_widening
-from icedb_log.model import FileMarker, Snapshot
+from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import encode_partition_value, read_partition_values
@@ -172,7 +174,7 @@ class RowFileWriter:
         contents: dict[str, str] = {}
         for batch in job.batches:
             try:
-                body = self.store.get(batch.key).body
+                body = read_staged(self.store, batch)
             except NotFound:
                 missing.append(batch)
                 continue
@@ -185,7 +187,7 @@ class RowFileWriter:
                 continue
             if read.bad_lines:
                 payload = b"\n".join(read.bad_lines)
-                key = bad_rows_key(job.paths, batch.batch_id, payload)
+                key = payload_key(job.paths, batch.batch_id, payload, "ndjson.zst", what="rows")
                 self.store.put(key, payload)
                 bad_rows.append(BadRows(batch, key, len(read.bad_lines), read.reason))
             schema = read.schema

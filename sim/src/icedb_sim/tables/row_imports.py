@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound
-from icedb_log.ingest.import_sources import SourceFile
-from icedb_log.jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput, PlacedFile, RefusedFile
+from icedb_log.jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput, PlacedFile, RefusedFile, SourceFile
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore
 

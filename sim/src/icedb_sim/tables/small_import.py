@@ -4,10 +4,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from icedb_log.ingest.import_records import read_records
-from icedb_log.ingest.imports import ImportLimits, ImportOptions, ImportResult, import_files
+from icedb_log.commit.table import Table
+from icedb_log.imports.import_records import read_records
+from icedb_log.imports.imports import ImportLimits, ImportOptions, ImportResult, import_files
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 from icedb_sim.tables.row_files import encode_rows
 from icedb_sim.tables.row_imports import RowFileImporter, describe_source
@@ -49,7 +49,7 @@ class ImportTable(SmallTable):
 
     def states(self) -> list[str]:
         """Return the states of all import records, oldest first."""
-        return [listed.record.state for listed in read_records(TableStore(self.store, self.paths))]
+        return [record.state for record in read_records(TableStore(self.store, self.paths))]
 
     def _put(self, key: str, rows: list[dict[str, object]]) -> str:
         self.store.put(key, encode_rows(rows))

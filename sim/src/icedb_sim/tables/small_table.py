@@ -5,27 +5,27 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from icedb_log.changes.partition_removal import RemovalResult, remove_partitions
+from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, sweep_orphans
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.clock import Clock, new_batch_id
+from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError
 from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.log.fold import fold
+from icedb_log.log.fold import Snapshot, fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.merge.merge_plan import MergeLimits, MergeOptions
-from icedb_log.model import LogView, Snapshot
+from icedb_log.model import LogView
 from icedb_log.repair.rebuild import RebuildResult, rebuild_table
 from icedb_log.repair.rebuild_plan import RebuildOptions
+from icedb_log.serving.status import TableStatus, read_status
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partition_removal import RemovalResult, remove_partitions
 from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters, select_partitions
-from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
-from icedb_log.table.status import TableStatus, read_status
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
@@ -39,6 +39,8 @@ from icedb_sim.tables.row_footers import RowFooterReader
 DEFAULTS: dict[str, Any] = {
     "partition": (PartitionField(name="p", column="p"),),
     "sort": ("id",),
+    "evolution": "add_columns",
+    "on_bad_rows": "quarantine_batch",
     "target_file_bytes": 4096,
     "merge_fan_in": 2,
     "data_grace_ms": 60_000,
@@ -73,7 +75,7 @@ class SmallTable(TableStore):
         self.clock = FakeClock(start_ms)
         self._has_footers = has_footers
         self.store: ScriptedStore = ScriptedStore(store or MemoryObjectStore(self.clock.now_ms))
-        self.paths = Warehouse(self.store, root).table(name).paths
+        self.paths = Warehouse(self.store, root).first(name).paths
         self.config = TableConfig.create(name=name, **{**DEFAULTS, **config})
         create_table(self, self.config)
 
@@ -169,14 +171,8 @@ class SmallTable(TableStore):
         return result
 
     def sweep(self, *, dry_run: bool = False, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:
-        """Sweep orphans once, whatever their share; what is an orphan for the first time waits for the next sweep."""
+        """Sweep orphans once, whatever their share."""
         return sweep_orphans(Table.open(self, clock=self.clock, reader=self.reader()), dry_run=dry_run, policy=policy)
-
-    def sweep_twice(self, *, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:
-        """Sweep orphans, let a grace period pass, and sweep again: then they go."""
-        self.sweep(policy=policy)
-        self.clock.advance(self.config.data_grace_ms)
-        return self.sweep(policy=policy)
 
     def rebuild(self, **options: Any) -> RebuildResult:
         """Rebuild the log from footers once."""

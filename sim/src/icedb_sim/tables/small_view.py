@@ -3,16 +3,16 @@
 from typing import Any
 
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
+from icedb_log.commit.table import Table
 from icedb_log.feed.feeds import FeedLimits, FeedResult, feed_view
 from icedb_log.feed.views import ViewLag, create_view, open_source, read_view_lag
 from icedb_log.keys import TablePaths
-from icedb_log.log.fold import fold, newest_feed
+from icedb_log.log.fold import Snapshot, fold, newest_feed
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.merge.merge_plan import MergeOptions
-from icedb_log.model import FeedState, LogView, Snapshot
+from icedb_log.model import FeedState, LogView
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.tables.row_feeds import RowFileFeeder

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from icedb_log.log.codec import WIRE_NAMES
-from icedb_log.model import FileMarker, LogFile, LogTombstone
+from icedb_log.model import FileMarker, LogFile, LogTombstone, Widening
 from icedb_log.table.table_config import SQL_TYPES, WIDENINGS
 
 MAX_TIME_MS = 9_999_999_999_999
@@ -96,4 +96,5 @@ def log_files() -> SearchStrategy[LogFile]:
 def _widen(log: LogFile, chosen: int) -> LogFile:
     """Return a log file in which some of the columns that can are widened: one bit for each."""
     wider = [(column, wide) for column, narrow in log.schema.items() for old, wide in WIDENINGS if old == narrow]
-    return replace(log, widened={column: wide for bit, (column, wide) in enumerate(wider) if chosen >> bit & 1})
+    widened = {column: Widening(wide, chosen) for bit, (column, wide) in enumerate(wider) if chosen >> bit & 1}
+    return replace(log, widened=widened)

@@ -3,24 +3,25 @@
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from icedb_log.clean.drop import DropRequest, drop_table
-from icedb_log.clean.pins import Pin, PinStatus, create_pin, find_pin, read_pinned
-from icedb_log.clean.purge import PurgeLimits, PurgeResult, purge_table
 from icedb_log.clean.vacuum import VacuumResult
 from icedb_log.clock import new_batch_id
+from icedb_log.commit.fence import FenceState, HeldFence, acquire_fence, read_fence
+from icedb_log.commit.table import Table
+from icedb_log.holds.pins import create_pin, find_pin, read_pinned
+from icedb_log.holds.stored_holds import HoldStatus, StoredHold
 from icedb_log.ingest.idempotency import bind_key
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import BadRows, FlushJob, FlushOutput, StagedBatch
 from icedb_log.keys import Role
 from icedb_log.log.codec import decode_log_file
-from icedb_log.log.fence import FenceState, HeldFence, acquire_fence, read_fence
 from icedb_log.model import LogFile
 from icedb_log.repair.rebuild import RebuildResult
-from icedb_log.repair.rebuild_record import LeftOut
+from icedb_log.repair.rebuild_plan import Candidate
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, load_any_config
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import Dropped, TableConfig
+from icedb_log.trash.drop import DropRequest, drop_table
+from icedb_log.trash.purge import PurgeLimits, PurgeResult, purge_table
 
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.log_views import live
@@ -116,8 +117,8 @@ def make_table() -> SmallTable:
     return table
 
 
-def pin(table: SmallTable, name: str = NAME, **options: Any) -> Pin:
-    """Pin a table; options as of :func:`~icedb_log.clean.pins.create_pin`."""
+def pin(table: SmallTable, name: str = NAME, **options: Any) -> StoredHold:
+    """Pin a table; options as of :func:`~icedb_log.holds.pins.create_pin`."""
     return create_pin(Table.open(table, clock=table.clock, reader=table.reader()), name, **options)
 
 
@@ -127,7 +128,7 @@ def pinned_ids(table: SmallTable, name: str = NAME) -> list[int]:
     return sorted(row["id"] for row in read_live_rows(table.store, snapshot))
 
 
-def status(table: SmallTable, name: str = NAME) -> PinStatus:
+def status(table: SmallTable, name: str = NAME) -> HoldStatus:
     """Return what is known of a pin."""
     return find_pin(table, name)[1]
 
@@ -147,7 +148,7 @@ def data_count(table: SmallTable) -> int:
 
 KEEP_MS: Final = 600_000
 SEAL_MS: Final[int] = DEFAULTS["seal_age_ms"]
-KEPT: Final = ["fence/ingest.json", "fence/merge.json", "purge.json", "table.json"]
+KEPT: Final = ["table.json"]
 """What a purge leaves, below ``_icedb/``."""
 
 
@@ -167,7 +168,6 @@ def make_full() -> SmallTable:
         paths.quarantine_key("0198.json"),
         paths.import_key("i1"),
         paths.refused_key("r1"),
-        paths.clock_key,
         f"{paths.data_prefix}p=a/by-hand.parquet",
         f"{paths.data_prefix}notes.txt",
         f"{paths.prefix}/_icedb/unknown/kind",
@@ -195,10 +195,9 @@ def purge(table: SmallTable, **options: Any) -> PurgeResult:
 
 
 def create_again(table: SmallTable, **fields: Any) -> None:
-    """Create another one of its name, when it is free."""
-    table.clock.advance(table.config.log_grace_ms)
-    config = TableConfig.create(name=table.name, **{**DEFAULTS, **fields})
-    create_table(table, config)
+    """Create another one of its name, and go on with that one."""
+    table.config = TableConfig.create(name=table.name, **{**DEFAULTS, **fields})
+    table.paths = create_table(table, table.config).paths
     table.clock.advance(1)
 
 
@@ -239,11 +238,6 @@ def damage(table: SmallTable, number: int, body: bytes = b"{") -> str:
     return key
 
 
-def noted(result: RebuildResult, kind: str) -> list[str]:
-    """Return the files that the notes of a kind name."""
-    return [name for note in result.report.notes if note.kind == kind for name in note.files]
-
-
-def left_out(result: RebuildResult) -> dict[str, LeftOut]:
-    """Return what was left out, by key."""
-    return {entry.key: entry for entry in result.report.left_out}
+def candidates(result: RebuildResult) -> dict[str, Candidate]:
+    """Return the data files that nothing named, by key."""
+    return {each.key: each for each in result.plan.candidates}

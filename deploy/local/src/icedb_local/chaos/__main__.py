@@ -29,11 +29,11 @@ SHORT_PACE: Final = Pace(
     orphan_age_ms=240_000,
     lock_ttl_ms=1_200,
     read_timeout_ms=1_500,
-    sweep_ms=400,
+    sweep_ms=800,
 )
 SHORT_SHAPE: Final = PlanShape(gap_ms=300, longest_ms=1_600, left_out=("enqueue",))
 SHORT_PAUSE_S: Final = 0.15
-SHORT_SCRAPE_S: Final = 0.2
+SHORT_SCRAPE_S: Final = 0.5
 MAX_SEED: Final = 2**31
 
 app: Final = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")

@@ -3,22 +3,31 @@
 import contextlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Final
 
 import duckdb
 from icedb_client import Client, ClientSettings
 from icedb_log.clock import Clock
+from icedb_log.content import decode_parts
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
+from icedb_log.ingest.quarantine_ops import QuarantinedPayload, read_quarantined
 from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.store.object_store import list_all
-from icedb_log.store.stores import StoreSettings
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 from icedb_log.warehouse import Warehouse
 
+from icedb_local.chaos.batches import BatchEntry
 from icedb_local.chaos.chaos_readers import ChaosReader, make_client_read
 from icedb_local.chaos.content_checker import ContentChecker
 
+CRASH_REASONS: Final = (
+    "reading it failed twice, alone",
+    "processes ended without a word while they read this batch, and nothing else",
+)
+"""What quarantine says of a batch that crashes its reader: faults may end the process of one that only raises, too."""
 NEVER_MS = 2**60
 """No file may be gone while the last look reads."""
 
@@ -72,6 +81,15 @@ def save_bucket(warehouse: Warehouse, folder: Path) -> int:
     return count
 
 
+def was_isolated(found: QuarantinedPayload, entry: BatchEntry, sent: bytes) -> bool:
+    """Whether a deadly batch is in quarantine as it has to be: whole, and with what it did to its reader as reason."""
+    compression = found.format.partition(".")[2]
+    body = b"".join(decode_parts(found.body, compression)) if compression else found.body
+    is_whole = body == sent
+    is_told = any(words in found.entry.reason for words in CRASH_REASONS)
+    return entry.crash is not None and found.entry.kind == "batch" and is_whole and is_told
+
+
 def came_too_late(batch: QuarantinedBatch, known: Collection[str]) -> bool:
     """Whether a batch may be in quarantine: it is one of ours, and a request of it that was held back came too late.
 
@@ -96,7 +114,12 @@ def _judge_table(warehouse: Warehouse, table: str, checker: ContentChecker, *, c
         checker.note(f"icedb fsck: {findings}", table=table, reader="fsck")
     known = {entry.batch_id: entry for entry in checker.entries(table).values()}
     for batch in refused:
+        entry = known.get(batch.batch_id)
+        if entry is not None and entry.crash:
+            found = read_quarantined(TableStore(store, paths), batch.batch_id)
+            if was_isolated(found, entry, checker.encode(entry)):
+                continue
         if not came_too_late(batch, known):
-            words = f"batch {batch.batch_id} ({known.get(batch.batch_id)}) is in quarantine: {batch.reason}"
+            words = f"batch {batch.batch_id} ({entry}) is in quarantine: {batch.reason}"
             checker.note(words, table=table, reader="quarantine")
     return {batch.batch_id: batch.reason for batch in refused}

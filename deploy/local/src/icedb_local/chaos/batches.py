@@ -6,18 +6,25 @@ there whole, in part, twice or changed, by its number alone.
 A batch is *sent* from before its first request on: its rows may be seen. It is *acknowledged* once a door has said so:
 its rows may not be lost. It is *unknown* when the producer has stopped asking without an answer: its rows may be there
 whole or not at all, for good.
+
+A *deadly* batch says in its content how it crashes whoever reads it in a chaos run (:mod:`deadly_reader`); everywhere
+else it is a batch like any other. Its rows may never be seen: once it is acknowledged it ends in quarantine, whole.
 """
 
 import datetime as dt
 import functools
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 FIRST_DAY: Final = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 DAY_COUNT: Final = 4
 MAX_ROWS: Final = 60
+Crash = Literal["raises", "exits"]
+"""What a deadly batch does to its reader: an error that nobody foresaw, or the end of the process."""
+DEADLY_MARKS: Final[Mapping[Crash, str]] = {"raises": "chaos: its reader raises", "exits": "chaos: its reader exits"}
 _PRIME: Final = 7919
 _MODULUS: Final = 100_003
 
@@ -50,8 +57,9 @@ def expected_content(seed: int, number: int, max_rows: int = MAX_ROWS) -> BatchC
     return BatchContent(count, count, count - 1, sum(_value(seed, number, row) for row in range(count)))
 
 
-def encode_batch(seed: int, number: int, max_rows: int = MAX_ROWS) -> bytes:
-    """Return the rows of a batch as NDJSON; the same bytes each time."""
+def encode_batch(seed: int, number: int, max_rows: int = MAX_ROWS, *, crash: Crash | None = None) -> bytes:
+    """Return the rows of a batch as NDJSON, marked if it is deadly; the same bytes each time."""
+    note = f"batch {number}" if crash is None else DEADLY_MARKS[crash]
     lines = [
         json.dumps(
             {
@@ -59,7 +67,7 @@ def encode_batch(seed: int, number: int, max_rows: int = MAX_ROWS) -> bytes:
                 "batch": number,
                 "row": row,
                 "value": _value(seed, number, row),
-                "note": f"batch {number}, row {row}",
+                "note": f"{note}, row {row}",
             }
         )
         for row in range(_row_count(seed, number, max_rows))
@@ -93,6 +101,7 @@ class BatchEntry:
         settled_ms: When the state became what it is, monotonic.
         tries: Requests so far.
         last_error: Of the last try that failed.
+        crash: What it does to its reader; ``None``: nothing.
     """
 
     number: int
@@ -104,6 +113,7 @@ class BatchEntry:
     settled_ms: int | None = None
     tries: int = 0
     last_error: str = ""
+    crash: Crash | None = None
 
 
 class BatchLedger:
@@ -112,11 +122,23 @@ class BatchLedger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[int, BatchEntry] = {}
+        self._crashes: list[Crash] = []
+
+    def ask_for_deadly(self, crash: Crash) -> None:
+        """Make one of the next batches deadly."""
+        with self._lock:
+            self._crashes.append(crash)
+
+    def count_deadly(self, crash: Crash) -> int:
+        """Return how many batches that crash their reader so are acknowledged: somebody reads them, now or later."""
+        with self._lock:
+            return sum(one.crash == crash and one.state == "acknowledged" for one in self._entries.values())
 
     def record_sent(self, *, table: str, door: str, batch_id: str, now_ms: int) -> BatchEntry:
         """Note a batch before its first request; returns its entry with its number."""
         with self._lock:
-            entry = BatchEntry(len(self._entries), table, door, batch_id, now_ms)
+            crash = self._crashes.pop(0) if self._crashes else None
+            entry = BatchEntry(len(self._entries), table, door, batch_id, now_ms, crash=crash)
             self._entries[entry.number] = entry
             return entry
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 
 from icedb_local.ports import LOOPBACK, find_free_ports
 from icedb_local.stack_layout import (
@@ -30,6 +30,8 @@ STORE_USERS: Final = ("snapshot", "ingest", "merger", "janitor", "frontend", "en
 WATCHERS_DOOR: Final = "watchers"
 SERVER_TIMEOUT_S: Final = 60.0
 """Of the last look, which goes past the proxy: how busy the machine is says nothing about a table."""
+DEADLY_READER: Final = Path(__file__).parent / "deadly_reader"
+"""On the path of the ingest worker, and so of its tasks' processes: Python runs what is in it when a process starts."""
 START_RETRIES: Final = 1000
 STOP_WAIT_S: Final = 0
 """Who stops a run has judged it: nobody waits for services that end in good order."""
@@ -184,6 +186,8 @@ class ChaosLayout(TestedLayout):
             env |= {"TMPDIR": scratch, "SPARK_LOCAL_DIRS": scratch}
             if self.engine == "light":
                 command = (command[0], "-m", "icedb_local.chaos.light_worker", program.name)
+        if program.name == "ingest":
+            env["PYTHONPATH"] = str(DEADLY_READER)
         if program.name in STORE_USERS:
             env["ICEDB_S3_ENDPOINT"] = f"http://{LOOPBACK}:{self.proxy_ports[program.name]}"
         if program.name == "beat":

@@ -94,7 +94,7 @@ class ChaosProducer(BackgroundThread):
                 self._checker.note(words, table=table, reader=self.outages.name)
 
     def _deliver(self, entry: BatchEntry) -> None:
-        body = encode_batch(self._seed, entry.number, self._max_rows)
+        body = encode_batch(self._seed, entry.number, self._max_rows, crash=entry.crash)
         while True:
             try:
                 self._send(entry, body)

@@ -106,7 +106,7 @@ class ChaosReport:
         made, counted = (sum(getattr(one, what) for one in self.run.counted_failures) for what in ("made", "counted"))
         screen.say(f"{made:,} requests of services were made to fail while they were up; they counted {counted:,}")
         late = sum(data["quarantine"].values())
-        screen.say(f"{late} requests that landed too late wait in quarantine; their batches are accounted for")
+        screen.say(f"{late} batches wait in quarantine: they crashed their reader, or came too late; all are known")
         screen.say(", ".join(f"{name} {value:,.0f} s" for name, value in data["phase_seconds"].items()))
         count = len(self.run.checker.violations)
         words = "no row lost, none doubled, every fault seen" if self.is_ok else f"{count} violations"

@@ -122,7 +122,7 @@ class ChaosRun:
                 Scraper(layout.metrics_ports, interval_s=self.plan.scrape_s, clock=self.clock)
             )
             self._enter("begin")
-            injector = Injector(layout, stack, proxy, disks, clock=self.clock)
+            injector = Injector(layout, stack, proxy, disks, self.ledger, clock=self.clock)
             load = self.load
             with load.reading():
                 with load.sending():

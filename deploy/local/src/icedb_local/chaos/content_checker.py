@@ -1,16 +1,16 @@
 """Compares what readers find with what producers sent. The only judge of a run; pure but for its memory and a lock.
 
 What must hold of every read, whoever read it and whatever failed meanwhile: each batch is one that was sent to that
-table, and is there whole, once and unchanged; whatever a read that had *ended* before this one *began* had found is
-there. Of a read of the past: whatever a read that had ended before that time had found is there, and all of it again
-whenever it is repeated. At the end: everything that was acknowledged.
+table, and is there whole, once and unchanged; none is deadly; whatever a read that had *ended* before this one *began*
+had found is there. Of a read of the past: whatever a read that had ended before that time had found is there, and all
+of it again whenever it is repeated. At the end: everything that was acknowledged.
 """
 
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from icedb_local.chaos.batches import MAX_ROWS, BatchContent, BatchEntry, BatchLedger, expected_content
+from icedb_local.chaos.batches import MAX_ROWS, BatchContent, BatchEntry, BatchLedger, encode_batch, expected_content
 
 MAX_VIOLATIONS = 50
 CLOCK_SLACK_MS = 1_000
@@ -104,6 +104,10 @@ class ContentChecker:
         """Return what the ledger says of the batches of a table, by number."""
         return self._ledger.entries(table)
 
+    def encode(self, entry: BatchEntry) -> bytes:
+        """Return what was sent of a batch."""
+        return encode_batch(self._seed, entry.number, self._max_rows, crash=entry.crash)
+
     def check(self, read: Read) -> None:
         """Judge a read of the newest state or of the past."""
         with self._lock:
@@ -158,6 +162,8 @@ class ContentChecker:
 
     def _check_content(self, read: Read) -> None:
         sent = self._ledger.entries(read.table)
+        deadly = [number for number in read.found if number in sent and sent[number].crash]
+        self._note(read, "crashes whoever reads it, and rows of it are there", deadly)
         self._note(read, "is there and was never sent", [number for number in read.found if number not in sent])
         twice, part, changed = [], [], []
         for number, content in read.found.items():

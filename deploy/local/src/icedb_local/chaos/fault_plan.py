@@ -16,7 +16,7 @@ from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, SCRATCH_USERS
 from icedb_local.chaos.fault_proxy import WRITES, ProxyFault
 from icedb_local.chaos.metric_history import Trace
 
-Group = Literal["process", "redis", "store", "disk"]
+Group = Literal["process", "redis", "store", "disk", "batch"]
 PROCESSES: Final = ("ingest", "merger", "janitor", "snapshot", "frontend", "gateway", "enqueue", "beat")
 TREES: Final = ("ingest", "merger")
 """Programs with children of their own, of which one may be killed alone."""
@@ -39,7 +39,8 @@ class FaultKind:
         proxy: What the proxy does; ``None``: it is no matter of the proxy.
         why_untraced: The reason, in words.
         settle_ms: How much later than others it may show: a run that has lost its lock finds out when it commits, a
-            worker without a JVM with its next task.
+            worker without a JVM within a second, and the process that follows it tells of it once more; a batch that
+            ends processes costs each time the eight seconds of a claim (F6).
     """
 
     name: str
@@ -99,6 +100,12 @@ _FULL: Final = (
     Trace("rises", "icedb_merge_runs_total", ('outcome="unavailable"',), service="merger"),
     *_NO_ENGINE,
 )
+_ISOLATED: Final = (
+    Trace("rises", "icedb_ingest_batches_total", ('outcome="rejected"',), service="ingest"),
+    # Its commit landed, and the move to quarantine failed by another fault: the next run finds it refused.
+    Trace("rises", "icedb_ingest_batches_total", ('outcome="duplicate"',), service="ingest"),
+    Trace("restarted", service="ingest"),
+)
 _QUORUM: Final = "two of three masters still know the lock: nothing fails"
 _EMPTY_QUEUE: Final = "sweeps find the work within a second: nothing fails"
 
@@ -157,6 +164,8 @@ KINDS: Final = (
     FaultKind("s3_cut", "store", 6, 500, 3_000, traces=_failures("unreachable", "broken")),
     FaultKind("s3_stop", "store", 4, 2_000, 6_000, ("s3",), (*_failures(), *_SLOW)),
     FaultKind("disk_full", "disk", 5, 2_000, 5_000, SCRATCH_USERS, _FULL),
+    FaultKind("deadly_raises", "batch", 4, 2_000, 2_000, ("ingest",), _ISOLATED, settle_ms=120_000),
+    FaultKind("deadly_exits", "batch", 3, 2_000, 2_000, ("ingest",), _ISOLATED, settle_ms=120_000),
 )  # fmt: skip
 KIND_BY_NAME: Final[Mapping[str, FaultKind]] = {kind.name: kind for kind in KINDS}
 
@@ -184,6 +193,8 @@ class PlannedFault:
         """What it takes: two faults with one in common do not overlap."""
         if self.kind.name.startswith("locks_"):
             return frozenset(LOCK_MASTERS)
+        if self.kind.group == "batch":
+            return frozenset({self.kind.name})  # its reader may meet any other fault meanwhile
         if self.kind.group == "disk":
             return frozenset({self.target})
         return frozenset({self.target or self.kind.name})

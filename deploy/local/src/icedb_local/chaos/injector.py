@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import psutil
@@ -14,6 +15,7 @@ import redis
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 
+from icedb_local.chaos.batches import BatchLedger, Crash
 from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, WATCHERS_DOOR, ChaosLayout
 from icedb_local.chaos.fault_plan import PlannedFault
 from icedb_local.chaos.fault_proxy import FaultHits, FaultProxy
@@ -56,16 +58,25 @@ class Injector:
         stack: It runs.
         proxy: Before its store.
         disks: Of its workers.
+        ledger: Asked for batches that crash their reader.
         clock: For waits.
     """
 
     def __init__(
-        self, layout: ChaosLayout, stack: LocalStack, proxy: FaultProxy, disks: SmallDisks, *, clock: Clock
+        self,
+        layout: ChaosLayout,
+        stack: LocalStack,
+        proxy: FaultProxy,
+        disks: SmallDisks,
+        ledger: BatchLedger,
+        *,
+        clock: Clock,
     ) -> None:
         self._layout = layout
         self._stack = stack
         self._proxy = proxy
         self._disks = disks
+        self._ledger = ledger
         self._clock = clock
         self._by_name: dict[str, Callable[[PlannedFault], AbstractContextManager[Effect]]] = {
             "kill": self._kill,
@@ -74,6 +85,8 @@ class Injector:
             "s3_stop": self._stop,
             "s3_cut": self._cut,
             "disk_full": self._fill_disk,
+            "deadly_raises": partial(self._send_deadly, "raises"),
+            "deadly_exits": partial(self._send_deadly, "exits"),
         }
 
     def inject(self, planned: PlannedFault) -> AbstractContextManager[Effect]:
@@ -176,6 +189,15 @@ class Injector:
             yield effect
             # Nothing was made in it, so nobody has met it.
             effect.count = int(self._disks.last_use_ns(planned.target) != before_ns)
+
+    @contextlib.contextmanager
+    def _send_deadly(self, crash: Crash, _: PlannedFault) -> Iterator[Effect]:
+        before = self._ledger.count_deadly(crash)
+        self._ledger.ask_for_deadly(crash)
+        effect = Effect()
+        yield effect
+        # What was not acknowledged may not be there, so nobody has to meet it.
+        effect.count = self._ledger.count_deadly(crash) - before
 
     def ensure_running(self, name: str) -> None:
         """Start a program if it does not run. Raises Unavailable if it does not come up."""

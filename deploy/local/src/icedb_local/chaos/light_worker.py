@@ -14,7 +14,7 @@ from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import register_tasks as register_ingest
 from icedb_log.errors import InvalidRequest
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from icedb_log.units import MIB
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings

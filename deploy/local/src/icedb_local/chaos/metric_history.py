@@ -25,6 +25,7 @@ KEPT: Final = (
     "icedb_store_request_failures_total",
     "icedb_redis_request_failures_total",
     "icedb_ingest_runs_total",
+    "icedb_ingest_batches_total",
     "icedb_ingest_run_duration_seconds",
     "icedb_ingest_lock_attempts_total",
     "icedb_ingest_engine_failures_total",

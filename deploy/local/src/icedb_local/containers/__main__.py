@@ -1,4 +1,4 @@
-"""Start the whole of ``deploy/compose.yaml`` in containers, let them fail, upgrade them, and check every row.
+"""Start the whole of ``deploy/compose.yaml`` in containers, let them fail, and check every row.
 
 python -m icedb_local.containers [--rows 1000000] [--seed N] [--keep]
 
@@ -6,11 +6,8 @@ Exits 0 when everything holds, or when this machine cannot run it (it says what 
 hold.
 """
 
-import importlib
 import json
 import secrets
-import sys
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Annotated, Final
@@ -41,25 +38,20 @@ def containers(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the images, for a quicker next run.")] = False,
     output: Annotated[Path | None, typer.Option(help="Where bills of materials, logs and the result go.")] = None,
 ) -> None:
-    """Start everything in containers, kill, restart and upgrade them under load, and check every row."""
+    """Start everything in containers, kill and restart them under load, and check every row."""
     screen = Screen()
     if missing := find_missing():
         screen.console.print(f"containers: skipped, this machine has no {'; no '.join(missing)}", markup=False)
         return
-    sys.path.insert(0, str(ROOT / "deploy"))
-    build_release = importlib.import_module("build_release")  # a script beside this package, not a part of it
-    release = list(build_release.read_releases().values())[-1]
     folder = (output or ROOT / "build" / "containers").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     run: ContainersRun | None = None
-    with tempfile.TemporaryDirectory(prefix="icedb-release-") as sources, stop_on_signals():
-        build_release.extract_commit(release.commit, Path(sources))
+    with stop_on_signals():
         try:
             with Podman(FOLDER, keeps_images=keep) as podman:
                 run = ContainersRun(
                     podman,
-                    Release.read(release.version, Path(sources)),
                     Release.read(version, ROOT),
                     row_count=rows,
                     folder=folder,
@@ -85,8 +77,7 @@ def to_json(run: ContainersRun) -> dict[str, object]:
     """Return what a run found."""
     return {
         **run.load.to_json(),
-        "from": run.before.version,
-        "to": run.now.version,
+        "release": run.release.version,
         "images": [
             {"name": one.name, "size_mb": one.size_mb, "packages": len(one.packages), "faults": one.faults}
             for one in run.images

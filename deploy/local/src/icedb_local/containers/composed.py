@@ -1,4 +1,4 @@
-"""A running ``compose.yaml``: brought up in the order that it asks for, watched, killed, restarted, replaced.
+"""A running ``compose.yaml``: brought up in the order that it asks for, watched, killed and restarted.
 
 podman-compose makes and starts the containers; what it leaves out where podman is old, or systemd is not there, is done
 here: waiting for what a service depends on, and asking the health checks.
@@ -128,12 +128,12 @@ class Release:
 
 
 class Composed:
-    """Containers of one project; releases of it may run beside each other.
+    """The containers of one project.
 
     Args:
         podman: Where they run.
         layout: Where they listen.
-        release: What is brought up at first.
+        release: What is brought up.
         settings: ``ICEDB_…`` variables on top of the compose file's.
         folder: For files of the run.
         clock: For waiting.
@@ -236,10 +236,6 @@ class Composed:
         self.restarts_wanted[service] = int(self.look(service).get("RestartCount", 0))
         self.wait_until_well(service)
         return code
-
-    def remove(self, *services: str) -> None:
-        """Remove stopped containers."""
-        self._podman.run("rm", "--force", *(self.look(name)["Id"] for name in services))
 
     def count_crashes(self) -> dict[str, int]:
         """Return how often each service was restarted though nobody killed it."""

@@ -1,8 +1,8 @@
-"""One run: the last release comes up, events come in, and are never lost whatever becomes of the containers meanwhile.
+"""One run: the stack comes up, events come in, and are never lost whatever becomes of the containers meanwhile.
 
-The order: the last release, its tables made by its own command; the upgrade in the order of ``docs/upgrades.md``; each
-container killed; each stopped and started again; the load ends when enough rows are in; nothing is left to do; then
-every row is compared with what was sent. Producers and readers go on all the time.
+The order: the stack and its tables, made by its own command; each container killed; each stopped and started again; the
+load ends when enough rows are in; nothing is left to do; then every row is compared with what was sent. Producers and
+readers go on all the time.
 """
 
 import contextlib
@@ -31,14 +31,8 @@ from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
 
 TABLES: Final = {"events": ("--partition", "d=day(ts)"), "clicks": ()}
 """Each table, and what its creation takes besides the rest."""
-POLICIES: Final = ("--sort", "batch", "--target-file-mb", "8", "--merge-fan-in", "4")
-GRACE: Final = ("--log-grace", "2m", "--data-grace", "2m")
-UPGRADE_ORDER: Final = (
-    ("ingest", "merger", "ingest-large"),
-    ("beat", "frontend", "enqueue", "snapshot", "gateway", "console"),
-)
-"""After the janitors have stopped, and before they start again: ``docs/upgrades.md``."""
-JANITOR: Final = "janitor"
+POLICIES: Final = ("--sort", "batch", "--set", "target_file_mb=8", "--set", "merge_fan_in=4")
+GRACE: Final = ("--set", "log_grace=2m", "--set", "data_grace=2m")
 NOT_KILLED: Final = "s3"
 """Its stand-in keeps objects in memory."""
 LOG_READER: Final = "containers"
@@ -59,8 +53,7 @@ class ContainersRun:
 
     Attributes:
         podman: Where containers run.
-        before: The last release.
-        now: What is checked out.
+        release: What is checked out.
         row_count: So many rows have to be acknowledged.
         folder: For files of the run.
         seed: Of the rows.
@@ -69,8 +62,7 @@ class ContainersRun:
     """
 
     podman: Podman
-    before: Release
-    now: Release
+    release: Release
     row_count: int
     folder: Path
     seed: int
@@ -93,7 +85,7 @@ class ContainersRun:
             self.layout, tuple(TABLES), self.ledger, self.checker,
             seed=self.seed, pause_s=PAUSE_S, clock=self.clock, max_rows=MAX_ROWS,
         )  # fmt: skip
-        self.stack = Composed(self.podman, self.layout, self.before, SETTINGS, self.folder, clock=self.clock)
+        self.stack = Composed(self.podman, self.layout, self.release, SETTINGS, self.folder, clock=self.clock)
 
     def run(self) -> None:
         """Do it all. What must not be is in the checker afterwards. Raises Unavailable: it could not be done at all."""
@@ -101,7 +93,7 @@ class ContainersRun:
         with self._phase("images"):
             self._build()
         try:
-            with self._phase(f"start {self.before.version}"):
+            with self._phase(f"start {self.release.version}"):
                 self.stack.up()
                 for table, own in TABLES.items():
                     self.stack.run_command("table", "create", table, *own, *POLICIES, *GRACE)
@@ -112,7 +104,7 @@ class ContainersRun:
             with self._phase("count"):
                 self._count()
         finally:
-            self.stack.save_logs(self.now.ours + self.now.servers)
+            self.stack.save_logs(self.release.ours + self.release.servers)
             with contextlib.suppress(Unavailable):
                 self.stack.down()
 
@@ -135,11 +127,10 @@ class ContainersRun:
     def _build(self) -> None:
         images = Images(self.podman, self.say)
         images.make_base()
-        images.build_stand_ins(self.now.folder)
-        for release in (self.now, self.before):
-            images.build_all(release.folder, release.version, read_revision(release.folder))
+        images.build_stand_ins(self.release.folder)
+        images.build_all(self.release.folder, self.release.version, read_revision(self.release.folder))
         for target in TARGETS:
-            facts = images.look_at(target, self.now.version, self.folder)
+            facts = images.look_at(target, self.release.version, self.folder)
             self.say(f"{facts.name}: {facts.size_mb} MB, {len(facts.packages)} packages in its bill of materials")
             self.images.append(facts)
             for fault in facts.faults:
@@ -151,9 +142,6 @@ class ContainersRun:
             with load.sending():
                 with self._phase("load begins"):
                     load.wait_for_progress(what="to begin")
-                with self._phase(f"upgrade to {self.now.version}"):
-                    self._upgrade()
-                    load.wait_for_progress(what="after the upgrade")
                 everybody = [name for name in (*stack.release.ours, *stack.release.servers) if name != NOT_KILLED]
                 with self._phase("kill each"):
                     for name in everybody:
@@ -174,30 +162,6 @@ class ContainersRun:
             self.say(f"{self.load.rows_acknowledged:,} rows acknowledged of {self.load.rows_sent:,} sent")
             with self._phase("quiet"), Lake(self.layout, clock=self.clock) as lake:
                 load.wait_for_quiet(lake.warehouse, waits_for_orphans=False, say=self.say)
-
-    def _upgrade(self) -> None:
-        stack = self.stack
-        self._stop_for_good(JANITOR)
-        for names in UPGRADE_ORDER:
-            self._stop_for_good(*(name for name in names if name in self.before.services))
-            self._start_new(*names)
-        self._start_new(JANITOR)
-        self._stop_for_good("prometheus")
-        self._start_new("prometheus")
-        stack.wait_until_well(*self.now.ours)
-
-    def _start_new(self, *names: str) -> None:
-        self.stack.release = self.now
-        self.stack.start(*names)
-        self.stack.wait_until_well(*names)
-        self.say(f"{', '.join(names)}: {self.now.version}")
-
-    def _stop_for_good(self, *names: str) -> None:
-        for name, code in self.stack.stop(*names).items():
-            if code:  # no fault of what is checked out: a release cannot be mended
-                self.say(f"{name} of {self.stack.release.version} ended with {code}")
-        self.stack.save_logs(names)
-        self.stack.remove(*names)
 
     def _wait_for_rows(self) -> None:
         before, since_ms = 0, self.clock.monotonic_ms()

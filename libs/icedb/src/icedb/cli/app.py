@@ -1,142 +1,77 @@
 """The application: all commands together, and the one place where errors become an exit code."""
 
-import gc
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from types import ModuleType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import IceDBError
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from icedb.cli.output import WarningPrinter, print_error, print_json, print_lines
-from icedb.cli.runner import FAILED, INTERRUPTED, INVALID, JsonFlag, exit_code, option
-
-EPILOG: Final = (
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 a server does not answer, "
-    "5 a table is halted, 6 timed out, 7 not allowed."
+from icedb.cli.output import WarningPrinter, print_error, print_lines
+from icedb.cli.runner import (
+    FAILED,
+    INTERRUPTED,
+    INVALID,
+    Commands,
+    SharedOptionsCommand,
+    complete_format,
+    exit_code,
+    option,
+    set_shared,
 )
 
-_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "table": ("table:app", "Create, change and look at tables."),
-    "view": ("table:view_app", "Look at a table's views; stop and start feeding them."),
-    "ingest": (
-        "ingest:ingest",
-        "Enqueue events: NDJSON, a JSON array, CSV (plain, gzip or zstd), Parquet or Arrow IPC.",
-    ),
-    "import": (
-        "ingest:import_files",
-        (
-            "Register existing Parquet files in a table, without rewriting them. Each file once, however often it is "
-            "asked."
-        ),
-    ),
-    "snapshot": (
-        "read:snapshot",
-        "Name the live data files of a table: now, at an earlier time, or as they were pinned.",
-    ),
-    "changes": (
-        "read:changes",
-        "Show which data files came and went between two times. A merge changes files, and no row.",
-    ),
-    "watch": (
-        "read:watch",
-        "Print a line for each table at once, then one after each change that is seen. Ctrl-C ends it.",
-    ),
-    "query": ("read:query", "Run a query with DuckDB over consistent snapshots of the tables it names."),
-    "shell": (
-        "shell:shell",
-        r"Query tables with SQL, statement by statement, on snapshots that stand still until \refresh.",
-    ),
-    "describe": (
-        "describe:describe",
-        "Show a table's columns: types, nulls, distinct values, least and greatest; from statistics, if these tell it.",
-    ),
-    "head": (
-        "describe:head",
-        "Show some of the newest rows, by the first time column that the table is partitioned or sorted by.",
-    ),
-    "pin": (
-        "read:pin",
-        "Pin a table's state under a name: its data files stay, and it can be read, until the pin ends.",
-    ),
-    "pins": (
-        "read:pins",
-        "List the pins of a table, what they hold and until when. Ended ones stay as long as they hold files.",
-    ),
-    "unpin": ("read:unpin", "End a pin. Its data files stay for one more grace period, for queries that have begun."),
-    "work": ("work:work", "Do what is due on all tables, in this process: commit, feed views, merge, clean."),
-    "merge": ("merge:merge", "Ask a merge worker to merge a table now."),
-    "audit": ("clean:audit", "Show which runs of the janitor deleted something, or what became of one object."),
-    "vacuum": (
-        "clean:vacuum",
-        "Delete what is dead and past its grace period. Only the janitor deletes: this asks it.",
-    ),
-    "orphans": (
-        "clean:orphans",
-        "Show the data files that no log file names, and what keeps each; delete them if asked to.",
-    ),
-    "delete": (
-        "change:delete",
-        "Delete rows by a condition, in all partitions, in one commit. Rows for which it is NULL stay.",
-    ),
-    "rewrite": ("change:rewrite", "Replace the rows of partitions by what a query makes of them, in one commit."),
-    "partitions": (
-        "partitions:app",
-        "Look at the partitions of a table, and remove them. `icedb partitions TABLE` lists them.",
-    ),
-    "erase": (
-        "erasure:erase",
-        "Erase rows for good, and prove it: rewrite, wait for every object that held them to be deleted, certify.",
-    ),
-    "erasure": ("erasure:app", "Look at erasures and their certificates."),
-    "quarantine": ("quarantine:app", "Look at what cannot be committed; put it right or let it go."),
-    "iceberg": (
-        "iceberg:app",
-        "Publish tables for engines that speak Iceberg, without a copy, and say how they are read.",
-    ),
-    "fsck": (
-        "repair:fsck",
-        "Check whether a table is sound: its log, its data files, everything beside them. Changes nothing.",
-    ),
-    "rebuild": (
-        "repair:rebuild",
-        (
-            "Make a new log from the footers of the data files, after the log was lost or damaged. A sound log is "
-            "left alone."
-        ),
-    ),
-    "backup": (
-        "backup:backup",
-        "Copy all tables to another bucket or folder, each as it was at one moment, while everything goes on.",
-    ),
-    "doctor": (
-        "doctor:doctor",
-        (
-            "Look at store, Redis, Java, Spark, versions and settings here, and say what to do. Exit code 1 if "
-            "anything fails."
-        ),
-    ),
-    "top": (
-        "top:top",
-        "Show all tables live: size, what waits, how far merges lag, what is wrong. Keys open one, sort, quit.",
-    ),
-    "status": ("status:status", "Show how tables are: files, rows, what waits, how far merges lag. Needs no service."),
+EPILOG: Final = (
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 a server does not answer,\n"
+    "5 a table is halted, 6 timed out, 7 not allowed. `icedb COMMAND --help` shows an example, options."
+)
+
+_COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "table": ("tables", "table:app", "create, alter, list, show, drop and undrop tables"),
+    "views": ("tables", "views:views", "list the views of a table; stop and start feeding them"),
+    "partitions": ("tables", "partitions:partitions", "list the partitions of a table; drop them"),
+    "iceberg": ("tables", "iceberg:app", "publish tables for engines that speak Iceberg, without a copy"),
+    "ingest": ("write", "ingest:ingest", "enqueue events from NDJSON, JSON, CSV, Parquet or Arrow"),
+    "import": ("write", "ingest:import_files", "register existing Parquet files without rewriting them"),
+    "delete": ("write", "change:delete", "delete rows by a condition"),
+    "rewrite": ("write", "change:rewrite", "replace the rows of partitions by the result of a query"),
+    "quarantine": ("write", "quarantine:app", "list batches that cannot be committed; retry or drop them"),
+    "query": ("read", "read:query", "run SQL over consistent snapshots; without SQL, a shell"),
+    "head": ("read", "describe:head", "show some of the newest rows"),
+    "describe": ("read", "describe:describe", "show columns: types, nulls, distinct values, minimum, maximum"),
+    "snapshot": ("read", "read:snapshot", "list the live data files, for people, scripts and other engines"),
+    "changes": ("read", "read:changes", "show data files added and removed between two times"),
+    "watch": ("read", "read:watch", "print a line for each change of a table"),
+    "tag": ("read", "tag:app", "keep a state readable under a name"),
+    "work": ("maintain", "work:work", "run all background work here: commit, feed views, merge, clean"),
+    "merge": ("maintain", "merge:merge", "merge small data files, or explain what would be merged"),
+    "vacuum": ("maintain", "clean:vacuum", "delete dead files past their grace period"),
+    "orphans": ("maintain", "clean:orphans", "list the data files that no log file names; delete them"),
+    "erasure": ("maintain", "erasure:app", "erase rows, with a certificate as proof"),
+    "audit": ("maintain", "clean:audit", "show what the janitor deleted, and why"),
+    "status": ("maintain", "status:status", "show files, rows, staged batches, merge lag and health"),
+    "doctor": ("repair", "doctor:doctor", "check store, Redis, Java, Spark and settings on this machine"),
+    "fsck": ("repair", "repair:fsck", "check tables for damage"),
+    "rebuild": ("repair", "repair:rebuild", "write a new log after log files were lost or damaged"),
+    "backup": ("repair", "backup:backup", "copy tables to another bucket or folder; restore them"),
 }
-"""Every command, in the order of the help: its module and what there it is, and the first sentence of its own help."""
+"""Every command in the order of the help: its group, its module and name there, and a few words for a line."""
+
+GROUPS: Final = {
+    group: [name for name, (own, _, _) in _COMMANDS.items() if own == group] for group, _, _ in _COMMANDS.values()
+}
+"""The commands of each group of the help."""
 
 
 class _Commands(TyperGroup):
     """Imports the module of a command when it is called: all of them together take a second, and help needs none."""
 
     def __init__(self, *, commands: Mapping[str, Any], **given: Any) -> None:
-        named = {name: TyperCommand(name, help=words) for name, (_, words) in _COMMANDS.items()}
+        named = {name: SharedOptionsCommand(name, help=words) for name, (_, _, words) in _COMMANDS.items()}
         super().__init__(commands={**named, **commands}, **given)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -145,15 +80,42 @@ class _Commands(TyperGroup):
             self.add_command(_load(args[0]), args[0])
         return super().resolve_command(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as TyperGroup
+        """Print the page of all commands: it fits on one screen, and needs nothing that draws boxes."""
+        print_lines(_help_page(self, [each for each in self.get_params(ctx) if each.param_type_name == "option"]))
+
+
+def _help_page(root: TyperGroup, options: Iterable[Any]) -> Iterator[str]:
+    yield "Usage: icedb [OPTIONS] COMMAND [ARGS]..."
+    yield f"\n{root.help}"
+    group = ""
+    for name, (its_group, _, words) in _COMMANDS.items():
+        if its_group != group:
+            group = its_group
+            yield f"{'' if group != 'tables' else chr(10)}{group}"
+        yield f"  {name:12}{words}"
+    yield "\noptions; the first four may stand behind the command, too"
+    for each in options:
+        yield f"  {', '.join(each.opts):22}{each.help.partition(', to ')[0]}"
+    yield f"\n{EPILOG}"
+
+
+def load_all() -> Any:
+    """Return the whole command line, with the modules of all its commands loaded."""
+    root: Any = typer.main.get_command(app)
+    for name in _COMMANDS:
+        root.add_command(_load(name), name)
+    return root
+
 
 def _load(name: str) -> Any:
-    module, _, attribute = _COMMANDS[name][0].partition(":")
+    module, _, attribute = _COMMANDS[name][1].partition(":")
     found = getattr(import_module(f"icedb.cli.{module}"), attribute)
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name
         return group
-    alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    alone = Commands()
     alone.command(name)(found)
     return typer.main.get_command(alone)
 
@@ -162,30 +124,20 @@ app: Final = typer.Typer(
     name="icedb",
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    epilog=EPILOG,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 100},
     help="An event warehouse on object storage: enqueue events, read consistent snapshots, query them.",
 )
 
 
-@app.command("version")
-def version(*, as_json: JsonFlag = False) -> None:
-    """Print the release.
+def _print_release(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+    """Print the release, and end."""
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - only here
 
-    Example: icedb version
-    """
-    if as_json:
-        print_json({"version": _release(), "python": sys.version.split()[0]})
-    else:
-        print_lines([f"icedb {_release()}"])
-
-
-def _release() -> str:
-    from importlib.metadata import version as package_version  # noqa: PLC0415 - only here
-
-    return package_version("icedb")
+        print_lines([f"icedb {version('icedb')}"])
+        raise typer.Exit
 
 
 @app.callback()
@@ -194,12 +146,27 @@ def set_options(
     context: typer.Context,
     store: str | None = option("--store", "Warehouse: a folder or s3://bucket/prefix. [ICEDB_STORE]"),
     snapshot_address: str | None = option(
-        "--snapshot-address", "Snapshot service, host:port; without it the store is read. [ICEDB_SNAPSHOT_ADDRESS]"
+        "--snapshot-address", "Snapshot service, host:port, instead of the store. [ICEDB_SNAPSHOT_ADDRESS]"
     ),
     redis_url: str | None = option("--redis-url", "Redis that wakes the workers. [ICEDB_REDIS_URL]"),
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FORMAT",
+            autocompletion=complete_format,
+            help="How the result is printed: table, json, csv, ndjson, …",
+        ),
+    ] = None,
+    version: Annotated[  # noqa: ARG001 - its callback ends the command
+        bool, typer.Option("--version", callback=_print_release, is_eager=True, help="Print the release.")
+    ] = False,
 ) -> None:
-    """Take the options that all commands share."""
-    context.obj = {"store": store, "snapshot_address": snapshot_address, "redis_url": redis_url}
+    """Take the options of every command where they stand before it."""
+    set_shared(
+        context, {"store": store, "snapshot_address": snapshot_address, "redis_url": redis_url, "output": output}
+    )
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -207,8 +174,6 @@ def run(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.WARNING, handlers=[WarningPrinter()], force=True)
     # pydantic would look for plugins in every installed package: 5 % of `icedb status`, for models of ours alone.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    if "--help" in arguments or not arguments:
-        _import_help_pages()
     try:
         code: Any = app(list(arguments), prog_name="icedb", standalone_mode=False)
     except IceDBError as error:
@@ -233,32 +198,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command line and exit."""
-    arguments = sys.argv[1:]
-    if arguments in (
-        ["version"],
-        ["--version"],
-    ):  # typer loads pydantic to see that no option was given: half of the time
-        version()
-    else:
-        gc.set_threshold(100_000)  # what is imported stays: looking for garbage in it takes a tenth of `icedb status`
-        sys.exit(run(arguments))
-
-
-def _import_help_pages() -> None:
-    """Import what draws help without what it takes to draw Markdown and tracebacks, which no page of ours has.
-
-    That is two fifths of the processor time of ``icedb --help``. Where typer needs more of it than two names, it
-    loads all of it itself, as if nothing had been done here.
-    """
-    unused = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
-    placed = [name for name in unused if name not in sys.modules]
-    for name in placed:
-        sys.modules[name] = ModuleType(name)
-        setattr(sys.modules[name], unused[name], type)
-    with suppress(ImportError):
-        import_module("typer.rich_utils")
-    for name in placed:
-        del sys.modules[name]
+    sys.exit(run(sys.argv[1:]))
 
 
 def _print_unexpected(error: Exception, arguments: Sequence[str]) -> int:

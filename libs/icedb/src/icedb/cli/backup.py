@@ -1,5 +1,6 @@
 """``icedb backup``: copy tables to another place, and bring them back. See docs/backup.md."""
 
+import os
 from dataclasses import asdict
 
 import typer
@@ -7,7 +8,8 @@ from icedb_client.settings import load_client_settings
 from icedb_log.backup.backup import TableBackup, backup_warehouse
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.local_store import LocalObjectStore
-from icedb_log.store.stores import S3Options, open_warehouse
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import open_warehouse
 from icedb_log.warehouse import Warehouse
 from rich.markup import escape
 
@@ -29,25 +31,25 @@ from icedb.cli.runner import FAILED, Run, argument, command, describe_no_tables,
 def backup(
     run: Run,
     *,
-    target: str = argument("Where the copies are: a folder, file:///folder or s3://bucket/prefix, the same prefix."),
-    tables: list[str] | None = argument("Only these tables, with their views and sources.", None),
+    target: str = argument(
+        "Where to copy to: a folder, file:///folder or s3://bucket/prefix, with the same prefix.",
+        metavar="TARGET",
+    ),
+    tables: list[str] | None = argument("Only these tables, with their views and sources.", None, metavar="[TABLE]..."),
     endpoint: str | None = option("--target-endpoint", "S3 server of the target; by default that of the store."),
     region: str | None = option("--target-region", "Region of the target; by default that of the store."),
     key_id: str | None = option(
-        "--target-key-id", "Access key of the target; by default that of the store.", envvar="ICEDB_BACKUP_KEY_ID"
-    ),
-    secret: str | None = option(
-        "--target-secret", "Its secret: set the variable instead.", envvar="ICEDB_BACKUP_SECRET"
+        "--target-key-id",
+        "Access key of the target; by default that of the store. Its secret is ICEDB_BACKUP_SECRET.",
+        envvar="ICEDB_BACKUP_KEY_ID",
     ),
 ) -> None:
-    """Copy all tables to another bucket or folder, each as it was at one moment, while everything goes on.
+    """Copy all tables to another bucket or folder, each in one consistent state, while they are in use.
 
     Run again, it copies what is new, and deletes from the copy what the tables do not have any more. The other way
     round, it brings tables back: icedb --store COPY backup NEW_PLACE. Each copy is checked as `icedb fsck` does.
 
     Exit code 1 if a table could not be copied; it keeps the copy that it has.
-
-    Example: icedb backup s3://backups/warehouse
     """
     settings = run.client.settings
     url = str(load_client_settings(store=target).store)
@@ -55,10 +57,11 @@ def backup(
     if url.rstrip("/") == own.url.rstrip("/") and endpoint is None:
         raise InvalidRequest(f"{url} is the store itself: give another place for the copies")
     known = own.s3 or S3Options()
+    secret = os.environ.get("ICEDB_BACKUP_SECRET") or None  # no option: whoever runs `ps` would see it
     options = S3Options(endpoint or known.endpoint_url, region or known.region, key_id, secret)
     source, copies = _agree(run.client.warehouse, open_warehouse(url, options))
     found: list[TableBackup] = []
-    with progress("backup", is_quiet=run.as_json) as show:
+    with progress("backup", is_quiet=run.as_data) as show:
         for each in backup_warehouse(
             source,
             copies,
@@ -68,7 +71,7 @@ def backup(
             progress=lambda name, done, total: _show(show, name, done, total),
         ):
             found.append(each)
-            if not run.as_json:
+            if not run.as_data:
                 _print(each)
     run.answer({"source": own.url, "target": url, "tables": [asdict(each) for each in found]}, lambda: None)
     if not found:

@@ -24,11 +24,13 @@ from icedb.cli.runner import (
 from icedb.cli.table_settings import read_query
 
 SHOWN_PARTITIONS: Final = 20
-"""Partitions that are named; ``--json`` has up to 1,000."""
+"""Partitions that are named; ``-o json`` has up to 1,000."""
 BUSY_PAUSE_MS: Final = 500
 UNASKED: Final = "give --yes to delete rows for good, or --dry-run"
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be touched; a worker looks, none writes.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be changed; a worker reads, nothing is written.")
+]
 
 
 @command(timeout="30m")
@@ -36,20 +38,18 @@ def delete(
     run: Run,
     *,
     table: TableName,
-    where: str = option("--where", "SQL: rows for which it is true go. Or @FILE.", ..., metavar="CONDITION"),
+    where: str = option("--where", "SQL: rows for which it is true are deleted. Or @FILE.", ..., metavar="CONDITION"),
     dry_run: DryRun = False,
     yes: YesFlag = False,
 ) -> None:
     """Delete rows by a condition, in all partitions, in one commit. Rows for which it is NULL stay.
 
     Only data files that hold such rows are rewritten. The rows are gone for readers at once; the files that held them
-    stay for the grace period (`icedb erase` waits for their end, and proves it).
-
-    Example: icedb delete events --where "user_id = 'x'" --dry-run
+    stay for the grace period (`icedb erasure create` deletes these, too, and proves it).
     """
     arguments = {"kind": "delete", "sql": read_query(where, option="--where")}
     if not yes and not dry_run:
-        require_terminal(UNASKED, can_ask=not run.as_json)
+        require_terminal(UNASKED, can_ask=not run.as_data)
     run.client.table_config(table)
     result = {}
     if not yes or dry_run:
@@ -74,14 +74,12 @@ def rewrite(
         "Which partitions, e.g. d=2023-06-01 or 'd<2023-06-01'. Repeat: all fields must match.",
         metavar="FILTER",
     ),
-    all_partitions: bool = flag("--all", "Every partition of the table."),
+    all_partitions: bool = flag("--all", "Every partition of the table, instead of --partition."),
     dry_run: DryRun = False,
 ) -> None:
-    """Replace the rows of partitions by what a query makes of them, in one commit.
+    """Replace the rows of partitions by the result of a query over them, in one commit.
 
     The query runs for each partition on its own, and must leave its rows there. Columns that it leaves out are NULL.
-
-    Example: icedb rewrite events --partition d=2023-06-01 --query "select * from _rows where n > 0"
     """
     texts = partition or []
     if bool(texts) == all_partitions:

@@ -6,13 +6,12 @@ Only the janitor deletes: without a dry run these commands ask it.
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import orjson
 import typer
 from icedb_log.clean.deletion import AuditEntry, AuditPart, DamagedPart, find_deletions, read_audit
-from icedb_log.clean.guards import group_waiting
 from icedb_log.clean.orphans import (
     DEFAULT_MAX_SHARE,
     OrphanGuard,
@@ -23,6 +22,7 @@ from icedb_log.clean.orphans import (
 )
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.holds.guards import group_waiting
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_VACUUM
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import load_any_config
@@ -30,7 +30,7 @@ from icedb_log.units import parse_duration
 from rich.markup import escape
 
 from icedb.cli.output import (
-    count_of,
+    dump_records,
     format_bytes,
     format_count,
     format_time,
@@ -41,20 +41,20 @@ from icedb.cli.output import (
     print_note,
     print_pairs,
     print_table,
+    write_text,
 )
-from icedb.cli.runner import FAILED, Run, TableName, command, flag, option
+from icedb.cli.read import parse_since
+from icedb.cli.runner import FAILED, LIST, Run, TableName, command, flag, option
 
 MAX_HOLDERS: Final = 20
-"""Lines of the table of guards: one for each guard and whoever holds; the rest is in ``--json`` and ``--list``."""
+"""Lines of the table of guards: one for each guard and holder; the rest is in ``-o json`` and ``-o csv``."""
 JSON_CHUNK: Final = 10_000
 SHOWN_ORPHANS: Final = 20
 DEFAULT_SINCE: Final = "7d"
 
 _ORPHAN_GUARDS: Final[dict[OrphanGuard, str]] = {
     "age": "too young: may be about to be committed",
-    "sighting": "seen by a sweep for less than a grace period",
     "share": "too much of the table: look first, then --force",
-    "lost": "a commit is lost, and may have made it live: icedb rebuild, or --force",
 }
 _DELETION: Final = ("outcome", "reason", "why", "passed", "died_ms", "size_bytes")
 _FATES: Final = {
@@ -64,35 +64,29 @@ _FATES: Final = {
 }
 
 
-@command(waits="10m")
+@command(waits="10m", gives=LIST)
 def vacuum(
     run: Run,
     *,
     table: TableName,
     dry_run: bool = flag(
-        "--dry-run", "Show what would be deleted now and what waits; touches nothing, needs no worker."
-    ),
-    list_objects: bool = flag(
-        "--list",
-        "With --dry-run: a line for each dead object: what happens to it, the guard that keeps it, until when "
-        "and who holds it, with tabs between.",
+        "--dry-run",
+        "Show what would be deleted now and what waits; writes nothing, needs no worker. With -o csv or -o ndjson: "
+        "each dead object, the guard that keeps it, until when, and who holds it.",
     ),
 ) -> None:
-    """Delete what is dead and past its grace period. Only the janitor deletes: this asks it.
-
-    Example: icedb vacuum events --dry-run
-    """
-    if list_objects and not dry_run:
-        raise typer.BadParameter("only with --dry-run: `icedb audit` shows what was deleted", param_hint="--list")
+    """Ask the janitor to delete dead objects that are past their grace period."""
     if not dry_run:
+        if run.as_records:
+            raise InvalidRequest(f"-o {run.output} goes with --dry-run: `icedb audit` lists what was deleted")
         run.client.table_config(table)
         run.task(JANITOR_VACUUM, table).carry_out(lambda done: _show_vacuumed(table, done))
         return
     result = vacuum_table(run.open(table), dry_run=True)
-    if run.as_json:
+    if run.as_records:
+        _list_dead_objects(result, run.output)
+    elif run.as_data:
         _write_plan(table, result)
-    elif list_objects:
-        _list_dead_objects(result)
     else:
         _show_plan(result)
 
@@ -113,24 +107,26 @@ def _show_plan(result: VacuumResult) -> None:
                 kept.held_by or None,
                 kept.count,
                 None if kept.first_ms is None else format_time(kept.first_ms),
-                "when somebody acts" if kept.is_open or kept.last_ms is None else format_time(kept.last_ms),
+                "until a person acts" if kept.is_open or kept.last_ms is None else format_time(kept.last_ms),
             )
             for kept in groups[:MAX_HOLDERS]
         ),
     )
     if len(groups) > MAX_HOLDERS:
-        print_note(f"{len(groups) - MAX_HOLDERS} more holders: --list shows every object, --json everything")
+        print_note(f"{len(groups) - MAX_HOLDERS} more holders: -o csv lists every object")
 
 
-def _list_dead_objects(result: VacuumResult) -> None:
+def _list_dead_objects(result: VacuumResult, output: str | None) -> None:
     """Print a line for each dead object, however many there are."""
-    write = sys.stdout.write
-    for path in (*result.deleted_logs, *result.deleted_data):
-        write(f"delete\t{path}\t-\t-\t-\n")
-    for item in result.waiting:
-        until = "-" if item.until_ms is None else format_time(item.until_ms)
-        write(f"wait\t{item.path}\t{item.guard}\t{until}\t{item.held_by or '-'}\n")
-    sys.stdout.flush()
+    fields = ("path", "guard", "until_ms", "held_by")
+    records = chain(
+        (dict.fromkeys(fields) | {"path": path} for path in (*result.deleted_logs, *result.deleted_data)),
+        (pick(item, *fields) for item in result.waiting),
+    )
+    is_first = True
+    while chunk := list(islice(records, JSON_CHUNK)):
+        write_text(dump_records(chunk, output, has_head=is_first))
+        is_first = False
 
 
 def _write_plan(table: str, result: VacuumResult) -> None:
@@ -189,64 +185,43 @@ def _show_vacuumed(table: str, result: dict[str, Any]) -> None:
         out.print("there is more to delete: the janitor goes on by itself")
 
 
-@command(waits="10m")
+@command(waits="10m", records="waiting")
 def orphans(
     run: Run,
     *,
     table: TableName,
     delete: bool = flag("--delete", "Ask the janitor to delete them; without it they are only shown."),
-    force: bool = flag(
-        "--force", "With --delete: however large a part of the table they are, and if a commit is lost."
-    ),
+    force: bool = flag("--force", f"With --delete: also if they are more than {DEFAULT_MAX_SHARE:.0%} of all bytes."),
     older_than: str | None = option(
-        "--older-than", "Only those that are older, e.g. 3d; not below the table's.", metavar="TIME"
-    ),
-    max_share: float | None = option(
-        "--max-share",
-        f"Delete none if they are more than this part of all bytes, 0 to 1. [{DEFAULT_MAX_SHARE:g}]",
-        metavar="PART",
+        "--older-than", "Only orphans older than this, e.g. 3d; at least the table's orphan_age.", metavar="TIME"
     ),
 ) -> None:
-    """Show the data files that no log file names, and what keeps each; delete them if asked to.
-
-    Example: icedb orphans events
-    """
+    """Show the data files that no log file names, and the guard that keeps each; delete them with --delete."""
     if force and not delete:
         raise InvalidRequest("--force goes with --delete; without it nothing is deleted anyway")
     older_than_ms = None if older_than is None else parse_duration(older_than, option="--older-than")
-    policy = OrphanPolicy(older_than_ms, DEFAULT_MAX_SHARE if max_share is None else max_share, force)
+    policy = OrphanPolicy(older_than_ms, DEFAULT_MAX_SHARE, force)
     opened = run.open(table)
     policy.age_ms(opened.config)  # a wrong bound is said here, not by a worker
     if not delete:
         result = sweep_orphans(opened, dry_run=True, policy=policy)
         run.answer(_orphans_to_json(table, result), lambda: _show_orphans(table, result))
         return
-    task = run.task(JANITOR_ORPHANS, table, {"older_than_ms": older_than_ms, "max_share": max_share, "force": force})
+    task = run.task(JANITOR_ORPHANS, table, {"older_than_ms": older_than_ms, "force": force})
     if run.wait_ms is None:
         task.carry_out()
         return
     done = task.ask(run.wait_ms)
     task.finish(done)
-    if done.get("lost_commits"):
-        print_error(_explain_lost(table, done["lost_commits"]))
-        raise typer.Exit(FAILED)
     if done.get("held_orphans"):
         print_error(_explain_held(table, count=done["held_orphans"], share=done["orphan_share"]))
         raise typer.Exit(FAILED)
 
 
-def _explain_lost(table: str, count: int) -> str:
-    return (
-        f"table {table}: {count_of(count, 'commit')} landed, and the log files are gone: orphans are kept, they "
-        f"may be theirs. Run `icedb fsck {table}`, then `icedb rebuild {table} --dry-run`; if their rows are not "
-        f"wanted, `icedb orphans {table} --delete --force` deletes the files"
-    )
-
-
 def _explain_held(table: str, *, count: int, share: float) -> str:
     return (
-        f"table {table}: {format_count(count)} orphans are, or were, too much of the table (now {share:.0%} of its "
-        f"bytes) and are kept: its log may be what is missing. Run `icedb fsck {table}` first; if the log is whole, "
+        f"table {table}: {format_count(count)} orphans are too much of the table ({share:.0%} of its bytes) and are "
+        f"kept: its log may be what is missing. Run `icedb fsck {table}` first; if the log is whole, "
         f"`icedb orphans {table} --delete --force` deletes them"
     )
 
@@ -263,7 +238,7 @@ def _orphans_to_json(table: str, result: OrphanResult) -> dict[str, Any]:
         "staged_for_over_a_day": walk.late_staged_count,
         "data_bytes": walk.data.size_bytes,
         **pick(walk, "unknown", "unknown_count", "has_more", from_the_future="future"),
-        **pick(result, "share", "max_share", "record_problem", would_delete="deleted", lost_commits="lost"),
+        **pick(result, "share", "max_share", would_delete="deleted"),
     }
 
 
@@ -279,23 +254,19 @@ def _show_orphans(table: str, result: OrphanResult) -> None:
     for what, keys, count in (
         ("would go", result.deleted, len(result.deleted)),
         ("kept, of no kind that this release knows", walk.unknown, walk.unknown_count),
-        ("kept, from the store's future: somebody's clock is wrong", walk.future, len(walk.future)),
+        ("kept, from the store's future: a clock is wrong", walk.future, len(walk.future)),
     ):
         if keys:
             out.print(f"{what}: {format_count(count)}")
             for key in keys[:SHOWN_ORPHANS]:
                 out.print(f"  {escape(key)}")
             if count > SHOWN_ORPHANS:
-                out.print("  … (--json lists more)")
+                out.print("  … (-o json lists more)")
     if walk.late_staged_count:
         out.print(
             f"{format_count(walk.late_staged_count)} batches have been staged for over a day: does an "
             f"ingest worker run? (`icedb status {escape(table)}`)"
         )
-    if result.record_problem:
-        out.print(escape(result.record_problem))
-    if result.lost:
-        out.print(_explain_lost(escape(table), len(result.lost)))
     if result.held.count:
         out.print(_explain_held(escape(table), count=result.held.count, share=result.share))
 
@@ -311,28 +282,24 @@ def _show_waiting_orphans(waiting: tuple[WaitingOrphan, ...]) -> None:
     print_table(("guard", ">files", ">bytes", "next ends", "meaning"), rows)
 
 
-@command()
+@command(gives=LIST)
 def audit(
     run: Run,
     *,
     table: TableName,
     since: str | None = option(
-        "--since", "How far to look back: 7d by default, with --key everything.", metavar="TIME"
+        "--since", "A time, or a duration before now; 7d by default, everything with --key.", metavar="TIME"
     ),
     key: str | None = option(
         "--key", "Only this object: when, why and by which run. Exit code 3 if not found.", metavar="KEY"
     ),
 ) -> None:
-    """Show which runs of the janitor deleted something, or what became of one object.
-
-    Example: icedb audit events --since 7d
-    """
+    """Show the runs of the janitor that deleted something, or when and why one object was deleted."""
     span = since or (None if key else DEFAULT_SINCE)
-    span_ms = None if span is None else parse_duration(span, option="--since")
     place = run.place(table)
     # By the store's clock, as the audit itself. A table that was dropped may still have one.
     now_ms = place.read_store_clock()
-    since_ms = 0 if span_ms is None else max(0, now_ms - span_ms)
+    since_ms = 0 if span is None else parse_since(span, option="--since", now_ms=now_ms)
     if key is None:
         _answer_runs(run, place, since_ms=since_ms)
     else:
@@ -351,7 +318,7 @@ def _answer_runs(run: Run, place: TableStore, *, since_ms: int) -> None:
     if not runs and not damaged:
         load_any_config(place)  # a name that is mistyped
     document = {"table": place.name, "runs": list(runs.values()), "damaged": _damaged_to_json(damaged)}
-    run.answer(document, lambda: _show_runs(runs, damaged))
+    run.answer(document, lambda: _show_runs(runs, damaged), records="runs")
 
 
 def _show_runs(runs: dict[str, dict[str, Any]], damaged: list[DamagedPart]) -> None:
@@ -385,12 +352,12 @@ def _answer_object(run: Run, place: TableStore, *, key: str, since_ms: int) -> N
         _note_damaged(damaged)
         raise NotFound(
             f"the audit of table {place.name} does not know {key}: the janitor has not deleted it in the time that the "
-            "audit is kept (audit_retention_ms), or nobody asked for this key; give it as `icedb snapshot --format "
-            "paths` and `icedb vacuum --dry-run --json` print it"
+            "audit is kept (audit_retention_ms), or nobody asked for this key; give it as `icedb snapshot -o "
+            "paths` and `icedb vacuum --dry-run -o json` print it"
         )
     deletions = [{**_describe_run(part), **pick(entry, *_DELETION, object_kind="kind")} for part, entry in found]
     document = {"table": place.name, "key": key, "deletions": deletions, "damaged": _damaged_to_json(damaged)}
-    run.answer(document, lambda: _show_object(found, damaged))
+    run.answer(document, lambda: _show_object(found, damaged), records="deletions")
 
 
 def _show_object(found: list[tuple[AuditPart, AuditEntry]], damaged: list[DamagedPart]) -> None:

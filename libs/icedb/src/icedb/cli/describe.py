@@ -14,9 +14,9 @@ from icedb.cli.output import (
     print_note,
     print_pairs,
 )
-from icedb.cli.read import AsOf, MaxStaleness, PinOption, maybe_time
-from icedb.cli.rows import FormatOption, NoPager, OutputOption, answer_rows, print_rows, to_text
-from icedb.cli.runner import Run, TableName, command, maybe_duration, option
+from icedb.cli.read import AsOf, TagOption, maybe_time
+from icedb.cli.rows import ROW_FORMATS, answer_rows, print_rows, to_text
+from icedb.cli.runner import Run, TableName, command, option
 
 _SIGNS: Final[dict[Known, str]] = {"exact": "", "bound": "≥ ", "estimate": "~ ", "unknown": ""}
 _LEGEND: Final[dict[Known, str]] = {
@@ -28,31 +28,26 @@ _PER_CENT: Final = 100
 MAX_SHOWN_CHARS: Final = 40
 
 
-@command()
+@command(records="columns")
 def describe(
     run: Run,
     *,
     table: TableName,
     as_of: AsOf = None,
-    pin: PinOption = None,
-    max_staleness: MaxStaleness = None,
+    tag: TagOption = None,
     files: int = option(
         "--files", "Most data files that are opened, evenly spread; 0: only the log is read.", 100, min=0
     ),
     scan: bool | None = option(
         "--scan/--no-scan",
-        "Read the rows of these files, or none; not given: of a small table, for distinct values.",
+        "Read the rows of these files, or none; by default of a small table, for distinct values.",
     ),
 ) -> None:
-    """Show a table's columns: types, nulls, distinct values, least and greatest; from statistics, if these tell it.
-
-    Example: icedb describe events
-    """
+    """Show a table's columns: types, nulls, distinct values, minimum and maximum; from statistics if possible."""
     found = run.client.snapshot(
         table,
         as_of=maybe_time(as_of, option="--as-of"),
-        pin=pin,
-        max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
+        pin=tag,
         bounds=True,
     ).describe(files=files, scan=scan)
     run.answer(asdict(found), lambda: show_description(found))
@@ -116,36 +111,28 @@ def _per_cent(share: float) -> str:
     return f"{min(max(share * _PER_CENT, 0.01), 99.99):.2f} %"
 
 
-@command()
+@command(gives=ROW_FORMATS)
 def head(
     run: Run,
     *,
     table: TableName,
-    rows: int = option("-n", "How many rows.", 10, min=1),
+    limit: int = option("--limit", "How many rows.", 10, min=1),
     as_of: AsOf = None,
-    pin: PinOption = None,
-    max_staleness: MaxStaleness = None,
-    row_format: FormatOption = None,
-    output: OutputOption = None,
-    no_pager: NoPager = False,
+    tag: TagOption = None,
 ) -> None:
-    """Show some of the newest rows, by the first time column that the table is partitioned or sorted by.
-
-    Example: icedb head events -n 20
-    """
+    """Show some of the newest rows, by the first time column that the table is partitioned or sorted by."""
     found = run.client.snapshot(
         table,
         as_of=maybe_time(as_of, option="--as-of"),
-        pin=pin,
-        max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
+        pin=tag,
         bounds=True,
     )
-    plan = plan_head(found, rows)
+    plan = plan_head(found, limit)
     read = f"{format_count(len(plan.snapshot.files))} of {count_of(len(found.files), 'data file')}"
     if plan.order_by is None:
         words = f"some rows of the files made last: {read} read"
     else:
         words = f"{'the newest' if plan.is_certain else 'among the newest'} by {plan.order_by}: {read} read"
     with plan.read() as found_rows:
-        answer_rows(run, found_rows, {table: found}, row_format=row_format, output=output, most=rows, no_pager=no_pager)
+        answer_rows(run, found_rows, {table: found}, most=limit)
     print_note(words)

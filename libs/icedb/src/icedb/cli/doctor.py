@@ -15,13 +15,17 @@ from importlib.metadata import PackageNotFoundError, distributions, entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
-from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.clock import SystemClock
+from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
+from icedb_log.keys import PROBE_FOLDER
+from icedb_log.store.store_clock import check_store_clock
 
 from icedb.cli.output import Markup, count_of, out, print_json, print_note
-from icedb.cli.runner import FAILED, JsonFlag, flag
+from icedb.cli.runner import FAILED, chosen_output, connection_of, flag
 
 if TYPE_CHECKING:
     from icedb_client.settings import ClientSettings
+    from icedb_log.store.object_store import ObjectStore
     from icedb_log.warehouse import Warehouse
     from pydantic import BaseModel
     from pydantic_settings import BaseSettings
@@ -34,6 +38,7 @@ NOT_SETTINGS: Final = frozenset({"ICEDB_DEBUG", "ICEDB_VERSION"})
 """Variables that no class of settings has: of the command, and of deploy/compose.yaml."""
 SKEW_WARN_MS: Final = 30_000
 """As ICEDB_CLOCK_SKEW_WARN_MS is by default."""
+WRITERS: Final = "who only reads needs no right to write"
 LEAST_SCRATCH_BYTES: Final = 2 * 1024**3
 _COLORS: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _ENGINES: Final = ("pyspark", "pyarrow", "duckdb")
@@ -60,14 +65,11 @@ def doctor(
     *,
     context: typer.Context,
     start_spark: bool = flag("--spark", "Start Spark, too, and run a job: ten seconds."),
-    as_json: JsonFlag = False,
 ) -> None:
-    """Look at store, Redis, Java, Spark, versions and settings here, and say what to do. Exit code 1 if anything fails.
-
-    Example: icedb doctor
-    """
+    """Check store, Redis, Java, Spark, versions and settings of this machine. Exit code 1 if a check fails."""
     findings = []
-    for finding in examine(context.find_root().obj or {}, start_spark=start_spark):
+    as_json = chosen_output(context) == "json"
+    for finding in examine(connection_of(context), start_spark=start_spark):
         findings.append(finding)
         if not as_json:
             _print(finding)
@@ -196,8 +198,29 @@ def _look_at_store(settings: "ClientSettings") -> Iterator[Finding]:
         yield Finding("store", "fail", str(error), "mend the address, the credentials, or the store")
         return
     yield Finding("store", "ok", f"{settings.store} answers")
-    yield _attempt("conditions", partial(_check_conditions, warehouse), "use a store that honours conditional writes")
-    yield from _look_at_clock(warehouse)
+    key = f"{_prefix_of(warehouse)}{PROBE_FOLDER}/{SystemClock().new_id()}"
+    yield Finding("list", "ok", "objects can be listed")
+    put = _attempt("put", partial(_put, warehouse.store, key), f"grant s3:PutObject; {WRITERS}")
+    yield put
+    yield _attempt("get", partial(_get, warehouse.store, key), "grant s3:GetObject: nothing works without")
+    remedy = (
+        "use a store that honours conditional writes" if put.status == "ok" else "grant s3:PutObject, then look again"
+    )
+    yield _attempt("conditions", partial(_check_conditions, warehouse), remedy)
+    if put.status == "ok":
+        yield _look_at_clock(warehouse.store, key)
+    yield _look_at_delete(warehouse.store, key, is_written=put.status == "ok")
+
+
+def _put(store: "ObjectStore", key: str) -> str:
+    store.put(key, b"icedb doctor")
+    return "objects can be written"
+
+
+def _get(store: "ObjectStore", key: str) -> str:
+    with suppress(NotFound):  # it could not be written, and whether it is there may be asked
+        store.get(key)
+    return "objects can be read"
 
 
 def _prefix_of(warehouse: "Warehouse") -> str:
@@ -216,35 +239,34 @@ def _check_conditions(warehouse: "Warehouse") -> str:
     return "a second create and a replace of another version are refused"
 
 
-def _look_at_clock(warehouse: "Warehouse") -> Iterator[Finding]:
-    """Write one object, and see whether the store tells when, whether it can be read, and whether it goes."""
-    from icedb_log.clock import SystemClock  # noqa: PLC0415 - not for `icedb --help`
-    from icedb_log.store.object_store import PROBE_FOLDER  # noqa: PLC0415 - as above
-    from icedb_log.store.store_clock import check_store_clock  # noqa: PLC0415 - as above
-
-    clock, store = SystemClock(), warehouse.store
-    key = f"{_prefix_of(warehouse)}{PROBE_FOLDER}/{clock.new_id()}"
+def _look_at_clock(store: "ObjectStore", key: str) -> Finding:
+    """Write the scratch object again, and see whether the store tells when."""
+    clock = SystemClock()
     try:
         before_ms = clock.now_ms()
         store_ms = check_store_clock(store, key, clock=clock)
         after_ms = clock.now_ms()
-        skew_ms = max(before_ms - store_ms - 1000, store_ms - after_ms, 0)
-        if skew_ms > SKEW_WARN_MS:
-            yield Finding(
-                "clock", "warn", f"this host's clock is {skew_ms / 1000:g} s off the store's", "set the wrong one (NTP)"
-            )
-        else:
-            yield Finding("clock", "ok", "LastModified is the time of the write; the store and this host agree")
-        store.get(key)
     except IceDBError as error:
-        yield Finding("clock", "fail", str(error), "grant what is missing, or set the clock that is wrong")
-    report = store.delete([key])
+        return Finding("clock", "fail", str(error), "set the clock that is wrong (NTP), or use another store")
+    skew_ms = max(before_ms - store_ms - 1000, store_ms - after_ms, 0)
+    if skew_ms > SKEW_WARN_MS:
+        told = f"this host's clock is {skew_ms / 1000:g} s off the store's"
+        return Finding("clock", "warn", told, "set the wrong one (NTP)")
+    return Finding("clock", "ok", "LastModified is the time of the write; the store and this host agree")
+
+
+def _look_at_delete(store: "ObjectStore", key: str, *, is_written: bool) -> Finding:
+    remedy = "grant s3:DeleteObject to janitor, ingest and merger; others need none"
+    try:
+        report = store.delete([key])
+    except IceDBError as error:
+        return Finding("delete", "warn", str(error), remedy)
     if report.failed:
         why = f"{report.failed[0].kind}: {report.failed[0].reason}"
-        told = f"objects can be listed, written and read, and not deleted ({why})"
-        yield Finding("rights", "warn", told, "grant s3:DeleteObject to janitor, ingest and merger; others need none")
-    else:
-        yield Finding("rights", "ok", "objects can be listed, written, read and deleted")
+        return Finding("delete", "warn", f"objects cannot be deleted ({why})", remedy)
+    if not is_written:
+        return Finding("delete", "warn", "not tried: no object could be written", remedy)
+    return Finding("delete", "ok", "objects can be deleted")
 
 
 def _look_at_redis(settings: "ClientSettings") -> Iterator[Finding]:
@@ -261,7 +283,7 @@ def _look_at_redis(settings: "ClientSettings") -> Iterator[Finding]:
     broker = looks[settings.redis_url]
     is_needed = "redis_url" in settings.model_fields_set or bool(_service_settings())
     if isinstance(broker, Unavailable) and not is_needed:
-        told = "none answers, and none is set: only workers elsewhere need it; `icedb work` and `--here` do without"
+        told = "none answers, and none is set: only workers elsewhere need it; `icedb work` and `--local` do without"
         yield Finding("redis", "ok", told)
     elif isinstance(broker, Unavailable):
         yield Finding(
@@ -297,18 +319,11 @@ def _judge_masters(looks: list[Any]) -> Finding:
     return Finding("locks", "ok", f"{len(ids)} of {len(looks)} lock masters answer")
 
 
-def _spark_master() -> str:
-    return os.environ.get("ICEDB_SPARK_MASTER", "")
-
-
 def _look_at_java() -> Iterator[Finding]:
     try:
         from icedb_engine.spark.spark_session import find_java  # noqa: PLC0415 - PySpark, which not every image has
     except ImportError:
         yield Finding("java", "ok", "Spark is not installed here: only ingest and merger need it")
-        return
-    if _spark_master().startswith("sc:"):
-        yield Finding("java", "ok", "not needed: Spark runs on a Spark Connect server")
         return
     try:
         java = find_java()
@@ -319,14 +334,12 @@ def _look_at_java() -> Iterator[Finding]:
 
 
 def _start_spark() -> Finding:
-    from icedb_log.hosts import redact_url  # noqa: PLC0415 - as above
-
     try:
-        from icedb_engine.spark.spark_runner import warm_up  # noqa: PLC0415 - as above
+        from icedb_engine.spark.spark_jobs import warm_up  # noqa: PLC0415 - as above
         from icedb_engine.spark.spark_session import DEFAULT_MASTER, SparkSettings, close_spark, open_spark  # noqa: PLC0415
     except ImportError as error:
         return Finding("spark", "fail", f"Spark is not installed here ({error})", "run this where ingest or merger run")
-    master = _spark_master() or DEFAULT_MASTER
+    master = os.environ.get("ICEDB_SPARK_MASTER") or DEFAULT_MASTER
     try:
         spark = open_spark(SparkSettings(master=master, app_name="icedb-doctor", driver_memory="512m"))
         try:
@@ -335,7 +348,7 @@ def _start_spark() -> Finding:
             close_spark(spark)
     except IceDBError as error:
         return Finding("spark", "fail", str(error), "docs/spark.md says what each place needs")
-    return Finding("spark", "ok", f"a job ran at {redact_url(master)}")
+    return Finding("spark", "ok", f"a job ran at {master}")
 
 
 def _look_at_scratch() -> Finding:

@@ -1,24 +1,26 @@
-"""``icedb erase`` and ``icedb erasure``: rows that have to be gone, and the proof that they are."""
+"""``icedb erasure``: rows that have to be gone, and the proof that they are."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 import typer
-from icedb_log.clean.guards import STORE_RESOLUTION_MS
-from icedb_log.clean.pins import list_pins
-from icedb_log.erasure.erasure_scan import count_staged_until, find_pin_holds
-from icedb_log.erasure.erasures import (
+from icedb_log.clean.holds import read_holds
+from icedb_log.clean.vacuum import vacuum_table
+from icedb_log.commit.table import Table
+from icedb_log.erasure.erasure_scope import count_staged_until
+from icedb_log.holds.erasures import (
     Erasure,
     NamedObjects,
     certificate,
     create_erasure,
     list_erasures,
     read_erasure,
-    renew_condition,
 )
+from icedb_log.holds.guards import STORE_RESOLUTION_MS, Kept, find_data_deaths, group_waiting
+from icedb_log.holds.pins import find_lasting, list_pins
+from icedb_log.log.fold import named_paths
+from icedb_log.model import LogView
 from icedb_log.names import MERGE_ERASE
-from icedb_log.table.table_config import TableConfig
-from icedb_log.units import parse_duration
 from rich.markup import escape
 
 from icedb.cli.output import (
@@ -32,17 +34,15 @@ from icedb.cli.output import (
     print_pairs,
     print_table,
 )
-from icedb.cli.runner import INVALID, Run, TableName, TimedOut, YesFlag, command, confirm, flag, option
+from icedb.cli.runner import INVALID, Commands, Run, TableName, YesFlag, argument, command, confirm, flag, option
 
 POLL_MS: Final = 3000
-WAKE_MS: Final = 30_000
+LOOK_MS: Final = 30_000
 SHOWN_OBJECTS: Final = 20
-"""Objects that are shown to people; ``--json`` has all."""
+"""Objects that are shown to people; ``-o json`` has all."""
 SHOWN_CHARS: Final = 60
 
-app: Final = typer.Typer(name="erasure", no_args_is_help=True, help="Look at erasures and their certificates.")
-
-ErasureId = Annotated[str, typer.Argument(metavar="ID", help="Id of the erasure, as `icedb erase` printed it.")]
+app: Final = Commands(name="erasure", help="Erase rows for good, with a certificate.")
 
 _NOT_COVERED: Final = {
     "quarantine": "batches in quarantine",
@@ -50,37 +50,29 @@ _NOT_COVERED: Final = {
     "unknown_data": "objects among the data files that are none",
     "import_sources": "sources that were imported from",
     "views": "tables that are fed by this one",
-    "late": "data files with such rows that came after the request",
+    "late": "data files that were committed after the request",
 }
 
 
-@command(asks=True)
-def erase(
+@app.command("create")
+@command(timeout="10m")
+def create(
     run: Run,
     *,
     table: TableName,
     where: str = option("--where", "SQL condition: rows for which it is true are erased.", ...),
-    dry_run: bool = flag("--dry-run", "Only say what would be removed now."),
+    dry_run: bool = flag("--dry-run", "Show what would be erased now; a worker reads, nothing is written."),
     yes: YesFlag = False,
     note: str = option("--note", "Why, for the certificate; nothing personal.", ""),
-    requested_by: str = option("--by", "Who asks, for the certificate.", ""),
-    check_timeout: str = option("--check-timeout", "How long a worker may take to say what would be removed.", "10m"),
-    renew: str | None = option(
-        "--renew", "Give this open erasure of an earlier release its condition anew.", metavar="ID"
-    ),
-    wait: bool = flag("--wait", "Wait until it is complete; takes the grace period."),
-    timeout: str = option("--timeout", "How long to wait at most.", "2d"),
+    requested_by: str = option("--by", "Who requests it, for the certificate.", ""),
+    follow: bool = flag("--follow", "Wait until it is complete, and show what it waits for; takes the grace period."),
 ) -> None:
-    """Erase rows for good, and prove it: rewrite, wait for every object that held them to be deleted, certify.
+    """Erase rows with proof: rewrite files, wait until all dead files are deleted, write a certificate.
 
-    A merge worker first says what would be removed. Then the request is written; workers carry it on by themselves.
-
-    Example: icedb erase events --where "user_id = 'x'" --dry-run
+    A merge worker first says what would be erased. Then the request is written, and workers carry it on by themselves.
     """
-    check_ms = parse_duration(check_timeout, option="--check-timeout")
-    wait_ms = parse_duration(timeout, option="--timeout")
     run.client.table_config(table)
-    found = _preview(run, table, where, timeout_ms=check_ms)
+    found = _preview(run, table, where, timeout_ms=run.timeout_ms)
     if dry_run:
         figures = ("rows", "files", "bytes", "files_counted", "partitions")
         run.answer(
@@ -94,16 +86,13 @@ def erase(
         question = f"Erase {_describe(found)} of table {table} for good?"
         confirm(question, unasked="give --yes to erase for good", declined="nothing was erased")
     place = run.place(table)
-    if renew is not None:
-        erasure = renew_condition(place, renew, condition=where)
-    else:
-        erasure = create_erasure(place, condition=where, clock=run.clock, requested_by=requested_by, note=note)
+    erasure = create_erasure(place, condition=where, clock=run.clock, requested_by=requested_by, note=note)
     is_woken = run.wake(MERGE_ERASE, table)
-    if not wait:
+    if not follow:
         run.answer({**_to_json(erasure), "woken": is_woken}, lambda: _show_asked(erasure))
         return
     print_note(f"erasure {erasure.erasure_id} of table {table} was asked for")
-    erasure = _wait(run, erasure, timeout_ms=wait_ms)
+    erasure = _follow(run, erasure)
     run.answer(certificate(erasure), lambda: _show_one(erasure, "nothing: it has ended"))
     if erasure.state == "refused":
         print_error(f"erasure {erasure.erasure_id} of table {erasure.table} is refused: {erasure.refusal}")
@@ -111,18 +100,24 @@ def erase(
 
 
 @app.command("list")
-@command()
-def list_of_table(
+@command(records="erasures")
+def list_erasures_of(
     run: Run,
     *,
     table: TableName,
+    erasure_id: str | None = argument("Show this one: its progress, or its certificate.", None, metavar="[ID]"),
     limit: int = option("--limit", "How many, newest first.", 50, min=1, max=10_000),
 ) -> None:
-    """List the erasures of a table, newest first.
+    """List the erasures of a table, newest first, or show one.
 
-    Example: icedb erasure list events
+    With -o json one is its whole certificate.
     """
     run.client.table_config(table)
+    if erasure_id is not None:
+        erasure = read_erasure(run.place(table), erasure_id)
+        waits_for = _waits_for(run, erasure)
+        run.answer(certificate(erasure), lambda: _show_one(erasure, waits_for))
+        return
     found = list_erasures(run.place(table), limit=limit)
     document = {"table": table, "erasures": [_to_json(erasure) for erasure in found]}
     run.answer(document, lambda: _show_list(table, found))
@@ -141,7 +136,7 @@ def _show_list(table: str, found: Sequence[Erasure]) -> None:
                 format_time(erasure.requested_ms),
                 format_time(erasure.completed_ms) if erasure.completed_ms else None,
                 format_count(erasure.row_count),
-                len(erasure.targets),
+                len(erasure.objects),
                 _shorten(erasure.condition),
             )
             for erasure in found
@@ -149,25 +144,12 @@ def _show_list(table: str, found: Sequence[Erasure]) -> None:
     )
 
 
-@app.command("show")
-@command()
-def show_one(run: Run, *, table: TableName, erasure_id: ErasureId) -> None:
-    """Show one erasure: how far it is, or its certificate. With --json: the whole certificate.
-
-    Example: icedb erasure show events 019b7d3c-0000-7000-8000-000000000001 --json
-    """
-    run.client.table_config(table)
-    erasure = read_erasure(run.place(table), erasure_id)
-    waits_for = _waits_for(run, erasure)
-    run.answer(certificate(erasure), lambda: _show_one(erasure, waits_for))
-
-
 def _preview(run: Run, table: str, condition: str, *, timeout_ms: int) -> dict[str, Any]:
     what = f"nothing was erased from table {table}"
     return run.task(MERGE_ERASE, table, {"preview": condition}).ask_first(
         timeout_ms,
         late=f"nothing was erased: no merge worker said within {timeout_ms / 1000:g} s what would be removed from "
-        f"table {table}. Start one and try again, or raise --check-timeout",
+        f"table {table}. Start one and try again, or raise --timeout",
         away="nothing was erased: a merge worker has to check the condition, and ",
         refused=what,
         failed=what,
@@ -183,73 +165,73 @@ def _describe(found: dict[str, Any]) -> str:
 
 def _show_asked(erasure: Erasure) -> None:
     out.print(f"erasure [bold]{erasure.erasure_id}[/] of table [bold]{escape(erasure.table)}[/] was asked for")
-    print_note(f"see how far it is: icedb erasure show {erasure.table} {erasure.erasure_id}")
+    print_note(f"see how far it is: icedb erasure list {erasure.table} {erasure.erasure_id}")
 
 
-def _wait(run: Run, erasure: Erasure, *, timeout_ms: int) -> Erasure:
+def _follow(run: Run, erasure: Erasure) -> Erasure:
     """Look at an erasure until it has ended; say what it waits for."""
     clock = run.clock
-    started_ms = woken_ms = clock.monotonic_ms()
-    said = ""
-    while not erasure.is_closed:
+    looked_ms = None
+    said, waits_for = "", ""
+    while not erasure.has_ended:
         now_ms = clock.monotonic_ms()
-        if now_ms - started_ms >= timeout_ms:
-            raise TimedOut(
-                f"erasure {erasure.erasure_id} of table {erasure.table} is not complete after {timeout_ms / 1000:g} s: "
-                f"{_waits_for(run, erasure)}. It goes on by itself; see `icedb erasure show`"
-            )
-        if now_ms - woken_ms >= WAKE_MS:
+        if looked_ms is None or now_ms - looked_ms >= LOOK_MS:  # it reads the log
+            waits_for, looked_ms = _waits_for(run, erasure), now_ms
             run.wake(MERGE_ERASE, erasure.table)
-            woken_ms = now_ms
-        waits_for = _waits_for(run, erasure)
         if waits_for != said:
             print_note(waits_for)
             said = waits_for
-        clock.sleep_ms(min(POLL_MS, timeout_ms))
+        clock.sleep_ms(POLL_MS)
         erasure = read_erasure(run.place(erasure.table), erasure.erasure_id)
     return erasure
 
 
 def _waits_for(run: Run, erasure: Erasure) -> str:
-    if erasure.is_closed:
+    if erasure.has_ended:
         return "nothing: it has ended"
     if erasure.state == "requested":
         staged_count = count_staged_until(run.place(erasure.table), erasure.requested_ms + STORE_RESOLUTION_MS)
         if staged_count:
             return f"{format_count(staged_count)} accepted batches have to be flushed first"
         return "a merge worker has to delete the rows"
-    config = run.client.table_config(erasure.table)
-    versions = ""
-    if config.keep_versions:
-        versions = (
-            f"; the table keeps the newest {config.keep_versions} versions, and what is part of them: wait for so many "
-            f"commits, or icedb table alter {erasure.table} --keep-versions 0"
+    table = run.open(erasure.table)
+    view = table.read_log()
+    left = named_paths(view.files).intersection(erasure.dead)
+    if left:
+        kept = "".join(f"; {_describe_kept(each, erasure.table)}" for each in _find_kept(table, view, left))
+        return f"the janitor has to delete {format_count(len(left))} of {format_count(len(erasure.dead))} objects{kept}"
+    if erasure.unnamed:
+        config = table.config
+        due_ms = (erasure.checked_ms or erasure.deleted_ms or 0) + config.orphan_age_ms + config.data_grace_ms
+        return (
+            f"{format_count(len(erasure.unnamed))} objects that no log file named have to be committed, or deleted by "
+            f"the janitor: about {format_time(due_ms)} (see icedb orphans {erasure.table})"
         )
-    left = erasure.open_targets
-    if not left:
-        return f"the janitor has to remove the last traces from the log{versions}"
-    due_ms = max((target.due_ms or 0 for target in left), default=0)
-    when = f", not before {format_time(due_ms)}" if due_ms else ""
-    return (
-        f"the janitor has to delete {format_count(len(left))} of {format_count(len(erasure.targets))} objects{when}"
-        f"{_describe_pins(run, erasure, config)}{versions}"
-    )
+    return "a merge worker has to look whether all is gone"
 
 
-def _describe_pins(run: Run, erasure: Erasure, config: TableConfig) -> str:
-    left = [target.key for target in erasure.open_targets]
-    return "".join(
-        f"; pin {pin.name} holds {format_count(count)} of them"
-        + (f" until {format_time(pin.until_ms)}" if pin.until_ms else "")
-        + f": icedb unpin {erasure.table} {pin.name}"
-        for pin, count in find_pin_holds(run.place(erasure.table), left, config=config)
-    )
+def _find_kept(table: Table, view: LogView, left: Collection[str]) -> tuple[Kept, ...]:
+    """Return what keeps dead objects: what outlasts the grace period is said at once, so that a person can end it."""
+    waiting = {each.path: each for each in vacuum_table(table, dry_run=True).waiting if each.path in left}
+    deaths = [(path, death) for path, death in find_data_deaths(view).items() if path in left]
+    holds = read_holds(table, view=view, config=table.config)
+    return group_waiting((waiting | holds.guard_data(deaths, grace_ms=0, now_ms=view.store_now_ms)).values())
+
+
+def _describe_kept(kept: Kept, table: str) -> str:
+    """Say what keeps dead objects, and what a person can do about it."""
+    until = "" if kept.last_ms is None or kept.is_open else f" until {format_time(kept.last_ms)}"
+    holder = f" {kept.held_by}" if kept.held_by else ""
+    ways_out = {
+        "pin": f": icedb tag delete {table} {kept.held_by}",
+        "versions": f": wait for as many commits, or icedb table alter {table} --set keep_versions=0",
+    }
+    return f"{kept.guard}{holder} keeps {format_count(kept.count)}{until}{ways_out.get(kept.guard, '')}"
 
 
 def _warn_of_pins(run: Run, table: str) -> None:
     """Say before anything is asked for that pins keep erased rows readable."""
-    listed = list_pins(run.place(table))
-    names = sorted({pin.name for pin in listed.lasting})
+    names = sorted({pin.name for pin in find_lasting(list_pins(run.place(table)))})
     if names:
         err.print(
             f"[yellow]warning:[/] table {escape(table)} has pins ({escape(', '.join(names))}): what they pinned stays "
@@ -274,28 +256,15 @@ def _show_one(erasure: Erasure, waits_for: str) -> None:
                 format_time(erasure.completed_ms) if erasure.state == "complete" and erasure.completed_ms else "-"
             ),
             "rows removed": f"{bound}{format_count(erasure.row_count)}",
-            "objects": f"{format_count(len(erasure.targets))}, {format_count(len(erasure.open_targets))} still there",
+            "objects": f"{format_count(len(erasure.objects))} {'gone' if erasure.has_ended else 'have to go'}",
             "waits for": waits_for,
             "refused": erasure.refusal or None,
         }
     )
-    if erasure.targets:
-        print_table(
-            ("object", ">size", ">rows", "reason", "gone", "known by"),
-            (
-                (
-                    target.key,
-                    format_bytes(target.size_bytes) if target.size_bytes is not None else "?",
-                    format_count(target.row_count),
-                    target.reason,
-                    format_time(target.gone_ms) if target.gone_ms else None,
-                    target.known_by or None,
-                )
-                for target in erasure.targets[:SHOWN_OBJECTS]
-            ),
-        )
-        if len(erasure.targets) > SHOWN_OBJECTS:
-            print_note(f"{format_count(len(erasure.targets) - SHOWN_OBJECTS)} more objects: --json has all")
+    for key in erasure.objects[:SHOWN_OBJECTS]:
+        out.print(escape(key), soft_wrap=True)
+    if len(erasure.objects) > SHOWN_OBJECTS:
+        print_note(f"{format_count(len(erasure.objects) - SHOWN_OBJECTS)} more objects: -o json has all")
     _show_not_covered(erasure)
 
 
@@ -314,8 +283,7 @@ def _to_json(erasure: Erasure) -> dict[str, Any]:
     """Return a certificate without its objects: for lists."""
     whole = certificate(erasure)
     return {name: value for name, value in whole.items() if name not in ("objects", "proves", "limits")} | {
-        "object_count": len(erasure.targets),
-        "open_object_count": len(erasure.open_targets),
+        "object_count": len(erasure.objects),
     }
 
 

@@ -3,15 +3,24 @@
 from typing import Any, Final
 
 import typer
-from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.commit.table import Table
+from icedb_log.errors import IceDBError, InvalidRequest, NotFound, crashes_told
 from icedb_log.publish.head import read_publication
 from icedb_log.publish.model import Publication
-from icedb_log.table.table import Table
 from icedb_log.texts import quote_text
 from rich.markup import escape
 
-from icedb.cli.output import format_bytes, format_count, format_time, print_line, print_note, print_pairs
-from icedb.cli.runner import Run, TableName, argument, command
+from icedb.cli.output import (
+    count_of,
+    format_bytes,
+    format_count,
+    format_time,
+    print_error,
+    print_line,
+    print_note,
+    print_pairs,
+)
+from icedb.cli.runner import FAILED, Commands, Run, TableName, argument, command, option
 
 MISSING: Final = "Iceberg needs the package icedb-iceberg: pip install 'icedb[iceberg]'"
 
@@ -20,58 +29,71 @@ try:
 except ImportError as error:  # the extra is not installed
     raise InvalidRequest(MISSING) from error
 
-app: Final = typer.Typer(
+app: Final = Commands(
     name="iceberg",
-    no_args_is_help=True,
     help="Publish tables for engines that speak Iceberg, without a copy, and say how they are read.",
 )
 
 
 @app.command("publish")
 @command()
-def publish(run: Run, *, table: TableName) -> None:
-    """Publish a table as it is now, for engines without a catalog. Nothing is written if nothing has changed.
+def publish(
+    run: Run,
+    *,
+    table: str | None = argument("Name of the table; with --location every published one.", None, metavar="[TABLE]"),
+    location: str | None = option(
+        "--location",
+        "The warehouse's URL for engines: s3://bucket/prefix, file:///folder, or `store` for that of the store.",
+        metavar="URL",
+    ),
+) -> None:
+    """Publish the current state of a table, for engines without a catalog. Writes nothing if nothing has changed.
 
-    Example: icedb iceberg publish events
+    Manifests hold absolute locations: give --location after a directory was moved, or if engines see a bucket by
+    another name. It publishes anew what was published, and copies nothing.
     """
-    opened = run.open(table)
-    _show(run, opened, publish_table(opened))
+    if (table is None) == (location is None):
+        raise InvalidRequest("give a table, or --location for all that are published")
+    if table is not None:
+        opened = run.open(table)
+        _show(run, opened, publish_table(opened))
+        return
+    _relocate(run, None if location == "store" else location)
+
+
+def _relocate(run: Run, location: str | None) -> None:
+    """Publish all anew at a location. A table that cannot be published is named, and the others go on."""
+    warehouse = run.client.warehouse
+    now = set_location(warehouse.store, warehouse.root, location)
+    published: list[str] = []
+    problems: dict[str, str] = {}
+    for name in warehouse.list_tables():
+        try:
+            with crashes_told(f"table {name}: its publication"):
+                if read_publication(warehouse.table(name)) is not None:
+                    publish_table(run.open(name))
+                    published.append(name)
+        except NotFound:
+            continue  # dropped since the names were listed
+        except IceDBError as error:  # the other tables are at the new place, too
+            problems[name] = str(error)
+    document = {"location": now, "published": published, "problems": problems}
+    run.answer(document, lambda: print_line(f"{now}: {count_of(len(published), 'table')} published anew"))
+    for name, problem in problems.items():
+        print_error(f"table {name} is not published anew: {problem}; mend that, then `icedb iceberg publish {name}`")
+    if problems:
+        raise typer.Exit(FAILED)
 
 
 @app.command("show")
 @command()
 def show(run: Run, *, table: TableName) -> None:
-    """Show what is published of a table, and how it is read. Publishes nothing.
-
-    Example: icedb iceberg show events
-    """
+    """Show the publication of a table, and how to read it. Publishes nothing."""
     opened = run.open(table)
     publication = read_publication(opened)
     if publication is None:
         raise NotFound(f"table {table} is not published: `icedb iceberg publish {table}`")
     _show(run, opened, publication)
-
-
-@app.command("relocate")
-@command()
-def relocate(
-    run: Run,
-    *,
-    location: str | None = argument("s3://bucket/prefix or file:///folder; by default where the store is now.", None),
-) -> None:
-    """Set under which location engines find this warehouse, and publish anew what was published. Copies nothing.
-
-    Manifests hold absolute locations: call it after a directory was moved, or if engines see a bucket by another name.
-
-    Example: icedb iceberg relocate
-    """
-    warehouse = run.client.warehouse
-    now = set_location(warehouse.store, warehouse.root, location)
-    published = [name for name in warehouse.list_tables() if read_publication(warehouse.table(name)) is not None]
-    for name in published:
-        publish_table(run.open(name))
-    document = {"location": now, "published": published}
-    run.answer(document, lambda: print_line(f"{now}: {format_count(len(published))} tables published anew"))
 
 
 def _show(run: Run, table: Table, publication: Publication) -> None:

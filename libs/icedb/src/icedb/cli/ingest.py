@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import typer
 from icedb_client.delivery import CommitReport, EnqueuedBatch, Undelivered, Wait
 from icedb_client.files import DEFAULT_BATCH_ROWS, STDIN_NAME, SUFFIXES, may_hold_rows
+from icedb_log.commit.fence import look_at_fence
 from icedb_log.errors import IceDBError, InvalidRequest, TableHalted, Unavailable
 from icedb_log.formats import DataFormat
-from icedb_log.ingest.import_sources import parse_pattern
+from icedb_log.imports.import_sources import parse_pattern
 from icedb_log.ingest.pressure import describe_halt
-from icedb_log.log.fence import look_at_fence
 from icedb_log.names import INGEST_FLUSH, INGEST_IMPORT, TASKS
 from icedb_log.units import parse_duration
 from rich.markup import escape
@@ -56,27 +56,30 @@ def ingest(
     run: Run,
     *,
     table: TableName,
-    source: str = argument("A file, a folder of files, or - for standard input."),
+    source: str = argument("A file, a folder of files, or - for standard input.", metavar="FILE"),
     batch_rows: int = option("--batch-rows", "Most events of one batch.", DEFAULT_BATCH_ROWS, min=1),
-    from_row: int = option("--from-row", "Go on from this row of the file, counted from 1.", 1, min=1),
+    from_row: int = option("--from-row", "Continue at this row of the file, counted from 1.", 1, min=1),
     batch_id: str | None = option(
-        "--batch-id", "Id of the first batch, if it may be there already: what an error said."
+        "--batch-id", "Id of the first batch, if it may have been accepted already; an error message names it."
     ),
+    once: bool = flag("--once", "Ingest a file once: the same bytes are not ingested again within a day."),
     input_format: DataFormat | None = option(
-        "--format", "What the input is, if neither content nor name shows it (CSV from a pipe)."
+        "--input-format", "Format of the input, if neither content nor name shows it (CSV from a pipe)."
     ),
-    retry: str = option("--retry", "How long a batch is sent again while it is not taken; 0s tries once.", "5m"),
-    wait: bool = flag("--wait", "Wait until every batch is committed; fail if one is quarantined."),
+    retry: str = option(
+        "--retry", "How long to retry a batch that is not accepted; 0s tries once.", "5m", metavar="TIME"
+    ),
+    wait: bool = flag("--wait", "Wait until workers have committed every batch; fail if one is quarantined."),
     commit: bool = flag("--commit", "Commit in this process, without Redis and worker; fail if one is quarantined."),
-    timeout: str = option("--timeout", "How long --wait waits.", "5m"),
+    timeout: str = option("--timeout", "How long --wait waits.", "5m", metavar="TIME"),
 ) -> None:
     """Enqueue events: NDJSON, a JSON array, CSV (plain, gzip or zstd), Parquet or Arrow IPC.
 
     An accepted batch is durable: it will be committed, or quarantined with the reason.
-
-    Example: icedb ingest events clicks.ndjson.gz --commit
     """
     run = _choose_client(run, wait=wait, commit=commit)
+    if once and from_row > 1:
+        raise InvalidRequest("--once knows what was accepted: give the whole file, without --from-row")
     timeout_ms, retry_ms = parse_duration(timeout, option="--timeout"), parse_duration(retry, option="--retry")
     paths = _find_files(source, is_forced=input_format is not None)
     _require_one(paths, source, is_needed=from_row > 1 or batch_id is not None)
@@ -86,12 +89,13 @@ def ingest(
         "batch_id": batch_id,
         "data_format": input_format,
         "retry_ms": retry_ms,
+        "once": once,
     }
     batches: list[EnqueuedBatch] = []
     try:
         sizes = [path.stat().st_size for path in paths if path is not None]
         total = sum(sizes) if len(sizes) == len(paths) else None
-        with progress(table, is_quiet=run.as_json, in_bytes=True) as show:
+        with progress(table, is_quiet=run.as_data, in_bytes=True) as show:
             for number, path in enumerate(paths):
                 before = sum(sizes[:number])
                 batches.extend(_enqueue(run, table, path, show=partial(_show_from, show, before, total), how=how))
@@ -106,21 +110,24 @@ def ingest(
                 f"{batches[-1].last_row or '?'} of the last file; the batch that was on its way may be, too"
             )
         raise
+    fresh = [batch for batch in batches if not batch.is_repeated]
     report = {
         "table": table,
-        "batches": len(batches),
-        "rows": _count_rows(batches),
-        "raw_bytes": sum(batch.raw_bytes for batch in batches),
-        "staged_bytes": sum(batch.staged_bytes for batch in batches),
+        "batches": len(fresh),
+        "rows": _count_rows(fresh),
+        "raw_bytes": sum(batch.raw_bytes for batch in fresh),
+        "staged_bytes": sum(batch.staged_bytes for batch in fresh),
+        "repeated": len(batches) - len(fresh),
         "woken": all(batch.is_woken for batch in batches),
         "batch_ids": [batch.batch_id for batch in batches],
     }
-    if not run.as_json:
+    if not run.as_data:
         is_lone = not (wait or commit or report["woken"]) and not look_at_fence(run.place(table)).is_worker_alive
         _print_accepted(report, will_wait=wait or commit, is_lone=is_lone)
     if (wait or commit) and batches:
-        _wait(run, report, timeout_ms=None if commit else timeout_ms)
-    if run.as_json:
+        fresh_ids = [batch.batch_id for batch in fresh]
+        _wait(run, report, fresh_ids, timeout_ms=None if commit else timeout_ms)
+    if run.as_data:
         print_json(report)
     if report.get("quarantined") or report.get("bad_rows") or report.get("conflicts"):
         raise typer.Exit(FAILED)
@@ -171,7 +178,7 @@ def _find_files(source: str, *, is_forced: bool) -> list[Path | None]:
                 file for file in sorted(path.rglob("*")) if file.is_file() and (is_forced or may_hold_rows(file.name))
             ]
             if not files:
-                wanted = "file" if is_forced else f"{', '.join(SUFFIXES)} file (--format takes all files)"
+                wanted = "file" if is_forced else f"{', '.join(SUFFIXES)} file (--input-format takes all files)"
                 raise InvalidRequest(f"{source}: no {wanted} in this folder")
             return files
         is_there = path.exists()
@@ -183,8 +190,11 @@ def _find_files(source: str, *, is_forced: bool) -> list[Path | None]:
 
 
 def _print_accepted(report: dict[str, Any], *, will_wait: bool, is_lone: bool) -> None:
+    if report["repeated"]:
+        print_note(f"{count_of(report['repeated'], 'batch')} with the same bytes accepted before (--once)")
     if not report["batches"]:
-        print_note("nothing to ingest: the input has no rows")
+        if not report["repeated"]:
+            print_note("nothing to ingest: the input has no rows")
         return
     out.print(
         f"{count_of(report['rows'], 'row')} accepted in {count_of(report['batches'], 'batch')} "
@@ -218,15 +228,15 @@ def _resume_hint(error: IceDBError, batches: list[EnqueuedBatch], *, file_count:
     return f"{accepted}: {'try again and' if isinstance(error, Unavailable) else 'correct it and'} {go_on}"
 
 
-def _wait(run: Run, report: dict[str, Any], *, timeout_ms: int | None) -> None:
+def _wait(run: Run, report: dict[str, Any], fresh_ids: Sequence[str], *, timeout_ms: int | None) -> None:
     """Wait for the commit, or make it here (``None``), and add to the report what became of the batches."""
-    table, ids, is_quiet = report["table"], report["batch_ids"], run.as_json
+    table, ids, is_quiet = report["table"], report["batch_ids"], run.as_data
     if timeout_ms is None:
         timeout_ms = 0
         from icedb.lake_table import StagedBatch  # noqa: PLC0415 - what commits here comes with it
 
         with progress("committing", is_quiet=is_quiet):
-            run.open_lake().table(table).commit(dict.fromkeys(ids, StagedBatch()))
+            run.open_lake().table(table).commit({each: StagedBatch() for each in fresh_ids})
     elif not report["woken"] and not look_at_fence(run.place(table)).is_worker_alive:
         timeout_ms = min(timeout_ms, LONE_WAIT_MS)
         print_note(
@@ -254,8 +264,8 @@ def _wait(run: Run, report: dict[str, Any], *, timeout_ms: int | None) -> None:
             )
         raise TimedOut(
             f"table {table}: {len(found.waiting)} of {len(ids)} batches are still staged after "
-            f"{timeout_ms / 1000:g} s: no ingest worker has taken them. They stay accepted: {COMMIT_HINT}; --commit "
-            "commits without any"
+            f"{timeout_ms / 1000:g} s: {found.failing or 'no ingest worker has taken them'}. They stay accepted: "
+            f"{COMMIT_HINT}; --commit commits without any"
         )
     if not is_quiet:
         out.print(f"{count_of(committed_count, 'batch')} committed")
@@ -263,7 +273,7 @@ def _wait(run: Run, report: dict[str, Any], *, timeout_ms: int | None) -> None:
         what = {"batch": "batch", "conflict": "other content under the id of a batch:"}.get(batch.kind)
         what = what or f"{format_count(batch.row_count)} rows of batch"
         first, rest = batch.reason.splitlines()[:MAX_SHOWN_FAULTS], batch.reason.splitlines()[MAX_SHOWN_FAULTS:]
-        more = f" | … {len(rest)} more: `icedb quarantine show {table} {batch.batch_id}`" if rest else ""
+        more = f" | … {len(rest)} more: `icedb quarantine list {table} {batch.batch_id}`" if rest else ""
         print_error(f"{what} {batch.batch_id} in quarantine: {' | '.join(first)}{more}")
     if len(found.quarantined) + len(found.bad_rows) > MAX_SHOWN_QUARANTINED:
         print_error(
@@ -303,27 +313,25 @@ def import_files(
     table: TableName,
     sources: list[str] | None = argument(
         "s3://bucket/path/*.parquet, or paths of the worker's machine; ** stands for any folders. "
-        "None with --in-place: all files below the table's data folder.",
+        "Omit with --in-place: all files below the table's data folder.",
         None,
+        metavar="[FILE]...",
     ),
-    in_place: bool = flag("--in-place", "The files lie below this table's _data/<partition>/ already: copy nothing."),
+    in_place: bool = flag("--in-place", "The files are below this table's _data/<partition>/ already: copy nothing."),
     partition: list[str] | None = option(
         "--partition",
-        "NAME=VALUE of all files, for files whose statistics do not tell their partition. Repeat for levels.",
+        "NAME=VALUE of all files, if their statistics do not prove their partition. Repeat for levels.",
     ),
     changed: bool = flag("--changed", "Import files whose content changed since they were imported as new ones."),
-    dry_run: bool = flag("--dry-run", "Show what would be imported; touches nothing."),
-    assume_landed: bool = flag("--assume-landed", "An import that nobody can tell of any more did land."),
-    assume_lost: bool = flag("--assume-lost", "An import that nobody can tell of any more did not land."),
+    dry_run: bool = flag("--dry-run", "Show what would be imported; writes nothing."),
+    assume: Literal["landed", "lost"] | None = option(
+        "--assume", "Whether an earlier import of these files landed, if the log does not show it any more."
+    ),
 ) -> None:
-    """Register existing Parquet files in a table, without rewriting them. Each file once, however often it is asked.
+    """Register existing Parquet files in a table, without rewriting them. Each file once, also if repeated.
 
     Only footers are read. Files of this machine that a worker elsewhere does not see are sent with `icedb ingest`.
-
-    Example: icedb import events 's3://lake/events/2026/**/*.parquet'
     """
-    if assume_landed and assume_lost:
-        raise InvalidRequest("give --assume-landed or --assume-lost, not both")
     if not sources and not in_place:
         raise InvalidRequest("give the files to import, e.g. 's3://bucket/path/*.parquet'")
     task = run.task(
@@ -335,7 +343,7 @@ def import_files(
             "partition": _parse_partition(partition or ()),
             "dry_run": dry_run,
             "changed": changed,
-            "assume": "landed" if assume_landed else "lost" if assume_lost else None,
+            "assume": assume,
         },
         title=f"import into table {table}",
         note=f"{'reading footers' if dry_run else 'importing'}: an ingest worker is asked; Ctrl-C stops the waiting, "
@@ -394,7 +402,7 @@ def _show_import(table: str, result: dict[str, Any]) -> None:
             rows = ((each["partition"], format_count(each["rows"])) for each in shown)
             print_table(("partition", ">rows"), rows)
         if result["partition_count"] > len(shown):
-            print_note(f"and {format_count(result['partition_count'] - len(shown))} partitions more; --json has them")
+            print_note(f"and {format_count(result['partition_count'] - len(shown))} partitions more; -o json has them")
     elif not result["refused"]:
         out.print(f"nothing to import into table [bold]{escape(table)}[/]")
     for name, words in (
@@ -407,4 +415,4 @@ def _show_import(table: str, result: dict[str, Any]) -> None:
     for each in result["reasons"][:MAX_SHOWN_REASONS]:
         print_error(f"{each['file']} is refused: {each['reason']}")
     if result["refused"] > MAX_SHOWN_REASONS:
-        print_error(f"{format_count(result['refused'])} files are refused; --json names up to 100 of them")
+        print_error(f"{format_count(result['refused'])} files are refused; -o json names up to 100 of them")

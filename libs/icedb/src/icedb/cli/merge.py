@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any, Final
 
+from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest
 from icedb_log.merge.merge_explain import (
     ExplainedPartition,
@@ -11,9 +12,8 @@ from icedb_log.merge.merge_explain import (
     say_when,
     say_why_not,
 )
-from icedb_log.merge.merge_plan import MergeIndex
+from icedb_log.merge.merge_plan import WORTH_BYTES, MergeIndex
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
-from icedb_log.table.table import Table
 
 from icedb.cli.output import (
     Show,
@@ -39,25 +39,24 @@ def merge(
     *,
     table: TableName,
     full: bool = flag("--full", "Merge each partition as far as the target file size allows."),
-    cold: bool = flag("--cold", "Merge partitions that have got no data for a while, as far as is worth it."),
-    explain: bool = flag("--explain", "Say what would be merged, or why not; touches nothing, needs no worker."),
+    cold: bool = flag("--cold", "Merge partitions that have got no data for a while."),
+    dry_run: bool = flag(
+        "--dry-run", "Show what would be merged, and why the rest not; writes nothing, needs no worker."
+    ),
 ) -> None:
-    """Ask a merge worker to merge a table now.
-
-    Example: icedb merge events --explain
-    """
-    if cold and (full or explain):
-        raise InvalidRequest("--cold goes neither with --full, which takes all partitions, nor with --explain")
+    """Ask a merge worker to merge a table now."""
+    if cold and (full or dry_run):
+        raise InvalidRequest("--cold goes neither with --full, which takes all partitions, nor with --dry-run")
     opened = run.open(table)
-    if explain:
+    if dry_run:
         explained = explain_merge(MergeIndex(opened.paths, opened.config), opened.read_log(), full=full)
         fan_in = opened.config.merge_fan_in
         run.answer({"table": table, **asdict(explained)}, lambda: _show_explanation(explained, fan_in=fan_in))
         return
     task = run.task(MERGE_COLD if cold else MERGE_MERGE, table, {"full": True} if full else {})
     if full and run.wait_ms is not None:
-        total_bytes = _expect(opened) if is_watched(is_quiet=run.as_json) else 0
-        with progress(f"merging table {table}", is_quiet=run.as_json, in_bytes=True) as show:
+        total_bytes = _expect(opened) if is_watched(is_quiet=run.as_data) else 0
+        with progress(f"merging table {table}", is_quiet=run.as_data, in_bytes=True) as show:
             done = _merge_in_full(task, wait_ms=run.wait_ms, show=show, total_bytes=total_bytes)
         task.finish(done, show=_show_merged)
         return
@@ -113,7 +112,7 @@ def _show_merged(result: dict[str, Any]) -> None:
     table = result["table"]
     if result["outcome"] == "idle":
         out.print(f"nothing to merge in table [bold]{table}[/]")
-        print_note(f"`icedb merge {table} --explain` says why")
+        print_note(f"`icedb merge {table} --dry-run` says why")
         return
     before, after = (format_bytes(result.get(name, 0)) for name in ("bytes_in", "bytes_out"))
     print_pairs(
@@ -150,15 +149,16 @@ def _show_explanation(explained: MergeExplanation, *, fan_in: int) -> None:
                 tier.tier,
                 tier.file_count,
                 format_bytes(tier.size_bytes),
-                "folded now" if tier.is_folded else "" if tier.may_be_rewritten else "too large to rewrite for now",
+                f"{format_count(tier.folded_count)} folded now" if tier.folded_count else "",
             )
             for tier in explained.log_tiers
         ),
     )
-    if explained.is_crowded:
+    if explained.waits:
         out.print(
-            f"the log is long ({format_count(explained.log_file_count)} log files, dead ones too): the next commit "
-            f"waits until it replaces {explained.log_fan_in} of them"
+            f"the next hot run waits until it folds {explained.log_fan_in} log files or moves "
+            f"{format_bytes(WORTH_BYTES)}, or nothing comes any more; the log has "
+            f"{format_count(explained.log_file_count)} log files, dead ones too"
         )
 
 

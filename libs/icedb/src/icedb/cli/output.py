@@ -1,15 +1,17 @@
 """What the command prints: results on standard output, everything else on standard error.
 
-With ``--json`` standard output holds one JSON document and nothing else. What others wrote is shown as it stands: only
+With ``-o json`` standard output holds one JSON document and nothing else. What others wrote is shown as it stands: only
 :class:`Markup` has rich's marks.
 """
 
+import csv
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from io import StringIO
 from typing import Any, Final
 
 import orjson
@@ -95,6 +97,27 @@ def print_json(value: Any) -> None:
 def dump_json(value: Any) -> str:
     """Return one JSON document, for people too."""
     return to_json(value, option=orjson.OPT_INDENT_2) + "\n"
+
+
+def dump_records(records: Sequence[Mapping[str, Any]], output: str | None, *, has_head: bool = True) -> str:
+    """Return records as lines: ``ndjson``, or ``csv``, with a first line of the names of all their fields.
+
+    What JSON writes as an object or a list is JSON in a cell of CSV, too; null is an empty cell.
+    """
+    if output == "ndjson":
+        return "".join(f"{to_json(each)}\n" for each in records)
+    names = list(dict.fromkeys(name for each in records for name in each))
+    text = StringIO()
+    if names:
+        rows = [[_to_cell(each.get(name)) for name in names] for each in records]
+        csv.writer(text, lineterminator="\n").writerows([names, *rows] if has_head else rows)
+    return text.getvalue()
+
+
+def _to_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return to_json(value) if isinstance(value, bool | dict | list | tuple) else to_plain_text(value)
 
 
 _PLAIN_BYTES: Final = frozenset(range(0x20, 0x7F)) - frozenset(b"\\'\"")

@@ -25,14 +25,16 @@ from icedb.cli.output import (
     print_note,
     print_pairs,
 )
-from icedb.cli.runner import Run, TableName, YesFlag, argument, command, confirm, exit_code, flag, option
+from icedb.cli.runner import Commands, Run, TableName, YesFlag, argument, command, confirm, exit_code, flag, option
 
 DEFAULT_SHOWN_LINES: Final = 5
 
-app = typer.Typer(no_args_is_help=True, help="Look at what cannot be committed; put it right or let it go.")
+app = Commands(help="List what cannot be committed; retry or drop it.")
 
-BatchIds = Annotated[list[str] | None, typer.Argument(help="Ids, as `icedb quarantine list` shows them.")]
-TakeAll = Annotated[bool, typer.Option("--all", help="Everything that is in quarantine now.")]
+BatchIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, as `icedb quarantine list` shows them.")
+]
+TakeAll = Annotated[bool, typer.Option("--all", help="All entries in quarantine now, instead of ids.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,24 @@ class _Result:
 
 
 @app.command("list")
-@command()
-def list_quarantine(run: Run, *, table: TableName) -> None:
-    """List what is in quarantine, oldest first, with the reason.
+@command(records="batches")
+def list_quarantine(
+    run: Run,
+    *,
+    table: TableName,
+    batch_id: str | None = argument(
+        "Show this batch: its first lines, bad rows with their reasons.", None, metavar="[ID]"
+    ),
+    limit: int = option("--limit", "With a batch: most lines of it.", DEFAULT_SHOWN_LINES, min=0),
+) -> None:
+    """List the entries in quarantine, or show one batch.
 
-    Example: icedb quarantine list events
+    Oldest first, with the reason. Of one batch the first lines are shown, bad rows each with its reason.
     """
     run.client.table_config(table)
+    if batch_id is not None:
+        _show_entry(run, table, batch_id, limit=limit)
+        return
     found = list_quarantined(run.place(table))
     run.answer({"table": table, "batches": [quarantined_to_json(entry) for entry in found]}, lambda: _show_list(found))
 
@@ -68,20 +81,7 @@ def _show_list(found: Sequence[QuarantinedBatch]) -> None:
             print_line(f"  {escape(line)}")
 
 
-@app.command("show")
-@command()
-def show_entry(
-    run: Run,
-    *,
-    table: TableName,
-    batch_id: str = argument("Id of the batch, as `icedb quarantine list` shows it."),
-    lines: int = option("--lines", "Most lines of the payload.", DEFAULT_SHOWN_LINES, min=0),
-) -> None:
-    """Show why a batch is in quarantine, and the first lines of what is kept of it, bad rows each with its reason.
-
-    Example: icedb quarantine show events 019b7d3c-0000-7000-8000-000000000001
-    """
-    run.client.table_config(table)
+def _show_entry(run: Run, table: str, batch_id: str, *, limit: int) -> None:
     found = find_reason(run.place(table), batch_id)
     if found is None:
         raise NotFound(
@@ -93,8 +93,9 @@ def show_entry(
     except NotFound:
         body = b""
     staging_format = format_of_key(entry.payload_key)
-    preview = preview_lines(body, staging_format, limit=lines) if body else ("(the payload is gone)",)
-    reasons = entry.row_reasons[: len(preview)]
+    preview = preview_lines(body, staging_format, limit=limit) if body else ("(the payload is gone)",)
+    header_count = int(staging_format is not None and staging_format.startswith("csv"))
+    reasons = entry.row_reasons[: max(0, len(preview) - header_count)]
     document = {
         "table": table,
         **quarantined_to_json(entry),
@@ -117,7 +118,7 @@ def show_entry(
         )
         if preview:
             out.print()
-        for line, reason in zip_longest(preview, reasons):
+        for line, reason in zip_longest(preview, (*[None] * (header_count if reasons else 0), *reasons)):
             print_line(escape(line))
             if reason is not None:
                 print_line(f"  [dim]row {reason[0]}:[/] {escape(reason[1])}")
@@ -133,13 +134,11 @@ def retry(
     table: TableName,
     batch_ids: BatchIds = None,
     take_all: TakeAll = False,
-    force: bool = flag("--force", "Also where nobody can tell whether the rows are live: they may come twice."),
+    force: bool = flag("--force", "Also if the rows may be committed already: they may then be in the table twice."),
 ) -> None:
-    """Stage batches again, under fresh ids: after the table or its policies were changed so that they fit.
+    """Stage batches again, under new ids, after the table was changed so that they fit.
 
     Of a committed batch only the rows that are in quarantine are staged again. May be repeated.
-
-    Example: icedb quarantine retry events --all
     """
     place = run.place(table)
     clock = AlignedClock(run.clock, place.store, may_ask=True)
@@ -154,10 +153,7 @@ def retry(
 def drop(
     run: Run, *, table: TableName, batch_ids: BatchIds = None, take_all: TakeAll = False, yes: YesFlag = False
 ) -> None:
-    """Delete batches from quarantine for good; their rows are lost.
-
-    Example: icedb quarantine drop events 019b7d3c-0000-7000-8000-000000000001 --yes
-    """
+    """Delete batches from quarantine; their rows are lost."""
     chosen = _choose(run, table, batch_ids, take_all=take_all)
     if chosen and not yes:
         question = f"Delete {len(chosen)} batches of table {table} from quarantine for good?"

@@ -13,7 +13,7 @@ from importlib import import_module
 from io import RawIOBase, StringIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 from icedb_client.snapshots import Snapshot
@@ -33,22 +33,20 @@ from icedb.cli.output import (
     to_plain_text,
     write_text,
 )
-from icedb.cli.runner import Run
+from icedb.cli.runner import LIST, Format, Run
 
 if TYPE_CHECKING:
     from icedb_client.duck import Rows
 
-RowFormat = Literal["table", "csv", "tsv", "json", "ndjson", "markdown", "parquet", "arrow"]
-FormatOption = Annotated[
-    RowFormat | None, typer.Option("--format", help="How rows are written; to a terminal as a table, by default.")
-]
-OutputOption = Annotated[
+ROW_FORMATS: Final[tuple[Format, ...]] = (*LIST, "parquet", "arrow")
+ToOption = Annotated[
     Path | None,
     typer.Option(
-        "--output", help="Write all rows to this file, by its suffix .csv, .tsv, .json, .ndjson, … or --format."
+        "--to",
+        metavar="FILE",
+        help="Write all rows to this file, in the format of -o or its suffix (.csv, .json, .ndjson, .parquet, .arrow).",
     ),
 ]
-NoPager = Annotated[bool, typer.Option("--no-pager", help="Never show a long result in a pager.")]
 
 SHOWN_ROWS: Final = 100
 FETCH_ROWS: Final = 10_000
@@ -57,15 +55,16 @@ _RIGID: Final = (*_NUMERIC, "TIMESTAMP", "DATE", "BOOLEAN")
 """Types of which a part of a value would be another value: their cells are never cut."""
 _IN_A_LINE: Final = str.maketrans({"\r": None, "\n": "↵", "\t": " "})
 _GAP: Final = 2
+_PLAN: Final = ["explain_key", "explain_value"]
+"""Columns of what EXPLAIN gives."""
 _MIN_WIDTH: Final = 8
 _MIN_SEPARATED: Final = 10_000
 """Years and ports have no separators."""
 _MIN_DECIMAL: Final = 1e-3
 _MAX_DECIMAL: Final = 1e15
-_SUFFIXES: Final[Mapping[str, RowFormat]] = {
+_SUFFIXES: Final[Mapping[str, str]] = {
     ".jsonl": "ndjson",
-    ".md": "markdown",
-    **{f".{name}": name for name in get_args(RowFormat) if name != "table"},
+    **{f".{name}": name for name in ROW_FORMATS if name != "table"},
 }
 
 
@@ -74,53 +73,51 @@ def answer_rows(
     rows: "Rows",
     snapshots: Mapping[str, Snapshot],
     *,
-    row_format: RowFormat | None = None,
-    output: Path | None = None,
+    to: Path | None = None,
     most: int | None = None,
-    no_pager: bool = False,
 ) -> None:
     """Print or write rows as a command was asked to.
 
     Args:
-        run: The command; ``--json`` stands for the format ``json``, or for a report of what was written.
+        run: The command; its ``-o`` says how, else the suffix of the file, else they are a table.
         rows: The rows.
         snapshots: What they were read from.
-        row_format: How; ``None``: by the suffix of the file, else as a table.
-        output: To which file; it is there whole, or as it was.
+        to: To which file; it is there whole, or as it was.
         most: How many; ``None``: 100 in a table, else all.
-        no_pager: Whether a long table just runs through.
 
     Raises:
         InvalidRequest: The format and the place do not fit.
         IceDBError: The file cannot be written.
     """
-    chosen = row_format or (None if output is None else _SUFFIXES.get(output.suffix.lower()))
-    if output is not None:
+    chosen = run.output or (None if to is None else _SUFFIXES.get(to.suffix.lower()))
+    if to is not None:
         if chosen is None or chosen == "table":
-            raise InvalidRequest(f"--output {output}: give it a suffix ({', '.join(_SUFFIXES)}), or another --format")
-        if not output.parent.is_dir():
-            raise InvalidRequest(f"--output {output}: there is no folder {output.parent}; make it, or correct the path")
-        with _replacing(output) as file:
+            raise InvalidRequest(f"--to {to}: give it a suffix ({', '.join(_SUFFIXES)}), or another -o")
+        if not to.parent.is_dir():
+            raise InvalidRequest(f"--to {to}: there is no folder {to.parent}; make it, or correct the path")
+        with _replacing(to) as file:
             count = _WRITERS[chosen](rows, snapshots, most, file)
-        size_bytes = output.stat().st_size
-        words = f"{count_of(count, 'row')} written to {output} ({format_bytes(size_bytes)})"
-        report = {"output": str(output), "format": chosen, "row_count": count, "size_bytes": size_bytes}
-        run.answer({**report, "snapshots": _name_ids(snapshots)}, lambda: print_note(words))
+        print_note(f"{count_of(count, 'row')} written to {to} ({format_bytes(to.stat().st_size)})")
     elif chosen in ("parquet", "arrow") and sys.stdout.isatty():
-        raise InvalidRequest(f"--format {chosen} is nothing for a terminal: give --output FILE, or redirect it")
-    elif chosen in (None, "table") and not run.as_json:
-        show_rows(rows, SHOWN_ROWS if most is None else most, is_paged=not no_pager)
+        raise InvalidRequest(f"-o {chosen} is not for a terminal: give --to FILE, or redirect it")
+    elif chosen in (None, "table"):
+        show_rows(rows, SHOWN_ROWS if most is None else most)
     else:
         stream = _Terminal() if sys.stdout.isatty() else sys.stdout.buffer
-        _WRITERS[chosen or "json"](rows, snapshots, most, stream)
+        _WRITERS[chosen](rows, snapshots, most, stream)
         sys.stdout.flush()
 
 
-def show_rows(rows: "Rows", most: int, *, is_paged: bool = True) -> int:
-    """Print so many rows as a table, in a pager if they are more than a screen. Return how many."""
+def show_rows(rows: "Rows", most: int) -> int:
+    """Print so many rows as a table, in a pager if they are more than a screen; a plan as it is. Return how many."""
     found, has_more = _fetch(rows, most)
-    with _paging() if is_paged else nullcontext():
-        left_out = print_rows(list(zip(rows.columns, map(str, rows.types), strict=True)), found)
+    left_out: list[str] = []
+    with _paging():
+        if rows.columns == _PLAN:
+            for _, plan in found:
+                out.print(plan, markup=False, highlight=False, soft_wrap=True)
+        else:
+            left_out = print_rows(list(zip(rows.columns, map(str, rows.types), strict=True)), found)
     if left_out:
         print_note(f"{len(left_out)} of {len(rows.columns)} columns do not fit: {', '.join(left_out)}")
     if has_more:
@@ -212,7 +209,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
         beside.replace(path)
     except OSError as error:
-        raise IceDBError(f"--output {path}: cannot be written: {error.strerror or error}") from error
+        raise IceDBError(f"--to {path}: cannot be written: {error.strerror or error}") from error
     finally:
         beside.unlink(missing_ok=True)
 
@@ -279,14 +276,11 @@ def _lines_by(to_lines: Callable[[list[str], Sequence[Sequence[Any]]], str], *, 
     return write
 
 
-def _separated(dialect: str) -> _Writer:
-    def to_lines(_names: list[str], chunk: Sequence[Sequence[Any]]) -> str:
-        text = StringIO()
-        plain = (("" if each is None else to_text(each) for each in row) for row in chunk)
-        csv.writer(text, dialect, lineterminator="\n").writerows(plain)
-        return text.getvalue()
-
-    return _lines_by(to_lines, has_head=True)
+def _to_csv(_names: list[str], chunk: Sequence[Sequence[Any]]) -> str:
+    text = StringIO()
+    plain = (("" if each is None else to_text(each) for each in row) for row in chunk)
+    csv.writer(text, lineterminator="\n").writerows(plain)
+    return text.getvalue()
 
 
 def _require_different(names: Sequence[str]) -> None:
@@ -298,12 +292,6 @@ def _require_different(names: Sequence[str]) -> None:
 def _to_ndjson(names: list[str], chunk: Sequence[Sequence[Any]]) -> str:
     _require_different(names)
     return "".join(f"{to_json(dict(zip(names, row, strict=True)))}\n" for row in chunk)
-
-
-def _to_markdown(names: list[str], chunk: Sequence[Sequence[Any]]) -> str:
-    texts = ([to_text(value).replace("|", "\\|").replace("\n", "<br>") for value in row] for row in chunk)
-    rule = f"|{' --- |' * len(names)}\n" if chunk == [names] else ""
-    return "".join(f"| {' | '.join(row)} |\n" for row in texts) + rule
 
 
 def _batches_by(make: Callable[[Any, Any], Any]) -> _Writer:
@@ -325,12 +313,10 @@ def _batches_by(make: Callable[[Any, Any], Any]) -> _Writer:
     return write
 
 
-_WRITERS: Final[Mapping[RowFormat, _Writer]] = {
-    "csv": _separated("excel"),
-    "tsv": _separated("excel-tab"),
+_WRITERS: Final[Mapping[str, _Writer]] = {
+    "csv": _lines_by(_to_csv, has_head=True),
     "json": _write_json,
     "ndjson": _lines_by(_to_ndjson, has_head=False),
-    "markdown": _lines_by(_to_markdown, has_head=True),
     "parquet": _batches_by(lambda *given: import_module("pyarrow.parquet").ParquetWriter(*given, compression="zstd")),
     "arrow": _batches_by(lambda *given: import_module("pyarrow.ipc").new_stream(*given)),
 }

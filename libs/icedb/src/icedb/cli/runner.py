@@ -1,17 +1,18 @@
 """What every command runs in: its options, an open client, its question, a worker's result, and an exit code.
 
-Exit codes are what scripts rely on: never renumber. A result is one JSON document on standard output with ``--json``,
-else what a person reads; never both.
+Exit codes are what scripts rely on: never renumber. A result is printed once, on standard output, in the format of
+``-o``. The options of the connection and ``-o`` are declared once, by the root, and may stand behind any command.
 """
 
 import inspect
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from icedb_log.errors import (
@@ -25,8 +26,11 @@ from icedb_log.errors import (
 )
 from icedb_log.units import parse_duration
 from rich.markup import escape
+from typer.core import TyperCommand
 
+from icedb.cli.examples import examples_of
 from icedb.cli.output import (
+    dump_records,
     followed,
     format_bytes,
     format_span,
@@ -35,13 +39,14 @@ from icedb.cli.output import (
     print_json,
     print_note,
     print_pairs,
+    write_text,
 )
 
 if TYPE_CHECKING:
     from icedb_client.client import Client
     from icedb_log.clock import Clock
+    from icedb_log.commit.table import Table
     from icedb_log.store.table_store import TableStore
-    from icedb_log.table.table import Table
 
     from icedb.lake import Lake
 
@@ -104,13 +109,16 @@ def argument(words: str, default: Any = ..., **more: Any) -> Any:
     return typer.Argument(default, help=words, **more)
 
 
-TableName = Annotated[str, typer.Argument(help="Name of the table.")]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Name of the table.")]
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
-_WAIT: Final = ("--wait/--no-wait", "Wait for the result, or only hand the task over.")
+Format = Literal["table", "json", "csv", "ndjson", "parquet", "arrow", "paths", "duckdb", "clickhouse"]
+"""Every word of ``-o``; which of them a command takes, its decorator says."""
+DOCUMENT: Final[tuple[Format, ...]] = ("table", "json")
+LIST: Final[tuple[Format, ...]] = ("table", "json", "csv", "ndjson")
+_WAIT: Final = ("--wait/--no-wait", "Wait for the worker's result, or only hand the task over.")
 _TIMEOUT: Final = ("--timeout", "How long to wait for the worker's result.")
-_HERE: Final = ("--here", "Do it in this process, which needs the store alone, instead of asking a worker.")
-NO_WORKER: Final = "`--here` does it in this process, without Redis and worker"
+_LOCAL: Final = ("--local", "Do it in this process, with the store alone, instead of asking a worker.")
+NO_WORKER: Final = "`--local` does it in this process, without Redis and worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +127,27 @@ class Run:
 
     Attributes:
         client: Open as long as the command runs.
-        as_json: Whether its result is printed as JSON.
+        output: How its result is printed, one word of ``-o``; ``None``: not given.
         wait_ms: How long a worker's result is waited for; ``None``: not at all.
-        here: Whether this process does what workers are asked for otherwise.
+        local: Whether this process does what workers are asked for otherwise.
+        records: Name of the list in its document of which ``-o csv`` and ``-o ndjson`` print a record a line.
     """
 
     client: "Client"
-    as_json: bool
+    output: str | None = None
     wait_ms: int | None = None
-    here: bool = False
+    local: bool = False
+    records: str = ""
+
+    @property
+    def as_data(self) -> bool:
+        """Whether the result is printed for a program: one document or records, and nothing else."""
+        return self.output not in (None, "table")
+
+    @property
+    def as_records(self) -> bool:
+        """Whether the result is printed as a record a line."""
+        return self.output in ("csv", "ndjson")
 
     @property
     def timeout_ms(self) -> int:
@@ -144,8 +164,8 @@ class Run:
         return self.client.warehouse.table(table)
 
     def open(self, table: str, *, owner: str = "") -> "Table":
-        """Open a table to work on it. Raises as :meth:`icedb_log.table.table.Table.open`."""
-        from icedb_log.table.table import Table  # noqa: PLC0415 - not for `icedb --help`
+        """Open a table to work on it. Raises as :meth:`icedb_log.commit.table.Table.open`."""
+        from icedb_log.commit.table import Table  # noqa: PLC0415 - not for `icedb --help`
 
         return Table.open(self.place(table), clock=self.clock, owner=owner)
 
@@ -163,7 +183,7 @@ class Run:
 
     def wake(self, task: str, table: str) -> bool:
         """Wake the worker of a task, or do it here; return whether that worked."""
-        if not self.here:
+        if not self.local:
             return self.client.workers.wake(task, table)
         from icedb_log.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_ERASE  # noqa: PLC0415 - not for `icedb --help`
 
@@ -171,9 +191,17 @@ class Run:
             self.do(each, table)
         return True
 
-    def answer(self, document: Any, show: Callable[[], None]) -> None:
-        """Print what the command found: the document with ``--json``, else what ``show`` prints for people."""
-        if self.as_json:
+    def answer(self, document: Any, show: Callable[[], None], *, records: str = "") -> None:
+        """Print what the command found: as ``-o`` says, or what ``show`` prints for people.
+
+        Args:
+            document: What a program gets.
+            show: Prints it for people.
+            records: Name of its list, if the command has several. A document without it is the one record.
+        """
+        if self.as_records:
+            write_text(dump_records(document.get(records or self.records, [document]), self.output))
+        elif self.as_data:
             print_json(document)
         else:
             show()
@@ -184,33 +212,37 @@ class Run:
 
 
 def command(
-    *, waits: str = "", timeout: str = "", asks: bool = False
+    *, waits: str = "", timeout: str = "", asks: bool = False, gives: Sequence[Format] = DOCUMENT, records: str = ""
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that takes a :class:`Run` first, which has an open client.
 
-    Options that many commands have come last: ``--wait``, ``--timeout``, ``--here``, ``--json``.
+    Options that workers' commands share come last: ``--wait``, ``--timeout``, ``--local``.
 
     Args:
         waits: Default of ``--timeout``, for a command that may wait for a worker or not (``--wait``).
         timeout: The same, for one that always waits.
         asks: Whether it asks workers in some other way.
+        gives: How its result can be printed: the words of ``-o``.
+        records: Name of a list in its document: ``-o csv`` and ``-o ndjson`` print that.
     """
     lasting: dict[str, tuple[type, Any]] = {}
     if waits:
         lasting["wait"] = (bool, option(*_WAIT, default=True))
     if waits or timeout:
-        lasting["timeout"] = (str, option(*_TIMEOUT, default=waits or timeout))
+        lasting["timeout"] = (str, option(*_TIMEOUT, default=waits or timeout, metavar="TIME"))
     if waits or timeout or asks:
-        lasting["here"] = (bool, flag(*_HERE))
+        lasting["local"] = (bool, flag(*_LOCAL))
+    formats = LIST if records else gives
 
     def decorate(work: Callable[..., None]) -> Callable[..., None]:
         @wraps(work)
-        def run(*, context: typer.Context, as_json: bool = False, **given: Any) -> None:
+        def run(*, context: typer.Context, **given: Any) -> None:
             typed = {name: given.pop(name) for name in lasting}
             does_wait = typed.get("wait", "timeout" in typed)
             wait_ms = parse_duration(typed["timeout"], option="--timeout") if does_wait else None
+            output = chosen_output(context)
             with open_client(context) as client:
-                work(Run(client, as_json, wait_ms, typed.get("here", False)), **given)
+                work(Run(client, output, wait_ms, typed.get("local", False), records), **given)
 
         def keyword(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
             return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
@@ -218,20 +250,133 @@ def command(
         own = list(inspect.signature(work).parameters.values())[1:]
         last = [keyword(name, *what) for name, what in lasting.items()]
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what typer goes by
-            [keyword("context", typer.Context), *own, *last, keyword("as_json", JsonFlag, False)]
+            [keyword("context", typer.Context), *own, *last]
         )
+        run.gives = formats  # type: ignore[attr-defined]
         return run
 
     return decorate
 
 
+_WORDS: Final[Mapping[str, str]] = {"str": "TEXT", "list[str]": "TEXT", "int": "N", "int range": "N", "path": "FILE"}
+_TYPES: Final = re.compile(f"<({'|'.join(map(re.escape, _WORDS))})>")
+"""What typer writes for a type, and what stands for it in the help."""
+_BOUND: Final = re.compile(r"; x>=\d+(?=\])|  \[x>=\d+\]")
+"""That a number is none below zero goes without saying."""
+
+
+class SharedOptionsCommand(TyperCommand):
+    """A command that also takes the options of the root, as ``--help`` is taken; its help begins with an example."""
+
+    @property
+    def gives(self) -> Sequence[Format]:
+        """The formats of its result."""
+        formats: Sequence[Format] = getattr(self.callback, "gives", DOCUMENT)
+        return formats
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return its own options, then those of the root."""
+        return [*super().get_params(ctx), *_shared_options(ctx)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as usual; what the options of the root were given goes to the root."""
+        rest = super().parse_args(ctx, args)
+        typed = {each.name: ctx.params.pop(each.name, None) for each in _shared_options(ctx)}
+        set_shared(ctx, {name: value for name, value in typed.items() if value is not None})
+        return rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write usage, examples with what they print, text, options; those of every command last."""
+        arguments: list[Any] = [each for each in self.params if each.param_type_name == "argument"]
+        formatter.write_usage(ctx.command_path, " ".join(["[OPTIONS]", *(each.display_name_raw for each in arguments)]))
+        for example in examples_of(ctx.command_path):
+            formatter.write("\n" + "".join(f"  {line}\n" for line in example.splitlines()))
+        self.format_help_text(ctx, formatter)
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Arguments": [(each.display_name_raw, each.help or "") for each in arguments],
+            "Options": self._describe([*self.params, self.get_help_option(ctx)], ctx),
+            "Keys of --set": getattr(self.callback, "keys", []),
+            "Options of every command": self._describe(_shared_options(ctx), ctx),
+        }
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
+
+    def _describe(self, options: Sequence[Any], ctx: Any) -> list[tuple[str, str]]:
+        lines = []
+        for each in options:
+            if each.name == "output":
+                lines.append(("-o, --output FORMAT", f"How the result is printed: {_or(self.gives)}."))
+            elif each.param_type_name == "option":
+                name, words = each.get_help_record(ctx)
+                lines.append((_TYPES.sub(lambda kind: _WORDS[kind[1]], name), _BOUND.sub("", words)))
+        return lines
+
+
+def _or(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def complete_format(ctx: typer.Context) -> list[str]:
+    """Return the words of ``-o`` for a shell that completes them: those of the command."""
+    return list(getattr(ctx.command, "gives", DOCUMENT))
+
+
+class Commands(typer.Typer):
+    """A group of commands of which each takes the options of the root."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(add_completion=False, rich_markup_mode=None, **{"no_args_is_help": True, **given})
+
+    def command(  # type: ignore[override]  # none of ours is given more
+        self, name: str
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Register a command."""
+        return super().command(name, cls=SharedOptionsCommand)
+
+
+def _shared_options(ctx: Any) -> list[Any]:
+    return [each for each in ctx.find_root().command.params if each.name in (*CONNECTION, "output")]
+
+
+CONNECTION: Final = ("store", "snapshot_address", "redis_url")
+"""Options of the root that stand for settings."""
+
+
+def set_shared(context: Any, typed: Mapping[str, Any]) -> None:
+    """Remember what options of the root were given, before the command or behind it. Raises InvalidRequest."""
+    url = typed.get("redis_url")
+    if url is not None:
+        from icedb_log.hosts import redact_url  # noqa: PLC0415 - only here
+
+        if redact_url(url) != url:
+            raise InvalidRequest("a password on a command line shows in `ps`: set ICEDB_REDIS_URL")
+    root = context.find_root()
+    root.obj = {**(root.obj or {}), **typed}
+
+
+def connection_of(context: typer.Context) -> dict[str, Any]:
+    """Return settings that options were given for."""
+    return {name: value for name, value in (context.find_root().obj or {}).items() if name in CONNECTION}
+
+
+def chosen_output(context: typer.Context) -> str | None:
+    """Return the word of ``-o``. Raises InvalidRequest if the command has no such format."""
+    output: str | None = (context.find_root().obj or {}).get("output")
+    formats: Sequence[str] = getattr(context.command, "gives", DOCUMENT)
+    if output is not None and output not in formats:
+        raise InvalidRequest(f"`{context.command_path}` prints no {output[:80]}: give -o {_or(formats)}")
+    return output
+
+
 @contextmanager
 def open_client(context: typer.Context) -> "Iterator[Client]":
-    """Open a client by the options that stand before the command; unknown tables are told with names that are close."""
+    """Open a client by the options of the connection; an unknown table's error suggests tables."""
     from icedb_client.client import Client, naming_tables  # noqa: PLC0415 - half a second that `icedb --help` does not need
     from icedb_client.settings import load_client_settings  # noqa: PLC0415 - as above
 
-    settings = load_client_settings(**(context.find_root().obj or {}))
+    settings = load_client_settings(**connection_of(context))
     with Client(settings=settings) as client, naming_tables(client):
         yield client
 
@@ -310,7 +455,7 @@ class Task:
             Unavailable: Redis does not answer.
             typer.Exit: The task ended badly; the error is printed.
         """
-        if self.run.wait_ms is not None or self.run.here:
+        if self.run.wait_ms is not None or self.run.local:
             self.finish(self.ask(self.run.wait_ms or 0), show=show)
             return
         try:
@@ -324,14 +469,14 @@ class Task:
 
     def ask(self, wait_ms: int, *, is_quiet: bool = False) -> dict[str, Any]:
         """Wait for the result and return it, however the task ended. Raises TimedOut, Unavailable."""
-        if self.run.here:
-            with followed(f"table {self.table}: {self.words}", is_quiet=is_quiet or self.run.as_json):
+        if self.run.local:
+            with followed(f"table {self.table}: {self.words}", is_quiet=is_quiet or self.run.as_data):
                 return self.run.do(self.name, self.table, self.arguments)
         from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - not for `icedb --help`
 
         workers = self.run.client.workers
         try:
-            with followed(self.note or f"waiting for a worker: {self.words}", is_quiet=is_quiet or self.run.as_json):
+            with followed(self.note or f"waiting for a worker: {self.words}", is_quiet=is_quiet or self.run.as_data):
                 return workers.run(self.name, self.table, arguments=dict(self.arguments), timeout_ms=wait_ms)
         except TaskTimeout as error:
             raise TimedOut(f"{error}{self.late}. {NO_WORKER}") from error
@@ -373,7 +518,7 @@ class Task:
         """Print a result. Raises typer.Exit if the task ended badly; the error is printed."""
         outcome = str(result.get("outcome"))
         code = outcome_exit_code(outcome)
-        if self.run.as_json:
+        if self.run.as_data:
             print_json(result)
         elif code == OK:
             (show or self._show_figures)(result)

@@ -1,4 +1,4 @@
-r"""``icedb shell``: SQL on tables that stand still, for a person at a terminal or from standard input.
+r"""``icedb query`` without SQL: a shell on tables that stand still, for a person at a terminal or from standard input.
 
 A table is read from one snapshot from the first time that it is named until ``\refresh``: what two queries say fits
 together. Queries are those of ``icedb query``; they can open the data files of these snapshots and nothing else.
@@ -22,9 +22,9 @@ from icedb_log.texts import first_line, quote_name
 
 from icedb.cli.describe import show_description
 from icedb.cli.output import count_of, format_time, print_error, print_note
-from icedb.cli.read import AsOf, PinOption, maybe_time
-from icedb.cli.rows import FormatOption, NoPager, answer_rows, print_rows
-from icedb.cli.runner import Run, command, option
+from icedb.cli.read import maybe_time
+from icedb.cli.rows import answer_rows, print_rows
+from icedb.cli.runner import Run, maybe_duration
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -41,29 +41,15 @@ _WORD: Final = re.compile(r"^[A-Za-z0-9_]+")
 _UNFINISHED: Final = "unterminated"
 
 
-@command()
-def shell(
-    run: Run,
-    *,
-    as_of: AsOf = None,
-    pin: PinOption = None,
-    limit: int | None = option("--limit", "Most rows of an answer (100 in a table, all in any other format).", min=0),
-    row_format: FormatOption = None,
-    no_pager: NoPager = False,
-) -> None:
-    r"""Query tables with SQL, statement by statement, on snapshots that stand still until \refresh.
-
-    Without a terminal statements are read from standard input; the first that fails ends it.
-
-    Example: icedb shell
-    """
+def run_shell(run: Run, *, as_of: str | None, tag: str | None, max_staleness: str | None, limit: int | None) -> None:
+    """Run statements of a person at a terminal, or of standard input. Raises what the first that fails there does."""
     as_of_ms = maybe_time(as_of, option="--as-of")
+    max_staleness_ms = maybe_duration(max_staleness, option="--max-staleness")
 
     def read(table: str) -> Snapshot:
-        return run.client.snapshot(table, as_of=as_of_ms, pin=pin, bounds=True)
+        return run.client.snapshot(table, as_of=as_of_ms, pin=tag, max_staleness_ms=max_staleness_ms, bounds=True)
 
-    answer = partial(answer_rows, run, most=limit, row_format=row_format, no_pager=no_pager)
-    session = _Session(run, read=read, answer=answer)
+    session = _Session(run, read=read, answer=partial(answer_rows, run, most=limit))
     if sys.stdin.isatty() and sys.stdout.isatty():
         _talk(session)
     else:

@@ -1,13 +1,16 @@
-"""``icedb status``: every table in figures, read from its log."""
+"""``icedb status``: every table in figures, read from its log; ``--watch`` is :mod:`icedb.cli.status_watch`."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
 import typer
-from icedb_log.errors import HaltError, IceDBError, TableHalted
+from icedb_log.commit.fence import FenceLook
+from icedb_log.errors import HaltError, IceDBError, NotFound, TableHalted, crashes_told
 from icedb_log.feed.views import ViewLag
-from icedb_log.log.fence import FenceLook
-from icedb_log.table.status import TableStatus, read_status
+from icedb_log.ingest.pressure import describe_failure
+from icedb_log.serving.status import TableStatus, read_status
+from icedb_log.units import parse_duration
 
 from icedb.cli.output import (
     Markup,
@@ -22,45 +25,106 @@ from icedb.cli.output import (
     print_pairs,
     print_table,
 )
-from icedb.cli.runner import HALTED, Run, argument, command, describe_no_tables
+from icedb.cli.runner import FAILED, HALTED, Run, argument, command, describe_no_tables, flag, option
 
 MAX_LEASES_SHOWN: Final = 5
+DEFAULT_EVERY: Final = "2s"
+LEAST_EVERY_MS: Final = 200
+
+Found = dict[str, TableStatus | IceDBError]
 
 
-@command()
-def status(run: Run, *, table: str | None = argument("Name of a table; all tables by default.", None)) -> None:
-    """Show how tables are: files, rows, what waits, how far merges lag. Needs no service.
+@command(records="tables")
+def status(
+    run: Run,
+    *,
+    table: str | None = argument("Name of a table; all tables by default.", None, metavar="[TABLE]"),
+    watch: bool = flag("--watch", "Show it live, until Ctrl-C; with -o json or -o ndjson a document per line."),
+    every: str = option("--every", "With --watch: pause between two reads.", DEFAULT_EVERY, metavar="TIME"),
+) -> None:
+    """Show files, rows, staged batches, merge lag and health of tables. Needs no service."""
+    if watch:
+        from icedb.cli.status_watch import watch_status  # noqa: PLC0415 - for those who watch
 
-    Example: icedb status events
-    """
-    found: dict[str, TableStatus | HaltError] = {}
-    for name in (table,) if table is not None else run.client.warehouse.list_tables():
-        try:
-            found[name] = read_status(run.open(name))
-        except HaltError as error:
-            found[name] = error
-
-    def show() -> None:
-        if table is not None and isinstance(only := found[table], TableStatus):
-            _print_one(only)
-        elif found:
-            _print_all(found)
-        else:
-            print_note(describe_no_tables(run.client))
-
-    run.answer({"tables": [status_to_json(name, state) for name, state in found.items()]}, show)
-    halted = {name: _find_halt(state) for name, state in found.items() if _find_halt(state)}
-    for name, reason in halted.items():
-        print_error(f"table {name} is halted: {reason}")
-    if halted:
+        watch_status(run, table, every_ms=parse_duration(every, option="--every", floor_ms=LEAST_EVERY_MS))
+        return
+    names = (table,) if table is not None else run.client.warehouse.list_tables()
+    found: Found = {}
+    for name in names:
+        state = read_figures(name, lambda name: read_status(run.open(name)), is_only=table is not None)
+        if state is not None:
+            found[name] = state
+    document = to_document(found)
+    cost = None if table is None else _add_cost(run, table, document)
+    run.answer(document, lambda: show_found(run, table, found, cost=cost))
+    for name, state in found.items():
+        if problem := _find_problem(name, state):
+            print_error(problem)
+    if any(_find_halt(state) for state in found.values()):
         raise typer.Exit(HALTED)
+    if any(isinstance(state, IceDBError) for state in found.values()):
+        raise typer.Exit(FAILED)
 
 
-def _find_halt(state: TableStatus | HaltError) -> str:
-    return str(state) if isinstance(state, HaltError) else state.halted
+def _add_cost(run: Run, table: str, document: dict[str, Any]) -> str | None:
+    """Add what a table costs a day to its document, and return it in words; ``None``: nobody is asked."""
+    url = run.client.settings.prometheus_url
+    if not url:
+        return None
+    from icedb.cli.table_cost import describe_cost, read_cost  # noqa: PLC0415 - for those who have a Prometheus
+
+    try:
+        costs = read_cost(url, table)
+    except IceDBError as error:  # the other figures are the store's, and are there
+        return f"not known: {error}"
+    document["tables"][0]["cost_dollars_per_day"] = dict(costs)
+    return describe_cost(costs)
 
 
-def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
+def read_figures(name: str, read: Callable[[str], TableStatus], *, is_only: bool) -> TableStatus | IceDBError | None:
+    """Return a table's figures, or why they cannot be read; ``None``: it was dropped since it was listed.
+
+    What is wrong with one of many hides none of the others; of the only one it is raised, unless the table is halted.
+    """
+    try:
+        with crashes_told(f"table {name}: its figures"):
+            return read(name)
+    except IceDBError as error:
+        if is_only and not isinstance(error, HaltError):
+            raise
+        return None if isinstance(error, NotFound) else error
+
+
+def to_document(found: Found) -> dict[str, Any]:
+    """Return the figures of tables as a document."""
+    return {"tables": [status_to_json(name, state) for name, state in found.items()]}
+
+
+def show_found(run: Run, table: str | None, found: Found, *, cost: str | None = None) -> None:
+    """Print the figures of the one table that was asked for, with what it costs, or of all."""
+    if table is not None and isinstance(only := found[table], TableStatus):
+        _print_one(only, cost)
+    elif found:
+        _print_all(found)
+    else:
+        print_note(describe_no_tables(run.client))
+
+
+def _find_problem(name: str, state: TableStatus | IceDBError) -> str:
+    if halt := _find_halt(state):
+        return f"table {name} is halted: {halt}"
+    if isinstance(state, IceDBError):
+        return f"table {name} cannot be read: {state}"
+    return describe_failure(name, state.failing) if state.failing else ""
+
+
+def _find_halt(state: TableStatus | IceDBError) -> str:
+    if isinstance(state, TableStatus):
+        return state.halted
+    return str(state) if isinstance(state, HaltError) else ""
+
+
+def _print_all(found: Found) -> None:
     print_table(
         ("table", ">files", ">rows", ">size", ">logs", ">lost", ">staged", ">quarant.", ">lag", ">pressure"),
         ((name, *_figures(state)) for name, state in found.items()),
@@ -70,9 +134,9 @@ def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
             print_note(f"table {name}: lost commits: {_format_lost(state)}")
 
 
-def _figures(state: TableStatus | HaltError) -> tuple[object, ...]:
-    if isinstance(state, HaltError):
-        return (Markup("[bold red]halted[/]"),)
+def _figures(state: TableStatus | IceDBError) -> tuple[object, ...]:
+    if isinstance(state, IceDBError):
+        return (Markup(f"[bold red]{'halted' if isinstance(state, HaltError) else 'unread'}[/]"),)
     return (
         state.live_files,
         format_count(state.live_rows),
@@ -86,7 +150,7 @@ def _figures(state: TableStatus | HaltError) -> tuple[object, ...]:
     )
 
 
-def _print_one(state: TableStatus) -> None:
+def _print_one(state: TableStatus, cost: str | None) -> None:
     lag = "none"
     if state.merge_lag_files:
         files, size = format_count(state.merge_lag_files), format_bytes(state.merge_lag_bytes)
@@ -95,9 +159,11 @@ def _print_one(state: TableStatus) -> None:
         {
             "table": state.config.name,
             "halted": state.halted or None,
+            "flushes fail": state.failing or None,
             "data files": f"{format_count(state.live_files)} in {count_of(state.partition_count, 'partition')}",
             "rows": format_count(state.live_rows),
             "size": format_bytes(state.live_bytes),
+            "cost a day": cost,
             "log files": state.log_files,
             "lost commits": _format_lost(state) if state.lost_commits else None,
             "dead files": f"{format_count(state.tombstoned_files)} data, {format_count(state.tombstoned_logs)} log",
@@ -120,7 +186,7 @@ def _format_published(state: TableStatus) -> str | None:
     if not state.published_ms and not state.held_back:
         return None
     shown = f"as of {format_time(state.published_ms)}" if state.published_ms else "not shown"
-    return f"{shown}, held back: {state.held_back}" if state.held_back else shown
+    return f"{shown}, may be held back: {state.held_back}" if state.held_back else shown
 
 
 def _format_lost(state: TableStatus) -> str:
@@ -174,6 +240,8 @@ def format_worker(worker: FenceLook) -> str:
 def _format_level(state: TableStatus) -> str | None:
     if state.halted:
         return Markup("[bold red]halted[/]")
+    if state.failing:
+        return Markup("[bold red]failing[/]")
     return None if state.pressure.level == "none" else state.pressure.level
 
 

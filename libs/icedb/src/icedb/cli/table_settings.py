@@ -1,10 +1,12 @@
 """Options made from the fields of a table's configuration, and how what was typed becomes these fields.
 
+The fields of :data:`NAMED_FIELDS` have an option of their own; the others are keys of ``--set KEY=VALUE``.
+
 The name of a field gives the option, its docstring the help, its type and the unit in its name how the text is read:
 ``…_ms`` is a duration, ``…_bytes`` a number of MiB, ``…_query`` SQL or ``@FILE``, a mapping columns with types. A field
 that may be ``None`` takes ``off``. :data:`_FLAGS` has what is called otherwise. So a new field of
-:class:`~icedb_log.table.table_config.TableConfig` is an option of ``create`` without a line here, and one of ``alter``
-if it may change.
+:class:`~icedb_log.table.table_config.TableConfig` is a key of ``create --set`` without a line here, and one of
+``alter --set`` if it may change.
 """
 
 import inspect
@@ -15,10 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import typer
+from icedb_log.changes.table_changes import FREE_FIELDS, RISING_FIELDS
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS
-from icedb_log.table.table_config import QUERIES, SQL_TYPES, TableConfig
-from icedb_log.table.time_columns import TIME_UNITS, parse_bound
+from icedb_log.table.decimals import spell_decimal
+from icedb_log.table.table_config import TYPE_NAMES, TableConfig
+from icedb_log.table.time_columns import TIME_UNITS, parse_ranges
 from icedb_log.texts import read_field_docs
 from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS, parse_duration
 
@@ -33,8 +36,6 @@ HIDDEN_FIELDS: Final = frozenset(
         "name",
         "partition",
         "sort",
-        "dialect",
-        "incarnation",
         "undropped",
         "dropped",
     }  # not a setting, or named so
@@ -43,8 +44,12 @@ HIDDEN_FIELDS: Final = frozenset(
 _DOCS: Final = read_field_docs(TableConfig)
 CREATE_FIELDS: Final = tuple(name for name in TableConfig.model_fields if name not in HIDDEN_FIELDS)
 ALTER_FIELDS: Final = tuple(
-    name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | QUERIES.keys() | {"declared", "times"}
+    name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | {"declared", "times"}
 )
+NAMED_FIELDS: Final = frozenset(
+    {"declared", "times", "insert_query", "source", "merge_query", "view_of", "view_query", "retention_ms"}
+)
+"""Fields with an option of their own: what a first table may need. The others tune a table."""
 
 FLOORS_MS: Final[Mapping[str, int]] = {
     "data_grace_ms": MINUTE_MS,  # a query that has begun reads files that die meanwhile
@@ -64,16 +69,18 @@ _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
 
 _HELP: Final[Mapping[str, str]] = {
     "declared": "Declare a column's type, e.g. price:DOUBLE; ts:epoch_ms (epoch_s, epoch_us) is a time that is a "
-    "BIGINT, ts:TIMESTAMP(epoch_s) one whose numbers are seconds. Others are found in the data. Repeat.",
+    "BIGINT, ts:TIMESTAMP(epoch_s) one whose numbers are seconds; price:off takes a declaration back (alter). Types "
+    "of other columns are found in the data. Repeat.",
     "times": "Times outside are bad rows, e.g. ts:2020..2030-06-30; ts:off: none are. Sources of partitions of a new "
     "table have 1990..2100. Repeat.",
     "source": "A column of _rows with its type, e.g. payload:VARCHAR. Repeat.",
 }
 """Help of options that take more than the value of a field."""
 
-_COLUMN: Final = re.compile(r"(?P<name>.+)[:=]\s*(?P<type>[A-Za-z0-9_]+)\s*(?:\(\s*(?P<unit>\w+)\s*\))?\s*", re.DOTALL)
-_RANGE: Final = re.compile(
-    r"(?P<name>.+?)[:=]\s*(?:(?P<low>[0-9TZ:.+-]+?)\s*\.\.\s*(?P<high>[0-9TZ:.+-]+)|off)\s*", re.DOTALL
+_COLUMN: Final = re.compile(
+    r"(?P<name>.+)[:=]\s*(?:(?P<decimal>(?i:DECIMAL|NUMERIC|DEC)\s*\([^()]*\))|"
+    r"(?P<type>[A-Za-z0-9_]+)\s*(?:\(\s*(?P<unit>\w+)\s*\))?)\s*",
+    re.DOTALL,
 )
 _SHOWN: Final = 80
 
@@ -84,7 +91,7 @@ _MARKUP: Final = re.compile(r"``|\s*\((?:[A-Z]\d+(?:, )?)+\)")
 def with_settings(
     fields: Iterable[str], *, shows_defaults: bool
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each field, in place of its parameter ``settings``.
+    """Give a command options for fields, ``--set`` among them, in place of its parameter ``settings``.
 
     The command gets ``settings`` as a mapping of fields to what was typed; see :func:`read_settings`.
 
@@ -92,18 +99,25 @@ def with_settings(
         fields: Of :class:`TableConfig`.
         shows_defaults: Whether the help says what a table gets if the option is not given.
     """
-    options = [_make_option(name, shows_default=shows_defaults) for name in fields]
+    fields = tuple(fields)
+    options = [_make_option(name, shows_default=shows_defaults) for name in fields if name in NAMED_FIELDS]
     names = [option.name for option in options]
+    keys = {_key_of(name): name for name in fields if name not in NAMED_FIELDS}
+    words = "Set one of the keys below, e.g. data_grace=12h. Repeat."
+    kind = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help=words)]
+    options.append(inspect.Parameter("tuning", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(**given: Any) -> None:
-            typed = {name: given.pop(name) for name in names}
+            typed = {name: given.pop(name) for name in names} | _read_tuning(given.pop("tuning") or (), keys)
             command(settings={name: value for name, value in typed.items() if value is not None}, **given)
 
         own = inspect.signature(command).parameters.values()
         parameters = [each for one in own for each in (options if one.name == "settings" else (one,))]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer goes by
+        shown = [_describe_key(key, name, shows_default=shows_defaults) for key, name in keys.items()]
+        run.keys = shown  # type: ignore[attr-defined]  # the help has a section of them
         return run
 
     return decorate
@@ -121,7 +135,7 @@ def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     times: dict[str, dict[str, Any]] = {}
     for name, value in typed.items():
-        flag = _flag_of(name)[0]
+        flag = _flag_of(name)[0] if name in NAMED_FIELDS else f"--set {_key_of(name)}"
         if name == "declared":
             fields[name], units = parse_declared(value, option=flag)
             times |= units
@@ -169,19 +183,66 @@ def _read(name: str, value: Any, flag: str) -> Any:
     return parse_columns(value, option=flag) if _type_of(name) == list[str] else value
 
 
+def _read_tuning(texts: Iterable[str], keys: Mapping[str, str]) -> dict[str, Any]:
+    """Return field to value of what ``--set`` was given. Raises InvalidRequest that names the key."""
+    typed: dict[str, Any] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        name = keys.get(key.strip())
+        if not sign or name is None:
+            raise InvalidRequest(f"--set {text[:_SHOWN]!r}: write KEY=VALUE with one of {', '.join(sorted(keys))}")
+        if name in typed:
+            raise InvalidRequest(f"--set {key.strip()} is given twice: give it once")
+        typed[name] = _convert(value.strip(), _type_of(name), what=f"--set {key.strip()}")
+    return typed
+
+
+def _convert(text: str, kind: Any, *, what: str) -> Any:
+    """Return a text as the type of a field. Raises InvalidRequest."""
+    if get_origin(kind) is Literal:
+        if text not in get_args(kind):
+            raise InvalidRequest(f"{what}: {text[:_SHOWN]!r} is not one of {', '.join(get_args(kind))}")
+        return text
+    try:
+        return kind(text)
+    except ValueError as error:
+        number = "a whole number" if kind is int else "a number"
+        raise InvalidRequest(f"{what}: {text[:_SHOWN]!r} is not {number}") from error
+
+
+def _key_of(name: str) -> str:
+    """Return the key of a field for ``--set``."""
+    return _flag_of(name)[0].removeprefix("--").replace("-", "_")
+
+
+def _describe_key(key: str, name: str, *, shows_default: bool) -> tuple[str, str]:
+    text, default = _help_of(name), _default_of(name) if shows_default else None
+    return f"{key}={_flag_of(name)[1]}", f"{text}  [default: {default}]" if default else text
+
+
 def _make_option(name: str, *, shows_default: bool) -> inspect.Parameter:
-    flag, metavar, takes = *_flag_of(name), _type_of(name)
-    field = TableConfig.model_fields[name]
+    (flag, metavar), takes = _flag_of(name), _type_of(name)
+    default: str | bool = (shows_default and _default_of(name)) or False
+    option = typer.Option(flag, metavar=metavar, help=_help_of(name), show_default=default)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[takes, option])
+
+
+def _help_of(name: str) -> str:
     text = _HELP.get(name) or _MARKUP.sub("", _DOCS.get(name, "")).replace("None:", "off:")
     if name.endswith("_query"):
         off = ", off takes it back" if name in FREE_FIELDS else ""
         text += f" @FILE reads it from a file{off}. A worker checks it now."
-    default: str | bool = False
-    if shows_default and isinstance(field.default, int):
-        default = format_span(field.default) if name.endswith("_ms") else str(field.default)
-        default = f"{field.default / MIB:g}" if name.endswith("_bytes") else default
-    option = typer.Option(flag, metavar=metavar, help=text, show_default=default)
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[takes, option])
+    return text
+
+
+def _default_of(name: str) -> str | None:
+    """Return what a table gets if nothing is said, as it would be typed; ``None`` where that is no number."""
+    default = TableConfig.model_fields[name].default
+    if not isinstance(default, int):
+        return None
+    if name.endswith("_ms"):
+        return format_span(default)
+    return f"{default / MIB:g}" if name.endswith("_bytes") else str(default)
 
 
 def _flag_of(name: str) -> tuple[str, str]:
@@ -221,7 +282,7 @@ def parse_columns(texts: Iterable[str], *, option: str) -> dict[str, str]:
     columns = {}
     for name, kind, unit in _read_columns(texts, option=option):
         if unit or kind.lower() in TIME_UNITS:
-            raise InvalidRequest(f"{option} {name[:_SHOWN]!r}: write name:TYPE with one of {', '.join(SQL_TYPES)}")
+            raise InvalidRequest(f"{option} {name[:_SHOWN]!r}: write name:TYPE with one of {', '.join(TYPE_NAMES)}")
         columns[name] = kind
     return columns
 
@@ -250,35 +311,15 @@ def parse_declared(texts: Iterable[str], *, option: str) -> tuple[dict[str, str]
     return columns, times
 
 
-def parse_ranges(texts: Iterable[str], *, option: str) -> dict[str, dict[str, int | None]]:
-    """Return plausible ranges from texts ``name:FROM..TO`` or ``name:off``, by column. Raises InvalidRequest."""
-    ranges: dict[str, dict[str, int | None]] = {}
-    for text in texts:
-        match = _RANGE.fullmatch(text)
-        name = match["name"].strip() if match else ""
-        try:
-            if match is None or not name:
-                raise ValueError("not understood")
-            low, high = (None if match[end] is None else parse_bound(match[end]) for end in ("low", "high"))
-        except ValueError as error:
-            raise InvalidRequest(
-                f"{option} {text[:_SHOWN]!r}: {error}; write e.g. ts:1990..2100, ts:2020-01-01..2030-06-30 (the end "
-                "is not part of it) or ts:off"
-            ) from error
-        if name in ranges:
-            raise InvalidRequest(f"{option} {name[:_SHOWN]!r} is given twice")
-        ranges[name] = {"from_ms": low, "to_ms": high}
-    return ranges
-
-
 def _read_columns(texts: Iterable[str], *, option: str) -> list[tuple[str, str, str | None]]:
     found: dict[str, tuple[str, str, str | None]] = {}
     for text in texts:
         match = _COLUMN.fullmatch(text)
         name = match["name"].strip() if match else ""
         if match is None or not name:
-            raise InvalidRequest(f"{option} {text[:_SHOWN]!r}: write name:TYPE with one of {', '.join(SQL_TYPES)}")
+            raise InvalidRequest(f"{option} {text[:_SHOWN]!r}: write name:TYPE with one of {', '.join(TYPE_NAMES)}")
         if name in found:
             raise InvalidRequest(f"{option} {name[:_SHOWN]!r} is given twice")
-        found[name] = (name, match["type"].upper(), match["unit"])
+        kind = match["decimal"] and (spell_decimal(match["decimal"]) or match["decimal"])
+        found[name] = (name, kind or match["type"].upper(), match["unit"])
     return list(found.values())

@@ -1,21 +1,22 @@
-"""``icedb table drop``, ``undrop`` and ``trash``: the trash, what is in it, and how far purges are."""
+"""``icedb table drop``, ``undrop`` and ``list --trash``: the trash, and what is in it."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from getpass import getuser
 from typing import Any, Final
 
 import typer
-from icedb_log.clean.drop import DropRequest, DropResult, drop_table, undrop_table
-from icedb_log.clean.guards import Hold
-from icedb_log.clean.purge import PurgeProgress, TrashEntry, read_progress, read_trash
 from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.holds.guards import Hold
 from icedb_log.names import JANITOR_PURGE
 from icedb_log.table.stored_config import load_any_config
+from icedb_log.trash.drop import DropRequest, DropResult, drop_table, undrop_table
+from icedb_log.trash.purge import TrashEntry, read_trash
 from icedb_log.units import parse_duration
 from rich.markup import escape
 
 from icedb.cli.output import (
     count_of,
-    format_bytes,
     format_count,
     format_time,
     out,
@@ -32,57 +33,45 @@ MANY_BATCHES: Final = 1000
 """So many staged batches are counted at most."""
 
 
-@command(asks=True)
+@command(waits="1h")
 def drop(
     run: Run,
     *,
     name: TableName,
-    keep: str = option("--keep", "How long it stays in the trash, e.g. 30d.", "7d"),
-    force: bool = flag("--force", "Past the trash: purge it at once; nothing brings it back."),
-    yes: bool = flag("--yes", "With --force: do not ask for the name again."),
-    dropped_by: str = option("--by", "Who drops it, for those who find it in the trash.", ""),
-    note: str = option("--note", "Why, for the same.", ""),
-    wait: bool = option("--wait/--no-wait", "With --force: follow the purge to its end.", False),
-    timeout: str = option("--timeout", "How long --wait waits.", "1h"),
+    keep: str = option("--keep", "How long it stays in the trash, e.g. 30d.", "7d", metavar="TIME"),
+    purge: bool = flag("--purge", "Purge it now instead of keeping it in the trash; it cannot be restored."),
+    yes: bool = flag("--yes", "With --purge: do not ask for the name again."),
+    note: str = option("--note", "Why, for those who find it in the trash.", ""),
 ) -> None:
-    """Drop a table: it goes to the trash, with all its data, and is purged by the janitor when its time there is over.
-
-    Example: icedb table drop clicks --keep 30d
-    """
-    request = DropRequest(
-        keep_ms=parse_duration(keep, option="--keep"), is_forced=force, dropped_by=dropped_by, note=note
-    )
-    wait_ms = parse_duration(timeout, option="--timeout")
-    if wait and not force:
+    """Drop a table: it moves to the trash with all its data, and the janitor purges it when --keep is over."""
+    keep_ms = parse_duration(keep, option="--keep")
+    request = DropRequest(keep_ms, is_forced=purge, dropped_by=_login_name(), note=note)
+    if run.local and not purge:
         raise InvalidRequest(
-            "--wait follows a purge, which begins when the time in the trash is over: give --force, too"
+            "--local purges in this process: give --purge, too; without it the table goes to the trash"
         )
-    if run.here and not force:
-        raise InvalidRequest("--here purges in this process: give --force, too; without it the table goes to the trash")
-    if force and not yes:
+    if purge and not yes:
         _confirm(run, name)
     result = drop_table(run.place(name), clock=run.clock, request=request)
-    is_woken = result.mark.state == "purging" and (_purge_here if run.here else _wake)(run, name)
-    progress = _follow(run, name, result, wait_ms=wait_ms) if wait or (run.here and is_woken) else None
+    is_woken = result.mark.state == "purging" and (_purge_locally if run.local else _wake)(run, name)
+    is_followed = is_woken and (run.local or run.wait_ms is not None)
+    if is_followed:
+        _wait_for_end(run, name, result, wait_ms=run.timeout_ms)
     mark = result.mark
     document = {
         "table": name,
         "changed": result.is_new,
-        "state": mark.state if progress is None else "purged",
+        "state": "purged" if is_followed else mark.state,
         "purge_at_ms": None if mark.is_forced else result.modified_ms + mark.keep_ms,
         "staged_batches": result.staged_count,
         "detached_from": result.detached_from,
-        "progress": _progress_to_json(progress),
     }
-    run.answer(document, lambda: _show_drop(name, result, progress, is_woken=is_woken))
+    run.answer(document, lambda: _show_drop(name, result, is_purged=is_followed, is_woken=is_woken))
 
 
 @command()
 def undrop(run: Run, *, name: TableName) -> None:
-    """Bring a table back from the trash, as it was: its rows, its earlier versions, what waits to be flushed.
-
-    Example: icedb table undrop clicks
-    """
+    """Bring a table back from the trash, as it was: its rows, its earlier versions, what waits to be flushed."""
     result = undrop_table(run.place(name), clock=run.clock)
 
     def show() -> None:
@@ -90,25 +79,21 @@ def undrop(run: Run, *, name: TableName) -> None:
         if result.is_new and result.detached_from is not None:
             print_note(
                 f"view {name} is detached from {result.detached_from}: what was committed there since it was dropped "
-                f"is not in it; `icedb view attach {name}` feeds it with what comes from then on"
+                f"is not in it; `icedb views {result.detached_from} --attach {name}` feeds it with what comes then"
             )
 
     run.answer({"table": name, "changed": result.is_new, "detached_from": result.detached_from}, show)
 
 
-@command()
-def trash(run: Run, *, show_purged: bool = flag("--all", "Also tables that are purged: their names are free.")) -> None:
-    """List the tables that are dropped: since when, when they are purged, what that waits for, how far it is.
-
-    Example: icedb table trash
-    """
-    entries = [each for each in read_trash(run.client.warehouse) if show_purged or each.table.mark.state != "purged"]
-    run.answer({"tables": [_entry_to_json(entry) for entry in entries]}, lambda: _show_trash(entries))
+def list_trash(run: Run, *, purged: bool) -> None:
+    """List the tables that are dropped: since when, when they are purged, what that waits for."""
+    entries = [each for each in read_trash(run.client.warehouse) if (each.table.mark.state == "purged") == purged]
+    run.answer({"tables": [_entry_to_json(entry) for entry in entries]}, lambda: _show_trash(entries, purged=purged))
 
 
-def _show_trash(entries: Sequence[TrashEntry]) -> None:
+def _show_trash(entries: Sequence[TrashEntry], *, purged: bool) -> None:
     if not entries:
-        print_note("the trash is empty")
+        print_note("no table is purged" if purged else "the trash is empty")
         return
     print_table(
         ("table", "dropped", "by", "state", "purged from", "waits for", "note"),
@@ -127,20 +112,25 @@ def _show_trash(entries: Sequence[TrashEntry]) -> None:
     )
 
 
-def _follow(run: Run, name: str, result: DropResult, *, wait_ms: int) -> PurgeProgress | None:
-    """Wait for the end of a purge; return what it did. Raises TimedOut, Unavailable."""
+def _login_name() -> str:
+    """Return who drops a table, for those who find it in the trash; nothing where the system has no name for it."""
+    with suppress(KeyError, OSError):
+        return getuser()
+    return ""
+
+
+def _wait_for_end(run: Run, name: str, result: DropResult, *, wait_ms: int) -> None:
+    """Wait for the end of a purge. Raises TimedOut, Unavailable."""
     ends_ms = run.clock.monotonic_ms() + wait_ms
-    with progress(f"purging {name}", is_quiet=run.as_json) as show:
+    with progress(f"purging {name}", is_quiet=run.as_data):
         while True:
             mark = load_any_config(run.place(name))[0].dropped
-            done = read_progress(run.place(name), drop_id=result.mark.drop_id)
             if mark is None or mark.drop_id != result.mark.drop_id or mark.state == "purged":
-                return done
-            show(now=f"purging {name}: {_describe_progress(done)}")
+                return
             if run.clock.monotonic_ms() >= ends_ms:
                 raise TimedOut(
-                    f"table {name!r} is not purged yet ({_describe_progress(done)}); is a janitor running? It goes "
-                    "on by itself; `icedb table trash` shows how far it is"
+                    f"table {name!r} is not purged yet; is a janitor running? It goes on by itself; `icedb table "
+                    "list --trash` shows it until then"
                 )
             run.clock.sleep_ms(POLL_MS)
 
@@ -154,9 +144,9 @@ def _wake(run: Run, name: str) -> bool:
     return True
 
 
-def _purge_here(run: Run, name: str) -> bool:
+def _purge_locally(run: Run, name: str) -> bool:
     """Purge in this process; return whether that came to its end. Raises as the task."""
-    with progress(f"purging {name}", is_quiet=run.as_json) as show:
+    with progress(f"purging {name}", is_quiet=run.as_data) as show:
         while True:
             done = run.do(JANITOR_PURGE, name)
             show(now=f"purging {name}: {format_count(done['deleted'])} objects deleted")
@@ -165,7 +155,7 @@ def _purge_here(run: Run, name: str) -> bool:
             if done["failed"] or not done["deleted"]:
                 print_note(
                     f"not at its end: {count_of(done['failed'], 'object')} could not be deleted, {done['state']}; "
-                    "`icedb table trash` says what it waits for, `icedb work --once` goes on"
+                    "`icedb table list --trash` says what it waits for, `icedb work --once` goes on"
                 )
                 return False
 
@@ -179,13 +169,13 @@ def _confirm(run: Run, name: str) -> None:
         raise InvalidRequest(f"table {name!r} was not dropped: another name was typed; give it, or --yes")
 
 
-def _show_drop(name: str, result: DropResult, progress: PurgeProgress | None, *, is_woken: bool) -> None:
+def _show_drop(name: str, result: DropResult, *, is_purged: bool, is_woken: bool) -> None:
     mark = result.mark
     shown = f"table [bold]{escape(name)}[/]"
-    if progress is not None:
-        print_line(f"{shown} is purged: {_describe_progress(progress)}")
+    if is_purged:
+        print_line(f"{shown} is purged")
     elif mark.state == "purging":
-        print_line(f"{shown} is being purged; `icedb table trash` shows how far that is")
+        print_line(f"{shown} is being purged; `icedb table list --trash` shows it until it is gone")
         if not is_woken:
             print_note("the janitor was not woken: its sweep begins with it; without one, `icedb work --once` purges")
     else:
@@ -202,19 +192,10 @@ def _show_drop(name: str, result: DropResult, progress: PurgeProgress | None, *,
 
 def _describe_state(entry: TrashEntry) -> str:
     if entry.table.mark.state == "purging":
-        return f"being purged: {_describe_progress(entry.progress)}"
+        return "being purged"
     if entry.table.mark.state == "purged":
-        return f"purged: {_describe_progress(entry.progress)}"
+        return "purged"
     return "in the trash" if not entry.is_due else "about to be purged"
-
-
-def _describe_progress(progress: PurgeProgress | None) -> str:
-    if progress is None:
-        return "not begun"
-    text = f"{format_count(progress.deleted_count)} objects deleted, {format_bytes(progress.deleted_bytes)}"
-    if progress.failed_count:
-        text += f"; {format_count(progress.failed_count)} will not go: {progress.problem}"
-    return text
 
 
 def _describe_claim(claim: Hold) -> str:
@@ -230,15 +211,4 @@ def _entry_to_json(entry: TrashEntry) -> dict[str, Any]:
         "purge_at_ms": None if entry.table.mark.is_forced else entry.table.due_ms,
         "waits_for": [pick(claim, "kind", "until_ms", name="held_by") for claim in entry.waits_for],
         "problem": entry.problem or None,
-        "progress": _progress_to_json(entry.progress),
-    }
-
-
-def _progress_to_json(progress: PurgeProgress | None) -> dict[str, Any] | None:
-    if progress is None:
-        return None
-    counts = {"deleted_objects": "deleted_count", "failed": "failed_count"}
-    return {
-        **pick(progress, "started_ms", "updated_ms", "deleted_bytes", **counts),
-        "problem": progress.problem or None,
     }

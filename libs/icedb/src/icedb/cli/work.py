@@ -21,16 +21,12 @@ _HIDDEN = frozenset({"failures", "waiting_by_guard", "erasures", "paths", "unkno
 def work(
     run: Run,
     *,
-    once: bool = flag(
-        "--once", "End when nothing is due any more, for cron; exit code 1 if something could not be done."
-    ),
+    once: bool = flag("--once", "End when nothing is due any more, for cron; exit code 1 if anything failed."),
 ) -> None:
     """Do what is due on all tables, in this process: commit, feed views, merge, clean.
 
     Until Ctrl-C or SIGTERM, which let the piece of work that runs come to its end. It needs the store alone, and may
     run beside others, and beside workers of the stack. Prints a line for each thing that it did.
-
-    Example: icedb work --once
     """
     stop = threading.Event()
     before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -40,7 +36,7 @@ def work(
     def tell(each: Done) -> None:
         nonlocal problem_count
         problem_count += each.problem is not None
-        if run.as_json:
+        if run.as_data:
             problem = {} if each.problem is None else {"error": str(each.problem)}
             done.extend([{"task": each.task, "table": each.table, **each.details, **problem}] if once else ())
         elif each.problem is not None:
@@ -57,7 +53,7 @@ def work(
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    if run.as_json:
+    if run.as_data:
         run.answer({"done": done, "problems": problem_count}, lambda: None)
     if once and problem_count:
         raise typer.Exit(FAILED)

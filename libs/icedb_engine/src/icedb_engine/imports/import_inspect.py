@@ -10,8 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from icedb_log.errors import NotFound, PreconditionFailed
-from icedb_log.ingest.import_sources import SourceFile
-from icedb_log.jobs import InspectedFile, InspectJob
+from icedb_log.jobs import InspectedFile, InspectJob, SourceFile
 from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.parquet.footer import ENCRYPTED, ColumnBounds, Footer
 from icedb_log.parquet.schema import DamagedFile
@@ -98,7 +97,7 @@ def _check_origin(footer: Footer, source: SourceFile, job: InspectJob) -> None:
         return
     raise FileRefused(
         f"IceDB wrote it for table {table}: it may be dead there, or of a run that never committed, and its rows be in "
-        f"other files. Only the log tells; name the live files: `icedb snapshot {table} --format paths`"
+        f"other files. Only the log tells; name the live files: `icedb snapshot {table} -o paths`"
     )
 
 
@@ -110,7 +109,12 @@ def _read_bounds(footer: Footer, column: str) -> tuple[Any, Any] | None:
 
 
 def _check_times(footer: Footer, job: InspectJob) -> None:
-    """Refuse a file with times that the table takes for a mistake."""
+    """Refuse a file with times that no calendar has, or that the table takes for a mistake."""
+    for column, known in footer.bounds.items():
+        if known.has_odd_time:
+            raise FileRefused(
+                f"column {column!r} has times outside the years 1 to 9999: correct them, or leave them out"
+            )
     for column, time in job.config.times.items():
         for bound in _read_bounds(footer, column) or ():
             sql_type = footer.columns[column]

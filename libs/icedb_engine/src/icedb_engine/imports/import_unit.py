@@ -1,6 +1,6 @@
 """Units of an import: footers are read, or files copied below a table, many at once. They need stores, not Spark.
 
-Copies lie under fresh names (W1). On one S3 the server copies. From a directory the file is uploaded as it lies there;
+Copies get new names (W1). Within one S3 the server copies. From a directory the file is uploaded unchanged;
 otherwise the object passes through the scratch folder. A copy counts only if the source was what was inspected, before
 (its footer was read) and after.
 """
@@ -13,7 +13,6 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed
-from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.jobs import (
     CopyOutput,
     InspectedFile,
@@ -21,15 +20,17 @@ from icedb_log.jobs import (
     InspectOutput,
     PlacedFile,
     RefusedFile,
+    SourceFile,
 )
 from icedb_log.parquet.thrift import ThriftError
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.s3_options import S3Options
 from icedb_log.store.table_store import TableStore
+from icedb_log.store_settings import StoreSettings
 
 from icedb_engine.engine import open_scratch
 from icedb_engine.imports.import_inspect import FileRefused, inspect_file
-from icedb_engine.units.work import CopyUnit
+from icedb_engine.work import CopyUnit
 from icedb_engine.writing.parquet_join import remove_field_ids
 
 THREADS: Final = 16
@@ -108,12 +109,12 @@ def _copy_file(
     key = table.paths.data_key(partition=file.partition, file_id=file_id)
     try:
         if file.has_field_ids:
-            copied = _copy_without_ids(source_store, source, table.store, key, scratch / file_id)
+            size_bytes = _copy_without_ids(source_store, source, table.store, key, scratch / file_id)
         elif isinstance(table.store, ServerCopies) and isinstance(source_store, ServerCopies):
             info = ObjectInfo(source.key, source.etag, source.size_bytes, source.modified_ms)
-            copied = table.store.copy_from(source_store, info, key)
+            size_bytes = table.store.copy_from(source_store, info, key).size_bytes
         else:
-            copied = _stream(source_store, source.key, table.store, key, scratch / file_id)
+            size_bytes = _stream(source_store, source.key, table.store, key, scratch / file_id)
         # Looked at once more, also where the server was given a condition: some servers do not know that one.
         if source_store.head(source.key).etag != source.etag:
             raise FileRefused(_CHANGED)
@@ -121,33 +122,38 @@ def _copy_file(
         raise FileRefused("it is gone since its footer was read: run the import again") from error
     except PreconditionFailed as error:
         raise FileRefused(_CHANGED) from error
-    if copied.size_bytes != source.size_bytes and not file.has_field_ids:
+    if size_bytes != source.size_bytes and not file.has_field_ids:
         raise FileRefused(_CHANGED)
-    return PlacedFile(file, key, copied.size_bytes)
+    return PlacedFile(file, key, size_bytes)
 
 
-def _stream(source_store: ObjectStore, source_key: str, store: ObjectStore, key: str, scratch: Path) -> ObjectInfo:
+def _stream(source_store: ObjectStore, source_key: str, store: ObjectStore, key: str, scratch: Path) -> int:
+    """Copy a file through this process; return how large its copy is."""
     address = source_store.uri(source_key)
     if address.startswith("/"):
-        return store.upload(key, Path(address))
+        store.upload(key, Path(address))
+        return store.head(key).size_bytes  # whoever writes it may do so still
     try:
-        source_store.download(source_key, scratch)
-        return store.upload(key, scratch, may_move=True)
+        size_bytes = source_store.download(source_key, scratch).size_bytes
+        store.upload(key, scratch, may_move=True)
     finally:
         scratch.unlink(missing_ok=True)
+    return size_bytes
 
 
 def _copy_without_ids(
     source_store: ObjectStore, source: SourceFile, store: ObjectStore, key: str, scratch: Path
-) -> ObjectInfo:
-    """Copy a file whose columns have field ids, with a footer that has none (N6)."""
+) -> int:
+    """Copy a file whose columns have field ids, with a footer that has none (N6); return how large its copy is."""
     try:
         source_store.download(source.key, scratch)
         if scratch.stat().st_size != source.size_bytes:
             raise FileRefused(_CHANGED)
         remove_field_ids(scratch)
-        return store.upload(key, scratch, may_move=True)
+        size_bytes = scratch.stat().st_size
+        store.upload(key, scratch, may_move=True)
     except ThriftError as error:
         raise FileRefused(f"its field ids cannot be taken out of a copy ({error}): write it again without") from error
     finally:
         scratch.unlink(missing_ok=True)
+    return size_bytes

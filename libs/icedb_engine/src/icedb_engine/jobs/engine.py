@@ -11,7 +11,7 @@ from icedb_engine.limits import JobLimits
 
 
 class JobEngine:
-    """Drivers of all kinds of jobs; who works takes of it what it needs.
+    """Drivers of all kinds of jobs; each operation uses those that it needs.
 
     Args:
         runner: Runs their units.
@@ -36,6 +36,10 @@ class JobEngine:
     def is_alive(self) -> bool:
         """Whether units can be run."""
         return True
+
+    def has_died(self) -> bool:
+        """Whether it will never run a unit again; waits for nothing."""
+        return False
 
     def close(self) -> None:
         """Give back what the engine holds: nothing, unless a subclass holds something."""

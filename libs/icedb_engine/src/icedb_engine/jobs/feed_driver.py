@@ -9,8 +9,7 @@ from icedb_log.jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 
 from icedb_engine.jobs.runner import Driver
 from icedb_engine.reading.widening import unite_known
-from icedb_engine.sql.checks import VIEW_QUERY, require_dialect
-from icedb_engine.units.work import FeedUnit, UnitResult, pack
+from icedb_engine.work import FeedUnit, UnitResult, pack
 from icedb_engine.writing.part_files import require_parity
 
 _log = structlog.get_logger(__name__)
@@ -23,7 +22,6 @@ class FeedDriver(Driver):
         """See :class:`icedb_log.jobs.ViewFeeder`."""
         started_ms = self._clock.monotonic_ms()
         known = unite_known(job)
-        require_dialect(job.config, VIEW_QUERY)
         parts = pack(job.commits, lambda commit: commit.size_bytes, max_bytes=self._limits.write_task_bytes)
         units = [
             FeedUnit.of(

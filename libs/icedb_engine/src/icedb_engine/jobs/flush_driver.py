@@ -20,10 +20,8 @@ from icedb_engine.jobs.runner import Driver, FlushBlobs, UnitRunner
 from icedb_engine.limits import JobLimits
 from icedb_engine.reading.types import Kind, infer_type
 from icedb_engine.reading.widening import WideningProof, settle_types, unite_known
-from icedb_engine.sql.checks import require_dialect
-from icedb_engine.sql.columns import INSERT_QUERY
 from icedb_engine.units.blobs import plan_writes
-from icedb_engine.units.work import FlushUnit, UnitResult, WriteUnit, count_prefix, split_batches
+from icedb_engine.work import FlushUnit, UnitResult, WriteUnit, count_prefix, split_batches
 from icedb_engine.writing.part_files import SPLIT_FACTOR, require_parity
 
 MAX_PARALLEL_ROUNDS: Final = 3
@@ -105,8 +103,8 @@ class _FlushRun(_Run):
 
     def _run_direct(self, batches: Batches) -> FlushOutput:
         (result,) = self._runner.run("flush", self._make_units([batches]))
-        while result.wishes:
-            self._settle_wishes([result])
+        while result.widening_requests:
+            self._apply_widening_requests([result])
             (result,) = self._runner.run("flush", self._make_units([batches]))
         self.unit_count = 1
         self._types = settle_types(self._types, [result.new_kinds])
@@ -140,7 +138,7 @@ class _FlushRun(_Run):
             pending = self._revise(self._read_round(running, blobs) + pending[len(running) :])
 
     def _read_round(self, parts: Sequence[Batches], blobs: FlushBlobs) -> list[Batches]:
-        """Run units, settle the types of new columns; keep who agrees, and return what has to run again, or still."""
+        """Run units, settle the types of new columns; keep units that agree, and return the batches to run again."""
         answered = self._parse(parts, blobs)
         self._types = settle_types(self._types, [unit.result.new_kinds for unit in answered])
         again: list[Batches] = []
@@ -160,26 +158,28 @@ class _FlushRun(_Run):
         return [_Answered(number, *pair) for number, pair in enumerate(zip(parts, results, strict=True), first)]
 
     def _revise(self, pending: list[Batches]) -> list[Batches]:
-        """Decide about wishes; give up answers of units that have to run again, and return what has to run."""
+        """Decide about widening requests; drop results of units that have to run again, and return their batches."""
         places = {batch.batch_id: place for place, batch in enumerate(self._job.batches)}
         self._units.sort(key=lambda unit: places[unit.batches[0].batch_id])
-        granted = self._settle_wishes([unit.result for unit in self._units])
+        granted = self._apply_widening_requests([unit.result for unit in self._units])
         again = [unit.batches for unit in self._units if not granted.isdisjoint(unit.result.columns)]
         self._units = [
-            unit for unit in self._units if granted.isdisjoint(unit.result.columns) and not unit.result.wishes
+            unit
+            for unit in self._units
+            if granted.isdisjoint(unit.result.columns) and not unit.result.widening_requests
         ]
         return sorted([*pending, *again], key=lambda batches: places[batches[0].batch_id])
 
-    def _settle_wishes(self, answers: Sequence[UnitResult]) -> set[str]:
-        """Decide about the columns that units want to be wider; return those that are wider from now on.
+    def _apply_widening_requests(self, answers: Sequence[UnitResult]) -> set[str]:
+        """Grant or refuse the wider types that units asked for; return the columns that are wider from now on.
 
         Args:
-            answers: What all units said so far, those of the oldest batches first.
+            answers: Results of all units so far, those of the oldest batches first.
         """
         granted = set()
         long_columns: set[str] = set()
         for answer in answers:
-            for name, wide in answer.wishes.items():
+            for name, wide in answer.widening_requests.items():
                 if name in self._refused or self._types[name] == wide:
                     continue
                 problem: str | None = "older batches of this flush have integers beyond 2^53"
@@ -264,9 +264,8 @@ class _QueryRun(_Run):
 
     def run(self) -> FlushOutput:
         job, limits = self._job, self._limits
-        require_dialect(job.config, INSERT_QUERY)
         batch = replace(limits.batch, unit_target_bytes=max(1, limits.direct_bytes // 2))
-        waiting = list(split_batches(job.batches, replace(limits, batch=batch)))
+        waiting = list(split_batches(job.batches, replace(limits, batch=batch))) or [()]  # of a job without batches
         while waiting:
             self.unit_count += len(waiting)
             units = [

@@ -13,7 +13,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.units import MIB
 
 from icedb_engine.jobs.runner import Driver
-from icedb_engine.units.work import CopyUnit, pack
+from icedb_engine.work import CopyUnit, pack
 
 DIRECT_FILES: Final = 64
 """Up to so many footers are read, or small files copied, in this process."""

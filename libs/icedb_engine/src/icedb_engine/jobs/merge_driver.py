@@ -17,8 +17,8 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
 from icedb_engine.jobs.runner import Driver
-from icedb_engine.sql.checks import check_row_change, require_dialect, require_known_types
-from icedb_engine.units.work import DataFile, MergeUnit, ReadUnit, pack
+from icedb_engine.sql.checks import check_row_change, require_known_types
+from icedb_engine.work import DataFile, MergeUnit, ReadUnit, pack
 
 COUNT_TASK_BYTES: Final = 64 * MIB
 """Bytes of data files in which rows are counted that are worth a task of their own."""
@@ -96,11 +96,10 @@ class MergeDriver(Driver):
 
 @contextmanager
 def _change_errors(config: TableConfig, change: RowChange) -> Iterator[None]:
-    """Say who can correct SQL that does not fit: the caller, or for a ``merge_query`` the table's owner."""
+    """Name who can correct wrong SQL: the caller, or for a ``merge_query`` the table's owner."""
     if change.kind != "merge_query":
         yield
         return
-    require_dialect(config, "merge_query")
     try:
         yield
     except InvalidRequest as error:

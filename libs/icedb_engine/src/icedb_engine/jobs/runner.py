@@ -1,4 +1,4 @@
-"""What a driver of jobs asks of whoever runs its units: :mod:`icedb_engine.spark`, or the process itself."""
+"""The protocol by which a driver runs its units: in :mod:`icedb_engine.spark`, or in the process itself."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +10,7 @@ from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore
 
 from icedb_engine.limits import JobLimits
-from icedb_engine.units.work import FlushUnit, UnitKind, UnitResult, WriteUnit
+from icedb_engine.work import FlushUnit, UnitKind, UnitResult, WriteUnit
 
 
 class FlushBlobs(AbstractContextManager["FlushBlobs"], Protocol):
@@ -53,6 +53,7 @@ class UnitRunner(Protocol):
 
         Raises:
             IceDBError: What the first unit that failed raised, as the same class; or why the run should stop.
+            JobCrashed: A unit failed in a way that nobody foresaw, or the process that ran it has ended.
             Unavailable: The job was lost, or took too long.
         """
         ...

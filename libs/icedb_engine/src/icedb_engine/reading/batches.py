@@ -1,46 +1,41 @@
 """What a staged batch is once it is decoded: lines of JSON, or a table; its bad rows, and what is wrong with them.
 
 Decompression is bounded while it goes on. A row that cannot be committed (``on_bad_rows = quarantine_rows``) is kept
-as it came, byte for byte where it came as a line, so that its producer can mend and send it again.
+in the format of its batch, byte for byte where it came as a line, so that a retry, or its producer who mends it, sends
+the same values again.
 """
 
+import csv
 import io
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from icedb_log.content import UndecodableError, decode_parts
+from icedb_log.formats import StagingFormat
 from icedb_log.jobs import RowFault
 from icedb_log.units import MIB
 
 from icedb_engine.errors import BatchRejected, BatchTooLarge
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.reading.types import Form
 
-_CODECS: Final = {"gz": "gzip", "zst": "zstd"}
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
+_COMPRESSIONS: Final = {"gz": "gzip", "zst": "zstd"}
 BOM: Final = b"\xef\xbb\xbf"
 
 
-def split_format(staging_format: str) -> tuple[str, str | None]:
-    """Return the plain format and the codec of one of :data:`icedb_log.formats.STAGING_FORMATS`."""
-    plain, _, suffix = staging_format.partition(".")
-    return plain, _CODECS.get(suffix)
-
-
-def decompress(body: bytes, codec: str | None, limits: FlushUnitLimits, *, has_lines: bool = False) -> bytes:
+def decompress(body: bytes, compression: str, limits: FlushUnitLimits, *, has_lines: bool = False) -> bytes:
     """Return the decompressed bytes, and stop soon after there are too many.
 
     They are counted while they come, a piece at a time: nothing that a stream says of its own size is believed.
 
     Args:
         body: The staged bytes.
-        codec: ``gzip``, ``zstd`` or None.
+        compression: ``gz``, ``zst`` or nothing.
         limits: Among them the guard against decompression bombs.
         has_lines: Each line is a row.
 
@@ -48,19 +43,20 @@ def decompress(body: bytes, codec: str | None, limits: FlushUnitLimits, *, has_l
         BatchRejected: Not a whole stream.
         BatchTooLarge: Above a bound.
     """
-    if codec is None:
+    if not compression:
         _check_size(len(body), 0, limits)
         return body
     decoded = io.BytesIO()  # it grows in place, and gives its bytes away without a copy
     line_count = 0
     try:
-        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                decoded.write(chunk)
-                line_count += chunk.count(b"\n") if has_lines else 0
-                _check_size(decoded.tell(), line_count, limits)
-    except OSError as error:
-        raise BatchRejected(f"not a complete {codec} stream: {error}; compress the batch again") from error
+        for part in decode_parts(body, compression):
+            decoded.write(part)
+            line_count += part.count(b"\n") if has_lines else 0
+            _check_size(decoded.tell(), line_count, limits)
+    except UndecodableError as error:
+        raise BatchRejected(
+            f"not a complete {_COMPRESSIONS[compression]} stream: {error}; compress the batch again"
+        ) from error
     return decoded.getvalue()
 
 
@@ -127,11 +123,18 @@ class Fault:
 class BadLines:
     """Some bad rows of one batch.
 
+    They are kept as they came, so that a retry reads the same values of them: lines of JSON and of CSV as text, rows of
+    Parquet and Arrow as columns.
+
     Attributes:
         rows: Text of each as bytes without line ending, and what is wrong with it, by its number in the batch.
+        header: What stands before the lines of CSV, as a line; empty for other formats.
+        columns: Of a batch that has columns: the rows, in the order of ``rows``, whose texts are empty then.
     """
 
     rows: Mapping[int, tuple[bytes, Fault]] = field(default_factory=dict)
+    header: bytes = b""
+    columns: pa.Table | None = None
 
     @property
     def row_count(self) -> int:
@@ -163,11 +166,28 @@ class BadLines:
             groups.setdefault(fault.what, []).append(number)
         return tuple(RowFault(what, tuple(numbers)) for what, numbers in groups.items())
 
-    def compress(self) -> bytes:
-        """Return the rows as NDJSON, in order, compressed with zstd."""
-        text = b"".join(self.rows[number][0] + b"\n" for number in sorted(self.rows))
+    def encode(self) -> tuple[bytes, StagingFormat]:
+        """Return the rows in order, as a batch that can be staged, and its format."""
+        if self.columns is not None:
+            rows = self.columns.take(pa.array(np.argsort(list(self.rows))))
+            sink = pa.BufferOutputStream()
+            options = pa.ipc.IpcWriteOptions(compression="zstd")
+            with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+                writer.write_table(rows)
+            return sink.getvalue().to_pybytes(), "arrow"
+        text = self.header + b"".join(self.rows[number][0] + b"\n" for number in sorted(self.rows))
         compressed: bytes = pa.compress(text, codec="zstd", asbytes=True)
-        return compressed
+        return compressed, "csv.zst" if self.header else "ndjson.zst"
+
+
+def encode_cells(rows: Iterable[Iterable[str | None]]) -> list[bytes]:
+    """Return rows of CSV as lines, each without its end; ``None`` is an empty cell."""
+    lines = []
+    for row in rows:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\r\n").writerow(row)  # cells with either of these are quoted
+        lines.append(line.getvalue().removesuffix("\r\n").encode())
+    return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +208,7 @@ class Batch:
     rows: Any
     numbers: pa.Int32Array
     decoded_bytes: int
-    forms: Mapping[str, Form] | None = None
+    forms: Mapping[str, str] | None = None
     bad: BadLines = field(default_factory=BadLines)
     noun: str = "row"
     sha256: str = ""
@@ -203,22 +223,27 @@ class Batch:
         return replace(self, rows=pa.array(self.rows[:count].to_pylist(), pa.string()), numbers=self.numbers[:count])
 
     def split(self, faults: Mapping[int, Fault]) -> "Batch":
-        """Return the same batch with some more rows among the bad ones; those of a table as JSON objects.
+        """Return the same batch with some more rows among the bad ones.
 
         Args:
             faults: Number of each such row, with what is wrong with it.
         """
         is_bad = pc.is_in(self.numbers, pa.array(list(faults), pa.int32()))
-        rows = self.rows.filter(is_bad).to_pylist()
-        texts = [row.rstrip("\r\n").encode() if self.forms is None else orjson.dumps(row) for row in rows]
-        numbers = self.numbers.filter(is_bad).to_pylist()
+        rows, numbers, columns = self.rows.filter(is_bad), self.numbers.filter(is_bad).to_pylist(), self.bad.columns
+        if self.forms is None:
+            texts = [row.rstrip("\r\n").encode() for row in rows.to_pylist()]
+        elif self.bad.header:
+            texts = encode_cells(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+        else:
+            texts = [b""] * len(numbers)
+            columns = rows if columns is None else pa.concat_tables([columns, rows])
         bad = {number: (text, faults[number]) for number, text in zip(numbers, texts, strict=True)}
         kept = pc.invert(is_bad)
         return replace(
             self,
             rows=self.rows.filter(kept),
             numbers=self.numbers.filter(kept),
-            bad=BadLines({**self.bad.rows, **bad}),
+            bad=BadLines({**self.bad.rows, **bad}, self.bad.header, columns),
         )
 
 
@@ -238,7 +263,7 @@ def join_chunks(table: pa.Table) -> pa.Table:
 
 _NEWLINE: Final = 10
 _STEP_BYTES: Final = 8 * MIB
-"""Of a batch's text, looked at together: what a look needs takes several times as much."""
+"""Of a batch's text, searched together: a search needs several times as much memory."""
 _IS_SPACE: Final = np.isin(np.arange(256), [9, 10, 13, 32])
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.store.object_store import MAX_KEY_BYTES
+from icedb_log.table.column_names import ColumnNames
+from icedb_log.table.decimals import find_decimal
 from icedb_log.table.partitions import encode_partition_value
-from icedb_log.table.table_config import PartitionField, check_column_name
+from icedb_log.table.table_config import PartitionField
 from icedb_log.table.time_columns import DEFAULT_UNIT, TIME_WORDS, TimeColumn
 from icedb_log.table.transforms import bad_time_sql, find_type_problem
 from icedb_log.texts import did_you_mean
@@ -22,10 +24,10 @@ from icedb_log.texts import did_you_mean
 from icedb_engine.limits import MAX_PARTITION_VALUE_BYTES
 from icedb_engine.reading.batches import MAX_OWN_REASONS, BadLines, Fault
 from icedb_engine.reading.frame import ColumnEvidence, EventFrame, UnitSections
-from icedb_engine.reading.read_json import BatchKeys, Example, Offenders
-from icedb_engine.reading.types import TAKEN_KINDS, Form, Kind, SchemaBuilder, find_odd_kinds, infer_type
+from icedb_engine.reading.read_json import BadRowQuery, BatchKeys, Example
+from icedb_engine.reading.types import Form, Kind, SchemaBuilder, find_odd_kinds, find_taken, infer_type
 from icedb_engine.reading.widening import find_way_out, find_widenable
-from icedb_engine.units.work import FlushUnit
+from icedb_engine.work import FlushUnit
 
 _SHOWN_CHARS: Final = 80
 _SHOWN_COLUMNS: Final = 10
@@ -49,12 +51,12 @@ class Problem:
     """
 
     reason: str
-    rows: Offenders | None = None
+    rows: BadRowQuery | None = None
     what: str = ""
     explain: Callable[[Example], str] | None = None
 
     @classmethod
-    def of_rows(cls, rows: Offenders, what: str, explain: Callable[[Example], str]) -> "Problem":
+    def of_rows(cls, rows: BadRowQuery, what: str, explain: Callable[[Example], str]) -> "Problem":
         """Return a problem whose reason is that of the first row."""
         return cls(explain(rows.find_example()), rows, what, explain)
 
@@ -71,7 +73,8 @@ class UnitChecks:
     """Decides about the batches of one unit, and prepares what is written.
 
     Attributes:
-        wishes: Columns that would have to become wider, with the wider type; if there are any, nothing is decided.
+        widening_requests: Columns that have to become wider, with the wider type; if there are any, nothing is
+            decided.
         rejected: Reason of each batch that was rejected so far.
         accepted: Batches that passed, in order.
         left: Batches that were not looked at further, because those before them are enough for a unit.
@@ -93,14 +96,13 @@ class UnitChecks:
         self._splits_rows = unit.config.on_bad_rows == "quarantine_rows"
         widenable = find_widenable(unit.config, unit.schema)
         self._widenable = {name: wide for name, wide in widenable.items() if name not in unit.refused_widenings}
-        self._reserved = {field.name.lower(): field for field in unit.config.partition if field.name != field.column}
         self._builder = SchemaBuilder(self._schema, self._widenable)
         self._evidence: dict[int, dict[str, ColumnEvidence]] = {}
         self._columns: list[str] = []
-        self._spelling: dict[str, str] = {}
+        self._names = ColumnNames(unit.config)
         self._bad_found: dict[int, dict[int, Fault]] = {}
         self._doubts: set[int] = set()
-        self.wishes: dict[str, str] = {}
+        self.widening_requests: dict[str, str] = {}
         self.rejected: dict[int, str] = {}
         self.accepted: tuple[int, ...] = ()
         self.left: tuple[int, ...] = ()
@@ -118,7 +120,7 @@ class UnitChecks:
         self._check_all(batches)
         while self._mend():
             self._check_all(batches)
-        if self.wishes:
+        if self.widening_requests:
             return
         for number in batches:
             batch = self._frame.batches[number]
@@ -129,7 +131,7 @@ class UnitChecks:
     def _check_all(self, batches: Sequence[int]) -> None:
         """Do every check, from the beginning."""
         self._builder = SchemaBuilder(self._schema, self._widenable)
-        self._evidence, self.rejected, self.wishes = {}, {}, {}
+        self._evidence, self.rejected, self.widening_requests = {}, {}, {}
         self._bad_found, self._doubts = {}, set()
         self.accepted = tuple(number for number in batches if self._frame.batches[number].row_count)
         columns = self._columns = self._check_keys()
@@ -197,12 +199,13 @@ class UnitChecks:
         exact = [number for number in self.accepted if number not in sections.fast]
         keys = sections.read_keys(exact)
         # Who spells a column first is right. The fast reader's batches are taken as if they came first.
-        self._spelling = {name.lower(): name for name in (*self._schema, *sections.fast_names)}
+        self._names = ColumnNames(self._config, (*self._schema, *sections.fast_names))
         problems: dict[int, Problem] = {}
         for batch in exact:
             problem = self._find_key_problem(batch, keys[batch])
             if problem is None:
-                self._spelling.update((name.lower(), name) for name in keys[batch].names)
+                for name in keys[batch].names:
+                    self._names.add(name)
             else:
                 problems[batch] = problem
         self._reject(problems)
@@ -241,7 +244,7 @@ class UnitChecks:
         bad |= self._find_case_problems(keys.names)
         if bad:
             return self._describe_names(batch, bad)
-        column_count = len(self._spelling.keys() | {name.lower() for name in keys.names})
+        column_count = len(self._names.plus(keys.names))
         if column_count > self._limits.table_columns:
             self._doubt_order()
             return Problem(
@@ -251,20 +254,14 @@ class UnitChecks:
         return None
 
     def _doubt_order(self) -> None:
-        """Have all batches of the fast reader read exactly: one was judged by their keys, known only roughly."""
+        """Have all batches of the fast reader read exactly: one was rejected by keys that are known only roughly."""
         if self._sections.fast_names:
             self._doubts |= self._sections.fast
 
     def _find_name_problem(self, name: str) -> str | None:
-        try:
-            check_column_name(name)
-        except ValueError as error:
-            return str(error)
-        if name.lower() in self._reserved:
-            return (
-                f"column {name!r} is named like the partition {self._reserved[name.lower()]}: readers of Hive "
-                "partitions would take one for the other; rename the column"
-            )
+        problem = self._names.find_problem(name)
+        if problem is not None:
+            return f"{problem}; rename the column"
         if self._config.evolution == "strict" and name.lower() not in map(str.lower, self._schema):
             return (
                 f"column {name!r} is not in the schema of table {self._config.name}, and the table takes no other "
@@ -273,16 +270,10 @@ class UnitChecks:
         return None
 
     def _find_case_problems(self, names: Sequence[str]) -> dict[str, str]:
-        own: dict[str, str] = {}
-        problems = {}
-        for name in names:
-            other = own.setdefault(name.lower(), self._spelling.get(name.lower(), name))
-            if other != name:
-                self._doubt_order()
-                problems[name] = (
-                    f"columns {other!r} and {name!r} differ only in case, which query engines cannot tell apart: "
-                    "use one spelling"
-                )
+        own = self._names.plus(names)
+        problems = {name: f"{problem}: use one spelling" for name in names if (problem := own.find_case_problem(name))}
+        if problems:
+            self._doubt_order()
         return problems
 
     def _describe_names(self, batch: int, bad: Mapping[str, str]) -> Problem:
@@ -352,14 +343,14 @@ class UnitChecks:
             for name in sorted(evidence)
             if (clash := self._builder.find_clash(name, evidence[name].kinds)) is not None
         }
-        wishes = {name: self._builder.find_wider(name, evidence[name].kinds) for name in clashes}
-        wider = {name: wide for name, wide in wishes.items() if wide}
+        widening_requests = {name: self._builder.find_wider(name, evidence[name].kinds) for name in clashes}
+        wider = {name: wide for name, wide in widening_requests.items() if wide}
         # What no wider column would take comes first: without those rows the others may well become wider.
         for name, clash in clashes.items():
             if name not in wider:
                 return self._describe_clash(batch, name, evidence[name].kinds, clash)
         if wider:
-            self.wishes = {**wider, **self.wishes}
+            self.widening_requests = {**wider, **self.widening_requests}
             return Problem("waits for wider columns")
         if not evidence and not self._schema:
             return Problem(
@@ -376,13 +367,11 @@ class UnitChecks:
 
     def _describe_clash(self, batch: int, name: str, kinds: Kind, clash: str) -> Problem:
         sql_type, refused = self._builder.type_of(name), self._unit.refused_widenings.get(name)
-        odd = (~Kind(0) if self._frame.form_of(batch, name) == Form.CELL else kinds) & ~TAKEN_KINDS.get(
-            sql_type or "", Kind(0)
-        )
+        odd = (~Kind(0) if self._frame.form_of(batch, name) == Form.CELL else kinds) & ~find_taken(sql_type)
         if sql_type is None:
             odd = find_odd_kinds(kinds, self._frame.find_first_kind(batch, name))
         elif name in self._widenable:
-            odd = kinds & odd & ~TAKEN_KINDS[self._widenable[name]] or odd
+            odd = kinds & odd & ~find_taken(self._widenable[name]) or odd
         if refused is not None:
             clash = f"{clash}; the column cannot become wider: {refused}"
         way_out = ""
@@ -522,8 +511,8 @@ class UnitChecks:
         noun = "columns" if len(names) > 1 else "column"
         return f"; this batch has the {noun} {shown}{more}{did_you_mean(name, names)}"
 
-    def _describe_rows(self, batch: int, rows: Offenders, says: str, *, what: str = "") -> Problem:
-        """Return what is wrong with rows that are told by their number alone."""
+    def _describe_rows(self, batch: int, rows: BadRowQuery, says: str, *, what: str = "") -> Problem:
+        """Return the problem of rows that are given only by their numbers."""
         noun = self._noun(batch)
         return Problem.of_rows(rows, what or says, lambda row: f"{noun} {row.row_number}: {says}")
 
@@ -546,4 +535,10 @@ def _describe_remedy(sql_type: str | None, time: TimeColumn | None, text: str = 
         )
     if sql_type == "DATE":
         return "send text such as 2023-06-07"
+    digits = find_decimal(sql_type)
+    if digits is not None:
+        return (
+            f"send numbers, or text of numbers, of at most {digits.precision - digits.scale} digits before the point "
+            f"and {digits.scale} behind it"
+        )
     return "send numbers in the range of a 64-bit float"

@@ -29,24 +29,26 @@ from typing import Any, Final, Self
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+from icedb_log.address_space import says_out_of_memory
 from icedb_log.errors import CorruptLog, InvariantViolated, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker
-from icedb_log.parquet.footer import TAIL_BYTES, Footer
+from icedb_log.parquet.footer import TAIL_BYTES, Footer, read_origin
 from icedb_log.parquet.pages import check_file_sums
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
 from icedb_log.table.partitions import decode_partition_value
 from icedb_log.units import MIB
 
-from icedb_engine.arrow_types import ARROW_TYPES, align, make_schema
+from icedb_engine.arrow_types import align, encode_texts, make_schema, name_arrow_type
 from icedb_engine.engine import CapturedRows
 from icedb_engine.reading.sort import count_plain_bytes, sort_rows
-from icedb_engine.sql import quote_name, quote_text
-from icedb_engine.units.work import MergeUnit
+from icedb_engine.sql import quote_name, quote_text, sort_sql
+from icedb_engine.work import MergeUnit
+from icedb_engine.writing.encodings import find_repeated
 from icedb_engine.writing.parquet_join import MAGIC, CannotCopy, FooterJoiner, SourceChunk, SourceFile, parse_source
-from icedb_engine.writing.part_files import CopiedGroup, find_dictionary_columns, read_contents
+from icedb_engine.writing.part_files import CopiedGroup, read_contents
 from icedb_engine.writing.row_groups import Piece, PieceMaker
 
 SMALL_FILE_BYTES: Final = 1 * MIB
@@ -68,8 +70,6 @@ _FILES_AT_ONCE: Final = 32
 _REPEATING_ROWS: Final = 16_384
 _REPEATED_SHARE: Final = 1 / 32
 """Text of which no larger share of a sample is distinct stays a dictionary, if files are of so many rows."""
-_SQL_TYPES: Final[Mapping[Any, str]] = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
-_NO_ROOM: Final = ("Out of Memory Error", "IO Error")
 _SHOWN_CHARS: Final = 300
 
 
@@ -100,7 +100,7 @@ class InputFile:
                 metadata, schema = file.metadata, file.schema_arrow
         except (OSError, ValueError, pa.ArrowException) as error:
             raise unreadable(marker, error) from error
-        names: list[Any] = [_SQL_TYPES.get(kind) for kind in schema.types]
+        names: list[Any] = list(map(name_arrow_type, schema.types))
         types = None if None in names else dict(zip(schema.names, names, strict=True))
         return cls(marker, source, metadata, types, end)
 
@@ -137,18 +137,28 @@ class InputFile:
         names = [name for name in columns if name in (self.types or ())] or None
         if names == list(self.types or ()):
             names = None  # all of them: they are not looked up one by one
+        wanted = [name for name in repeated if name in (self.types or ())]
+        as_dictionaries = [name for name in wanted if not self._has_differences(name)]
+        encoded_later = set(wanted) - set(as_dictionaries)
         try:
             # Damage that was taken for good would be written anew with checksums that are right.
             with pq.ParquetFile(
                 _reader(self._content()),
                 metadata=self.metadata,
-                read_dictionary=[name for name in repeated if name in (self.types or ())],
+                read_dictionary=as_dictionaries,
                 page_checksum_verification=True,
             ) as file:
-                for rows in file.iter_batches(_DECODED_ROWS, columns=names, use_threads=False):
+                for read in file.iter_batches(_DECODED_ROWS, columns=names, use_threads=False):
+                    rows = encode_texts(read, encoded_later)
                     yield rows if rows.schema.equals(schema) else align(rows, schema)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise unreadable(self.marker, error) from error
+
+    def _has_differences(self, name: str) -> bool:
+        """Whether some of a text column is encoded as differences, of which Arrow makes no dictionary."""
+        place = self.metadata.schema.names.index(name)
+        groups = (self.metadata.row_group(number) for number in range(self.metadata.num_row_groups))
+        return any(each.startswith("DELTA") for group in groups for each in group.column(place).encodings)
 
     def read_footer(self) -> bytes:
         """Return the bytes of its footer, without its length and the magic bytes."""
@@ -310,7 +320,7 @@ class DataFiles:
         return each
 
     def read_contents(self, place: int) -> Footer | None:
-        """Return what the footer of a file says of the table's columns; ``None`` if it cannot be told. Idempotent."""
+        """Return the facts in a file's footer about the table's columns; ``None`` if it has none. Idempotent."""
         if place not in self._contents:
             each = self.files[place]
             info = ObjectInfo(each.marker.path, "", each.marker.size_bytes, each.marker.created_ms)
@@ -387,10 +397,13 @@ class DataFiles:
             columns: Columns of the outputs, with types.
             pool: Reads ahead.
         """
-        each, group = self.files[piece.file], self._sources[piece.file].groups[piece.group or 0]
+        each, source = self.files[piece.file], self._sources[piece.file]
+        group = source.groups[piece.group or 0]
         if piece.facts is None:
             raise InvariantViolated(f"data file {each.marker.path}: row group {piece.group} is not to be copied")
         ranges = find_ranges(group.chunks, columns)
+        # What we write has no bounds where there is NaN (S2); of others nobody knows.
+        is_believed = read_origin(source.key_values).kind != "foreign"
 
         def check(body: mmap, moved: Mapping[str, SourceChunk]) -> None:
             for name, chunk in moved.items():
@@ -401,7 +414,10 @@ class DataFiles:
 
         return CopiedGroup(
             columns=columns,
-            chunks=group.chunks,
+            chunks={
+                name: each if is_believed or columns.get(name) != "DOUBLE" else each.without_bounds()
+                for name, each in group.chunks.items()
+            },
             row_count=group.row_count,
             facts=piece.facts,
             ranges=ranges,
@@ -550,12 +566,14 @@ class DataFiles:
         if not texts or largest.row_count < _REPEATING_ROWS:
             return []
         rows = next(largest.decode(texts))
-        return find_dictionary_columns(pa.Table.from_batches([rows]), max_share=_REPEATED_SHARE)
+        return find_repeated(pa.Table.from_batches([rows]), max_share=_REPEATED_SHARE)
 
     def _sort_outside(self, columns: Mapping[str, str]) -> Iterator[pa.Table]:
         """Have the native engine sort, within its memory; it spills."""
         chunk_rows = self._count_chunk_rows(sum(each.decoded_bytes for each in self.files))
-        order = ", ".join(f"{quote_name(name)} NULLS LAST" for name in self._unit.config.sort if name in columns)
+        order = ", ".join(
+            sort_sql(quote_name(name), columns[name]) for name in self._unit.config.sort if name in columns
+        )
         decoded = CapturedRows(rows for each in self.files for rows in each.decode(columns))
         with self._open_engine() as engine, decoded.raising():
             try:
@@ -589,7 +607,8 @@ class DataFiles:
 
     def _explain(self, error: Exception) -> Exception:
         message = str(error).partition("\n")[0]
-        if any(word in message for word in _NO_ROOM):  # as Arrow's error, once rows are being fetched
+        # Once rows are being fetched, what DuckDB says of its own memory and scratch comes as Arrow's OSError.
+        if says_out_of_memory(message) or (isinstance(error, OSError) and "IO Error" in message):
             return duckdb.OutOfMemoryException(message)
         for each in self.files:
             message = message.replace(str(each.make_file(self._folder)), each.marker.path)

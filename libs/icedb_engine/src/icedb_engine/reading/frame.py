@@ -21,7 +21,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from icedb_log.table.table_config import PartitionField, check_column_name
+from icedb_log.table.column_names import ColumnNames
+from icedb_log.table.file_domains import EXACT_DOUBLE_MAX
+from icedb_log.table.table_config import PartitionField
 from icedb_log.table.time_columns import DEFAULT_UNIT, TimeColumn, TimeUnit
 from icedb_log.table.transforms import transform_sql
 from icedb_log.units import GIB, MIB
@@ -29,22 +31,22 @@ from icedb_log.units import GIB, MIB
 from icedb_engine.arrow_types import make_schema
 from icedb_engine.reading.batches import Batch, count_up, join_chunks
 from icedb_engine.reading.read_fast import CELL_BYTES, MAX_GROWTH, FastColumn, read_fast
-from icedb_engine.reading.read_json import BatchKeys, Offenders, RawEvents
+from icedb_engine.reading.read_json import BadRowQuery, BatchKeys, RawEvents
 from icedb_engine.reading.sort import MAX_DICTIONARY_VALUES, sort_rows
 from icedb_engine.reading.types import (
-    EXACT_DOUBLE_MAX,
-    KINDS,
     Form,
     Kind,
     can_fail,
     cast_sql,
     evidence_sql,
+    find_digits,
+    find_plain_kind,
     is_cast,
     kinds_sql,
 )
-from icedb_engine.sql import among, quote_name, quote_text
+from icedb_engine.sql import among, quote_name, quote_text, sort_sql
 from icedb_engine.unit_engine import UnitEngine
-from icedb_engine.units.work import FlushUnit
+from icedb_engine.work import FlushUnit
 from icedb_engine.writing.part_files import ORDINAL
 
 ROWS_PER_CHUNK: Final = 61_440
@@ -74,7 +76,7 @@ class Section:
 
     relation: str
     batches: tuple[int, ...]
-    forms: Mapping[str, Form]
+    forms: Mapping[str, str]
     rows: pa.Table | None = None
 
     @property
@@ -169,7 +171,11 @@ class EventFrame:
                 numbers = tuple(found)
                 if numbers not in shared:
                     pairs = zip(names, numbers[::2], numbers[1::2], strict=True)
-                    shared[numbers] = {name: ColumnEvidence(Kind(kind), count) for name, kind, count in pairs if count}
+                    shared[numbers] = {
+                        name: ColumnEvidence(Kind(kind) | find_digits(section.forms[name]), count)
+                        for name, kind, count in pairs
+                        if count
+                    }
                 evidence[batch] = shared[numbers]
         return evidence
 
@@ -180,42 +186,42 @@ class EventFrame:
             return dict.fromkeys(section.forms)
         return {name: _find_plain_kind(table.column(self._columns[name]), form) for name, form in section.forms.items()}
 
-    def form_of(self, batch: int, column: str) -> Form | None:
+    def form_of(self, batch: int, column: str) -> str | None:
         """Return the form in which a batch has a column; None if it has none."""
         return self._section_of[batch].forms.get(column)
 
     def find_first_kind(self, batch: int, column: str) -> Kind:
         """Return the kind of the first value of a batch's column."""
         sql = kinds_sql(self._columns[column], self._section_of[batch].forms[column])
-        return Kind(int(self._offenders(batch, f"{self._columns[column]} IS NOT NULL", sql).find_example().text))
+        return Kind(int(self._bad_rows(batch, f"{self._columns[column]} IS NOT NULL", sql).find_example().text))
 
-    def of_kinds(self, batch: int, column: str, kinds: Kind) -> Offenders:
+    def of_kinds(self, batch: int, column: str, kinds: Kind) -> BadRowQuery:
         """Return the rows of a batch whose value in a column is of one of the kinds."""
         sql = self._columns[column]
         found = kinds_sql(sql, self._section_of[batch].forms[column])
-        return self._offenders(batch, f"({found}) & {int(kinds)} <> 0", sql)
+        return self._bad_rows(batch, f"({found}) & {int(kinds)} <> 0", sql)
 
-    def missing(self, batch: int, column: str) -> Offenders:
+    def missing(self, batch: int, column: str) -> BadRowQuery:
         """Return the rows of a batch without a value in a column."""
         has_column = column in self._section_of[batch].forms
-        return self._offenders(batch, f"{self._columns[column]} IS NULL" if has_column else "true")
+        return self._bad_rows(batch, f"{self._columns[column]} IS NULL" if has_column else "true")
 
-    def failed_cast(self, batch: int, column: str) -> Offenders:
+    def failed_cast(self, batch: int, column: str) -> BadRowQuery:
         """Return the rows of a batch whose value in a column did not survive the cast."""
         sql = self._columns[column]
         cast = self._cast_sql(self._section_of[batch], column)
-        return self._offenders(batch, f"{sql} IS NOT NULL AND ({cast}) IS NULL", sql)
+        return self._bad_rows(batch, f"{sql} IS NOT NULL AND ({cast}) IS NULL", sql)
 
-    def bad_times(self, batch: int, column: str, condition: str) -> Offenders:
+    def bad_times(self, batch: int, column: str, condition: str) -> BadRowQuery:
         """Return the rows of a batch for whose typed value a condition holds; shown is the value as it came."""
         sql = self._columns[column]
         found = f"SELECT no FROM typed WHERE batch = {batch} AND {condition.format(sql)}"  # noqa: S608
-        return self._offenders(batch, f"no IN ({found})", sql)
+        return self._bad_rows(batch, f"no IN ({found})", sql)
 
-    def in_partition(self, batch: int, values: Sequence[str]) -> Offenders:
+    def in_partition(self, batch: int, values: Sequence[str]) -> BadRowQuery:
         """Return the rows of a batch in one partition."""
         condition = " AND ".join(f"p{index} = {quote_text(value)}" for index, value in enumerate(values))
-        return Offenders(self.engine, "typed", batch, condition)
+        return BadRowQuery(self.engine, "typed", batch, condition)
 
     def cast(self, types: Mapping[str, str]) -> None:
         """Make the typed stage: the columns of ``types``, and as ``p0``, ``p1``, … the partition values."""
@@ -339,7 +345,7 @@ class EventFrame:
             f", {self._columns[name] if name in self.types else f'CAST(NULL AS {sql_type})'} AS {quote_name(name)}"
             for name, sql_type in columns.items()
         )
-        order = "".join(f", {self._columns[name]} NULLS LAST" for name in sort if name in self.types)
+        order = "".join(f", {sort_sql(self._columns[name], self.types[name])}" for name in sort if name in self.types)
         return self.engine.stream(
             f"SELECT {ORDINAL}{outputs} {rows} ORDER BY {ORDINAL}{order}",
             rows_per_chunk=ROWS_PER_CHUNK,
@@ -360,19 +366,19 @@ class EventFrame:
     def _has_casts(self, section: Section) -> bool:
         return any(is_cast(form, self.types.get(name)) for name, form in section.forms.items())
 
-    def _offenders(self, batch: int, condition: str, shown: str = "''") -> Offenders:
-        return Offenders(self.engine, self._section_of[batch].relation, batch, condition, shown)
+    def _bad_rows(self, batch: int, condition: str, shown: str = "''") -> BadRowQuery:
+        return BadRowQuery(self.engine, self._section_of[batch].relation, batch, condition, shown)
 
     def _fetch(self, query: str) -> list[tuple[Any, ...]]:
         return self.engine.fetch(query)
 
 
-def _find_plain_kind(values: pa.ChunkedArray, form: Form) -> Kind | None:
+def _find_plain_kind(values: pa.ChunkedArray, form: str) -> Kind | None:
     """Return the kind of all values of a column, if each row has one, and it is seen without looking at each."""
     if values.null_count:
         return None
     if form != Form.BIGINT:
-        return KINDS.get(form)
+        return find_plain_kind(form)
     found = pc.min_max(values)
     low, high = found["min"].as_py(), found["max"].as_py()
     return Kind.INTEGER if low is not None and -EXACT_DOUBLE_MAX <= low <= high <= EXACT_DOUBLE_MAX else None
@@ -420,7 +426,7 @@ def _join_repeated(values: pa.ChunkedArray) -> pa.Array:
 
 
 SAMPLE_LINES: Final = 4096
-"""Lines of all batches together that are looked at first; a unit that has no more is not worth the fast reader."""
+"""Lines of all batches that are sampled; for a unit with no more lines the fast reader does not pay."""
 _MIN_SAMPLE: Final = 2
 _MAX_SAMPLE: Final = 64
 _SAMPLED_BATCHES: Final = 128
@@ -431,7 +437,7 @@ class UnitSections:
     """The readers of one unit: they give the frame its sections.
 
     Attributes:
-        fast: Batches that the fast reader took, and nobody has objected to.
+        fast: Batches that the fast reader took, and no check has rejected.
         fast_names: All columns that they may have which the table does not have.
         fast_columns: The columns that have a value in them.
         lines: What the exact reader holds.
@@ -440,7 +446,7 @@ class UnitSections:
     def __init__(self, unit: FlushUnit, frame: EventFrame) -> None:
         self.fast: set[int] = set()
         self.fast_names: tuple[str, ...] = ()
-        self.fast_columns: Mapping[str, Form] = {}
+        self.fast_columns: Mapping[str, str] = {}
         self.lines: RawEvents | None = None
         self._frame = frame
         self._unit = unit
@@ -503,7 +509,7 @@ class UnitSections:
         fast = tuple(number for number in batches if number in self.fast)
         if fast:
             frame.add(Section("fast", fast, self.fast_columns, self._fast_rows))
-        by_forms: dict[tuple[tuple[str, Form], ...], list[int]] = {}
+        by_forms: dict[tuple[tuple[str, str], ...], list[int]] = {}
         lines = []
         for number in batches:
             forms = frame.batches[number].forms
@@ -518,7 +524,7 @@ class UnitSections:
             self.lines.extract(lines, {name: frame.name_column(name) for name in names})
             frame.add(Section("raw", tuple(lines), dict.fromkeys(names, Form.JSON)))
 
-    def _add_tables(self, relation: str, forms: Mapping[str, Form], numbers: Sequence[int]) -> None:
+    def _add_tables(self, relation: str, forms: Mapping[str, str], numbers: Sequence[int]) -> None:
         names = self._name_columns(forms)
         parts = []
         for number in numbers:
@@ -533,7 +539,7 @@ class UnitSections:
         self._frame.engine.hold(relation, rows)
         return rows
 
-    def _name_columns(self, forms: Mapping[str, Form]) -> list[str]:
+    def _name_columns(self, forms: Mapping[str, str]) -> list[str]:
         return ["batch", "no", *map(self._frame.name_column, forms)]
 
     def _plan(self, lines: Mapping[int, Batch]) -> dict[str, FastColumn]:
@@ -548,15 +554,14 @@ class UnitSections:
             for name, sql_type in schema.items()
             if has_room or name in seen
         }
-        spelling = {name.lower() for name in schema}
-        reserved = {field.name.lower() for field in config.partition if field.name != field.column}
+        names = ColumnNames(config, schema)
         for name, kinds in seen.items():
-            is_usable = name not in schema and name.lower() not in spelling | reserved and config.evolution != "strict"
+            is_usable = name not in names and names.find_problem(name) is None and config.evolution != "strict"
             column = FastColumn.new(kinds) if is_usable else None
             if column is not None:
                 columns[name] = column
-                spelling.add(name.lower())
-        if len(columns) > limits.batch_columns or len(spelling) > limits.table_columns:
+                names.add(name)
+        if len(columns) > limits.batch_columns or len(names) > limits.table_columns:
             return {}
         return columns
 
@@ -574,9 +579,9 @@ class UnitSections:
                 number: own for number in lines if (own := found.get(number)) and not own.has_duplicates
                 and own.count <= max_count
             }  # fmt: skip
-            spelling = {name.lower(): name for name in self._unit.schema}
-            names = dict.fromkeys(name for own in keys.values() for name in own.names if _is_column_name(name))
-            names = {name: None for name in names if spelling.setdefault(name.lower(), name) == name}
+            known = ColumnNames(self._unit.config, self._unit.schema)
+            names = dict.fromkeys(name for own in keys.values() for name in own.names if not known.find_problem(name))
+            names = {name: None for name in names if known.add(name) == name}
             frame = EventFrame(self._frame.engine, {})
             sample.extract(tuple(keys), {name: frame.name_column(name) for name in names})
             frame.add(Section(sample.name, tuple(keys), dict.fromkeys(names, Form.JSON)))
@@ -587,11 +592,3 @@ class UnitSections:
             return seen
         finally:
             sample.drop()
-
-
-def _is_column_name(name: str) -> bool:
-    try:
-        check_column_name(name)
-    except ValueError:
-        return False
-    return True

@@ -9,8 +9,8 @@ declines otherwise; it never rejects. What makes this safe:
 - Where Arrow is laxer, the batch is declined: an integer in a DOUBLE column that may have lost digits (any value
   from 2^53 on), NaN and infinity, and a new DOUBLE column in which only whole numbers came.
 - Moments and days are read from text of known shapes; another shape is declined.
-- Columns with objects or arrays are left out of Arrow's schema; the engine gives their JSON text, as in the exact way,
-  and all keys of the lines are then compared with the schema.
+- Columns with objects or arrays, and decimals, are left out of Arrow's schema; their JSON text is cut from the lines,
+  as in the exact way, and the engine compares all keys of the lines with the schema.
 
 Moments and days are read without looking at each value on its own, where all values have one of a few shapes: exactly
 what the casts of :mod:`icedb_engine.reading.types` give, or nothing. A shape is the first value's: its digits may be
@@ -28,13 +28,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
+from icedb_log.table.decimals import find_decimal
+from icedb_log.table.file_domains import EXACT_DOUBLE_MAX
 from icedb_log.table.time_columns import DEFAULT_UNIT, MAX_TIME_MS, MIN_TIME_MS, TICK_US, TimeUnit
 from icedb_log.units import MIB
 
-from icedb_engine.reading.batches import Batch, count_up
-from icedb_engine.reading.read_json import structure_sql
-from icedb_engine.reading.types import EXACT_DOUBLE_MAX, INTEGERS, Form, Kind, infer_type
-from icedb_engine.sql import quote_name
+from icedb_engine.reading.batches import Batch
+from icedb_engine.reading.json_text import cut_few
+from icedb_engine.reading.types import INTEGERS, Form, Kind, infer_type
 
 _MOMENT: Final = re.compile(rb"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?(?P<zone>Z|[+-]\d{2}:?\d{2})?)?)?")
 _DAY: Final = re.compile(rb"\d{4}-\d{2}-\d{2}")
@@ -148,7 +149,8 @@ class FastColumn:
     """How the fast reader takes a column.
 
     Attributes:
-        form: What comes out; JSON for columns with objects or arrays, None for one that has nothing but nulls.
+        form: What comes out; JSON for columns with objects or arrays, and for decimals; None for one that has nothing
+            but nulls.
         from_text: Whether a TIMESTAMP is text in the lines, not numbers.
         unit: What a TIMESTAMP's numbers count.
         is_new: Whether the table does not have the column yet.
@@ -162,8 +164,8 @@ class FastColumn:
     @classmethod
     def known(cls, sql_type: str, kinds: Kind, unit: TimeUnit) -> "FastColumn":
         """Return how to read a column of the table that has such values in the sample."""
-        if sql_type == "VARCHAR" and kinds & Kind.NESTED:
-            return cls(Form.JSON)
+        if (sql_type == "VARCHAR" and kinds & Kind.NESTED) or find_decimal(sql_type) is not None:
+            return cls(Form.JSON)  # Arrow takes more texts for decimals than we do
         if sql_type == "TIMESTAMP":
             return cls(Form.TIMESTAMP, from_text=not kinds & INTEGERS, unit=unit)
         return cls(Form(sql_type))
@@ -276,7 +278,7 @@ class _Reader:
         self._engine = engine
         self._columns = columns
         self._use_threads = use_threads
-        self._nested = [name for name, column in columns.items() if column.form == Form.JSON]
+        self._nested = tuple(name for name, column in columns.items() if column.form == Form.JSON)
         self._parse_options = pj.ParseOptions(
             explicit_schema=pa.schema(
                 [(name, column.arrow_type) for name, column in columns.items() if column.form != Form.JSON]
@@ -315,39 +317,28 @@ class _Reader:
             pa.concat_arrays([pa.repeat(pa.scalar(number, pa.int32()), len(group[number].rows)) for number in group]),
             pa.concat_arrays([batch.numbers for batch in group.values()]),
         ]
-        nested = self._read_nested(group) if self._nested else {}
+        nested = self._read_nested(group, data) if self._nested else {}
         for name, column in self._columns.items():
             is_nested = column.form == Form.JSON
             arrays.append(nested[name] if is_nested else column.settle(rows.column(name), counts))
         return pa.Table.from_arrays(arrays, [*_OWN_COLUMNS, *self._columns])
 
-    def _read_nested(self, group: Mapping[int, Batch]) -> dict[str, pa.ChunkedArray]:
+    def _read_nested(self, group: Mapping[int, Batch], data: Any) -> dict[str, pa.Array]:
         lines = pa.concat_arrays([batch.rows for batch in group.values()])
-        cursor = self._engine.cursor()
-        name = f"group_{min(group)}"
-        cursor.register(name, pa.table({"i": count_up(len(lines)), "line": lines}))
-        try:
-            self._check_keys(cursor, name)
-            outputs = "".join(
-                f", CAST(event.{quote_name(key)} AS VARCHAR) AS f{place}" for place, key in enumerate(self._nested)
-            )
-            found = cursor.execute(
-                f"SELECT i{outputs} "  # noqa: S608 - names are quoted
-                f"FROM (SELECT i, from_json(line, {structure_sql(self._nested)}) AS event FROM {name})"
-            ).to_arrow_table()
-        finally:
-            cursor.unregister(name)
-            cursor.close()
-        order = found.column(0).to_numpy()
-        if (np.diff(order) != 1).any():
-            found = found.take(pc.sort_indices(found.column(0)))
-        return {key: found.column(place + 1) for place, key in enumerate(self._nested)}
+        self._check_keys(lines, f"group_{min(group)}")
+        found = cut_few(data, self._nested)
+        if found is None or len(found[0]) != len(lines):
+            raise _Declined
+        return dict(zip(self._nested, found, strict=True))
 
-    def _check_keys(self, cursor: Any, name: str) -> None:
-        ((is_twice, keys),) = cursor.execute(
-            "SELECT bool_or(len(keys) <> len(list_distinct(keys))), list_distinct(flatten(list(keys))) "  # noqa: S608
-            f"FROM (SELECT DISTINCT json_keys(line) AS keys FROM {name})"
-        ).fetchall()
+    def _check_keys(self, lines: pa.StringArray, name: str) -> None:
+        with self._engine.cursor() as cursor:
+            cursor.register(name, pa.table({"line": lines}))
+            ((is_twice, keys),) = cursor.execute(
+                "SELECT bool_or(len(keys) <> len(list_distinct(keys))), list_distinct(flatten(list(keys))) "  # noqa: S608
+                f"FROM (SELECT DISTINCT json_keys(line) AS keys FROM {name})"
+            ).fetchall()
+            cursor.unregister(name)
         if is_twice or not self._columns.keys() >= set(keys or ()):
             raise _Declined
 

@@ -1,4 +1,4 @@
-"""JSON inside the native engine: the exact reader, which looks at every value as text.
+"""JSON inside the native engine: the exact reader, which reads every value as text.
 
 Two stages: *lines* (text) and *raw* (one column of JSON text for each top-level key). Each question is one query
 over all batches; what is fetched is bounded by the number of batches and columns, never by the number of rows.
@@ -6,9 +6,8 @@ A batch that is one JSON document becomes lines, an element each. The whole docu
 over while it is taken apart: hence a bound of its own, and one document at a time.
 """
 
-import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
@@ -16,14 +15,20 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from icedb_log.json_text import cut_array, scan_array
 
 from icedb_engine.errors import BatchRejected
 from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.reading.batches import BOM, Batch, Fault, check_utf8, count_up, join_chunks
-from icedb_engine.sql import CLOSED, among, quote_name, quote_text
+from icedb_engine.reading.json_text import cut_objects
+from icedb_engine.sql import among, open_closed, quote_text
 from icedb_engine.unit_engine import UnitEngine
 
-_LINES_SCHEMA: Final = pa.schema([("batch", pa.int32()), ("no", pa.int32()), ("line", pa.string())])
+_OWN_FIELDS: Final = (("batch", pa.int32()), ("no", pa.int32()))
+_LINES_SCHEMA: Final = pa.schema([*_OWN_FIELDS, ("line", pa.string())])
+_SHOWN_CHARS: Final = 120
+_CUT_ROWS: Final = 4096
+"""Lines that are cut into values together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,8 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Offenders:
-    """The rows of a batch for which a condition holds; looked up when they are asked for.
+class BadRowQuery:
+    """The bad rows of a batch, as a SQL condition that is run when their numbers or an example are needed.
 
     Attributes:
         engine: Where the relation is.
@@ -99,6 +104,7 @@ class RawEvents:
         self.name = name
         self._engine = engine
         self._lines = f"{name}_lines"
+        self._batches = dict(batches)
         parts = [
             pa.record_batch(
                 [pa.repeat(pa.scalar(number, pa.int32()), len(batch.rows)), batch.numbers, batch.rows],
@@ -117,23 +123,27 @@ class RawEvents:
         """Return the batches with a line that is not a JSON object."""
         return [batch for (batch,) in self._fetch(f"SELECT DISTINCT batch FROM {self._lines} WHERE {_MALFORMED}")]  # noqa: S608
 
-    def malformed(self, batch: int) -> Offenders:
+    def malformed(self, batch: int) -> BadRowQuery:
         """Return the lines of a batch that are not JSON objects."""
-        return Offenders(self._engine, self._lines, batch, _MALFORMED)
+        return BadRowQuery(self._engine, self._lines, batch, _MALFORMED)
 
-    def having(self, batch: int, keys: Collection[str], *, or_twice: bool = False) -> Offenders:
+    def having(self, batch: int, keys: Collection[str], *, or_twice: bool = False) -> BadRowQuery:
         """Return the lines of a batch that have one of some keys; if so, also those that have any key twice."""
         wanted = ", ".join(map(quote_text, keys))
         has_key = f"list_has_any(json_keys(line), CAST([{wanted}] AS VARCHAR[]))"
-        return Offenders(self._engine, self._lines, batch, f"{has_key} OR {_TWICE}" if or_twice else has_key)
+        return BadRowQuery(self._engine, self._lines, batch, f"{has_key} OR {_TWICE}" if or_twice else has_key)
 
     def explain_malformed(self, batch: int, number: int) -> str:
         """Return the engine's words about one line that is not a JSON object."""
         try:
-            ((kind,),) = self._fetch(f"SELECT json_type(line) {self._from_line(batch, number)}")
+            ((kind, first),) = self._fetch(
+                "SELECT json_type(line), CASE WHEN json_type(line, '$[0]') = 'VARCHAR' THEN line->>'$[0]' END "
+                f"{self._from_line(batch, number)}"
+            )
         except (duckdb.Error, UnicodeDecodeError) as error:
             return _read_engine_words(error)
-        return f"it is a JSON {str(kind).lower()}"
+        # A door that sets an event aside writes its reason before it.
+        return f"it is a JSON {str(kind).lower()}{f' of {first[:_SHOWN_CHARS]!r}, …' if first else ''}"
 
     def read_line_keys(self, batch: int, number: int) -> list[str]:
         """Return the top-level keys of one line, in order."""
@@ -167,13 +177,16 @@ class RawEvents:
 
     def extract(self, batches: Collection[int], columns: Mapping[str, str]) -> None:
         """Make the raw stage: ``batch``, ``no`` and one column of JSON text for each key, by key."""
-        outputs = "".join(f", event.{quote_name(key)} AS {column}" for key, column in columns.items())
-        event = f"from_json(line, {structure_sql(columns)})" if columns else "NULL"
-        self._engine.make_table(
-            self.name,
-            f"SELECT batch, no{outputs} "  # noqa: S608 - names are quoted
-            f"FROM (SELECT batch, no, {event} AS event FROM {self._lines} WHERE {among(batches)})",
-        )
+        schema = pa.schema([*_OWN_FIELDS, *((column, pa.string()) for column in columns.values())])
+        self._engine.load(self.name, schema, self._cut(batches, tuple(columns), schema))
+
+    def _cut(self, batches: Collection[int], keys: Collection[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for number in batches:
+            batch = self._batches[number]
+            for start in range(0, batch.row_count, _CUT_ROWS):
+                lines, numbers = (each.slice(start, _CUT_ROWS) for each in (batch.rows, batch.numbers))
+                ids = pa.repeat(pa.scalar(number, pa.int32()), len(lines))
+                yield pa.record_batch([ids, numbers, *cut_objects(lines, keys)], schema=schema)
 
     def _from_line(self, batch: int, number: int) -> str:
         return f"FROM {self._lines} WHERE batch = {batch} AND no = {number}"
@@ -189,11 +202,6 @@ def _read_engine_words(error: Exception) -> str:
     """
     text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
     return text.partition("\n")[0].rpartition("Error: ")[2][:200]
-
-
-def structure_sql(keys: Collection[str]) -> str:
-    """Return the SQL literal that lets ``from_json`` give these keys as JSON text."""
-    return quote_text(json.dumps(dict.fromkeys(keys, "JSON"), ensure_ascii=False))
 
 
 _BLANK: Final = b" \t\r\n"
@@ -231,20 +239,24 @@ def read_json_document(decoded: bytes, limits: FlushUnitLimits) -> Batch:
 
 
 def _split_array(decoded: bytes) -> pa.StringArray:
-    with _ONE_AT_A_TIME, duckdb.connect(config={"threads": 1, **CLOSED}) as engine:
-        connection: Any = engine
+    with _ONE_AT_A_TIME:
+        elements = cut_array(decoded)
+        if elements is None:
+            _check_document(decoded)
+            elements = scan_array(decoded)
+        return pa.array(elements, pa.binary()).cast(pa.string())
+
+
+def _check_document(decoded: bytes) -> None:
+    """Raise BatchRejected, with the engine's words, if it does not take a JSON document either."""
+    with open_closed() as connection:
         connection.register("body", pa.table({"text": pa.array([decoded], pa.binary()).cast(pa.string())}))
         try:
-            found = connection.execute(
-                "SELECT coalesce(CAST(element AS VARCHAR), 'null') AS element "
-                "FROM (SELECT unnest(from_json(text, '[\"JSON\"]')) AS element FROM body)"
-            ).to_arrow_table()
-        except (duckdb.InvalidInputException, UnicodeDecodeError) as error:
+            connection.execute("SELECT json_array_length(CAST(text AS JSON)) FROM body").fetchall()
+        except (duckdb.Error, UnicodeDecodeError) as error:
             text = _read_engine_words(error).partition("  Input:")[0]
             place = _AT_BYTE.search(text)
             if place is not None:
                 line_number = decoded.count(b"\n", 0, int(place[1])) + 1
                 text = f"line {line_number}: {text}"
             raise BatchRejected(f"not one JSON document ({text}); send a whole JSON array") from error
-    column = found.column(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.string())

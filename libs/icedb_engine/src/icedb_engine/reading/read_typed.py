@@ -6,35 +6,77 @@ beyond microseconds are cut, as in JSON. Structs, maps and lists become compact 
 """
 
 import csv
-import io
+import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
+from icedb_log.csv_text import CsvRecord, cut_records
 from icedb_log.parquet.pages import read_chunks, read_pages
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.parquet.thrift import ThriftError
+from icedb_log.table.decimals import MAX_DIGITS
 from icedb_log.table.time_columns import MAX_TIME_MS, MIN_TIME_MS
 from icedb_log.texts import first_line
 from icedb_log.units import MIB
 
+from icedb_engine.arrow_types import name_arrow_type
 from icedb_engine.errors import BatchRejected, BatchTooLarge
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.reading.batches import BOM, BadLines, Batch, Fault, check_row_count, check_utf8, count_up
+from icedb_engine.reading.batches import (
+    BOM,
+    BadLines,
+    Batch,
+    Fault,
+    check_row_count,
+    check_utf8,
+    count_up,
+    encode_cells,
+)
+from icedb_engine.reading.nested_json import write_json
 from icedb_engine.reading.types import Form
-from icedb_engine.sql import CLOSED
 
 _SHOWN_CHARS: Final = 80
+_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_LINE: Final = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
+_LAST_CELL: Final = "\x1e"
+_FIRST_ROW: Final = 2
+"""Number of the first row after the header, as in a spreadsheet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OddRow:
+    """A row of a CSV batch that is not what the header says.
+
+    Attributes:
+        text: As it was written.
+        fault: What is wrong with it, in words that rows of the same fault share.
+        own: The same about this one.
+        remedy: What to do.
+    """
+
+    text: bytes
+    fault: str
+    own: str
+    remedy: str
+
+    def as_bad(self, number: int) -> tuple[bytes, Fault]:
+        """Return the row as :class:`BadLines` has it."""
+        shown = self.text[:_SHOWN_CHARS].decode(errors="replace")
+        return self.text, Fault(f"{self.fault}: {self.remedy}", f"row {number} {self.own}: {shown}: {self.remedy}")
 
 
 def read_csv_cells(decoded: bytes, limits: FlushUnitLimits) -> Batch:
-    """Split a CSV batch into cells; an empty cell is null. Rows with too many or too few cells are set aside.
+    """Split a CSV batch into cells; an empty cell is null.
+
+    Set aside are rows with more or fewer cells than the header, rows that are too long, and the last one if a quote of
+    it stays open: what becomes of a row depends neither on other rows nor on where a file was cut into batches.
 
     Args:
         decoded: The batch, decompressed: comma-separated, cells with commas or line breaks in double quotes.
@@ -47,34 +89,53 @@ def read_csv_cells(decoded: bytes, limits: FlushUnitLimits) -> Batch:
     check_utf8(decoded)
     if not decoded.strip():
         return Batch(pa.table({}), pa.array([], pa.int32()), 0, {})
-    if decoded.count(b'"') % 2:
-        raise BatchRejected(
-            "a double quote is not closed, or the file is cut off: quote cells, and double quotes in them"
-        )
-    if not decoded.endswith(b"\n"):
-        decoded += b"\n"
-    names = _read_header(decoded, limits)
-    odd_rows: dict[int, tuple[bytes, Fault]] = {}
+    header = next(cut_records((line[0] for line in _LINE.finditer(decoded)), max_bytes=limits.line_bytes))
+    names = _read_header(header, limits)
+    rows = memoryview(decoded)[decoded.index(header.text) + len(header.text) :]
+    apart: dict[int, _OddRow] = {}
+    places = None
+    found = _parse_cells(rows, len(names), limits)
+    if found is None or _may_be_long(*found, limits):
+        whole, places, apart = _take_apart(bytes(rows), limits)
+        found = _parse_cells(whole, len(names), limits)
+    if found is None:
+        raise BatchRejected("not CSV: quote cells with commas, line breaks or double quotes, and double the latter")
+    table, odd = found
+    numbers = np.setdiff1d(np.arange(table.num_rows + len(odd), dtype=np.int32), np.array([*odd], np.int32))
+    if places is not None:
+        numbers, odd = places[numbers], {int(places[place]): row for place, row in odd.items()}
+    bad = {place + _FIRST_ROW: row.as_bad(place + _FIRST_ROW) for place, row in (odd | apart).items()}
+    forms, (line,) = dict.fromkeys(names, Form.CELL), encode_cells([names])
+    bad_lines = BadLines(bad, line + b"\n")
+    return Batch(table.rename_columns(names), pa.array(numbers + _FIRST_ROW), len(decoded), forms, bad_lines)
+
+
+def _parse_cells(
+    rows: bytes | memoryview, width: int, limits: FlushUnitLimits
+) -> tuple[pa.Table, dict[int, _OddRow]] | None:
+    """Return the rows with as many cells as the header, and the others by their place; None if some row has no end.
+
+    Arrow takes a quote that stays open for one that ends with the text. So a row is put after the last one: where it is
+    not read as it is, something before it is open, or longer than what Arrow looks at together.
+    """
+    columns = [f"c{place}" for place in range(width)]
+    odd: dict[int, _OddRow] = {}
 
     def on_odd_row(row: Any) -> str:
-        number, text = row.number if row.number is not None else 0, row.text or ""
-        fault = Fault(
-            "a row has more or fewer cells than the header: quote cells with commas",
-            f"row {number} has {row.actual_columns} cells, the header has {row.expected_columns}: "
-            f"{text[:_SHOWN_CHARS]}: quote cells with commas or line breaks",
+        odd[row.number - 1] = _OddRow(
+            (row.text or "").encode(),
+            "a row has more or fewer cells than the header",
+            f"has {row.actual_columns} cells, the header has {row.expected_columns}",
+            "quote cells with commas or line breaks",
         )
-        odd_rows[number] = (text.encode(), fault)
         return "skip"
 
-    columns = [f"c{place}" for place in range(len(names))]
+    text = b"".join((rows, b"\n", ",".join([_LAST_CELL] * width).encode()))
     try:
         table = pcsv.read_csv(
-            pa.BufferReader(decoded),
+            pa.BufferReader(text),
             read_options=pcsv.ReadOptions(
-                use_threads=False,
-                column_names=columns,
-                skip_rows_after_names=1,
-                block_size=min(len(decoded) + 1, 2 * limits.line_bytes),
+                use_threads=False, column_names=columns, block_size=min(len(text) + 1, 2 * limits.line_bytes)
             ),
             parse_options=pcsv.ParseOptions(newlines_in_values=True, invalid_row_handler=on_odd_row),
             convert_options=pcsv.ConvertOptions(
@@ -84,25 +145,66 @@ def read_csv_cells(decoded: bytes, limits: FlushUnitLimits) -> Batch:
                 quoted_strings_can_be_null=True,
             ),
         )
-    except pa.ArrowInvalid as error:
-        raise BatchRejected(
-            f"not CSV ({str(error)[:200]}): is a quote not closed, or a row longer than {limits.line_bytes} bytes?"
-        ) from error
-    numbers = np.setdiff1d(
-        np.arange(2, table.num_rows + len(odd_rows) + 2, dtype=np.int32), np.array(list(odd_rows), np.int32)
-    )
-    forms = dict.fromkeys(names, Form.CELL)
-    return Batch(table.rename_columns(names), pa.array(numbers), len(decoded), forms, BadLines(odd_rows))
+    except pa.ArrowInvalid:
+        return None
+    row_count = table.num_rows - 1
+    if row_count < 0 or any(column[row_count].as_py() != _LAST_CELL for column in table.columns):
+        return None
+    return table.slice(0, row_count), odd
 
 
-def _read_header(decoded: bytes, limits: FlushUnitLimits) -> list[str]:
-    text = io.TextIOWrapper(io.BytesIO(decoded), encoding="utf-8", newline="")
+def _may_be_long(table: pa.Table, odd: Mapping[int, _OddRow], limits: FlushUnitLimits) -> bool:
+    """Return whether a row may have been longer than the limit: each of its characters may have been a double quote."""
+    if any(len(row.text) > limits.line_bytes for row in odd.values()):
+        return True
+    if sum(column.nbytes for column in table.columns) * 2 <= limits.line_bytes:
+        return False
+    sizes = np.full(table.num_rows, len(table.columns) * len(b'"",'), np.int64)
+    for column in table.columns:
+        sizes += 2 * pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
+    return bool((sizes > limits.line_bytes).any())
+
+
+def _take_apart(rows: bytes, limits: FlushUnitLimits) -> tuple[bytes, np.ndarray, dict[int, _OddRow]]:
+    """Return the rows that have an end, their places, and the others by place."""
+    kept: list[bytes] = []
+    places: list[int] = []
+    odd: dict[int, _OddRow] = {}
+    for place, record in enumerate(cut_records(rows.splitlines(keepends=True), max_bytes=len(rows))):
+        text = record.text.rstrip(b"\r\n")
+        if not record.is_closed:
+            odd[place] = _OddRow(
+                text,
+                "a double quote is not closed",
+                "has a double quote that is not closed",
+                "quote cells with double quotes, and double them there",
+            )
+        elif len(text) > limits.line_bytes:
+            fault = f"a row is longer than {limits.line_bytes} bytes"
+            odd[place] = _OddRow(text, fault, f"has {len(text)} bytes", f"send at most {limits.line_bytes}")
+        else:
+            kept.append(record.text)
+            places.append(place)
+    return b"".join(kept), np.array(places, np.int32), odd
+
+
+def _read_header(header: CsvRecord, limits: FlushUnitLimits) -> list[str]:
     try:
-        names = next(row for row in csv.reader(text, strict=True) if row)
-    except (csv.Error, StopIteration) as error:
+        (names,) = csv.reader([header.text.decode()], strict=True)
+    except (csv.Error, ValueError) as error:
         raise BatchRejected(
             f"the header is not CSV ({error}): send the names of the columns in the first line"
         ) from error
+    if len(names) == 1 and (separator := next((each for each in _SEPARATORS if each in names[0]), None)):
+        raise BatchRejected(
+            f"the header is one column {names[0][:_SHOWN_CHARS]!r}: its cells are separated by "
+            f"{_SEPARATORS[separator]}; separate them by commas"
+        )
+    if "" in names:
+        raise BatchRejected(
+            f"column {names.index('') + 1} of the header has no name: name it, or leave it out (pandas writes its "
+            "index so: `to_csv(index=False)`)"
+        )
     if len(names) > limits.batch_columns:
         raise BatchRejected(f"{len(names)} columns; the limit is {limits.batch_columns}: send fewer columns")
     twice = _find_twice(names)
@@ -116,6 +218,12 @@ def _find_twice(names: list[str]) -> str | None:
 
 
 _IPC_MAGIC: Final = b"ARROW1\x00\x00"
+_IPC_END: Final = b"ARROW1"
+_CONTINUATION: Final = b"\xff\xff\xff\xff"
+_LENGTH_BYTES: Final = 4
+_FOOTER_DICTIONARIES, _FOOTER_BATCHES = 2, 3
+_BLOCK: Final = "<qi4xq"
+_BLOCK_BYTES: Final = struct.calcsize(_BLOCK)
 _DICTIONARY_BATCH: Final = 2
 _RECORD_BATCH: Final = 3
 _MESSAGE_KIND, _MESSAGE_HEADER = 1, 2
@@ -139,34 +247,73 @@ _DAMAGED: Final = (
 
 
 def read_arrow(body: bytes, limits: FlushUnitLimits) -> Batch:
-    """Read one Arrow IPC stream, or one file: which is a stream between two marks.
+    """Read one Arrow IPC stream or file.
 
     Raises:
         BatchRejected: Damaged, cut off, above a bound, or with columns that have no SQL type here.
     """
-    data = pa.py_buffer(body).slice(len(_IPC_MAGIC)) if body.startswith(_IPC_MAGIC) else pa.py_buffer(body)
+    data = pa.py_buffer(body)
     try:
-        _check_messages(data, limits)
+        if body.startswith(_IPC_MAGIC):
+            _check_sizes(_find_file_messages(body), limits)
+            with pa.ipc.open_file(data) as file:
+                batches = map(file.get_batch, range(file.num_record_batches))
+                return _convert_rows(batches, file.schema, limits)
+        _check_sizes(_find_stream_messages(data), limits)
         with pa.ipc.open_stream(data) as reader:
-            _check_columns(reader.schema, limits)
-            return _convert_table(_collect(reader, reader.schema, limits), limits)
-    except _DAMAGED as error:
+            return _convert_rows(reader, reader.schema, limits)
+    except (*_DAMAGED, struct.error) as error:
         raise BatchRejected(f"not a whole Arrow stream or file ({first_line(error)}); send the batch again") from error
 
 
-def _check_messages(data: pa.Buffer, limits: FlushUnitLimits) -> None:
-    """Add up what the messages of a stream become in memory."""
-    total = 0
+def _convert_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limits: FlushUnitLimits) -> Batch:
+    _check_columns(schema, limits)
+    return _convert_table(_collect(batches, schema, limits), limits)
+
+
+def _find_stream_messages(data: pa.Buffer) -> Iterator[tuple[bytes, memoryview]]:
     for message in pa.ipc.MessageReader.open_stream(data):
+        yield message.metadata.to_pybytes(), memoryview(message.body)
+
+
+def _find_file_messages(body: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """Yield metadata and body of the messages that the footer of a file names; other bytes are not read."""
+    length_at = len(body) - len(_IPC_END) - _LENGTH_BYTES
+    (length,) = struct.unpack_from("<i", body, length_at)
+    if not body.endswith(_IPC_END) or not 0 < length <= length_at:
+        raise ValueError("it does not end with its footer")
+    footer = body[length_at - length : length_at]
+    root = _follow(footer, 0)
+    for field in (_FOOTER_DICTIONARIES, _FOOTER_BATCHES):
+        place = _find_field(footer, root, field)
+        if not place:
+            continue
+        blocks = _follow(footer, place)
+        (count,) = struct.unpack_from("<I", footer, blocks)
+        for offset, metadata_bytes, body_bytes in struct.iter_unpack(
+            _BLOCK, footer[blocks + 4 : blocks + 4 + count * _BLOCK_BYTES]
+        ):
+            if min(offset, metadata_bytes, body_bytes) < 0 or offset + metadata_bytes + body_bytes > length_at:
+                raise ValueError("its footer names bytes that it does not have")
+            start = offset + metadata_bytes
+            # Before the metadata stands their length, behind a mark that old writers leave out.
+            prefix_bytes = 2 * _LENGTH_BYTES if body.startswith(_CONTINUATION, offset) else _LENGTH_BYTES
+            yield body[offset + prefix_bytes : start], memoryview(body)[start : start + body_bytes]
+
+
+def _check_sizes(messages: Iterable[tuple[bytes, memoryview]], limits: FlushUnitLimits) -> None:
+    """Add up what messages become in memory."""
+    total = 0
+    for metadata, body in messages:
         try:
-            total += _count_decoded_bytes(message.metadata.to_pybytes(), memoryview(message.body))
+            total += _count_decoded_bytes(metadata, body)
         except (struct.error, IndexError) as error:
             raise BatchRejected(
-                "not an Arrow stream: the metadata of a message is damaged; send the batch again"
+                "not an Arrow stream or file: the metadata of a message is damaged; send the batch again"
             ) from error
         if total > limits.batch_decoded_bytes:
             raise BatchTooLarge(
-                f"the Arrow stream has more than {limits.batch_decoded_bytes} bytes without compression; "
+                f"the Arrow data have more than {limits.batch_decoded_bytes} bytes without compression; "
                 "send smaller batches"
             )
 
@@ -220,9 +367,9 @@ _ENCRYPTED_MAGIC: Final = b"PARE"
 MAX_PAGES: Final = 200_000
 """Pages of a batch; writers make them of 8 KiB and more."""
 _FLAT_ROWS: Final = 65_536
-_NESTED_ROWS: Final = (16, 8192)
-_NESTED_BYTES: Final = 256 * MIB
-"""A string of a nested column is at most as long as its row group: so many rows with one each stay below this."""
+_LONG_ROWS: Final = (16, 8192)
+_LONG_BYTES: Final = 256 * MIB
+"""Text is at most as long as its page, also where each value repeats the one before: rows with one stay below this."""
 
 
 def read_parquet(body: bytes, limits: FlushUnitLimits) -> Batch:
@@ -234,17 +381,24 @@ def read_parquet(body: bytes, limits: FlushUnitLimits) -> Batch:
     if body.endswith(_ENCRYPTED_MAGIC):
         raise BatchRejected(_ENCRYPTED)
     try:
-        file = _open_parquet(body, limits)
-        return _convert_table(_collect(_read_row_groups(file), file.schema_arrow, limits), limits)
+        schema, longest_bytes = _check_parquet(body, limits)
+        texts = [field.name for field in schema if _is_any(field.type, _BYTES)]
+        try:
+            # Text as dictionaries is measured before it is spread out, but delta encodings cannot be read so. What
+            # Arrow says then, it says of damaged bytes, too: those it refuses twice.
+            rows = _collect(_read_row_groups(body, texts, longest_bytes), schema, limits)
+        except (pa.ArrowException, OSError):
+            rows = _collect(_read_row_groups(body, None, longest_bytes), schema, limits)
+        return _convert_table(rows, limits)
     except _DAMAGED as error:
         raise BatchRejected(f"not a readable Parquet file ({first_line(error)}); write the file again") from error
 
 
-def _open_parquet(body: bytes, limits: FlushUnitLimits) -> pq.ParquetFile:
+def _check_parquet(body: bytes, limits: FlushUnitLimits) -> tuple[pa.Schema, int]:
+    """Return the columns of a file, and how long a value in it may be. Raises BatchRejected: it is above a bound."""
     metadata: Any = pq.read_metadata(pa.BufferReader(body))
     schema = metadata.schema.to_arrow_schema()
     _check_columns(schema, limits)
-    strings = [field.name for field in schema if _is_any(field.type, _BYTES)]
     decoded_bytes = sum(metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups))
     least_bytes = metadata.num_rows * len(schema) // 8
     if max(decoded_bytes, least_bytes) > limits.batch_decoded_bytes:
@@ -253,12 +407,11 @@ def _open_parquet(body: bytes, limits: FlushUnitLimits) -> pq.ParquetFile:
             f"the limit is {limits.batch_decoded_bytes} bytes: send smaller batches"
         )
     check_row_count(metadata.num_rows, limits)
-    _check_pages(body, limit_bytes=limits.batch_decoded_bytes)
-    return pq.ParquetFile(pa.BufferReader(body), read_dictionary=strings)
+    return schema, _check_pages(body, limit_bytes=limits.batch_decoded_bytes)
 
 
-def _check_pages(body: bytes, *, limit_bytes: int) -> None:
-    """Return if the pages of a Parquet file are no larger than this together, as each page says itself.
+def _check_pages(body: bytes, *, limit_bytes: int) -> int:
+    """Return the size of the largest page of a Parquet file if all are no larger than this, as each page says itself.
 
     A footer says how large its row groups are, and nobody has to believe it: a file of twenty kilobytes whose footer
     says little can hold pages of two gigabytes, one for each column. What a reader allocates is what stands before each
@@ -268,12 +421,13 @@ def _check_pages(body: bytes, *, limit_bytes: int) -> None:
         BatchRejected: They are larger, or too many, or encrypted.
         ThriftError: The file is damaged.
     """
-    total_bytes = page_count = 0
+    total_bytes = page_count = largest_bytes = 0
     for chunk in read_chunks(body):
         if chunk.is_encrypted:
             raise BatchRejected(_ENCRYPTED)
         for page in read_pages(body, chunk):
             total_bytes += page.size_bytes
+            largest_bytes = max(largest_bytes, page.size_bytes)
             page_count += 1
             if total_bytes > limit_bytes:
                 raise BatchTooLarge(
@@ -283,17 +437,23 @@ def _check_pages(body: bytes, *, limit_bytes: int) -> None:
                 raise BatchRejected(
                     f"the Parquet file has more than {MAX_PAGES} pages; let its writer make larger ones"
                 )
+    return largest_bytes
 
 
-def _read_row_groups(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    metadata: Any = file.metadata
+def _read_row_groups(body: bytes, dictionaries: list[str] | None, longest_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, few at once where the text of a page may come many times: in nested columns always.
+
+    Args:
+        body: The file.
+        dictionaries: Columns that are read as dictionaries; None: no column is.
+        longest_bytes: How long a value may be.
+    """
+    # INT96 counts nanoseconds of a day beside the days: as nanoseconds in 64 bits what lies outside 1677 to 2262 wraps.
+    file = pq.ParquetFile(pa.BufferReader(body), read_dictionary=dictionaries, coerce_int96_timestamp_unit="us")
     row_count = _FLAT_ROWS
-    if any(pa.types.is_nested(field.type) for field in file.schema_arrow):
-        # WARN: nothing of a column chunk's metadata is asked: on damaged bytes pyarrow 26 ends the process there.
-        groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
-        largest = max((group.total_byte_size for group in groups), default=1)
-        low, high = _NESTED_ROWS
-        row_count = max(low, min(high, _NESTED_BYTES // max(1, largest)))
+    if dictionaries is None or any(pa.types.is_nested(field.type) for field in file.schema_arrow):
+        low, high = _LONG_ROWS
+        row_count = max(low, min(high, _LONG_BYTES // max(1, longest_bytes)))
     yield from file.iter_batches(batch_size=row_count, use_threads=False)
 
 
@@ -335,6 +495,8 @@ def _measure(column: pa.Array) -> int:
     values = column.dictionary
     if pa.types.is_primitive(values.type):
         return int(len(column) * values.type.bit_width // 8)
+    if pa.types.is_string_view(values.type):
+        values = values.cast(pa.large_string())
     if not _is_any(values.type, (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string)):
         return len(column) * int(values.nbytes)
     lengths = pc.binary_length(values).take(column.indices)
@@ -355,7 +517,7 @@ def _convert_table(table: pa.Table, limits: FlushUnitLimits) -> Batch:
         BatchRejected: A column or a value that has no place in the six types.
     """
     arrays: dict[str, pa.ChunkedArray] = {}
-    forms: dict[str, Form] = {}
+    forms: dict[str, str] = {}
     for name in table.column_names:
         arrays[name], forms[name] = _convert(name, table.column(name))
     converted = pa.table(arrays) if arrays else table
@@ -367,15 +529,18 @@ def _convert_table(table: pa.Table, limits: FlushUnitLimits) -> Batch:
     return Batch(converted, count_up(table.num_rows, first=1), size_bytes, forms)
 
 
-def _convert(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, Form]:
+def _convert(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
     arrow_type = values.type
     if isinstance(arrow_type, pa.BaseExtensionType):
         return _convert(name, pa.chunked_array([chunk.storage for chunk in values.chunks], arrow_type.storage_type))
     if pa.types.is_dictionary(arrow_type):
-        return _convert(name, _cast(name, values, arrow_type.value_type))
+        if pa.types.is_string_view(arrow_type.value_type):  # which Arrow does not spread out
+            values = _cast(name, values, pa.dictionary(arrow_type.index_type, pa.large_string()))
+        return _convert(name, _cast(name, values, values.type.value_type))
     for is_type, form, convert in _CONVERSIONS:
         if is_type(arrow_type):
-            return convert(name, values), form(arrow_type) if callable(form) else form
+            converted = convert(name, values)
+            return converted, form or name_arrow_type(converted.type) or ""
     if _is_any(arrow_type, _NESTED):
         return _convert_nested(name, values), Form.NESTED
     raise BatchRejected(
@@ -391,16 +556,9 @@ def _convert_integer(name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _convert_decimal(name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    if values.type.scale <= 0:
-        return _cast(name, values, pa.int64())
-    doubles = values.cast(pa.float64())
-    try:
-        back = doubles.cast(values.type)
-    except pa.ArrowInvalid:
-        back = pa.chunked_array([pa.nulls(len(values), values.type)])
-    remedy = "a DOUBLE would lose digits: send such numbers as strings"
-    _require(name, values, pc.fill_null(pc.equal(back, values), False), remedy)
-    return doubles
+    scale = min(max(0, values.type.scale), MAX_DIGITS)
+    whole = max(0, values.type.precision - values.type.scale)
+    return _cast(name, values, pa.decimal128(min(max(1, whole + scale), MAX_DIGITS), scale))
 
 
 def _convert_date(name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -428,13 +586,9 @@ def _convert_nested(name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
     bad = _find_untextual(values.type)
     if bad is not None:
         raise BatchRejected(f"column {name!r} has {bad} inside {values.type}, which has no JSON text: {_remedy(bad)}")
-    with duckdb.connect(config={"threads": 1, **CLOSED}) as engine:
-        connection: Any = engine
-        connection.register("nested", pa.table({"value": values}))
-        found = connection.execute(
-            'SELECT CASE WHEN "value" IS NOT NULL THEN CAST(to_json("value") AS VARCHAR) END AS text FROM nested'
-        ).to_arrow_table()
-    return found.column(0)
+    if _has_nul(values.type):  # the engine is told names as C does, which end there
+        raise BatchRejected(f"column {name!r} has a field with a NUL in its name; rename it")
+    return write_json(name, values)
 
 
 def _cast_to(to: pa.DataType) -> Callable[[str, pa.ChunkedArray], pa.ChunkedArray]:
@@ -447,14 +601,14 @@ _CONVERSIONS: Final[tuple[tuple[_IsType, Any, Callable[[str, pa.ChunkedArray], p
     (pa.types.is_boolean, Form.BOOLEAN, _cast_to(pa.bool_())),
     (pa.types.is_integer, Form.BIGINT, _convert_integer),
     (pa.types.is_floating, Form.DOUBLE, _cast_to(pa.float64())),
-    (pa.types.is_decimal, lambda of: Form.DOUBLE if of.scale > 0 else Form.BIGINT, _convert_decimal),
+    (pa.types.is_decimal, None, _convert_decimal),
     (pa.types.is_string, Form.VARCHAR, _cast_to(pa.string())),
     (pa.types.is_large_string, Form.VARCHAR, _cast_to(pa.string())),
     (pa.types.is_string_view, Form.VARCHAR, _cast_to(pa.string())),
     (pa.types.is_date, Form.DATE, _convert_date),
     (pa.types.is_timestamp, Form.TIMESTAMP, _convert_timestamp),
 )
-"""Which Arrow types are taken, which form they become, and how; nested ones besides."""
+"""Which Arrow types are taken, which form they become (of decimals their type), and how; nested ones besides."""
 _NESTED: Final[tuple[_IsType, ...]] = (
     pa.types.is_struct,
     pa.types.is_list,
@@ -479,13 +633,24 @@ def _find_untextual(arrow_type: pa.DataType) -> pa.DataType | None:
     if not _is_any(arrow_type, _NESTED):
         is_known = any(is_type(arrow_type) for is_type, *_ in _CONVERSIONS)
         return None if is_known or pa.types.is_dictionary(arrow_type) else arrow_type
+    return next((bad for each in _list_inner(arrow_type) if (bad := _find_untextual(each)) is not None), None)
+
+
+def _has_nul(arrow_type: pa.DataType) -> bool:
+    """Return whether a field inside a nested type has a NUL in its name."""
+    if not _is_any(arrow_type, _NESTED):
+        return False
+    fields = range(arrow_type.num_fields if pa.types.is_struct(arrow_type) else 0)
+    return any("\0" in arrow_type.field(place).name for place in fields) or any(map(_has_nul, _list_inner(arrow_type)))
+
+
+def _list_inner(arrow_type: pa.DataType) -> list[pa.DataType]:
+    """Return the types of which a nested one is made."""
     if pa.types.is_map(arrow_type):
-        inner = [arrow_type.key_type, arrow_type.item_type]
-    elif pa.types.is_struct(arrow_type):
-        inner = [arrow_type.field(place).type for place in range(arrow_type.num_fields)]
-    else:
-        inner = [arrow_type.value_type]
-    return next((bad for each in inner if (bad := _find_untextual(each)) is not None), None)
+        return [arrow_type.key_type, arrow_type.item_type]
+    if pa.types.is_struct(arrow_type):
+        return [arrow_type.field(place).type for place in range(arrow_type.num_fields)]
+    return [arrow_type.value_type]
 
 
 def _cast(name: str, values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:

@@ -21,7 +21,7 @@ MAX_DICTIONARY_VALUES: Final = 4096
 RUN_ROWS: Final = 8192
 """Rows whose runs are shorter than this on average are sorted as a whole: to cut many runs costs more."""
 SAMPLES: Final = 512
-"""So many rows of each part that is to be made are looked at to find where it begins."""
+"""Rows of each part that are sampled to find where it begins."""
 _BITS: Final = 63
 _NAN_BITS: Final = 0x7FF8_0000_0000_0000
 
@@ -116,7 +116,7 @@ def _find_codes(values: pa.Array) -> tuple[np.ndarray, int]:
     """Return a number for each value, in the order of the values, and one that is above all of them."""
     nulls = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
     kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_dictionary(kind):
+    if pa.types.is_string(kind) or pa.types.is_dictionary(kind) or pa.types.is_decimal(kind):
         encoded = values if pa.types.is_dictionary(kind) else pc.dictionary_encode(values)
         known = pc.dictionary_encode(encoded.dictionary)  # a file's dictionary may have a value twice
         order = pc.array_sort_indices(known.dictionary).to_numpy()

@@ -1,20 +1,19 @@
 """Which SQL type the values of a column become, and the SQL that casts them. Pure.
 
 Values are told apart by *kind*: what a JSON value is, or the text of a cell. A column has a *form* in each batch: how
-its values lie in the native engine. A raw value is the compact JSON text of one top-level value, as DuckDB's JSON
-reader gives it: strings with their quotes, NULL for null and for a missing key. A cast gives NULL where the value does
-not fit; the caller compares counts, so that no value is lost silently.
+its values lie in the native engine, a decimal's with its digits (``DECIMAL(9,2)``). A raw value is the compact JSON
+text of one top-level value, a string with its quotes, NULL for null and for a missing key. A cast gives NULL where the
+value does not fit; the caller compares counts, so that no value is lost silently.
 """
 
 from collections.abc import Mapping
 from enum import IntFlag, StrEnum
 from typing import Final
 
+from icedb_log.table.decimals import MAX_DIGITS, DecimalType, find_decimal
+from icedb_log.table.file_domains import EXACT_DOUBLE_MAX
 from icedb_log.table.time_columns import TimeUnit
 from icedb_log.table.transforms import moment_sql
-
-EXACT_DOUBLE_MAX: Final = 2**53
-"""Every integer up to here has an exact DOUBLE."""
 
 
 class Kind(IntFlag):
@@ -34,20 +33,28 @@ class Kind(IntFlag):
     """A calendar day of a typed format; JSON has none."""
     TIMESTAMP = 256
     """A moment of a typed format; JSON has none."""
+    DECIMAL = 512
+    """A decimal of a typed format, with digits behind its point; one without is an integer."""
 
 
 INTEGERS: Final = Kind.INTEGER | Kind.LONG_INTEGER | Kind.HUGE_INTEGER
-NUMBERS: Final = INTEGERS | Kind.FRACTION
+NUMBERS: Final = INTEGERS | Kind.FRACTION | Kind.DECIMAL
+_LONG_DIGITS: Final = Kind(1 << 10)
+_SCALES: Final = tuple(Kind(1 << 11 + scale) for scale in range(MAX_DIGITS + 1))
+"""Beside the kind of a typed decimal: that it has more than 18 digits, and how many behind the point. These say which
+decimal a new column is, and are nothing that a column could refuse: they are no named members, so ``~`` leaves them
+out."""
+_SHORT_DIGITS: Final = 18
 
 TAKEN_KINDS: Final[Mapping[str, Kind]] = {
     "VARCHAR": Kind.STRING | Kind.NESTED,
     "BIGINT": Kind.INTEGER | Kind.LONG_INTEGER,
-    "DOUBLE": Kind.INTEGER | Kind.FRACTION,
+    "DOUBLE": Kind.INTEGER | Kind.FRACTION | Kind.DECIMAL,
     "BOOLEAN": Kind.BOOLEAN,
     "TIMESTAMP": Kind.STRING | INTEGERS | Kind.DATE | Kind.TIMESTAMP,
     "DATE": Kind.STRING | Kind.DATE,
 }
-"""Which kinds a column of each type takes."""
+"""Which kinds a column of each type takes; decimals besides: :func:`find_taken`."""
 
 _EVIDENCE: Final[Mapping[str, Kind]] = {
     **{name: TAKEN_KINDS[name] for name in ("BOOLEAN", "BIGINT", "DOUBLE", "VARCHAR")},
@@ -66,7 +73,15 @@ _KIND_NAMES: Final[Mapping[Kind, str]] = {
     Kind.FRACTION: "number with a fraction",
     Kind.DATE: "date",
     Kind.TIMESTAMP: "timestamp",
+    Kind.DECIMAL: "decimal",
 }
+
+
+def find_taken(sql_type: str | None) -> Kind:
+    """Return which kinds a column of a type takes; text of a decimal is looked at, as it is of times."""
+    if find_decimal(sql_type) is not None:
+        return NUMBERS | Kind.STRING
+    return TAKEN_KINDS.get(sql_type or "", Kind(0))
 
 
 def describe_kinds(kinds: Kind) -> str:
@@ -77,16 +92,22 @@ def describe_kinds(kinds: Kind) -> str:
 def infer_type(kinds: Kind) -> str | None:
     """Return the SQL type of a new column with values of these kinds; None if no one type takes them all.
 
-    Integers and fractions together make a DOUBLE, unless an integer would lose digits.
+    Integers and fractions together make a DOUBLE, unless an integer would lose digits. Typed decimals make a DECIMAL of
+    18 or 38 digits, also beside integers: how many digits a writer has given its own is often chance.
     """
     if not kinds:
         return None
+    scales, is_long = [scale for scale, kind in enumerate(_SCALES) if kinds & kind], bool(kinds & _LONG_DIGITS)
+    kinds &= ~Kind(0)
+    if scales and not kinds & ~(INTEGERS | Kind.DECIMAL):
+        is_short = len(scales) == 1 and scales[0] <= _SHORT_DIGITS and not is_long
+        return str(DecimalType(_SHORT_DIGITS if is_short else MAX_DIGITS, max(scales)))
     return next((sql_type for sql_type, taken in _EVIDENCE.items() if not kinds & ~taken), None)
 
 
 def describe_clash(column: str, kinds: Kind, wanted_type: str) -> str | None:
     """Return why values of these kinds do not fit a column's type, and the remedy; None if they fit."""
-    bad = kinds & ~TAKEN_KINDS.get(wanted_type, Kind(0))
+    bad = kinds & ~find_taken(wanted_type)
     if not bad:
         return None
     found = (
@@ -122,7 +143,7 @@ def find_odd_kinds(kinds: Kind, first: Kind) -> Kind:
         return first
     if sql_type == "BIGINT" and infer_type(kinds & NUMBERS) == "DOUBLE":
         sql_type = "DOUBLE"
-    return kinds & ~TAKEN_KINDS[sql_type]
+    return kinds & ~find_taken(sql_type)
 
 
 class SchemaBuilder:
@@ -175,7 +196,7 @@ class SchemaBuilder:
         wide = self._widenable.get(column)
         if wide is None or (self._known_kinds.get(column, Kind(0)) | kinds) & ~TAKEN_KINDS[wide]:
             return None
-        has_wide = Kind.FRACTION if wide == "DOUBLE" else Kind.TIMESTAMP
+        has_wide = Kind.FRACTION | Kind.DECIMAL if wide == "DOUBLE" else Kind.TIMESTAMP
         return wide if kinds & has_wide else None
 
     def add(self, column: str, kinds: Kind) -> None:
@@ -216,9 +237,9 @@ def kind_sql(raw: str) -> str:
 
 
 def _double_sql(number: str) -> str:
-    """Return the SQL of a number's text as a DOUBLE; NULL above its range, unless it says Infinity."""
+    """Return the SQL of a number's text as a DOUBLE; NULL above its range, unless it says that it is infinite."""
     value = f"try_cast({number} AS DOUBLE)"
-    return f"CASE WHEN isinf({value}) AND NOT contains({number}, 'I') THEN NULL ELSE {value} END"
+    return f"CASE WHEN isinf({value}) AND NOT contains(lower({number}), 'inf') THEN NULL ELSE {value} END"
 
 
 def _date_sql(text: str) -> str:
@@ -250,7 +271,8 @@ def _text_sql(raw: str) -> str:
 class Form(StrEnum):
     """What a column of the engine holds before it is cast.
 
-    Raw JSON text, the text of a cell, the text of objects and arrays, or an SQL type.
+    Raw JSON text, the text of a cell, the text of objects and arrays, or an SQL type; decimals besides, by their own
+    type (``DECIMAL(9,2)``): where forms are handed on they are text.
     """
 
     JSON = "JSON"
@@ -272,7 +294,9 @@ KINDS: Final = {
     Form.TIMESTAMP: Kind.TIMESTAMP,
     Form.DATE: Kind.DATE,
 }
-_CELL_NUMBER: Final = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+_PLAIN_NUMBER: Final = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
+_CELL_NUMBER: Final = rf"{_PLAIN_NUMBER}([eE][+-]?[0-9]+)?|-?(inf|Infinity)|nan|NaN"
+"""As in JSON, and what programs write for a DOUBLE that is no number."""
 _FAILING: Final = {
     "TIMESTAMP": (Form.JSON, Form.CELL, Form.VARCHAR, Form.BIGINT),
     "DATE": (Form.JSON, Form.CELL, Form.VARCHAR),
@@ -280,7 +304,23 @@ _FAILING: Final = {
 }
 
 
-def kinds_sql(column: str, form: Form) -> str:
+def find_plain_kind(form: str) -> Kind | None:
+    """Return the kind of all values of a form; ``None``: it is not the same of all."""
+    digits = find_decimal(form)
+    if digits is None:
+        return KINDS.get(Form(form))
+    return Kind.DECIMAL if digits.scale else None
+
+
+def find_digits(form: str) -> Kind:
+    """Return what is known of a form beside the kinds of its values: how many digits its decimals have."""
+    digits = find_decimal(form)
+    if digits is None:
+        return Kind(0)
+    return _SCALES[digits.scale] | (_LONG_DIGITS if digits.precision > _SHORT_DIGITS else Kind(0))
+
+
+def kinds_sql(column: str, form: str) -> str:
     """Return the SQL of one value's :class:`Kind`; 0 for NULL."""
     if form == Form.JSON:
         return kind_sql(column)
@@ -290,46 +330,92 @@ def kinds_sql(column: str, form: Form) -> str:
             f"THEN {kind_sql(column)} WHEN {column} IN ('true', 'false') THEN {Kind.BOOLEAN:d} "
             f"ELSE {Kind.STRING:d} END"
         )
-    if form == Form.BIGINT:
-        return (
-            f"CASE WHEN {column} BETWEEN -{EXACT_DOUBLE_MAX} AND {EXACT_DOUBLE_MAX} THEN {Kind.INTEGER:d} "
-            f"WHEN {column} IS NULL THEN 0 ELSE {Kind.LONG_INTEGER:d} END"
-        )
-    return f"CASE WHEN {column} IS NULL THEN 0 ELSE {KINDS[form]:d} END"
+    kind = find_plain_kind(form)
+    if kind is not None:
+        return f"CASE WHEN {column} IS NULL THEN 0 ELSE {kind:d} END"
+    is_huge = "" if form == Form.BIGINT else f"WHEN try_cast({column} AS BIGINT) IS NULL THEN {Kind.HUGE_INTEGER:d} "
+    return (
+        f"CASE WHEN {column} BETWEEN -{EXACT_DOUBLE_MAX} AND {EXACT_DOUBLE_MAX} THEN {Kind.INTEGER:d} "
+        f"WHEN {column} IS NULL THEN 0 {is_huge}ELSE {Kind.LONG_INTEGER:d} END"
+    )
 
 
-def evidence_sql(column: str, form: Form) -> str:
+def evidence_sql(column: str, form: str) -> str:
     """Return the SQL of the kinds of all values of a group of rows; NULL if there is none."""
-    if form in KINDS:
-        return f"CASE WHEN count({column}) > 0 THEN {KINDS[form]:d} END"
+    kind = find_plain_kind(form)
+    if kind is not None:
+        return f"CASE WHEN count({column}) > 0 THEN {kind:d} END"
     return f"bit_or({kinds_sql(column, form)})"
 
 
-def can_fail(form: Form, sql_type: str) -> bool:
-    """Return whether a value of the right kind may still not fit the type (a bad date, 1e999)."""
+def can_fail(form: str, sql_type: str) -> bool:
+    """Return whether a value of the right kind may still not fit the type (a bad date, 1e999, too many digits)."""
+    if find_decimal(sql_type) is not None:
+        return form != sql_type
+    if find_decimal(form) is not None:
+        return sql_type == "TIMESTAMP"
     return form in _FAILING.get(sql_type, ())
 
 
-def is_cast(form: Form, sql_type: str | None) -> bool:
+def is_cast(form: str, sql_type: str | None) -> bool:
     """Return whether values of this form have to be cast to be of the type; no for a column that is left out."""
     return sql_type is not None and form != sql_type and (form, sql_type) != (Form.NESTED, "VARCHAR")
 
 
-def cast_sql(column: str, form: Form, sql_type: str, *, unit: TimeUnit) -> str:
+def _decimal_sql(text: str, digits: DecimalType) -> str:
+    """Return the SQL of a number's text as a decimal; NULL where it is none, or has more digits than go in.
+
+    DuckDB rounds what has more digits behind the point, and takes no exponent where the digits before it do not fit by
+    themselves. So digits are counted, without the zeros at the end, and moved by the exponent.
+    """
+
+    def exact(number: str) -> str:
+        is_fit = f"length(rtrim(split_part({number}, '.', 2), '0')) <= {digits.scale}"
+        return f"CASE WHEN {is_fit} THEN try_cast({number} AS {digits}) END"
+
+    mantissa = f"regexp_extract({text}, '[0-9.]+')"
+    all_digits = f"replace({mantissa}, '.', '')"
+    point = f"length(split_part({mantissa}, '.', 1)) + CAST(regexp_extract({text}, '[eE](.*)', 1) AS INT)"
+    moved = (
+        f"(CASE WHEN starts_with({text}, '-') THEN '-' ELSE '' END || "
+        f"CASE WHEN {point} <= 0 THEN '0.' || repeat('0', -({point})) || {all_digits} "
+        f"ELSE ({all_digits} || repeat('0', {point}))[:{point}] || '.' || {all_digits}[{point} + 1:] END)"
+    )
+    return (
+        f"CASE WHEN regexp_full_match({text}, '{_PLAIN_NUMBER}') THEN {exact(text)} "
+        f"WHEN regexp_full_match({text}, '{_PLAIN_NUMBER}[eE][+-]?[0-9]{{1,2}}') THEN {exact(moved)} "
+        f"WHEN regexp_full_match({text}, '-?[0.]+[eE][+-]?[0-9]+') THEN CAST(0 AS {digits}) END"
+    )
+
+
+def _cast_decimal_sql(column: str, text: str, form: str, digits: DecimalType) -> str:
+    """Return the SQL of a value as a decimal; of a double by the shortest text that reads back to it."""
+    tried = f"try_cast({column} AS {digits})"
+    if form == Form.BIGINT:
+        return tried
+    if find_decimal(form) is not None:
+        return f"CASE WHEN try_cast({tried} AS {form}) = {column} THEN {tried} END"
+    return _decimal_sql(f"CAST({column} AS VARCHAR)" if form == Form.DOUBLE else text, digits)
+
+
+def cast_sql(column: str, form: str, sql_type: str, *, unit: TimeUnit) -> str:
     """Return the SQL of a value as ``sql_type``, NULL where it does not fit; ``unit`` is of TIMESTAMP's numbers."""
     if not is_cast(form, sql_type):
         return column
     is_raw = form in (Form.JSON, Form.CELL)
     text = _text_sql(column) if form == Form.JSON else column
+    digits, is_decimal = find_decimal(sql_type), find_decimal(form) is not None
+    if digits is not None:
+        return _cast_decimal_sql(column, text, form, digits)
     if sql_type == "DATE" and (is_raw or form == Form.VARCHAR):
         return _date_sql(text)
-    if sql_type == "TIMESTAMP" and form == Form.BIGINT:
-        return _years_sql(moment_sql(column, unit))
     if sql_type == "TIMESTAMP" and form == Form.VARCHAR:
         return _years_sql(_iso_sql(column))
-    if sql_type == "TIMESTAMP" and is_raw:
-        number = moment_sql(f"try_cast({column} AS BIGINT)", unit)
+    if sql_type == "TIMESTAMP" and (is_raw or is_decimal or form == Form.BIGINT):
+        number = moment_sql(column if form == Form.BIGINT else f"try_cast({column} AS BIGINT)", unit)
         is_number = f"ascii({column}) <> 34" if form == Form.JSON else f"regexp_full_match({column}, '-?[0-9]+')"
-        return _years_sql(f"CASE WHEN {is_number} THEN {number} ELSE {_iso_sql(text)} END")
+        return _years_sql(f"CASE WHEN {is_number} THEN {number} ELSE {_iso_sql(text)} END" if is_raw else number)
     raw = {"VARCHAR": text, "BOOLEAN": f"({column} = 'true')", "DOUBLE": _double_sql(column)} if is_raw else {}
-    return raw.get(sql_type, f"try_cast({column} AS {sql_type})")
+    # A decimal becomes a double by its text: the nearest one, whatever its digits.
+    value = f"CAST({column} AS VARCHAR)" if is_decimal else column
+    return raw.get(sql_type, f"try_cast({value} AS {sql_type})")

@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from icedb_log.errors import NotFound, Unavailable
-from icedb_log.formats import FORMATS
-from icedb_log.ingest.quarantine import bad_rows_key
+from icedb_log.formats import FORMATS, describe_unread
+from icedb_log.ingest.quarantine import payload_key
 from icedb_log.jobs import BadRows, StagedBatch
 from icedb_log.store.object_store import ObjectStore, limit_reads
 from icedb_log.units import KIB, MIB
@@ -28,13 +29,13 @@ from icedb_log.units import KIB, MIB
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.errors import BatchRejected, BatchTooLarge
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.reading.batches import Batch, check_row_count, decompress, read_lines, split_format
+from icedb_engine.reading.batches import Batch, check_row_count, decompress, read_lines
 from icedb_engine.reading.check import UnitChecks
 from icedb_engine.reading.frame import EventFrame
 from icedb_engine.reading.read_json import read_json_document
 from icedb_engine.reading.read_typed import read_arrow, read_csv_cells, read_parquet
 from icedb_engine.unit_engine import UnitEngine, lend_engine
-from icedb_engine.units.work import FlushUnit, UnitResult, count_prefix, estimate_bytes, pack
+from icedb_engine.work import FlushUnit, UnitResult, count_prefix, estimate_bytes, pack
 
 _READERS: Final[Mapping[str, Callable[[bytes, FlushUnitLimits], Batch]]] = {
     "ndjson": read_lines,
@@ -73,15 +74,69 @@ def read_batch(body: bytes, staging_format: str, limits: FlushUnitLimits) -> Bat
     Raises:
         BatchRejected: Not what its format says, or above a bound.
     """
-    plain, codec = split_format(staging_format)
-    decoded = decompress(body, codec, limits, has_lines=FORMATS[plain].has_lines)
+    plain, _, compression = staging_format.partition(".")
+    decoded = decompress(body, compression, limits, has_lines=FORMATS[plain].has_lines)
+    if FORMATS[plain].is_text and (unread := describe_unread(decoded)):
+        raise BatchRejected(f"the batch {unread}")
     batch = _READERS[plain](decoded, limits)
     if not FORMATS[plain].has_lines:
         check_row_count(batch.row_count + batch.bad.row_count, limits)
     return replace(batch, sha256=hashlib.sha256(decoded).hexdigest())
 
 
-def _fetch_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> Batch:
+class _Bodies:
+    """The bodies of a unit's batches. Of a group what the unit needs is fetched at once, and kept as long as it does.
+
+    Args:
+        store: Where they are staged.
+        batches: Of the unit; each is taken once.
+    """
+
+    def __init__(self, store: ObjectStore, batches: Collection[StagedBatch]) -> None:
+        self._store = store
+        self._groups: dict[str, _GroupPart] = {}
+        for batch in batches:
+            if batch.offset_bytes is not None:
+                part = self._groups.setdefault(batch.key, _GroupPart(batch.offset_bytes))
+                part.left_count += 1
+                part.start = min(part.start, batch.offset_bytes)
+                part.end = max(part.end, batch.offset_bytes + batch.size_bytes)
+
+    def take(self, batch: StagedBatch) -> bytes:
+        """Return a body. Raises NotFound, Unavailable."""
+        if batch.offset_bytes is None:
+            return self._store.get(batch.key).body
+        part = self._groups[batch.key]
+        with part.lock:
+            if not part.body:
+                length = part.end - part.start
+                part.body = self._store.get_range(batch.key, start=part.start, length=length).body
+            begin = batch.offset_bytes - part.start
+            body = part.body[begin : begin + batch.size_bytes]
+            part.left_count -= 1
+            if not part.left_count:
+                part.body = b""
+        return body
+
+
+@dataclass(slots=True)
+class _GroupPart:
+    start: int
+    end: int = 0
+    left_count: int = 0
+    body: bytes = b""
+    lock: Lock = field(default_factory=Lock)
+
+
+def _require_content(batch: StagedBatch, body: bytes, content: Batch) -> Batch:
+    """Return a decoded batch if it is the one that its group names. Raises BatchRejected."""
+    # A body of very many streams is named by its bytes as they came.
+    if batch.sha256 and batch.sha256 not in (content.sha256, hashlib.sha256(body).hexdigest()):
+        raise BatchRejected(f"{batch.key} names other content at this place: the object is damaged; send it again")
+    return content
+
+
+def _fetch_batch(bodies: _Bodies, batch: StagedBatch, unit: FlushUnit) -> Batch:
     """Fetch and decode a batch if it is of the unit's size class.
 
     Whether it is, is found in one way: no batch is of none, or of two.
@@ -92,9 +147,9 @@ def _fetch_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> Bat
             f"the staged object has {batch.size_bytes} bytes; the limit is {limits.batch_staged_bytes}: "
             "send smaller batches"
         )
-    body = store.get(batch.key).body
+    body = bodies.take(batch)
     if sizes is None:
-        return read_batch(body, batch.format, limits)
+        return _require_content(batch, body, read_batch(body, batch.format, limits))
     small = replace(
         limits,
         batch_decoded_bytes=min(limits.batch_decoded_bytes, sizes.decoded_bytes),
@@ -112,8 +167,8 @@ def _fetch_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> Bat
     else:
         if sizes.takes == "large":
             raise _OtherSizeError
-        return content
-    return read_batch(body, batch.format, limits)
+        return _require_content(batch, body, content)
+    return _require_content(batch, body, read_batch(body, batch.format, limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +197,12 @@ def _cut_runs(unit: FlushUnit) -> Iterator[_FetchRun]:
         yield _FetchRun(numbers, sum(expected[number] for number in numbers), is_small)
 
 
-def _fetch_run(store: ObjectStore, run: _FetchRun, unit: FlushUnit) -> list[Batch | Exception]:
+def _fetch_run(bodies: _Bodies, run: _FetchRun, unit: FlushUnit) -> list[Batch | Exception]:
     """Return each batch of a run, or why it is none. Raises Unavailable."""
     found: list[Batch | Exception] = []
     for number in run.numbers:
         try:
-            found.append(_fetch_batch(store, unit.batches[number], unit))
+            found.append(_fetch_batch(bodies, unit.batches[number], unit))
         except (NotFound, _OtherSizeError, BatchRejected) as error:
             found.append(error)
     return found
@@ -176,7 +231,7 @@ class UnitRows:
         self._missing: list[int] = []
         self._left: list[int] = []
         self._left_out: list[int] = []
-        self._wishes: Mapping[str, str] = {}
+        self._widening_requests: Mapping[str, str] = {}
         self._frame: EventFrame | None = None
         self._checks: UnitChecks | None = None
 
@@ -193,12 +248,13 @@ class UnitRows:
         self._check(batches, stack)
         if rejects_whole and self._checks is not None and self._frame is not None:
             refused |= {number: self._frame.batches[number] for number in self._checks.rejected}
-        if refused and not self._wishes:
+        if refused and not self._widening_requests:
             self._explain(refused)
 
     def _fetch(self, store: ObjectStore) -> dict[int, Batch]:
         """Fetch and decode the batches in order, a few runs of them at once, until the unit has enough."""
         unit = self._unit
+        bodies = _Bodies(store, unit.batches)
         batches: dict[int, Batch] = {}
         decoded_bytes = 0
         waiting = deque(_cut_runs(unit))
@@ -207,7 +263,7 @@ class UnitRows:
         thread_count = max(unit.engine.transfer_count, small_count)
         if len(waiting) == 1:  # one needs no pool
             run = waiting.popleft()
-            self._take_run(run, _fetch_run(store, run, unit), batches)
+            self._take_run(run, _fetch_run(bodies, run, unit), batches)
             return batches
         with ThreadPoolExecutor(thread_count, thread_name_prefix="icedb-fetch") as pool:
             while (waiting or coming) and decoded_bytes < unit.limits.unit_decoded_bytes:
@@ -217,7 +273,7 @@ class UnitRows:
                     if coming and (expected_bytes > FETCHED_BYTES or len(coming) >= room):
                         break
                     run = waiting.popleft()
-                    coming.append((run, pool.submit(_fetch_run, store, run, unit)))
+                    coming.append((run, pool.submit(_fetch_run, bodies, run, unit)))
                 run, future = coming.popleft()
                 decoded_bytes += self._take_run(run, future.result(), batches)
         self._left = [number for run in (*(run for run, _ in coming), *waiting) for number in run.numbers]
@@ -261,8 +317,8 @@ class UnitRows:
         checks = self._checks = UnitChecks(unit, self._frame)
         checks.run(tuple(filled))
         filled.clear()
-        if checks.wishes:
-            self._wishes = checks.wishes
+        if checks.widening_requests:
+            self._widening_requests = checks.widening_requests
             self._checks, self._row_counts, self.rejected, self._missing = None, {}, {}, []
             self._left, self._left_out = list(range(len(unit.batches))), []
             return
@@ -299,11 +355,13 @@ class UnitRows:
                 frame = EventFrame(UnitEngine(engine), {0: batch}, unit.config.times, unit.config.partition)
                 checks = UnitChecks(unit, frame)
                 checks.run((0,), is_exact=True)
-            if not checks.wishes:
+            if not checks.widening_requests:
                 found = frame.batches[0]
                 is_about_rows = found.bad.row_count and (0 in checks.accepted or not found.row_count)
                 return found.bad.reason if is_about_rows else ""
-            unit = replace(unit, schema={**unit.schema, **checks.wishes})  # what a wider column takes is not bad
+            unit = replace(
+                unit, schema={**unit.schema, **checks.widening_requests}
+            )  # what a wider column takes is not bad
 
     def defer_beyond(self, max_partitions: int) -> None:
         """Keep the oldest batches that lie in so many partitions together, at least one; defer the others."""
@@ -356,8 +414,8 @@ class UnitRows:
         checks = self._checks
         bad_rows = []
         for number, bad in checks.bad_rows.items() if checks else ():
-            staged, payload = self._unit.batches[number], bad.compress()
-            key = bad_rows_key(self._unit.paths, staged.batch_id, payload)
+            staged, (payload, staging_format) = self._unit.batches[number], bad.encode()
+            key = payload_key(self._unit.paths, staged.batch_id, payload, staging_format, what="rows")
             store.put(key, payload)
             bad_rows.append(BadRows(staged, key, bad.row_count, bad.reason, bad.group_faults()))
         accepted = [n for n in self._row_counts if n not in self.rejected and n not in self.deferred]
@@ -373,7 +431,7 @@ class UnitRows:
             row_count=sum(self._row_counts[number] for number in accepted),
             partitions=self.partitions,
             bad_rows=tuple(bad_rows),
-            wishes=self._wishes,
+            widening_requests=self._widening_requests,
             long_columns=checks.long_columns if checks else (),
             contents={self._id(number): self._contents[number] for number in accepted},
         )

@@ -2,11 +2,11 @@
 
 With ``evolution = widen`` a column becomes wider if no value that is live in the table loses anything. A parse unit
 that finds numbers with a fraction in a BIGINT column, or timestamps in a DATE column, does not reject the batch at
-once: it stops and *wishes* the wider type. The driver grants it, or says why not, and the unit runs again. What proves
-that nothing is lost stands in the log, beside the schema (S2). Of data files of other writers and of older releases,
-of which it does not, the minimum and maximum in the footers of all live files prove it; a file without them proves
-nothing. A column whose wider type is declared in the table's configuration needs no proof: whoever declares it accepts
-that integers beyond 2^53 lose digits.
+once: it stops and *requests* the wider type. The driver grants the request, or refuses it with a reason, and the unit
+runs again. The log proves, beside the schema, that nothing is lost (S2). For data files of other writers the proof is
+the minimum and maximum in the footers of all live files; a file without these statistics proves nothing. A wider type
+that is declared in the table's configuration needs no proof: the declaration accepts that integers beyond 2^53 lose
+digits.
 
 Never wider: partition and sort columns, whose values name folders and order files, and declared columns.
 """
@@ -22,10 +22,11 @@ from icedb_log.log.widening import fixed_columns
 from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.parquet.footer import Footer, UnreadableFooter
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.table.file_domains import EXACT_DOUBLE_MAX
 from icedb_log.table.table_config import WIDENINGS, TableConfig
 from icedb_log.table.transforms import read_bound
 
-from icedb_engine.reading.types import EXACT_DOUBLE_MAX, Kind, SchemaBuilder, infer_type
+from icedb_engine.reading.types import Kind, SchemaBuilder, infer_type
 
 _WIDER: Final[Mapping[str, str]] = dict(WIDENINGS)
 
@@ -72,7 +73,10 @@ def unite_known(job: Target) -> dict[str, str]:
     return {**job.schema, **job.config.declared}
 
 
-_ONLY_WIDE: Final[Mapping[str, Kind]] = {"DOUBLE": Kind.FRACTION, "TIMESTAMP": Kind.TIMESTAMP}
+_ONLY_WIDE: Final[Mapping[str, Kind]] = {
+    "DOUBLE": Kind.FRACTION | Kind.DECIMAL,
+    "TIMESTAMP": Kind.TIMESTAMP,
+}
 """Values for which a column becomes as wide as that."""
 
 
@@ -101,7 +105,7 @@ def find_way_out(config: TableConfig, schema: Mapping[str, str], *, column: str,
     # The columns of ``_rows``, which an insert_query reads, are fixed, too: only their configuration names ``source``.
     if not kinds & _ONLY_WIDE.get(wide, Kind(0)) or column in fixed_columns(config) or config.source:
         return ""
-    change = "" if config.evolution == "widen" else " --evolution widen"
+    change = "" if config.evolution == "widen" else " --set evolution=widen"
     if column in config.declared or is_refused:
         change += f" --column {shlex.quote(f'{column}:{wide}')}"
     table = config.name
@@ -157,12 +161,14 @@ def _find_problem(footer: Footer | UnreadableFooter, column: str, narrow: str) -
 
 
 def find_inexact(footer: Footer) -> tuple[str, ...]:
-    """Return the columns of a file that could become wider, but whose values would change, or may, by its footer.
+    """Return the columns of another writer's file of whose values its footer does not prove what a commit says (S2).
 
-    The footer was read with the bounds of all columns.
+    The footer was read with the bounds of all columns. No footer says that there is no NaN among numbers.
     """
-    wider = (name for name, narrow in footer.columns.items() if narrow in _WIDER)
-    return tuple(sorted(name for name in wider if _find_inexact_value(footer, name) is not None))
+    found = [name for name, narrow in footer.columns.items() if narrow in _WIDER and _find_inexact_value(footer, name)]
+    doubles = (name for name, kind in footer.columns.items() if kind == "DOUBLE")
+    found += [name for name in doubles if footer.row_count not in (0, footer.bounds[name].null_count)]
+    return tuple(sorted(found))
 
 
 def _find_inexact_value(footer: Footer, column: str) -> str | None:

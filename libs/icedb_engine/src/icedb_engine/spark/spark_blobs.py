@@ -11,34 +11,34 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 from icedb_log.clock import SystemClock
-from icedb_log.errors import IceDBError
+from icedb_log.errors import IceDBError, crashes_told
 from icedb_log.model import FileMarker
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store_settings import StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from icedb_engine.limits import EngineLimits
-from icedb_engine.spark.spark_runner import (
+from icedb_engine.spark.spark_jobs import SparkJobs
+from icedb_engine.spark.spark_tasks import (
     ANSWER_SCHEMA,
-    FAILURES,
     OK,
+    REQUESTS,
     Chunks,
-    SparkRunner,
     TaskUnits,
     encode_shared,
+    freeze_gc,
     make_answer,
     make_chunk,
     open_kept,
-    pass_over_modules,
     read_answers,
     read_numbers,
-    watch_failures,
+    watch_requests,
 )
-from icedb_engine.units.work import FlushUnit, UnitResult, WriteUnit, decode_result
+from icedb_engine.work import FlushUnit, UnitResult, WriteUnit, decode_result
 
-BLOB_SCHEMA: Final = f"unit INT, outcome STRING, body STRING, number INT, blob BINARY, {FAILURES} STRING"
+BLOB_SCHEMA: Final = f"unit INT, outcome STRING, body STRING, number INT, blob BINARY, {REQUESTS} STRING"
 ARROW_BLOB: Final = pa.schema(
     [
         ("unit", pa.int32()),
@@ -46,7 +46,7 @@ ARROW_BLOB: Final = pa.schema(
         ("body", pa.string()),
         ("number", pa.int32()),
         ("blob", pa.binary()),
-        (FAILURES, pa.string()),
+        (REQUESTS, pa.string()),
     ]
 )
 
@@ -58,9 +58,9 @@ class SparkBlobs:
         unit_count: Units so far; the next one has this number.
     """
 
-    def __init__(self, runner: SparkRunner) -> None:
+    def __init__(self, jobs: SparkJobs) -> None:
         self.unit_count = 0
-        self._runner = runner
+        self._jobs = jobs
         self._frames: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -79,9 +79,9 @@ class SparkBlobs:
             Unavailable: Spark lost the job.
         """
         told = TaskUnits.of(encode_shared(units), first=self.unit_count)
-        with self._runner.job(f"a flush job of {len(units)} units"):
-            frame = self._runner.make_units(told)
-            rows = self._collect(frame.mapInArrow(make_parse_task(self._runner.store, told), schema=BLOB_SCHEMA))
+        with self._jobs.job(f"a flush job of {len(units)} units"):
+            frame = self._jobs.make_units(told)
+            rows = self._collect(frame.mapInArrow(make_parse_task(self._jobs.store, told), schema=BLOB_SCHEMA))
         first, self.unit_count = self.unit_count, self.unit_count + len(units)
         return [decode_result("flush", body) for body in read_answers(rows, range(first, self.unit_count))]
 
@@ -90,7 +90,7 @@ class SparkBlobs:
         kept = frame.persist(StorageLevel.DISK_ONLY)
         self._frames.append(kept)
         try:
-            rows: list[Any] = kept.where(kept["number"].isNull()).select("unit", "outcome", "body", FAILURES).collect()
+            rows: list[Any] = kept.where(kept["number"].isNull()).select("unit", "outcome", "body", REQUESTS).collect()
         except (PySparkException, Py4JError):
             self._frames.remove(kept)  # nothing of it is of use, and to read it would make it again
             with suppress(PySparkException, Py4JError, OSError):
@@ -105,10 +105,10 @@ class SparkBlobs:
         """
         if not units:
             return ()
-        spark: Any = self._runner.spark
+        spark: Any = self._jobs.spark
         places = [(blob.unit, blob.number, task) for task, unit in enumerate(units) for blob in unit.blobs]
-        task = make_write_task(self._runner.store, units[0].engine)
-        with self._runner.job(f"a write job of {len(units)} units"):
+        task = make_write_task(self._jobs.store, units[0].engine)
+        with self._jobs.job(f"a write job of {len(units)} units"):
             plan = spark.createDataFrame(places, schema="unit INT, number INT, task INT")
             bodies = list(enumerate(encode_shared(units)))
             told = spark.createDataFrame(bodies, schema="task INT, body STRING")
@@ -131,26 +131,28 @@ def make_parse_task(store: StoreSettings, units: TaskUnits) -> Callable[[Chunks]
         from icedb_engine.engine import release_memory  # noqa: PLC0415
         from icedb_engine.units.blobs import FilledBlob  # noqa: PLC0415
         from icedb_engine.units.flush_unit import parse_unit  # noqa: PLC0415
-        from icedb_engine.units.work import decode_unit, encode  # noqa: PLC0415
+        from icedb_engine.work import decode_unit, encode  # noqa: PLC0415
 
         def make_row(**values: Any) -> pa.RecordBatch:
             return pa.RecordBatch.from_pylist([values], schema=ARROW_BLOB)
 
-        watch_failures()
+        watch_requests()
         for unit in read_numbers(chunks):
             try:
-                for made in parse_unit(decode_unit("flush", units.read(unit)), open_kept(store)):
-                    if isinstance(made, FilledBlob):
-                        yield make_row(unit=unit, number=made.blob.number, blob=made.body)
-                    else:
-                        failures = watch_failures().take()
-                        yield make_row(unit=unit, outcome=OK, body=encode(made), **{FAILURES: failures})
+                flush = decode_unit("flush", units.read(unit))
+                with crashes_told("a unit crashed while reading batches"):
+                    for made in parse_unit(flush, open_kept(store)):
+                        if isinstance(made, FilledBlob):
+                            yield make_row(unit=unit, number=made.blob.number, blob=made.body)
+                        else:
+                            requests = watch_requests().take()
+                            yield make_row(unit=unit, outcome=OK, body=encode(made), **{REQUESTS: requests})
             except IceDBError as error:
-                failures = watch_failures().take()
+                requests = watch_requests().take()
                 outcome = type(error).__name__
-                yield make_row(unit=unit, outcome=outcome, body=str(error), **{FAILURES: failures})
+                yield make_row(unit=unit, outcome=outcome, body=str(error), **{REQUESTS: requests})
             release_memory()
-            pass_over_modules()
+            freeze_gc()
 
     return run_units
 
@@ -162,9 +164,9 @@ def make_write_task(store: StoreSettings, limits: EngineLimits) -> Callable[[Chu
         from icedb_engine.engine import open_scratch, release_memory  # noqa: PLC0415
         from icedb_engine.units.blobs import BlobFolder  # noqa: PLC0415
         from icedb_engine.units.flush_unit import write_unit  # noqa: PLC0415
-        from icedb_engine.units.work import decode_unit, encode  # noqa: PLC0415
+        from icedb_engine.work import decode_unit, encode  # noqa: PLC0415
 
-        watch_failures()
+        watch_requests()
         task, text = -1, ""
         try:
             with open_scratch(limits) as scratch:
@@ -178,7 +180,9 @@ def make_write_task(store: StoreSettings, limits: EngineLimits) -> Callable[[Chu
                             blobs.add(units[row].as_py(), numbers[row].as_py(), contents[row].as_buffer())
                 if not text:
                     return
-                result = write_unit(decode_unit("write", text), blobs, open_kept(store), clock=SystemClock())
+                write = decode_unit("write", text)
+                with crashes_told("a unit crashed while writing files"):
+                    result = write_unit(write, blobs, open_kept(store), clock=SystemClock())
             release_memory()
             yield make_chunk(make_answer(task, OK, encode(result)))
         except IceDBError as error:

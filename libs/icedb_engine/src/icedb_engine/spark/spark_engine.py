@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from icedb_log.errors import Unavailable
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store_settings import StoreSettings
 from icedb_log.units import MIB
 
 from icedb_engine.jobs.engine import JobEngine
 from icedb_engine.limits import EngineLimits, JobLimits
-from icedb_engine.spark.spark_runner import SparkRunner, warm_up
+from icedb_engine.spark.spark_jobs import warm_up
+from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
 from icedb_engine.spark.spark_watch import HangWatch, InterruptReason, WatchRules, answers_within, ignore_interrupt
 
@@ -25,6 +27,11 @@ class SparkWorkerSettings(Protocol):
     @property
     def spark_options(self) -> Mapping[str, str]:
         """Further options of Spark."""
+        ...
+
+    @property
+    def spark_ui_port(self) -> int:
+        """Where Spark's web interface is; 0: nowhere."""
         ...
 
     @property
@@ -65,8 +72,12 @@ class SparkEngine(JobEngine):
         self._hang = HangWatch(self._ask)
 
     def is_alive(self) -> bool:
-        """Whether the session's JVM or server answers, and soon."""
+        """Whether the session's JVM answers, and soon."""
         return answers_within(self._ask, ALIVE_LIMIT_S)
+
+    def has_died(self) -> bool:
+        """Whether the JVM's process has ended."""
+        return self._hang.has_ended()
 
     def close(self) -> None:
         """Stop the session, and with it the JVM; one that hangs is ended by the watch meanwhile."""
@@ -98,7 +109,7 @@ def open_spark_engine(
 
     Raises:
         InvalidRequest: No Java, or an address that cannot be right.
-        Unavailable: Spark does not start, or the server does not answer.
+        Unavailable: Spark does not start.
     """
     spark = open_spark(
         SparkSettings(
@@ -106,6 +117,7 @@ def open_spark_engine(
             app_name=app_name,
             driver_memory=f"{settings.spark_memory_mb}m",
             purges_memory=purges_memory,
+            ui_port=settings.spark_ui_port,
             options=settings.spark_options,
         )
     )

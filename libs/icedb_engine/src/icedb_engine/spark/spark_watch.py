@@ -1,8 +1,7 @@
 """Stops Spark jobs whose run should stop: lock or fence is lost, or they take too long; and tasks that do not heed it.
 
-What runs inside a watch carries a tag. A thread beside it looks once a second, and interrupts by that tag: again and
-again until the watch ends, because one watch may start several Spark jobs, one after the other. It does so on a
-session of this process and on one of a Spark Connect server, where a job that nobody waits for would run on.
+What runs inside a watch is a job group. A thread beside it looks once a second, and cancels the group: again and again
+until the watch ends, because one watch may start several Spark jobs, one after the other.
 
 Some loops of Spark's engine never look whether they are interrupted, and would hold a core for ever. On a cluster,
 Spark's task reaper ends their executor (the options below). On one machine tasks and driver share the JVM, which Spark
@@ -11,8 +10,6 @@ does not end: so this module does, and the worker's next task finds the engine d
 It also ends a JVM that answers nothing: a call of PySpark waits for an answer without any limit, and a JVM that hangs
 (stopped, out of memory, a disk that is gone) would hold the worker until Celery's own limit, an hour. A job may take
 long, but the JVM answers beside it.
-
-WARN: only a JVM of this process is ended. A Spark Connect server is others', and its client has limits of its own.
 """
 
 import itertools
@@ -22,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 from icedb_log.clock import Clock, SystemClock
@@ -42,17 +39,16 @@ REAPER_OPTIONS: Final = {"spark.task.reaper.enabled": "true", "spark.task.reaper
 """What makes a cluster replace an executor in which an interrupted task runs on."""
 
 
-def end_if_stuck(spark: Any, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> bool:
-    """Wait for interrupted tasks to end, and end the JVM if they do not; return whether it was ended.
+def end_if_stuck(context: SparkContext, group: str, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> bool:
+    """Wait for the tasks of a job group that was cancelled to end, and end the JVM if they do not.
 
-    Does nothing on a cluster and on Spark Connect.
+    Returns whether it was ended. Does nothing on a cluster.
     """
-    context = getattr(spark, "_sc", None)
-    if context is None or not str(context.master).startswith("local"):
+    if not str(context.master).startswith("local"):
         return False
     deadline_ms = clock.monotonic_ms() + wait_ms
     try:
-        while (stuck_count := count_stuck(context)) and clock.monotonic_ms() < deadline_ms:
+        while (stuck_count := count_tasks(context, group).running) and clock.monotonic_ms() < deadline_ms:
             clock.sleep_ms(_POLL_MS)
     except (PySparkException, Py4JError, OSError):
         return False  # gone already
@@ -63,7 +59,7 @@ def end_if_stuck(spark: Any, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> b
         "spark tasks stuck",
         tasks=stuck_count,
         wait_ms=wait_ms,
-        mitigation="the JVM is ended, this process is replaced with the next task",
+        mitigation="the JVM is ended, this process is replaced",
     )
     with suppress(OSError):
         process.kill()
@@ -71,29 +67,29 @@ def end_if_stuck(spark: Any, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> b
     return True
 
 
-def count_stuck(context: Any) -> int:
-    """Return how many tasks run of stages that are over: interrupted, and still at it.
+class TaskCounts(NamedTuple):
+    """Tasks of a job group: how many it has in the stages that Spark knows of, how many ended well, and run now."""
 
-    Asks the scheduler, which forgets a task when it has ended. Not Spark's status tracker: what it says is written at
-    most every 100 ms (``spark.ui.liveUpdate.period``), so that of a task which began right after something else it
-    tells nothing for seconds.
+    total: int
+    done: int
+    running: int
+
+
+def count_tasks(context: SparkContext, group: str) -> TaskCounts:
+    """Return the counts of a job group's tasks.
+
+    Spark's status tracker goes by events, which come soon after: as often as there are any, for the session says so
+    (``spark.ui.liveUpdate.period``; by default what a task did right after another one shows seconds later).
     """
-    managers = context._jsc.sc().taskScheduler().taskIdToTaskSetManager().elements()  # noqa: SLF001 - no public word
-    count = 0
-    while managers.hasMoreElements():
-        count += bool(managers.nextElement().isZombie())
-    return count
-
-
-def count_tasks(context: Any, tag: str) -> tuple[int, int]:
-    """Return how many tasks of the running stage with a tag have ended well, and how many it has; none: (0, 0)."""
-    managers = context._jsc.sc().taskScheduler().taskIdToTaskSetManager().elements()  # noqa: SLF001 - as above
-    while managers.hasMoreElements():
-        manager = managers.nextElement()
-        properties = manager.taskSet().properties()
-        if properties is not None and tag in str(properties.getProperty("spark.job.tags")).split(","):
-            return manager.tasksSuccessful(), manager.numTasks()
-    return 0, 0
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    known = [stage for stage in stages if stage is not None]
+    return TaskCounts(
+        total=sum(stage.numTasks for stage in known),
+        done=sum(stage.numCompletedTasks for stage in known),
+        running=sum(stage.numActiveTasks for stage in known),
+    )
 
 
 CHECK_INTERVAL_S: Final = 1.0
@@ -102,6 +98,8 @@ DEFAULT_JOB_LIMIT_MS: Final = 50 * 60 * 1000
 InterruptReason = Literal["time_limit", "stopped"]
 """``time_limit``: the job took too long; ``stopped``: its run should stop (a lost lock, a lost fence)."""
 
+_GROUP_PROPERTIES: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+"""What ``setJobGroup`` sets for this thread; PySpark has no word that takes it back."""
 _numbers: Final = itertools.count(1)
 
 
@@ -158,8 +156,7 @@ class JobWatch:
         doing: str = "",
         clock: Clock | None = None,
     ) -> None:
-        self._spark = spark
-        self._tags = _find_tags(spark)
+        self._context: Any = spark.sparkContext
         self._what = what
         self._rules = rules
         self._check_alive = check_alive
@@ -167,13 +164,14 @@ class JobWatch:
         self._doing = doing
         self._follower = current_follower()
         self._clock = clock or SystemClock()
-        self._tag = f"icedb-{os.getpid()}-{next(_numbers)}"
+        self._group = f"icedb-{os.getpid()}-{next(_numbers)}"
         self._ended = threading.Event()
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._look_until_end, name=f"watch {self._tag}", daemon=True)
+        self._thread = threading.Thread(target=self._look_until_end, name=f"watch {self._group}", daemon=True)
 
     def __enter__(self) -> None:
-        self._tags.add(self._tag)
+        # A task that waits for something is woken when the group is cancelled.
+        self._context.setJobGroup(self._group, self._what, interruptOnCancel=True)
         self._thread.start()
 
     def __exit__(
@@ -182,11 +180,12 @@ class JobWatch:
         self._ended.set()
         self._thread.join()
         if error is not None and not isinstance(error, Exception):
-            self._interrupt()  # this process is asked to end: its job must not outlive it on a server
+            self._interrupt()  # this process is asked to end: its job must not outlive it on a cluster
         with suppress(PySparkException, Py4JError, OSError):  # a JVM that died has forgotten it
-            self._tags.remove(self._tag)
+            for name in _GROUP_PROPERTIES:
+                self._context.setLocalProperty(name, None)
         if self._failure is not None:
-            end_if_stuck(self._spark, clock=self._clock, wait_ms=self._rules.stuck_wait_ms)
+            end_if_stuck(self._context, self._group, clock=self._clock, wait_ms=self._rules.stuck_wait_ms)
             raise self._failure from error
 
     def _look_until_end(self) -> None:
@@ -210,13 +209,12 @@ class JobWatch:
         self._tell()
 
     def _tell(self) -> None:
-        context = getattr(self._spark, "_sc", None)
-        if not self._doing or self._follower is None or context is None:  # a server tells nothing of its tasks
+        if not self._doing or self._follower is None:
             return
-        with suppress(PySparkException, Py4JError, OSError):  # of a stage that ends just now
-            done_count, task_count = count_tasks(context, self._tag)
-            if task_count:
-                self._follower(self._doing, done_count, task_count)
+        with suppress(PySparkException, Py4JError, OSError):
+            counts = count_tasks(self._context, self._group)
+            if counts.total:
+                self._follower(self._doing, counts.done, counts.total)
 
     def _fail(self, reason: InterruptReason, failure: Exception) -> None:
         self._failure = failure
@@ -239,30 +237,7 @@ class JobWatch:
 
     def _interrupt(self) -> None:
         with suppress(PySparkException, Py4JError, OSError):  # gone, and the job with it; or tried again
-            self._tags.interrupt(self._tag)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tags:
-    """Tags of jobs: of this thread, and interrupted from any."""
-
-    add: Callable[[str], Any]
-    remove: Callable[[str], Any]
-    interrupt: Callable[[str], Any]
-
-
-def _find_tags(spark: Any) -> _Tags:
-    context = getattr(spark, "_sc", None)
-    if context is None:
-        return _Tags(spark.addTag, spark.removeTag, spark.interruptTag)
-
-    def add(tag: str) -> None:
-        context.addJobTag(tag)
-        context.setInterruptOnCancel(True)  # a task that waits for something is woken
-
-    # WARN: not the session's own tags. With a session of this process they are known only to the thread that set
-    # them: an interrupt by another one finds nothing, and says so nowhere.
-    return _Tags(add, context.removeJobTag, context.cancelJobsWithTag)
+            self._context.cancelJobGroup(self._group)
 
 
 LOOK_EVERY_S: Final = 15.0
@@ -298,6 +273,10 @@ class HangWatch:
         self._process = _find_jvm()
         if self._process is not None:
             threading.Thread(target=self._look, name="watch the JVM", daemon=True).start()
+
+    def has_ended(self) -> bool:
+        """Whether the JVM's process is gone; waits for nothing."""
+        return self._process is not None and self._process.poll() is not None
 
     def close(self) -> None:
         """Look no more. The JVM may be gone by now."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from icedb_log.errors import InvalidRequest, SchemaConflict
+from icedb_log.errors import InvalidRequest
 from icedb_log.jobs import ChangeKind, RowChange
-from icedb_log.table.table_config import DIALECT, QUERIES, SQL_TYPES, TableConfig
+from icedb_log.table.table_config import TYPE_NAMES, TableConfig, is_known_type
 
 from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.sql.columns import INSERT_QUERY, ROWS_VIEW, SOURCE_FILES_VIEW, OutputColumn, OutputRules
@@ -19,16 +19,6 @@ WORDS: Final[Mapping[ChangeKind, str]] = {
     "rewrite": "rewrite query",
     "merge_query": "merge_query",
 }
-
-
-def require_dialect(config: TableConfig, name: str) -> None:
-    """Raise SchemaConflict for a stored query that an earlier release ran as Spark's SQL: it may mean other rows."""
-    if getattr(config, name) is not None and config.dialect != DIALECT:
-        raise SchemaConflict(
-            f"table {config.name}: its {name} was written for Spark's SQL, and queries are DuckDB's now, in which it "
-            f"may mean other rows. Read docs/upgrades.md (Queries of Spark's dialect), and give the text that DuckDB "
-            f"is to run: icedb table alter {config.name} {QUERIES[name]} …; until then it does not run"
-        )
 
 
 def check_queries(
@@ -197,10 +187,10 @@ def check_reader_condition(condition: str, schema: Mapping[str, str], *, table: 
 def require_known_types(config: TableConfig, schema: Mapping[str, str]) -> None:
     """Raise InvalidRequest for a table with a column of a type that SQL would not get unchanged."""
     for name, sql_type in schema.items():
-        if sql_type not in SQL_TYPES:
+        if not is_known_type(sql_type):
             raise InvalidRequest(
                 f"table {config.name}: column {name!r} is {sql_type}, and rows can only be changed by SQL in a table "
-                f"whose columns are {', '.join(sorted(SQL_TYPES))}"
+                f"whose columns are {', '.join(TYPE_NAMES)}"
             )
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 
 import duckdb
 import pyarrow as pa
-from icedb_log.address_space import bound_address_space
+from icedb_log.address_space import bound_address_space, says_out_of_memory
 from icedb_log.texts import first_line
 
 from icedb_engine.arrow_types import make_schema
@@ -34,13 +34,6 @@ MAX_FRAME_BYTES: Final = 2**31
 MAX_NESTING: Final = 200
 """Of parentheses: DuckDB's parser needs stack for each."""
 _MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError)
-_MEMORY_WORDS: Final = (
-    "bad_alloc",
-    "bad allocation",
-    "failed to allocate",
-    "cannot allocate",
-    "max_temp_directory_size",
-)
 
 
 def send(stream: BinaryIO, kind: bytes, body: bytes | memoryview) -> None:
@@ -136,8 +129,7 @@ class _Server:
         except duckdb.InterruptException as error:
             return {"error": "time", "message": first_line(error)}
         except (duckdb.Error, pa.ArrowException, RuntimeError, RecursionError) as error:
-            is_memory = any(word in str(error).lower() for word in _MEMORY_WORDS)
-            return {"error": "memory" if is_memory else "problem", "message": first_line(error)}
+            return {"error": "memory" if says_out_of_memory(error) else "problem", "message": first_line(error)}
 
     def do_check(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Check a text, and say which columns it gives over a relation without rows."""
@@ -172,7 +164,7 @@ class _Server:
         reader = pa.RecordBatchReader.from_batches(make_schema(schema), self._read_batches())
         self._engine.register("icedb_arrow", reader)
         try:
-            self._engine.execute(f"INSERT INTO {quote_name(relation)} SELECT * FROM icedb_arrow")  # noqa: S608 - quoted
+            self._engine.execute(f"INSERT INTO {_stored(relation)} SELECT * FROM icedb_arrow")  # noqa: S608 - quoted
         finally:
             self._engine.unregister("icedb_arrow")
         ((count,),) = self._engine.execute(f"SELECT count(*) FROM {quote_name(relation)}").fetchall()  # noqa: S608
@@ -216,11 +208,14 @@ class _Server:
             yield decode_batch(body)
 
     def _make_empty(self, relation: str, schema: Mapping[str, str]) -> None:
+        """Make a relation without rows: a view, as a table has a ``rowid`` besides, which no column says."""
         columns = ", ".join(f"{quote_name(name)} {kind}" for name, kind in schema.items())
-        self._engine.execute(f"CREATE OR REPLACE TEMP TABLE {quote_name(relation)} ({columns})")
+        self._engine.execute(f"CREATE OR REPLACE TEMP TABLE {_stored(relation)} ({columns})")
+        self._engine.execute(f"CREATE OR REPLACE TEMP VIEW {quote_name(relation)} AS FROM {_stored(relation)}")
 
     def _drop(self, relation: str) -> None:
-        self._engine.execute(f"DROP TABLE IF EXISTS {quote_name(relation)}")
+        self._engine.execute(f"DROP VIEW IF EXISTS {quote_name(relation)}")
+        self._engine.execute(f"DROP TABLE IF EXISTS {_stored(relation)}")
 
     @contextmanager
     def _limited(self) -> Iterator[None]:
@@ -231,6 +226,11 @@ class _Server:
             yield
         finally:
             timer.cancel()
+
+
+def _stored(relation: str) -> str:
+    """Return the name, quoted, of the table behind a relation; no text of a user may name it."""
+    return quote_name(f"icedb_stored_{relation}")
 
 
 def _type_of(made: Any, name: str, kind: str) -> str:

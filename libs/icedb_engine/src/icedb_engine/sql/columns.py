@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.table_config import TableConfig, check_column_name
+from icedb_log.table.column_names import ColumnNames
+from icedb_log.table.decimals import find_decimal
+from icedb_log.table.file_domains import EXACT_DOUBLE_MAX
+from icedb_log.table.table_config import TableConfig
 from icedb_log.table.transforms import find_type_problem
 
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.reading.types import EXACT_DOUBLE_MAX
 from icedb_engine.sql.quoting import quote_name, quote_text
 
 ROWS_VIEW: Final = "_rows"
@@ -30,7 +32,7 @@ _SQL_TYPES: Final[Mapping[str, str]] = {
 _SAFE_INTEGERS: Final = frozenset({"TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER"})
 """Every value of them fits into a BIGINT and a DOUBLE."""
 _WIDE_INTEGERS: Final = frozenset({"UBIGINT", "HUGEINT", "UHUGEINT"})
-_DECIMAL: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+_INTEGERS: Final = _SAFE_INTEGERS | _WIDE_INTEGERS | {"BIGINT"}
 _NESTED: Final = re.compile(r"(STRUCT|MAP|UNION|VARIANT)\b.*|.*\[\d*\]")
 _UNTYPED: Final = ("NULL", '"NULL"', "UNKNOWN")
 _SHOWN_CHARS: Final = 300
@@ -58,8 +60,10 @@ class OutputColumn:
         cast = f"CAST({value} AS {stored})"
         if stored == "DOUBLE" and _is_whole(self.found_type):
             fits = f"{value} BETWEEN -{EXACT_DOUBLE_MAX} AND {EXACT_DOUBLE_MAX}"
-        elif _DECIMAL.fullmatch(self.found_type) or self.found_type in _WIDE_INTEGERS:
-            fits = f"CAST(TRY_CAST({value} AS {stored}) AS {self.found_type}) = {value}"
+        elif stored == "DOUBLE" and find_decimal(self.found_type):
+            return f"CAST(CAST({value} AS VARCHAR) AS DOUBLE) AS {value}"  # by its text: the nearest one
+        elif find_decimal(self.found_type) or self.found_type in _WIDE_INTEGERS or find_decimal(stored):
+            fits = f"TRY_CAST(TRY_CAST({value} AS {stored}) AS {self.found_type}) = {value}"
         else:
             return f"{cast} AS {value}"
         what = f"column {self.name} is {stored}, which cannot hold this {self.found_type} exactly"
@@ -73,8 +77,8 @@ class OutputColumn:
 
 
 def _is_whole(found_type: str) -> bool:
-    decimal = _DECIMAL.fullmatch(found_type)
-    return found_type == "BIGINT" or found_type in _WIDE_INTEGERS or (decimal is not None and decimal[2] == "0")
+    digits = find_decimal(found_type)
+    return found_type == "BIGINT" or found_type in _WIDE_INTEGERS or (digits is not None and digits.scale == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,53 +109,44 @@ class OutputRules:
             InvalidRequest: With the first thing that is wrong, and what to write instead.
         """
         columns: list[OutputColumn] = []
-        spelling = {name.lower(): name for name in self.known}
+        names = ColumnNames(self.config, self.known)
         seen: set[str] = set()
-        reserved = {field.name.lower(): field for field in self.config.partition if field.name != field.column}
-        for found_name, found_type in found:
-            name = self._check_name(found_name)
+        for name, found_type in found:
+            problem = names.find_problem(name)
+            if problem is not None and not (self.is_closed and name in names):
+                raise InvalidRequest(
+                    f"the {self.what} gives a column without a usable name ({problem}): write … AS name"
+                )
             gives = f"the {self.what} gives column {name!r}"
             if name.lower() in seen:
                 raise InvalidRequest(f"{gives} twice (case does not count): rename one")
             seen.add(name.lower())
-            if self.is_closed and name.lower() not in spelling:
+            if self.is_closed and name not in names:
                 raise InvalidRequest(
                     f"{gives}, which the table does not have: it has {_list(self.known)}; name the "
                     "one that is meant (… AS name), or leave it out"
                 )
-            if spelling.setdefault(name.lower(), name) != name:
+            known = names.add(name)
+            if known != name:
                 raise InvalidRequest(
-                    f"{gives}, and the table has {spelling[name.lower()]!r}: "
+                    f"{gives}, and the table has {known!r}: "
                     "query engines cannot tell them apart; use the table's spelling"
                 )
-            if not self.is_closed and name.lower() in reserved:
-                raise InvalidRequest(
-                    f"{gives}, which is named like the partition {reserved[name.lower()]}: "
-                    "readers of Hive partitions would take one for the other; rename the column"
-                )
             columns.append(self._read_type(name, found_type))
-        if len(spelling) > self.max_columns:
+        if len(names) > self.max_columns:
             raise InvalidRequest(
-                f"with the {self.what} the table would have {len(spelling)} columns, {self.max_columns} at most"
+                f"with the {self.what} the table would have {len(names)} columns, {self.max_columns} at most"
             )
         self._check_needed({column.name: column.sql_type for column in columns})
         return tuple(columns)
-
-    def _check_name(self, name: str) -> str:
-        try:
-            return check_column_name(name)
-        except ValueError as error:
-            raise InvalidRequest(
-                f"the {self.what} gives a column without a usable name ({error}): write … AS name"
-            ) from error
 
     def _read_type(self, name: str, found_type: str) -> OutputColumn:
         if found_type in _UNTYPED and name in self.known:
             return OutputColumn(name, found_type, self.known[name])  # NULL is of every type
         made_type = find_sql_type(name, found_type, what=self.what)
         sql_type = self.known.get(name, made_type)
-        is_number = sql_type in ("BIGINT", "DOUBLE") and (
-            found_type in _SAFE_INTEGERS | _WIDE_INTEGERS or _DECIMAL.fullmatch(found_type) is not None
+        is_number = (sql_type in ("BIGINT", "DOUBLE") or find_decimal(sql_type) is not None) and (
+            found_type in _INTEGERS or find_decimal(found_type) is not None
         )  # of these each value is looked at, unless all fit
         if made_type != sql_type and not is_number and not (self.widens and (made_type, sql_type) in _COERCIONS):
             raise InvalidRequest(
@@ -181,9 +176,8 @@ class OutputRules:
 
 def find_sql_type(name: str, found_type: str, *, what: str = INSERT_QUERY) -> str:
     """Return our type for one of DuckDB's. Raises InvalidRequest with the cast that the query needs."""
-    decimal = _DECIMAL.fullmatch(found_type)
-    if decimal is not None:
-        return "BIGINT" if decimal[2] == "0" else "DOUBLE"
+    if find_decimal(found_type) is not None:
+        return found_type
     if found_type in _SQL_TYPES:
         return _SQL_TYPES[found_type]
     if found_type.startswith("ENUM("):

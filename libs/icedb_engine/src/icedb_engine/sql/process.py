@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Literal, Self
 
 import pyarrow as pa
+from icedb_log.address_space import says_out_of_memory
 from icedb_log.errors import Unavailable
 from icedb_log.texts import is_text
 from icedb_log.units import MIB
@@ -44,7 +45,6 @@ _PROGRAM: Final = (
     "from icedb_engine.sql.child import main; main()"
 )
 _SHOWN_BYTES: Final = 400
-_MEMORY_WORDS: Final = ("bad_alloc", "memoryerror", "cannot allocate memory")
 _FROM_OUTSIDE: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 """Signals that no query brings about: they end whatever runs, and say nothing about it."""
 
@@ -380,7 +380,7 @@ class SqlProcess:
             return QueryTooSlow(self._too_long())
         child.complaints.seek(0)
         complaints = child.complaints.read().decode(errors="replace").strip()[-_SHOWN_BYTES:]
-        if status == -signal.SIGKILL or any(word in complaints.lower() for word in _MEMORY_WORDS):
+        if status == -signal.SIGKILL or says_out_of_memory(complaints):
             return QueryTooLarge(self._too_much("its process ended"))
         if -status in _FROM_OUTSIDE:
             return Unavailable(

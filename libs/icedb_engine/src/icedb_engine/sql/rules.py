@@ -196,7 +196,7 @@ class Rules:
         if self.kind == "condition" and (name in self.catalogue.aggregates or name in _GENERATORS):
             raise Refused(f"{name}(…): it must be about one row: no aggregate, no generator")
         if name == _CLOCK_AT_ONE_ARGUMENT and len(node.get("children", ())) == 1:
-            raise Refused(f"{name}(…) of one time goes by the clock: write the other time, too")
+            raise Refused(f"{name}(…) of one time depends on the clock: write the other time, too")
         orders = node.get("orders") if is_window else (node.get("order_bys") or {}).get("orders")
         orders = orders or node.get("arg_orders")
         if name in (ORDERED_WINDOWS if is_window else ORDERED_AGGREGATES) and not orders:

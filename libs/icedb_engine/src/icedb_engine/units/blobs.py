@@ -16,7 +16,7 @@ import pyarrow as pa
 from icedb_log.errors import Unavailable
 from icedb_log.units import MIB
 
-from icedb_engine.units.work import Blob, PlannedBlob, UnitResult
+from icedb_engine.work import Blob, PlannedBlob, UnitResult
 from icedb_engine.writing.part_files import cut_by_ordinal
 
 BLOB_BYTES: Final = 8 * MIB

@@ -23,9 +23,9 @@ from icedb_engine.arrow_types import align, make_schema
 from icedb_engine.engine import open_engine
 from icedb_engine.reading.frame import ROWS_PER_CHUNK
 from icedb_engine.reading.unit import open_unit
-from icedb_engine.sql import quote_name
+from icedb_engine.sql import quote_name, sort_sql
 from icedb_engine.units.blobs import BlobFolder, FilledBlob, cut_blobs
-from icedb_engine.units.work import FlushUnit, UnitResult, WriteUnit
+from icedb_engine.work import FlushUnit, UnitResult, WriteUnit
 from icedb_engine.writing.part_files import ORDINAL, PartFileWriter, PartLayout, require_parity
 
 
@@ -94,7 +94,7 @@ def write_unit(unit: WriteUnit, blobs: BlobFolder, store: ObjectStore, *, clock:
 
     with open_engine(unit.engine, blobs.path) as engine:
         engine.register("blobs", pa.RecordBatchReader.from_batches(schema, read()))
-        order = "".join(f", {quote_name(column)} NULLS LAST" for column in layout.sort_columns)
+        order = "".join(f", {sort_sql(quote_name(column), unit.schema[column])}" for column in layout.sort_columns)
         engine.execute(f"SELECT * FROM blobs ORDER BY {ORDINAL}{order}")  # noqa: S608 - names are quoted
         files = writer.write_all(engine.to_arrow_reader(ROWS_PER_CHUNK))
     require_parity(unit.paths, read_count=sum(blob.row_count for blob in unit.blobs), files=files)

@@ -37,12 +37,12 @@ from icedb_engine.arrow_types import align, fit, make_schema, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles
-from icedb_engine.sql import quote_name
+from icedb_engine.sql import quote_name, sort_sql
 from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
 from icedb_engine.sql.columns import ROWS_VIEW
 from icedb_engine.sql.process import QueryProblem, QueryTooLarge, SqlProcess
 from icedb_engine.units.read_unit import CHUNK_BYTES, CHUNK_ROWS, closing_rows, read_files
-from icedb_engine.units.work import DataFile, MergeUnit, ReadUnit
+from icedb_engine.work import DataFile, MergeUnit, ReadUnit
 from icedb_engine.writing.part_files import CopiedGroup, FileKind, PartFileWriter, PartLayout, SortedRun
 from icedb_engine.writing.row_groups import Piece, PieceMaker, Run, min_rows, plan_runs
 
@@ -353,7 +353,7 @@ class _ChangeRun:
         names, schema = number_columns(columns)
         outputs = [f"{column} AS {quote_name(name)}" for name, column in names.items()]
         outputs += [transform_sql(field, names[field.column], columns[field.column]) for field in fields]
-        order = ", ".join(f"{names[name]} NULLS LAST" for name in self._unit.config.sort if name in names)
+        order = ", ".join(sort_sql(names[name], columns[name]) for name in self._unit.config.sort if name in names)
         query = f"SELECT {', '.join(outputs)} FROM rows{order and ' ORDER BY '}{order}"  # noqa: S608 - names are quoted
         captured = CapturedRows(rows)
         writer = _make_writer(self._unit, columns, self._store, self._clock, scratch=self._scratch)

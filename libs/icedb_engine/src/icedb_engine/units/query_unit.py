@@ -28,7 +28,7 @@ from icedb_engine.sql.columns import INSERT_QUERY, ROWS_VIEW, OutputColumn, Outp
 from icedb_engine.sql.process import QueryProblem, QueryTooSlow, SqlProcess
 from icedb_engine.units.read_unit import closing_rows, read_files
 from icedb_engine.units.typed_rows import open_typed_rows
-from icedb_engine.units.work import DataFile, FeedUnit, FlushUnit, ReadUnit, Unit, UnitResult
+from icedb_engine.work import DataFile, FeedUnit, FlushUnit, ReadUnit, Unit, UnitResult
 from icedb_engine.writing.part_files import require_parity
 
 ENGINE_SHARE: Final = 3

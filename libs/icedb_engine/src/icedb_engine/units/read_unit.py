@@ -22,11 +22,11 @@ from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.units import MIB
 
-from icedb_engine.arrow_types import ARROW_TYPES, fit
+from icedb_engine.arrow_types import find_arrow_type, fit
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.reading.data_files import describe_columns, is_read_as, require_path_values, scan_files
 from icedb_engine.sql import quote_name
-from icedb_engine.units.work import DataFile, ReadUnit
+from icedb_engine.work import DataFile, ReadUnit
 
 CHUNK_BYTES: Final = 8 * MIB
 """Decoded size that a chunk aims at; a single row may be larger."""
@@ -38,12 +38,12 @@ _CLOSE_PAUSE_S: Final = 0.05
 
 def spark_arrow_type(sql_type: str) -> Any:
     """Return the Arrow type of one of our types as Spark takes and gives it: its timestamps have a zone, UTC."""
-    return pa.timestamp("us", tz="UTC") if sql_type == "TIMESTAMP" else ARROW_TYPES[sql_type]
+    return pa.timestamp("us", tz="UTC") if sql_type == "TIMESTAMP" else find_arrow_type(sql_type)
 
 
 @contextmanager
 def closing_rows(rows: Generator[pa.RecordBatch, None, None]) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Take rows of files, and let go of the files at the end, also if not all rows were taken.
+    """Yield rows of files, and release the files at the end, also if not all rows were taken.
 
     WARN: an engine that failed over a stream may still take a batch of it in a thread of its own, and a generator that
     is running cannot be closed.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from icedb_log.clock import Clock
+from icedb_log.errors import crashes_told
 from icedb_log.store.object_store import ObjectStore
 
 from icedb_engine.engine import release_memory
@@ -11,7 +12,7 @@ from icedb_engine.imports.import_unit import OpenSource, copy_unit, inspect_unit
 from icedb_engine.units.flush_unit import flush_unit
 from icedb_engine.units.merge_unit import count_unit, merge_unit
 from icedb_engine.units.query_unit import feed_unit, insert_unit
-from icedb_engine.units.work import UnitKind
+from icedb_engine.work import DOING, UnitKind
 
 
 def run_unit(kind: UnitKind, unit: Any, store: ObjectStore, *, clock: Clock, sources: OpenSource | None = None) -> Any:
@@ -26,6 +27,7 @@ def run_unit(kind: UnitKind, unit: Any, store: ObjectStore, *, clock: Clock, sou
 
     Raises:
         IceDBError: As the unit of that kind says.
+        JobCrashed: It failed in a way that nobody foresaw.
     """
     sources = sources or open_source(None)
     runs: dict[UnitKind, Callable[[], Any]] = {
@@ -39,6 +41,7 @@ def run_unit(kind: UnitKind, unit: Any, store: ObjectStore, *, clock: Clock, sou
         "copy": lambda: copy_unit(unit, store, sources, clock=clock),
     }
     try:
-        return runs[kind]()
+        with crashes_told(f"a unit crashed while {DOING[kind]}"):
+            return runs[kind]()
     finally:
         release_memory()

@@ -20,11 +20,11 @@ from icedb_log.table.partitions import encode_partition_value
 from icedb_log.table.time_columns import show_time
 from icedb_log.table.transforms import bad_time_sql, transform_sql
 
-from icedb_engine.arrow_types import fit, number_columns
+from icedb_engine.arrow_types import convert, fit, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import MAX_PARTITION_VALUE_BYTES
-from icedb_engine.sql import quote_name
-from icedb_engine.units.work import Unit, WriteUnit
+from icedb_engine.sql import quote_name, sort_sql
+from icedb_engine.work import Unit, WriteUnit
 from icedb_engine.writing.part_files import ORDINAL, PartFileWriter, PartLayout, require_parity
 
 ROWS_PER_CHUNK: Final = 61_440
@@ -57,7 +57,9 @@ class TypedRows:
         layout = PartLayout(self._unit, self._unit.schema, self.partitions)
         joined = f"JOIN partitions USING ({self._fields})" if self._fields else "CROSS JOIN partitions"
         outputs = "".join(f", {column} AS {quote_name(name)}" for name, column in self._names.items())
-        order = "".join(f", typed.{self._names[name]} NULLS LAST" for name in layout.sort_columns)
+        order = "".join(
+            f", {sort_sql(f'typed.{self._names[name]}', self._unit.schema[name])}" for name in layout.sort_columns
+        )
         self._engine.execute(f"SELECT {ORDINAL}{outputs} FROM typed {joined} ORDER BY {ORDINAL}{order}")  # noqa: S608
         rows = self._engine.to_arrow_reader(ROWS_PER_CHUNK)
         return PartFileWriter(layout, store, clock=clock, folder=folder).write_all(rows)
@@ -169,7 +171,7 @@ def _fit_all(unit: WriteUnit, chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         arrays = []
         for name, array, wanted in zip(unit.schema, chunk.columns, schema, strict=True):
             try:
-                arrays.append(array if array.type == wanted.type else array.cast(wanted.type))
+                arrays.append(convert(array, wanted.type))
             except pa.ArrowInvalid as error:
                 raise InvalidRequest(
                     f"table {unit.paths.name}: a value of column {name!r} does not go into {unit.schema[name]} "

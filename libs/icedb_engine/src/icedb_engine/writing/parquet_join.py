@@ -11,7 +11,7 @@ https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.m
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from mmap import mmap
 from pathlib import Path
@@ -101,6 +101,17 @@ class SourceChunk:
         is_exact = bool(found.get(_LOW_EXACT)) and bool(found.get(_HIGH_EXACT))
         return ChunkBounds(found.get(_LOW), found.get(_HIGH), found.get(_NULL_COUNT), is_exact=is_exact)
 
+    def without_bounds(self) -> "SourceChunk":
+        """Return it with nothing said of its values but how many are null. Raises DamagedFile.
+
+        Bounds leave NaN out, and readers of DuckDB and its kin, for whom NaN is above every number, believe them.
+        """
+        null_count = self.read_bounds().null_count
+        carried = {number: value for number, value in self.carried.items() if number != _STATISTICS}
+        if null_count is not None:
+            carried[_STATISTICS] = (STRUCT, _struct({_NULL_COUNT: (I64, _zigzag(null_count))}))
+        return replace(self, carried=carried)
+
     def move(self, start: int) -> "SourceChunk":
         """Return it as it is in a file where its first page begins elsewhere."""
         shift = start - self.start
@@ -172,7 +183,7 @@ class SourceFile:
         leaves: The columns.
         groups: The row groups.
         key_values: Its metadata.
-        created_by: Who says to have written it.
+        created_by: The writer that its footer names.
         has_order: Whether bounds of all columns are in the order of their types.
         base: Other fields of the footer, by number: kind and bytes.
     """
@@ -381,19 +392,20 @@ class FooterJoiner:
         items = [_struct({1: (I32, _zigzag(place)), 2: (FALSE, b""), 3: (FALSE, b"")}) for place in places]
         self._sorting = _list(STRUCT, items) if items else b""
 
-    def add(self, body: Any, *, place: int) -> memoryview:
+    def add(self, body: Any, *, place: int, unbounded: Collection[str] = ()) -> memoryview:
         """Take the footer of a file of one row group in, and return the bytes of that.
 
         Args:
             body: The file.
             place: Where its row group will begin in the joined file.
+            unbounded: Columns of which the joined file says no bounds.
         """
         found = parse_file(body)
         if len(found.groups) != 1:
             raise ValueError(f"a file of {len(found.groups)} row groups cannot be joined")
         self.set_base(found)
         (group,) = found.groups
-        chunks = list(group.chunks.values())
+        chunks = [each.without_bounds() if name in unbounded else each for name, each in group.chunks.items()]
         start, end = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
         self.add_group([chunk.move(chunk.start - start + place) for chunk in chunks], row_count=group.row_count)
         return memoryview(body)[start:end]

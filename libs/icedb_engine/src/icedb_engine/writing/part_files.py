@@ -1,13 +1,12 @@
-"""Data files, written in one way, whoever made the rows: layout, encoding, statistics, footer, upload.
+"""Writes data files in one way for all operations: layout, encoding, statistics, footer, upload.
 
 A stream carries an ordinal in its first column, ascending: rows of one ordinal belong to one partition. Files are
 encoded side by side, a row group at a time (:mod:`icedb_engine.writing.parquet_join`); a bounded number of row groups
 waits for that, and a bounded number of files for its upload, so neither memory nor disk grows with the number of
 partitions. Within a file rows keep the order of the stream.
 
-A dictionary makes columns of few values small and quick; on others it costs time, and size as well. Which is which is
-seen from a sample of the first row group. Statistics prune files, so a bound may be wide but never wrong: what is not
-certain is left out. Their form is :mod:`icedb_log.table.column_bounds`.
+Statistics prune files, so a bound may be wide but never wrong: what is not certain is left out. Their form is
+:mod:`icedb_log.table.column_bounds`. How columns are encoded: :mod:`icedb_engine.writing.encodings`.
 """
 
 import contextlib
@@ -24,13 +23,11 @@ from io import BufferedWriter
 from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from threading import Event
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from icedb_log.clock import Clock
 from icedb_log.errors import InvariantViolated
 from icedb_log.keys import TablePaths
@@ -39,10 +36,11 @@ from icedb_log.parquet.footer import TAIL_BYTES, Footer, parse_footer
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.table.column_bounds import encode_bounds
+from icedb_log.table.file_domains import EXACT_DOUBLE_MAX
 
 from icedb_engine.arrow_types import make_schema
-from icedb_engine.reading.types import EXACT_DOUBLE_MAX
-from icedb_engine.units.work import Unit
+from icedb_engine.work import Unit
+from icedb_engine.writing.encodings import encode_rows
 from icedb_engine.writing.parquet_join import MAGIC, MAX_GROUPS, FooterJoiner, SourceChunk, parse_file
 from icedb_engine.writing.row_groups import DICTIONARIES_KEY, EXACT, CopyFacts, min_rows
 from icedb_engine.writing.sort_keys import Key, Tuples, encode_order, make_key, read_tuples
@@ -98,7 +96,7 @@ class PartLayout:
 
 
 def read_contents(footer: bytes, info: ObjectInfo, columns: Collection[str]) -> Footer | None:
-    """Return what a footer says of some columns; ``None`` if it cannot be told."""
+    """Return the facts in a footer about some columns; ``None`` if it has none."""
     try:
         return parse_footer(footer, info, bounds_of=columns)
     except DamagedFile:
@@ -143,7 +141,10 @@ class StatsCollector:
                 continue
             extremes = pc.min_max(_as_text(values))
             if extremes["min"].is_valid:
-                bounds += [extremes["min"].as_py(), extremes["max"].as_py()]
+                try:
+                    bounds += [extremes["min"].as_py(), extremes["max"].as_py()]
+                except (OverflowError, ValueError):  # of an imported file: a time outside the years 1 to 9999
+                    self._uncertain.add(column)
 
     def add_known(self, facts: CopyFacts) -> None:
         """Take rows into account that are not decoded."""
@@ -162,6 +163,12 @@ class StatsCollector:
             else (*encode_bounds(min(bounds), max(bounds)), self._null_counts[column])
             for column, bounds in self._bounds.items()
         }
+
+
+def _find_nan(rows: pa.Table) -> list[str]:
+    """Return the columns that have NaN: engines sort it above every number, and no bound of Arrow's says so."""
+    floats = (name for name, kind in zip(rows.column_names, rows.schema.types, strict=True) if kind == pa.float64())
+    return [name for name in floats if pc.any(pc.is_nan(rows.column(name))).as_py()]
 
 
 def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -183,19 +190,13 @@ def _is_exact(values: pa.ChunkedArray) -> bool:
     return not extremes["min"].is_valid or low <= extremes["min"].as_py() <= extremes["max"].as_py() <= high
 
 
-COMPRESSION_LEVEL: Final = 1
-SAMPLE_ROWS: Final = 2048
-MAX_DISTINCT_SHARE: Final = 0.5
-"""A column of which a larger share of the sample is distinct gets no dictionary."""
-
-
 @dataclass(frozen=True, slots=True)
 class CopiedGroup:
     """A row group of a data file that is taken over as bytes.
 
     Attributes:
         columns: Columns of the file that is written, with types: those that the row group lacks are null in it.
-        chunks: Its columns, as they lie in the data file.
+        chunks: Its columns, in the order of the data file.
         row_count: Its rows.
         facts: What is known of them.
         ranges: Where the bytes are that are read: chunks that follow each other together, in the order of ``columns``.
@@ -246,15 +247,13 @@ class PartEncoder:
         self._order: list[Tuples | None] = []
         self._last_key: Key | None = None
         self._has_exact_dictionaries = True
-        self._options: dict[str, Any] = {}
-        self._has_chosen = Event()
         self._joiner = FooterJoiner(self._sort)
         self._sink: BufferedWriter | None = None
 
     def write_group(self, rows: pa.Table) -> None:
         """Encode and append rows as one row group, or as two if they begin with late ones."""
         for part in self.cut_late(rows) if self._sink is None else (rows,):
-            self.append_group(part, self.encode_group(part, is_first=self._sink is None))
+            self.append_group(part, encode_rows(part))
 
     def cut_late(self, rows: pa.Table) -> Sequence[pa.Table]:
         """Return the rows of a file's first row group in parts that are to be row groups: a few late ones apart.
@@ -266,32 +265,11 @@ class PartEncoder:
         is_worth_it = count > 0 and rows.num_rows - count >= self._few_rows
         return (rows.slice(0, count), rows.slice(count)) if is_worth_it else (rows,)
 
-    def encode_group(self, rows: pa.Table, *, is_first: bool) -> pa.Buffer:
-        """Encode one row group as a Parquet file of its own, while others are encoded.
-
-        Args:
-            rows: Its rows, at least one.
-            is_first: Whether it is the file's first one, which decides how all are encoded; the others wait for that,
-                so it must have begun before them.
-        """
-        if is_first:
-            try:
-                self._choose(rows)
-            finally:
-                self._has_chosen.set()
-        self._has_chosen.wait()
-        if not self._options:
-            raise InvariantViolated(f"{self.path}: its first row group could not be encoded")
-        sink = pa.BufferOutputStream()
-        with pq.ParquetWriter(sink, rows.schema, **self._options) as writer:
-            writer.write_table(drop_unused(rows), row_group_size=rows.num_rows)
-        return sink.getvalue()
-
     def append_group(self, rows: pa.Table, encoded: pa.Buffer) -> None:
         """Append a row group after those before it."""
         sink = self._open()
         self.stats.add(rows)
-        body = self._joiner.add(encoded, place=self.size_bytes)
+        body = self._joiner.add(encoded, place=self.size_bytes, unbounded=_find_nan(rows))
         self._note_order(read_tuples(rows, self._sort))
         self.row_count += rows.num_rows
         self.size_bytes += sink.write(body)
@@ -306,7 +284,7 @@ class PartEncoder:
         lacking = {name: kind for name, kind in group.columns.items() if name not in group.chunks}
         nulls, null_bytes = _encode_nulls(lacking, group.row_count) if lacking else ({}, memoryview(b""))
         if not self._joiner.has_base:
-            self._joiner.set_base(parse_file(_encode(make_schema(group.columns).empty_table())))
+            self._joiner.set_base(parse_file(encode_rows(make_schema(group.columns).empty_table())))
         starts = {start for start, _ in group.ranges}
         moved: dict[str, SourceChunk] = {}
         for name in group.columns:
@@ -376,31 +354,11 @@ class PartEncoder:
             with contextlib.suppress(OSError):  # what is buffered may not fit on the disk
                 self._sink.close()
 
-    def _choose(self, rows: pa.Table) -> None:
-        """Choose the encodings of all row groups by the first one."""
-        self._options = {
-            "compression": "zstd",
-            "compression_level": COMPRESSION_LEVEL,
-            "use_dictionary": find_dictionary_columns(rows),
-            "store_schema": False,
-            "write_statistics": True,
-            "write_page_checksum": True,
-        }
-
-
-def _encode(rows: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        rows, sink, row_group_size=max(1, rows.num_rows), store_schema=False, compression="zstd",
-        compression_level=COMPRESSION_LEVEL, use_dictionary=False, write_page_checksum=True,
-    )  # fmt: skip
-    return sink.getvalue()
-
 
 @functools.lru_cache(maxsize=4)
 def _encode_null_columns(columns: tuple[tuple[str, str], ...], row_count: int) -> tuple[dict[str, SourceChunk], Any]:
     schema = make_schema(dict(columns))
-    body = _encode(pa.table([pa.nulls(row_count, each.type) for each in schema], schema=schema))
+    body = encode_rows(pa.table([pa.nulls(row_count, each.type) for each in schema], schema=schema))
     return dict(parse_file(body).groups[0].chunks), body
 
 
@@ -408,38 +366,6 @@ def _encode_nulls(columns: Mapping[str, str], row_count: int) -> tuple[dict[str,
     """Return columns of nothing but NULL as a file has them, and the bytes of that."""
     chunks, body = _encode_null_columns(tuple(columns.items()), row_count)
     return chunks, memoryview(body)
-
-
-def drop_unused(rows: pa.Table) -> pa.Table:
-    """Return rows, at least one, whose dictionaries hold no other values than theirs: a row group keeps all of them."""
-    for place, values in enumerate(rows.columns):
-        if not pa.types.is_dictionary(values.type):
-            continue
-        whole = pa.concat_arrays(values.unify_dictionaries().chunks)
-        indices, known = whole.indices, len(whole.dictionary)
-        used = np.flatnonzero(np.bincount(indices.drop_null().to_numpy(), minlength=known))
-        if len(used) < known:
-            places = np.zeros(known, np.int32)
-            places[used] = np.arange(len(used), dtype=np.int32)
-            told = pa.array(places).take(indices)
-            whole = pa.DictionaryArray.from_arrays(told, whole.dictionary.take(pa.array(used)))
-            rows = rows.set_column(place, rows.schema.field(place), whole)
-    return rows
-
-
-def find_dictionary_columns(rows: pa.Table, *, max_share: float = MAX_DISTINCT_SHARE) -> list[str]:
-    """Return the columns of few different values, as far as an even sample tells; nested ones are not compared."""
-    places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, SAMPLE_ROWS)).astype(np.int64)
-    sample = rows.take(pa.array(places))
-    return [
-        name
-        for name, values in zip(sample.column_names, sample.columns, strict=True)
-        if pa.types.is_dictionary(values.type)
-        or (
-            not (pa.types.is_boolean(values.type) or pa.types.is_nested(values.type))
-            and pc.count_distinct(values, mode="all").as_py() <= max_share * len(places)
-        )
-    ]
 
 
 LATE_SHARES: Final = (1 / 64, 1 / 32, 1 / 16)
@@ -715,7 +641,7 @@ class _OpenFile:
         def encode() -> None:
             rows = [_join_tables(waiting)] if waiting else []
             parts = self.encoder.cut_late(rows[0]) if is_first and rows else rows
-            encoded = [self.encoder.encode_group(part, is_first=is_first and not at) for at, part in enumerate(parts)]
+            encoded = [encode_rows(part) for part in parts]
             if before is not None:
                 before.result()  # it was queued earlier, so it has begun at least: no deadlock
             for part, body in zip(parts, encoded, strict=True):

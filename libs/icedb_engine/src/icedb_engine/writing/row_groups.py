@@ -21,9 +21,10 @@ from icedb_log.model import ColumnStats, FileMarker
 from icedb_log.parquet.footer import read_origin
 from icedb_log.parquet.schema import Leaf
 from icedb_log.table.column_bounds import encode_bounds
+from icedb_log.table.decimals import find_decimal
+from icedb_log.table.file_domains import EXACT_DOUBLE_MAX
 from icedb_log.units import MIB
 
-from icedb_engine.reading.types import EXACT_DOUBLE_MAX
 from icedb_engine.writing.parquet_join import ChunkBounds, SourceFile, SourceGroup
 from icedb_engine.writing.sort_keys import (
     NAN,
@@ -40,9 +41,9 @@ from icedb_engine.writing.sort_keys import (
     span_of_stats,
 )
 
-SMALL_SHARE: Final = 2
-"""A row group of fewer than the configured rows / this is rewritten, together with its neighbours: over S3 at
-15 ms a request, two columns of ten take twice the time of large row groups then, and four times at half of that."""
+SMALL_SHARE: Final = 8
+"""A row group of fewer than the configured rows / this is rewritten, together with its neighbours: each costs an engine
+that reads from S3 a request for each column. Larger ones are copied, for that is several times cheaper."""
 LARGE_BYTES: Final = 4 * MIB
 """One of so many bytes is large, whatever its rows."""
 LATE_FILES: Final = 4
@@ -64,7 +65,7 @@ _STORED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "TIMESTAMP": (("INT64", "TIMESTAMP microseconds"),),
     "VARCHAR": (("BYTE_ARRAY", "STRING"),),
 }
-"""Physical and logical type in words of a column as we write it; of integers with their bits, too."""
+"""Physical and logical type in words of a column as we write it; of integers with their bits, too. Not of decimals."""
 _OLD_WRITERS: Final = {"parquet-mr": (1, 10), "parquet-cpp": (5, 0), "parquet-cpp-arrow": (5, 0)}
 """Older ones have statistics in a wrong order, or pages that only readers who know them read rightly: decoded."""
 _WRITER: Final = re.compile(r"(?P<name>[a-z-]+) version (?P<major>[0-9]{1,6})\.(?P<minor>[0-9]{1,6})")
@@ -310,8 +311,8 @@ class PieceMaker:
 
     def _is_stored_alike(self, leaves: Mapping[str, Leaf]) -> bool:
         """Return whether columns are as we write them, and whether all outputs' are such as we write."""
-        return _STORED.keys() >= set(self.columns.values()) and all(
-            (leaf.physical, leaf.kind) in _STORED.get(self.columns.get(name, ""), ()) and not leaf.is_required
+        return all(map(_find_stored, self.columns.values())) and all(
+            (leaf.physical, leaf.kind, leaf.length) in _find_stored(self.columns.get(name, "")) and not leaf.is_required
             for name, leaf in leaves.items()
         )
 
@@ -393,6 +394,15 @@ class PieceMaker:
                 if encode_bounds(low, high) != (told[0], told[1]):
                     return False
         return True
+
+
+def _find_stored(kind: str) -> tuple[tuple[str, str, int], ...]:
+    """Return as what a column is stored where it is as we write it: physical type, logical one, bytes of a value."""
+    digits = find_decimal(kind)
+    if digits is None:
+        return tuple((physical, logical, 0) for physical, logical in _STORED.get(kind, ()))
+    bits = (10**digits.precision - 1).bit_length() + 1
+    return ((digits.physical, kind, -(-bits // 8) if digits.physical == "FIXED_LEN_BYTE_ARRAY" else 0),)
 
 
 def _read_exactly(bounds: ChunkBounds, kind: str, row_count: int) -> tuple[Any, Any] | None:

@@ -1,9 +1,9 @@
 """Places in the sort order of a table: tuples that compare as the engine sorts, nulls last, and how footers say them.
 
 Every data file of ours says of each row group the first and the last tuple of its sort columns, exactly, in the
-key-value metadata of its footer (:data:`ORDER_KEY`). Statistics of single columns prove less: of the first sort column
-alone they say between which values a row group lies, and nothing of a tie. Text compares by its UTF-8 bytes, NaN is
-above all other numbers, both zeros are one. Pure.
+key-value metadata of its footer (:data:`ORDER_KEY`), decimals as whole numbers. Statistics of single columns prove
+less: of the first sort column alone they say between which values a row group lies, and nothing of a tie. Text compares
+by its UTF-8 bytes, NaN is above all other numbers, both zeros are one. Pure.
 """
 
 import json
@@ -12,12 +12,13 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from icedb_log.model import ColumnStats
+from icedb_log.table.decimals import DecimalType, find_decimal
 
-from icedb_engine.arrow_types import ARROW_TYPES, REPEATED_TEXT
+from icedb_engine.arrow_types import REPEATED_TEXT, name_arrow_type
 from icedb_engine.writing.parquet_join import ChunkBounds
 
 ORDER_KEY: Final = "icedb.order"
@@ -28,7 +29,7 @@ Key = tuple[tuple[Any, ...], ...]
 """A place in the order: for each sort column a tuple of one or two."""
 
 Tuples = tuple[list[Any], list[Any]]
-"""The first and the last tuple of a row group, as stored: times and dates are integers."""
+"""The first and the last tuple of a row group, as stored: times, dates and decimals are integers."""
 
 BELOW: Final = (-1,)
 NAN: Final = (1,)
@@ -45,7 +46,7 @@ _SCALARS: Final[Mapping[str, type | tuple[type, ...]]] = {
 }
 """Of what types bounds of the log are that need no conversion."""
 _STORED_BYTES: Final = {"BOOLEAN": 1, "DATE": 4, "BIGINT": 8, "TIMESTAMP": 8}
-_KNOWN_TYPES: Final = frozenset((*ARROW_TYPES.values(), REPEATED_TEXT))
+_MAX_DECIMAL_BYTES: Final = 16
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -58,12 +59,12 @@ class Span:
 
     @classmethod
     def anywhere(cls, column_count: int) -> "Span":
-        """Return the span of rows of which nothing is known."""
+        """Return the span of rows without statistics."""
         return cls((BELOW,) * column_count, (ABOVE,) * column_count)
 
     @classmethod
     def of_first(cls, low: tuple[Any, ...], high: tuple[Any, ...], column_count: int) -> "Span":
-        """Return the span of rows of which only the first column is known."""
+        """Return the span of rows with statistics of the first sort column only."""
         return cls((low, *((BELOW,) * (column_count - 1))), (high, *((ABOVE,) * (column_count - 1))))
 
 
@@ -83,7 +84,8 @@ def read_tuples(rows: pa.Table, sort: Sequence[str]) -> Tuples | None:
 
     ``None`` if one has a text that is too long, or a type that we never write.
     """
-    if not {rows.schema.field(name).type for name in sort} <= _KNOWN_TYPES:
+    kinds = [rows.schema.field(name).type for name in sort]
+    if not all(kind == REPEATED_TEXT or name_arrow_type(kind) is not None for kind in kinds):
         return None
     first, last = ([_read_value(rows.column(name)[place]) for name in sort] for place in (0, rows.num_rows - 1))
     is_long = any(isinstance(value, str) and len(value) > MAX_TEXT_CHARS for value in (*first, *last))
@@ -95,7 +97,9 @@ def _read_value(found: Any) -> Any:
         found = found.cast(pa.int64())
     elif pa.types.is_date(found.type):
         found = found.cast(pa.int32())
-    return found.as_py()
+    value = found.as_py()
+    is_decimal = value is not None and pa.types.is_decimal(found.type)
+    return DecimalType(found.type.precision, found.type.scale).scale_up(value) if is_decimal else value
 
 
 def encode_order(sort: Sequence[str], groups: Sequence[Tuples | None]) -> dict[str, str]:
@@ -143,7 +147,8 @@ def _decode_value(value: Any, kind: str) -> Any:
         return None
     if kind == "DOUBLE":
         return float(_SPECIAL.get(value, value))
-    wanted = int if kind in _INTEGERS else bool if kind == "BOOLEAN" else str
+    is_integer = kind in _INTEGERS or find_decimal(kind) is not None
+    wanted = int if is_integer else bool if kind == "BOOLEAN" else str
     if type(value) is not wanted:
         raise ValueError(f"{value!r} is no {kind}")
     return value
@@ -157,8 +162,12 @@ def make_key(values: Sequence[Any]) -> Key:
 def decode_bound(data: bytes | None, kind: str) -> Any:
     """Return a bound of a column as statistics have it; ``None`` if it says nothing that can be used.
 
-    Times and dates are integers, as stored.
+    Times, dates and decimals are integers, as stored.
     """
+    digits = find_decimal(kind)
+    if digits is not None:
+        order: Literal["big", "little"] = "big" if digits.physical == "FIXED_LEN_BYTE_ARRAY" else "little"
+        return int.from_bytes(data, order, signed=True) if data and len(data) <= _MAX_DECIMAL_BYTES else None
     try:
         if data is None or kind == "VARCHAR":
             return None if data is None else data.decode()
@@ -178,7 +187,8 @@ def as_value(stored: Any, kind: str) -> Any:
         return (_EPOCH + timedelta(microseconds=stored)).replace(tzinfo=None)
     if stored is not None and kind == "DATE":
         return (_EPOCH + timedelta(days=stored)).date()
-    return stored
+    digits = find_decimal(kind)
+    return stored if stored is None or digits is None else digits.scale_down(stored)
 
 
 def span_of_bounds(bounds: ChunkBounds, kind: str, row_count: int, column_count: int) -> Span:
@@ -220,6 +230,12 @@ def _read_scalar(value: Any, kind: str) -> Any:
         return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
     if kind == "DATE":
         return (date.fromisoformat(value) - _EPOCH.date()).days
+    digits = find_decimal(kind)
+    if digits is not None:
+        read = digits.read(value)
+        if read is None:
+            raise ValueError(f"{value!r} is no {kind}")
+        return digits.scale_up(read)
     if not isinstance(value, _SCALARS[kind]):  # nobody checks what other writers put into the log
         raise TypeError(f"{value!r} is no {kind}")
     return value

@@ -1,28 +1,31 @@
 """A backup: each table of a warehouse is copied to another one, as it was at one moment, while everything goes on.
 
-Order, for a table: the copy is looked at; a lease (J4); the state is read (:mod:`icedb_log.backup.source`); its data
-files are copied, those that are not there yet; the state takes the place of the one before
-(:mod:`icedb_log.backup.target`); the copy is checked as ``icedb fsck`` does; data files that nobody names any more go.
-A view and its source are copied together, the view first: what it has taken is in what its source says (V2).
+A copy is a table: the live data files of one snapshot, one log file that names them, the records that survive, and the
+batches that were accepted and not committed. Order, for a table: a lease (J4); the state is read
+(:mod:`icedb_log.backup.source`); its data files are copied, those that are not there in their size; the folded log file
+is written, which replaces the one before as a merge does (M1), so that one PUT is the switch; the records; what the
+copy has besides goes; it is checked as ``icedb fsck`` does.
 
-Where a backup is brought back, the same is done the other way round. Of what is read nothing is changed but the lease.
+A view and its source are read together, the view first: what it has taken is in what its source says (V2). The log
+files of appends that it has still to take (V4) stay beside the folded one. Bringing a copy back is the same, the other
+way round. Of what is read nothing is changed but the lease.
 """
 
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from icedb_log.backup.source import SourceState, read_source, renew_pin
-from icedb_log.backup.target import FOLDER, CopiedTable
-from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
+from icedb_log.backup.copy import COPY_THREADS, TableCopy, copy_object
+from icedb_log.backup.fold_log import FoldedLog, fold_log
+from icedb_log.backup.source import SourceState, read_source
 from icedb_log.clock import Clock
+from icedb_log.commit.fence import read_landed
+from icedb_log.commit.table import Table
 from icedb_log.errors import (
     BelowHorizon,
     CommitConflict,
@@ -32,27 +35,36 @@ from icedb_log.errors import (
     InvalidRequest,
     NotFound,
     Unavailable,
+    crashes_told,
 )
 from icedb_log.feed.views import find_unfed, read_feed_state, read_registration, source_of
-from icedb_log.jobs import StagedBatch
-from icedb_log.keys import ROLES, TABLE_NAME, log_name
-from icedb_log.log.fence import read_landed
+from icedb_log.holds.leases import Lease, acquire_lease, release_lease, renew_lease
+from icedb_log.keys import ROLES, Role, log_name
+from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import MAX_LANDED, drop_known, find_lost, fold
-from icedb_log.model import LogHeads
+from icedb_log.log.reader import LogReader
+from icedb_log.model import ListedLogFile, LogHeads
 from icedb_log.repair.fsck import fsck_table
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads, list_all
-from icedb_log.table.table import Table
-from icedb_log.units import MIB, MINUTE_MS
+from icedb_log.store.object_store import limit_reads
+from icedb_log.table.table_config import table_not_found
+from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 
 LEASE_MS: Final = 60 * MINUTE_MS
 """A backup renews its lease long before that; one that was cut off holds dead files for so long."""
-COPY_THREADS: Final = 16
 MAX_ATTEMPTS: Final = 10
 LEASE_ATTEMPTS: Final = 3
-_IN_MEMORY_BYTES: Final = 8 * MIB
-_MAX_CLOCK_GAP_MS: Final = 10 * MINUTE_MS
-"""Clocks of two stores differ by less."""
+_RECORDS: Final = (
+    "fence/",
+    "erasures/",
+    "imports/",
+    "views/",
+    "refused/",
+    "quarantine/",
+    "idempotency/",
+    "fields.json",
+)
+"""What survives beside log and data, below ``_icedb/`` of the table, with its configuration."""
 
 Progress = Callable[[str, int, int], None]
 """Told of which table how many data files are copied, and of how many."""
@@ -89,17 +101,14 @@ class TableBackup:
 
 @dataclass(slots=True)
 class _Copying:
-    """One table on its way: its source, its copy, and the lease. Saves what its reader finds."""
+    """One table on its way. ``unfed`` are the keys of log files, as they were read, that a view has still to take."""
 
     table: Table
-    copy: CopiedTable
+    copy: TableCopy
     lease: Lease
     renewed_ms: int
+    unfed: frozenset[str] = frozenset()
     lock: Lock = field(default_factory=Lock)
-
-    @property
-    def point_ms(self) -> int:
-        return self.lease.at_ms
 
     def stay(self) -> None:
         """Renew the lease if it is time (J4). Raises NotFound: it has ended, what it held may be gone."""
@@ -109,58 +118,49 @@ class _Copying:
                 renew_lease(self.table, self.lease.lease_id, clock=self.table.clock, ttl_ms=LEASE_MS)
                 self.renewed_ms = now_ms
 
-    def save_staged(self, batches: tuple[StagedBatch, ...]) -> frozenset[str]:
-        """See :class:`~icedb_log.backup.source.Saver`."""
-        there = self.copy.list(self.copy.table.paths.staging_prefix)
-        new = [each for each in batches if self.copy.record.staged.get(each.key) not in there]
-        return self._each(new, lambda batch: self.copy.put_aside(batch.key, self.table.store.get(batch.key).body))
+    def fold(self, state: SourceState) -> FoldedLog:
+        """Return the log that the copy is to have."""
+        copy = self.copy
+        return fold_log(
+            self.table.paths,
+            state.view,
+            state.snapshot,
+            unfed=self.unfed,
+            before=self._read_copied_log(),
+            aliases={key: name for key, name in copy.record.staged.items() if key not in state.waiting},
+            commit_id=copy.clock.new_id(),
+            now_ms=copy.clock.now_ms(),
+        )
 
-    def save_beside(self, infos: Iterable[ObjectInfo]) -> frozenset[str]:
-        """See :class:`~icedb_log.backup.source.Saver`."""
-        paths = self.table.paths
-        prefixes = (paths.quarantine_prefix, paths.damaged_prefix, paths.idempotency_prefix)
-        there = {key: info for prefix in prefixes for key, info in self.copy.list(prefix).items()}
-        new = [info for info in infos if not _is_copied(info, there.get(info.key))]
-        return self._each(new, lambda info: _copy(self.table.store, self.copy.table.store, info.key, info.size_bytes))
+    def _read_copied_log(self) -> tuple[ListedLogFile, ...]:
+        try:
+            return LogReader(self.copy.table, clock=self.copy.clock).read().files
+        except HaltError:  # who reads the copy halts, until the new log file has taken the place of what is damaged
+            return ()
 
-    def _each(self, wanted: Sequence[ObjectInfo | StagedBatch], act: Callable[..., object]) -> frozenset[str]:
-        """Act on each of some objects; return the keys of those that were not there any more."""
-
-        def try_one(each: ObjectInfo | StagedBatch) -> str | None:
-            try:
-                act(each)
-            except NotFound:
-                return each.key
-            return None
-
-        with _threads(self.table.store) as pool:
-            return frozenset(key for key in pool.map(try_one, wanted) if key is not None)
-
-    def copy_data(self, state: SourceState, progress: Progress) -> tuple[int, int]:
-        """Copy the data files that are not there yet; return how many, and their bytes."""
+    def copy_data(self, state: SourceState, folded: FoldedLog, progress: Progress) -> tuple[int, int]:
+        """Copy the data files that are not there in their size; return how many, and their bytes."""
         live = {marker.path: marker.size_bytes for marker in state.snapshot.live}
-        there = self.copy.list(self.copy.table.paths.data_prefix)
+        sizes = {m.path: m.size_bytes for log in folded.logs() for m in log.markers if m.is_live}
+        there = self.copy.find(self.copy.table.paths.data_prefix)
         wanted = [
-            path
-            for path in state.data_files()
-            if path not in there or there[path].size_bytes != live.get(path, there[path].size_bytes)
+            path for path, size_bytes in sizes.items() if path not in there or there[path].size_bytes != size_bytes
         ]
-        # Dead ones first: of those that had died before the lease nobody knows how long they are there.
-        wanted.sort(key=lambda path: (path in live, path))
+        wanted.sort(key=lambda path: (path in live, path))  # dead ones first: nothing but a view keeps them
         done = copied_bytes = 0
 
         def copy_one(path: str) -> int:
             self.stay()
             try:
-                return _copy(self.table.store, self.copy.table.store, path, live.get(path, _IN_MEMORY_BYTES + 1))
+                return copy_object(self.table.store, self.copy.table.store, path, sizes[path])
             except NotFound as error:
-                if path not in live and path not in state.pinned:
-                    raise CommitConflict(f"{path}: is gone, and the log files that named it") from error
+                if path not in live:
+                    raise CommitConflict(f"{path}: is gone, and the log file that named it") from error
                 raise CorruptLog(
                     f"table {self.table.name}: the data file {path} is not there; `icedb fsck {self.table.name}`"
                 ) from error
 
-        with _threads(self.table.store) as pool:
+        with ThreadPoolExecutor(limit_reads(self.table.store, COPY_THREADS), "icedb-backup") as pool:
             for size_bytes in pool.map(copy_one, wanted):
                 done += 1
                 copied_bytes += size_bytes
@@ -176,12 +176,15 @@ class _Copying:
             CorruptLog: The copy is left as it is.
         """
         name = self.table.name
-        if self.copy.record.log and not state.log:
+        had_commits = any(file.log.markers or file.log.batch_ids for file in self._read_copied_log())
+        if had_commits and all(file.log.is_seal for file in state.view.files):
             raise CorruptLog(
                 f"table {name}: its log is empty, though it had commits: its copy is left as it is. See "
                 f"`icedb fsck {name}`; docs/backup.md says how the table is brought back"
             )
-        copied = {role: read_landed(self.copy.table, role) for role in ROLES}
+        copied: dict[Role, tuple[str, ...]] = {}
+        with suppress(HaltError):  # of a damaged fence of the copy nothing is known, and it is written anew
+            copied = {role: read_landed(self.copy.table, role) for role in ROLES}
         missing = {*find_lost(chain(*copied.values()), state.view)}
         for role, landed in copied.items():
             known = read_landed(self.table, role)
@@ -194,25 +197,29 @@ class _Copying:
                 "the table back from there, or back up to an empty place (docs/backup.md)"
             )
 
-    def prepare(self, state: SourceState) -> int:
-        """Write down the state that the copy is to switch to; return how many batches wait in it."""
-        copy, paths = self.copy, self.table.paths
-        now_ms, target_ms = self.table.read_store_clock(), copy.table.read_store_clock()
-        staged = {batch.key: copy.record.staged.get(batch.key, "") for batch in state.waiting}
-        beside = (key for prefix in (paths.quarantine_prefix, paths.idempotency_prefix) for key in copy.list(prefix))
-        pins = {key: renew_pin(stored, now_ms=now_ms, claimed_ms=target_ms) for key, stored in state.pins.items()}
-        copy.prepare(
-            log=state.log,
-            records=dict(state.records) | pins,
-            deletes=[
-                *(key for key in copy.record.staged.values() if key and key not in staged.values()),
-                *(key for key in beside if key not in state.beside),
-            ],
-            staged=staged,
-            point_ms=self.point_ms,
-            incarnation=self.table.config.incarnation,
-        )
-        return len(staged)
+    def switch(self, state: SourceState, folded: FoldedLog) -> int:
+        """Let the copy say what was read; return how many data files went from it."""
+        copy, store, paths = self.copy, self.copy.table.store, self.copy.table.paths
+        kept = {file.key: encode_log_file(file.log) for file in folded.kept}
+        copy.write_record(log=tuple({*copy.record.log, *kept, folded.key}))
+        for key, content in kept.items():
+            store.put(key, content)
+        # WARN: this one PUT is the switch (S1). What was staged and is in this log has its name in the copy in it; the
+        # records come after it: an import or an erasure is not called done by a copy that lacks its commit.
+        store.put(folded.key, encode_log_file(folded.switch))
+        for key in sorted(state.records, key=lambda key: (key == paths.config_key, key)):  # then it is a table
+            body = state.records[key]
+            if body is not None:
+                store.put(key, body)
+        old = {key for prefix in _RECORDS for key in copy.find(f"{paths.prefix}/_icedb/{prefix}")}
+        copy.delete([*({*copy.record.log} - {*kept, folded.key}), *(old - state.records.keys())])
+        store.put(folded.key, encode_log_file(folded.final))  # what it had replaced is gone
+        staged = {key: name for key, name in copy.record.staged.items() if key in state.waiting}
+        copy.delete({*copy.record.staged.values()} - {*staged.values()})
+        unnamed = copy.find(paths.data_prefix).keys() - folded.data_files()
+        copy.delete(sorted(unnamed))
+        copy.write_record(log=(*kept, folded.key), staged=staged, point_ms=self.lease.at_ms)
+        return len(unnamed)
 
     def check(self, state: SourceState) -> None:
         """Prove that the copy is whole. Raises CorruptLog: it is not."""
@@ -223,12 +230,6 @@ class _Copying:
         if errors or found.snapshot_id != state.snapshot.snapshot_id:
             what = f"{errors[0].code}: {errors[0].key}" if errors else "it has other data files"
             raise CorruptLog(f"table {name}: its copy is not whole ({what}); run the backup again, `icedb fsck` there")
-
-    def delete_unnamed(self, state: SourceState) -> int:
-        """Delete the data files of the copy that nobody names any more; return how many."""
-        unnamed = self.copy.list(self.copy.table.paths.data_prefix).keys() - state.data_files()
-        self.copy.delete(sorted(unnamed))
-        return len(unnamed)
 
 
 def backup_warehouse(
@@ -242,8 +243,8 @@ def backup_warehouse(
 ) -> Iterator[TableBackup]:
     """Copy tables to another warehouse; yield what became of each. Run again, it copies what has changed since.
 
-    A table that cannot be copied keeps the copy that it has, and the others go on. Tables that are dropped are left as
-    they were last copied.
+    A table that cannot be read or copied keeps the copy that it has, and the others go on. Tables that are dropped are
+    left as they were last copied.
 
     Args:
         source: Where the tables are.
@@ -264,13 +265,16 @@ def backup_warehouse(
             f"the keys of a table hold its prefix: the target has the prefix {target.root!r}, and needs {source.root!r}"
         )
     target.store.probe()
-    for name in _copied_names(source):  # a copy that is brought back, and whose last run was cut off
-        CopiedTable(source, name, source="", clock=clock).finish_switch()
     for group in _find_groups(source, tables, clock=clock):
+        names = group.names
         try:
-            yield from _backup_group(source, target, group, source_url=source_url, clock=clock, progress=progress)
+            if group.error is not None:
+                raise group.error
+            with crashes_told(f"{', '.join(names)}: a copy"):
+                found = _backup_group(source, target, names, source_url=source_url, clock=clock, progress=progress)
         except IceDBError as error:
-            yield from (TableBackup(name, str(error)) for name in group)
+            found = [TableBackup(name, str(error)) for name in names]
+        yield from found
 
 
 def _backup_group(
@@ -283,37 +287,36 @@ def _backup_group(
     progress: Progress,
 ) -> list[TableBackup]:
     opened = [Table.open(source.table(name), clock=clock, owner="icedb backup") for name in names]
-    copies = [CopiedTable(target, name, source=source_url, clock=clock) for name in names]
-    for table, copy in zip(opened, copies, strict=True):
-        copy.finish_switch()
-        copy.open(incarnation=table.config.incarnation)
-        copy.save(state="whole" if copy.record.state == "whole" else "copying")  # whoever else writes to it stops
+    copies = [
+        TableCopy(target, table.name, number=table.paths.number, source=source_url, clock=clock) for table in opened
+    ]
+    for copy in copies:
+        copy.open()
     with ExitStack() as stack:
         held = [
             _Copying(table, copy, stack.enter_context(_hold(table)), clock.monotonic_ms())
             for table, copy in zip(opened, copies, strict=True)
         ]
-        states, copied = _copy_group(held, progress)
-        for each, state in zip(held, states, strict=True):
-            each.require_grown(state)
-        waiting = [each.prepare(state) for each, state in zip(held, states, strict=True)]
-        for each in held:
-            each.copy.finish_switch()
-    for each, state in zip(held, states, strict=True):
+        states, folded, copied = _copy_group(held, progress)
+        work = list(zip(held, states, folded, strict=True))
+        # The source before its views: a view that is older takes again what it lacks; the other way round rows come
+        # twice where a run is cut off in between.
+        deleted = [each.switch(state, log) for each, state, log in reversed(work)][::-1]
+    for each, state, _ in work:
         each.check(state)
     return [
         TableBackup(
             each.table.name,
-            point_ms=each.point_ms,
+            point_ms=each.lease.at_ms,
             row_count=state.snapshot.live.row_count,
             file_count=len(state.snapshot.live),
             size_bytes=state.snapshot.size_bytes,
             copied_files=file_count,
             copied_bytes=copied_bytes,
-            deleted_files=each.delete_unnamed(state),
-            waiting_batches=batch_count,
+            deleted_files=deleted_files,
+            waiting_batches=len(state.waiting),
         )
-        for each, state, (file_count, copied_bytes), batch_count in zip(held, states, copied, waiting, strict=True)
+        for (each, state, _), (file_count, copied_bytes), deleted_files in zip(work, copied, deleted, strict=True)
     ]
 
 
@@ -324,24 +327,31 @@ def _hold(table: Table) -> Iterator[Lease]:
         try:
             lease = acquire_lease(table, ttl_ms=LEASE_MS, holder=table.owner)
             break
-        except BelowHorizon:  # its log took longer to read than it keeps its dead: now is later by now
+        except BelowHorizon:  # its log took longer to read than it keeps its dead, or is a copy of this very second
             if attempt + 1 == LEASE_ATTEMPTS:
                 raise
+            table.clock.sleep_ms(SECOND_MS)
     try:
         yield lease
     finally:
         release_lease(table, lease.lease_id)
 
 
-def _copy_group(held: Sequence[_Copying], progress: Progress) -> tuple[list[SourceState], list[tuple[int, int]]]:
-    """Read the states of some tables, and copy their data files; return how many each, and their bytes.
+def _copy_group(
+    held: Sequence[_Copying], progress: Progress
+) -> tuple[list[SourceState], list[FoldedLog], list[tuple[int, int]]]:
+    """Read the states of some tables, and copy their data files; return states, logs, and how many each, with bytes.
 
-    A file that had died before the lease may go meanwhile, with the log files that name it: they are read again then.
+    A dead file that a view had still to take may go meanwhile, with its log file: they are read again then.
     """
     for _ in range(MAX_ATTEMPTS):
         states = _read_group(held)
+        for each, state in zip(held, states, strict=True):
+            each.require_grown(state)
+        folded = [each.fold(state) for each, state in zip(held, states, strict=True)]
         try:
-            return states, [each.copy_data(state, progress) for each, state in zip(held, states, strict=True)]
+            work = zip(held, states, folded, strict=True)
+            return states, folded, [each.copy_data(state, log, progress) for each, state, log in work]
         except CommitConflict:
             continue
     raise Unavailable(f"table {held[-1].table.name}: dead files went under each of {MAX_ATTEMPTS} reads; run it again")
@@ -353,39 +363,72 @@ def _read_group(held: Sequence[_Copying]) -> list[SourceState]:
     WARN: the views first. The other way round: a view takes a commit that its source's log, as it was read, does not
     have; in the copy the batch is committed once more, and the view takes it again.
     """
-    sources = [each.table for each in held if any(other.table.config.view_of == each.table.name for other in held)]
+    by_name = {each.table.name: each for each in held}
+    views = [each.table for each in held if each.table.config.view_of in by_name]
+    sources = [by_name[name].table for name in dict.fromkeys(str(view.config.view_of) for view in views)]
     for _ in range(MAX_ATTEMPTS):
         before = {table.name: table.read_heads() for table in sources}
-        states = {each.table.name: read_source(each.table, point_ms=each.point_ms, saver=each) for each in held}
-        views = [each.table for each in held if each.table.config.view_of in before]
-        if not any(_misses_commit(view, before, states) for view in views):
+        states = {each.table.name: read_source(each.table, point_ms=each.lease.at_ms, copy=each.copy) for each in held}
+        unfed = [_find_unfed(view, before, states) for view in views]
+        if all(keys is not None for keys in unfed):
+            for each in held:
+                of_views = (
+                    keys for keys, view in zip(unfed, views, strict=True) if view.config.view_of == each.table.name
+                )
+                each.unfed = frozenset().union(*(keys for keys in of_views if keys))
             return [states[each.table.name] for each in held]
     raise Unavailable(
         f"table {held[-1].table.name}: its views and its log changed under each of {MAX_ATTEMPTS} reads; run it again"
     )
 
 
-def _misses_commit(view: Table, before: Mapping[str, LogHeads], states: Mapping[str, SourceState]) -> bool:
-    """Whether a commit has gone from a source that its view, as it was read, had not taken: it took it just then."""
+def _find_unfed(
+    view: Table, before: Mapping[str, LogHeads], states: Mapping[str, SourceState]
+) -> frozenset[str] | None:
+    """Return the log files of its source that a view, as it was read, has to take.
+
+    ``None``: one of them went from the source meanwhile: the view has just taken it.
+    """
     source = source_of(view, view.config)
     registration = read_registration(source, view.name)
     if registration is None:
-        return False
-    taken = read_feed_state(states[view.name].view).names
-    kept = {log_name(file.key) for file in states[source.name].view.files}
-    return not kept.issuperset(find_unfed(before[source.name].files, registration, taken))
+        return frozenset()
+    taken, log = read_feed_state(states[view.name].view).names, states[source.name].view
+    kept = {log_name(file.key) for file in log.files}
+    if not kept.issuperset(find_unfed(before[source.name].files, registration, taken)):
+        return None
+    return frozenset(source.paths.named_log_key(name) for name in find_unfed(log.files, registration, taken))
 
 
-def _find_groups(source: Warehouse, tables: Sequence[str], *, clock: Clock) -> list[list[str]]:
-    """Return which tables are copied together: a source and its views, the views first. Raises NotFound."""
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Tables that are copied together: a source and its views, the views first.
+
+    Attributes:
+        names: Of the tables.
+        error: Why the configuration of the last one cannot be read: nobody knows whether it is a view, and of what.
+    """
+
+    names: Sequence[str]
+    error: IceDBError | None
+
+
+def _find_groups(source: Warehouse, tables: Sequence[str], *, clock: Clock) -> list[_Group]:
+    """Return which tables are copied together. Raises NotFound."""
     names = source.list_tables()
     missing = [name for name in tables if name not in names]
     if missing:
-        raise NotFound(f"table {missing[0]!r} does not exist; see `icedb table list`")
-    view_of = {}
+        raise table_not_found(missing[0], names)
+    view_of: dict[str, str | None] = {}
+    unread: dict[str, IceDBError] = {}
     for name in names:
-        with suppress(HaltError):  # a table whose configuration is damaged says so when it is copied
-            view_of[name] = Table.open(source.table(name), clock=clock).config.view_of
+        try:
+            with crashes_told(f"table {name}: its configuration"):
+                view_of[name] = Table.open(source.table(name), clock=clock).config.view_of
+        except IceDBError as error:
+            # WARN: it is not copied, even if it can be read a moment later: a copy of a view that is newer than that of
+            # its source takes rows twice.
+            unread[name] = error
     groups: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for name in names:
         top, depth = name, 0
@@ -393,39 +436,5 @@ def _find_groups(source: Warehouse, tables: Sequence[str], *, clock: Clock) -> l
             top, depth = str(above), depth + 1
         groups[top].append((-depth, name))
     wanted = set(tables) or set(names)
-    ordered = ([name for _, name in sorted(group)] for group in groups.values())
-    return [group for group in ordered if wanted.intersection(group)]
-
-
-def _copied_names(warehouse: Warehouse) -> list[str]:
-    """Return the tables of which a warehouse has a copy that a backup made."""
-    prefix = f"{warehouse.root}/{FOLDER}/" if warehouse.root else f"{FOLDER}/"
-    names = (info.key.removeprefix(prefix).removesuffix(".json") for info in list_all(warehouse.store, prefix).objects)
-    return [name for name in names if TABLE_NAME.fullmatch(name)]
-
-
-def _is_copied(info: ObjectInfo, found: ObjectInfo | None) -> bool:
-    """Whether an object is in the copy as it is: of the same size, and written there certainly after it was written."""
-    return (
-        found is not None
-        and found.size_bytes == info.size_bytes
-        and found.modified_ms > info.modified_ms + _MAX_CLOCK_GAP_MS
-    )
-
-
-@contextmanager
-def _threads(store: ObjectStore) -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(limit_reads(store, COPY_THREADS), "icedb-backup") as pool:
-        yield pool
-
-
-def _copy(source: ObjectStore, target: ObjectStore, key: str, size_bytes: int) -> int:
-    """Copy one object under its key; return its size. Raises NotFound."""
-    if size_bytes <= _IN_MEMORY_BYTES:
-        body = source.get(key).body
-        target.put(key, body)
-        return len(body)
-    with tempfile.TemporaryDirectory(prefix="icedb-backup-") as folder:
-        path = Path(folder) / "object"
-        source.download(key, path)
-        return target.upload(key, path, may_move=True).size_bytes
+    ordered = (_Group([name for _, name in sorted(group)], unread.get(top)) for top, group in groups.items())
+    return [group for group in ordered if wanted.intersection(group.names)]

@@ -1,1 +1,1 @@
-"""What deletes: vacuum, orphan sweep, and the leases that hold both back."""
+"""What the janitor deletes: dead files (vacuum), orphans, leftovers, publications that are over."""

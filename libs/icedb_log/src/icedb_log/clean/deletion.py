@@ -25,23 +25,22 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from icedb_log.clean.guards import HoldKind, Holds
 from icedb_log.clock import Clock, uuid7_hex_ms
+from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError, NotFound, Unavailable
+from icedb_log.holds.guards import HoldKind, Holds
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import MAX_MS, TablePaths, parse_audit_key
 from icedb_log.store.object_store import DeleteFailure, FailedDelete, ObjectStore, list_pages
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 Kind = Literal[
     "log_file",
     "data_file",
     "staged_batch",
     "orphan",
-    "lease",
-    "pin",
+    "hold",
     "publication",
     "quarantine",
     "idempotency_key",
@@ -55,8 +54,8 @@ CHUNK_KEYS: Final = 10_000
 """Objects between two looks at the lock, and between two audit writes."""
 
 
-class Doomed(NamedTuple):
-    """An object whose time has come. A tuple: a run makes one for each, and a frozen dataclass takes three times that.
+class DeleteCandidate(NamedTuple):
+    """An object that a run may delete. A tuple: a run makes millions, and a frozen dataclass is three times as big.
 
     Attributes:
         key: Its key.
@@ -110,7 +109,7 @@ class Deleter:
         self._check_alive = check_alive
         self._chunk_keys = chunk_keys
 
-    def delete(self, doomed: Iterable[Doomed]) -> Deleted:
+    def delete(self, candidates: Iterable[DeleteCandidate]) -> Deleted:
         """Delete objects. Idempotent. One that will not go keeps no other from going.
 
         Raises:
@@ -118,17 +117,17 @@ class Deleter:
         """
         keys: set[str] = set()
         failed: list[FailedDelete] = []
-        for done in self.delete_chunks(doomed):
+        for done in self.delete_chunks(candidates):
             keys |= done.keys
             failed += done.failed
         return Deleted(frozenset(keys), tuple(failed))
 
-    def delete_chunks(self, doomed: Iterable[Doomed]) -> Iterator[Deleted]:
-        """Delete objects as :meth:`delete` does, and say after each chunk what became of it.
+    def delete_chunks(self, candidates: Iterable[DeleteCandidate]) -> Iterator[Deleted]:
+        """Delete objects as :meth:`delete` does, and yield the outcome of each chunk.
 
-        For who has to know that when the run is stopped.
+        For callers that need the outcome of the finished chunks when the run is stopped.
         """
-        pending = iter(doomed)
+        pending = iter(candidates)
         while chunk := list(islice(pending, self._chunk_keys)):
             self._check_alive()
             done = self._delete_announced(chunk)
@@ -136,13 +135,13 @@ class Deleter:
                 self._audit.conclude(done.failed)
             yield done
 
-    def _delete_announced(self, chunk: Sequence[Doomed]) -> Deleted:
+    def _delete_announced(self, chunk: Sequence[DeleteCandidate]) -> Deleted:
         """Delete objects once it is written down that they go (J10)."""
         if self._audit is not None:
             self._audit.announce(chunk)
         return self._delete_chunk(chunk)
 
-    def _delete_chunk(self, chunk: Sequence[Doomed]) -> Deleted:
+    def _delete_chunk(self, chunk: Sequence[DeleteCandidate]) -> Deleted:
         try:
             report = self._store.delete([each.key for each in chunk])
         except Unavailable as error:
@@ -237,7 +236,7 @@ def found_holds(holds: Holds) -> dict[str, list[str]]:
 
 
 class AuditEntry(BaseModel):
-    """What the audit says of one object: as :class:`~icedb_log.clean.deletion.Doomed`, and what became of it.
+    """What the audit says of one object: as :class:`~icedb_log.clean.deletion.DeleteCandidate`, and what became of it.
 
     Attributes:
         outcome: See :data:`Outcome`.
@@ -292,7 +291,7 @@ class DamagedPart:
 
 
 class AuditLog:
-    """Where runs of one table are written down, and by whom. ``begin`` one :class:`RunAudit` for each run.
+    """The audit of one table, written by one owner. ``begin`` one :class:`RunAudit` for each run.
 
     Args:
         clock: Makes the ids of runs.
@@ -351,10 +350,10 @@ class RunAudit:
         self._head = head
         self._on_problem = on_problem
         self._part_count = 0
-        self._chunk: Sequence[Doomed] = ()
+        self._chunk: Sequence[DeleteCandidate] = ()
         self._announced = b""
 
-    def announce(self, chunk: Sequence[Doomed]) -> None:
+    def announce(self, chunk: Sequence[DeleteCandidate]) -> None:
         """Write down what is about to be deleted (J10). If this raises, nothing of the chunk may be deleted.
 
         Raises:
@@ -431,7 +430,9 @@ def sweep_audit(table: TableStore, *, retention_ms: int, clock: Clock, check_ali
         if old and not keys:
             check_store_clock(table.store, table.paths.clock_key, clock=clock)
         why, passed = "older than the audit's retention", ("audit_retention",)
-        done = deleter.delete(Doomed(info.key, "audit", why, passed, size_bytes=info.size_bytes) for info in old)
+        done = deleter.delete(
+            DeleteCandidate(info.key, "audit", why, passed, size_bytes=info.size_bytes) for info in old
+        )
         keys |= done.keys
         failed += done.failed
         if len(old) < len(found):

@@ -1,36 +1,19 @@
 """Reading what holds objects of a table, or the table itself: leases, pins, publications, versions, commits, views.
 
-What holds objects is read *after* the log that a plan is made from (J4, J7, J9, P3). What views have still to take is
+What holds objects is read *after* the log that a plan is made from (J4, J9). What views have still to take is
 read only when it matters (:func:`icedb_log.feed.views.find_wanted`).
 """
 
-from dataclasses import dataclass, field
-
-from icedb_log.clean.guards import Hold, Holds, find_kept_versions
-from icedb_log.clean.leases import LeaseReader
-from icedb_log.clean.pins import PinReader
-from icedb_log.erasure.erasures import list_open_ids
+from icedb_log.commit.fence import read_fence_object
 from icedb_log.feed.views import is_view_there, list_registrations
+from icedb_log.holds.erasures import list_open_ids
+from icedb_log.holds.guards import Hold, Holds, find_kept_versions
+from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.keys import ROLES
-from icedb_log.log.fence import read_fence_object
 from icedb_log.model import LogView
 from icedb_log.publish.head import read_publications
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
-
-
-@dataclass(frozen=True, slots=True)
-class HoldReader:
-    """Reads the leases and pins of one table; keeps what it read. Thread-safe."""
-
-    leases: LeaseReader = field(default_factory=LeaseReader)
-    pins: PinReader = field(default_factory=PinReader)
-
-    def read(self, table: TableStore, config: TableConfig, *, latest_ms: int | None = None) -> tuple[Hold, ...]:
-        """Return what leases and pins hold (J4, J7). Arguments and errors as of :meth:`PinReader.read`."""
-        leases = self.leases.read(table, latest_ms=latest_ms).leases
-        pins = self.pins.read(table, data_grace_ms=config.data_grace_ms, latest_ms=latest_ms)
-        return (*(lease.hold for lease in leases), *pins)
 
 
 def read_holds(table: TableStore, *, view: LogView, config: TableConfig, reader: HoldReader | None = None) -> Holds:
@@ -42,10 +25,11 @@ def read_holds(table: TableStore, *, view: LogView, config: TableConfig, reader:
         CorruptLog: A fence cannot be understood: a person must restore it.
         Unavailable: The store did not answer.
     """
-    # J1: a time that the log was judged by holds for leases and pins, too: to both, earlier is only longer.
-    now_ms = view.store_now_ms
-    found = (reader or HoldReader()).read(table, config, latest_ms=now_ms)
-    published = read_publications(table).find_holds(data_grace_ms=config.data_grace_ms, now_ms=now_ms)  # P3
+    # J1: a time that the log was judged by holds for holds, too: to them, earlier is only longer.
+    now_ms, grace_ms = view.store_now_ms, config.data_grace_ms
+    listed = (reader or HoldReader()).read(table, latest_ms=now_ms)
+    found = (hold.keeps(data_grace_ms=grace_ms) for hold in listed.lasting(data_grace_ms=grace_ms))
+    published = read_publications(table, listed=listed).find_holds(data_grace_ms=grace_ms, now_ms=now_ms)
     commits, landed = _read_fences(table, config, now_ms=now_ms)
     versions = find_kept_versions(view, config.keep_versions)
     return Holds((*found, *published, *((versions,) if versions else ()), *commits), landed)
@@ -89,9 +73,11 @@ def find_claims(table: TableStore) -> tuple[Hold, ...]:
 
 
 def find_claims_on_data(table: TableStore, config: TableConfig) -> tuple[Hold, ...]:
-    """Find who needs its data files, too (T3): pins (J7), leases (J4). Raises Unavailable.
+    """Find who needs its data files, too (T3): pins, leases (J4). Raises Unavailable.
 
-    No publication: none is shown of a table that is dropped, and it lies in the trash for a grace period at least (P3).
+    No publication: none is shown of a table that is dropped, and it lies in the trash for a grace period at least.
     """
-    found = HoldReader().read(table, config)
+    grace_ms = config.data_grace_ms
+    lasting = HoldReader().read(table).lasting(data_grace_ms=grace_ms)
+    found = (hold.keeps(data_grace_ms=grace_ms) for hold in lasting)
     return tuple(sorted(found, key=lambda hold: hold.kind, reverse=True))

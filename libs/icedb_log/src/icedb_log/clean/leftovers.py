@@ -1,4 +1,4 @@
-"""What ended and that nobody took away: leases, pins, publications, quarantine, keys, scratch objects, uploads (J11).
+"""What ended and that nobody took away: holds, publications, quarantine, keys, scratch objects, uploads (J11).
 
 Each kind has a rule of its own. They work from what the orphan sweep's walk found, ages go by the store's clock, and
 everything goes through a :class:`~icedb_log.clean.deletion.Deleter`. A kind that fails keeps no other from going.
@@ -10,27 +10,26 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.clean.deletion import AuditLog, Deleted, Deleter, Doomed, Kind, RunFacts, open_deleter
-from icedb_log.clean.leases import MAX_LEASE_TTL_MS
-from icedb_log.clean.pins import PENDING_TTL_MS, find_ended_pins
+from icedb_log.clean.deletion import AuditLog, DeleteCandidate, Deleted, Deleter, Kind, RunFacts, open_deleter
+from icedb_log.clean.publication_ending import retire_idle, sweep_publications
 from icedb_log.clean.table_walk import TableWalk
+from icedb_log.commit.table import Table
 from icedb_log.errors import Unavailable
+from icedb_log.holds.stored_holds import find_ended_holds
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.quarantine import (
-    batch_id_of_object,
-    entry_of_object,
+    batch_id_of,
+    entry_of,
     find_reason,
     is_reason,
+    list_payloads,
     reason_key,
 )
-from icedb_log.ingest.quarantine_ops import begin_drop, payloads_of
+from icedb_log.ingest.quarantine_ops import begin_drop
 from icedb_log.ingest.staging import find_staged
-from icedb_log.keys import ObjectKind
-from icedb_log.publish.ending import retire_idle, sweep_publications
-from icedb_log.store.object_store import PROBE_FOLDER, FailedDelete, ObjectInfo, ObjectStore, list_all
+from icedb_log.keys import PROBE_FOLDER, ObjectKind
+from icedb_log.store.object_store import FailedDelete, ObjectInfo, ObjectStore, list_all
 from icedb_log.store.store_clock import check_store_clock
-from icedb_log.table.stored_config import require_same_table
-from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import DAY_MS
 
@@ -38,7 +37,6 @@ MAX_DROPS: Final = 1000
 """Entries of quarantine that one sweep drops: each costs a GET and a PUT. One that stays costs a GET."""
 
 _BY_AGE: Final[Mapping[ObjectKind, tuple[Kind, str]]] = {
-    "lease": ("lease", "it ended more than a day ago"),  # J4: nobody may renew one that has ended
     "idempotency_key": ("idempotency_key", "a producer's key is remembered for a day"),  # I7
     # Said by a worker that is gone: it has no part in correctness.
     "pressure": ("leftover", "what it says about back-pressure ran out long ago"),
@@ -53,28 +51,19 @@ class LeftoverResult:
     Attributes:
         deleted: How many of each kind went.
         failed: What could not be deleted; the next sweep tries again.
-        aborted_uploads: Uploads that were begun long ago and never finished.
         problems: Kinds that could not be looked at this time, and why.
-        late_staged_count: Batches that have been staged for longer than a day: nobody flushes this table.
-        oldest_staged_age_ms: Age of the batch that has been staged for longest; 0: nothing is staged.
     """
 
     deleted: Mapping[Kind, int]
     failed: tuple[FailedDelete, ...]
-    aborted_uploads: int
     problems: Mapping[str, str]
-    late_staged_count: int
-    oldest_staged_age_ms: int
 
 
 def find_leftover_ages(config: TableConfig) -> dict[ObjectKind, int]:
     """Return from which age on, by LastModified, an object of a kind may have ended."""
     ages: dict[ObjectKind, int] = {
-        # No lease lasts longer than that from its last write on, whatever it says; a day more for whoever is late (J4).
-        "lease": MAX_LEASE_TTL_MS + DAY_MS,
-        "pin": min(PENDING_TTL_MS, config.data_grace_ms),  # no pin holds nothing earlier (J7)
-        "publication": 0,  # P5: by what the head says
-        "published": 0,
+        "hold": 0,  # J4: by what it says; P5: by what the head says
+        "published": 0,  # P5
         "idempotency_key": KEEP_MS,  # I7
         "pressure": DAY_MS,  # it counts for an hour at most
     }
@@ -93,13 +82,10 @@ def sweep_leftovers(table: Table, walk: TableWalk, *, audit: AuditLog | None = N
         audit: Where it is written down what is deleted, and why.
 
     Raises:
-        NotFound: The table is dropped, or gone.
-        Fenced: It is another one of the same name than the configuration's; nothing was deleted.
         UnsupportedFormat: No age can be told by this store; nothing was deleted.
         Unavailable: The store's clock jumped, or the store did not answer at all; nothing was deleted.
         IceDBError: What ``check_alive`` or the audit raised.
     """
-    require_same_table(table, table.config)  # T4: after the listing
     if any(walk.leftovers.values()):
         check_store_clock(table.store, table.paths.clock_key, clock=table.clock)
     policy = {"quarantine_retention_ms": table.config.quarantine_retention_ms}
@@ -116,10 +102,10 @@ def sweep_leftovers(table: Table, walk: TableWalk, *, audit: AuditLog | None = N
         infos = walk.leftovers.get(kind, ())
         note(
             called,
-            deleter.delete(Doomed(i.key, called, why, ("age",), i.modified_ms, i.size_bytes) for i in infos),
+            deleter.delete(DeleteCandidate(i.key, called, why, ("age",), i.modified_ms, i.size_bytes) for i in infos),
         )
     others: tuple[tuple[Kind, Callable[[Table, TableWalk, Deleter], Deleted]], ...] = (
-        ("pin", _delete_ended_pins),
+        ("hold", _delete_ended_holds),
         ("publication", _sweep_publications),
         ("quarantine", _drop_old_quarantine),
     )
@@ -128,20 +114,11 @@ def sweep_leftovers(table: Table, walk: TableWalk, *, audit: AuditLog | None = N
             note(called, sweep(table, walk, deleter))
         except Unavailable as error:
             problems[called] = str(error)
-    aborted_uploads = 0
     try:
-        aborted_uploads = _abort_old_uploads(table, walk)
+        _abort_old_uploads(table, walk)
     except Unavailable as error:
         problems["uploads"] = str(error)
-    oldest_ms = walk.store_now_ms if walk.oldest_staged_ms is None else walk.oldest_staged_ms
-    return LeftoverResult(
-        deleted=deleted,
-        failed=tuple(failed),
-        aborted_uploads=aborted_uploads,
-        problems=problems,
-        late_staged_count=walk.late_staged_count,
-        oldest_staged_age_ms=max(0, walk.store_now_ms - oldest_ms),
-    )
+    return LeftoverResult(deleted=deleted, failed=tuple(failed), problems=problems)
 
 
 def sweep_probes(store: ObjectStore, *, prefix: str = "") -> Deleted:
@@ -155,37 +132,37 @@ def sweep_probes(store: ObjectStore, *, prefix: str = "") -> Deleted:
     listing = list_all(store, f"{prefix}{PROBE_FOLDER}/")
     old = [info for info in listing.objects if info.modified_ms + DAY_MS <= listing.store_now_ms]
     return Deleter(store).delete(
-        Doomed(info.key, "leftover", "a probe of the store left it", ("age",), info.modified_ms, info.size_bytes)
+        DeleteCandidate(
+            info.key, "leftover", "a probe of the store left it", ("age",), info.modified_ms, info.size_bytes
+        )
         for info in old
     )
 
 
-def _delete_ended_pins(table: Table, walk: TableWalk, deleter: Deleter) -> Deleted:
-    """Delete the pins that hold nothing any more (J7): their keys are never used again. Raises Unavailable."""
-    if not walk.leftovers.get("pin"):
+def _delete_ended_holds(table: Table, walk: TableWalk, deleter: Deleter) -> Deleted:
+    """Delete leases and pins that hold nothing any more (J4): their keys are never used again. Raises Unavailable."""
+    if not walk.leftovers.get("hold"):
         return Deleted()
-    ended = find_ended_pins(table, data_grace_ms=table.config.data_grace_ms)
-    return deleter.delete(
-        Doomed(key, "pin", "it ended a grace period ago, and holds nothing any more") for key in ended
-    )
+    ended = find_ended_holds(table, data_grace_ms=table.config.data_grace_ms)
+    return deleter.delete(DeleteCandidate(key, "hold", "it has ended, and holds nothing any more") for key in ended)
 
 
 def _sweep_publications(table: Table, walk: TableWalk, deleter: Deleter) -> Deleted:
     """Delete what is left of publications that are over (P5). Raises Unavailable."""
-    if not walk.leftovers.get("publication") and not walk.leftovers.get("published"):
+    if not walk.leftovers.get("hold") and not walk.leftovers.get("published"):
         return Deleted()
     grace_ms, now_ms = table.config.data_grace_ms, walk.store_now_ms
     retire_idle(table, clock=table.clock, data_grace_ms=grace_ms, is_holding=False, latest_ms=now_ms)
     return sweep_publications(table, deleter, data_grace_ms=grace_ms)
 
 
-def _abort_old_uploads(table: Table, walk: TableWalk) -> int:
+def _abort_old_uploads(table: Table, walk: TableWalk) -> None:
     """End the uploads below the table's prefix that began an orphan age ago, at least a day, and were never finished.
 
     A directory store cannot tell whose they are, so no table's short orphan age ends another one's upload.
     """
     before_ms = walk.store_now_ms - max(table.config.orphan_age_ms, DAY_MS)
-    return table.store.abort_stale_uploads(f"{table.paths.prefix}/", before_ms=before_ms)
+    table.store.abort_stale_uploads(f"{table.paths.prefix}/", before_ms=before_ms)
 
 
 def _drop_old_quarantine(table: Table, walk: TableWalk, deleter: Deleter) -> Deleted:
@@ -196,12 +173,12 @@ def _drop_old_quarantine(table: Table, walk: TableWalk, deleter: Deleter) -> Del
     dropped whole, or at the next sweep.
     """
     infos = walk.leftovers.get("quarantine", ())
-    listed = {entry_of_object(info.key) for info in infos}
+    listed = {entry_of(info.key) for info in infos}
     # WARN: before reasons are read. Between the two a flush would set the batch aside, with a reason of its own, and
     # take it out of staging. What is not staged now cannot be any more: its id is too old (I3).
-    staged = find_staged(table, {batch_id_of_object(name) for name in listed})
-    free = {name for name in listed if batch_id_of_object(name) not in staged}
-    reasons = {entry_of_object(info.key): info.etag for info in infos if is_reason(info.key)}
+    staged = find_staged(table, {batch_id_of(name) for name in listed})
+    free = {name for name in listed if batch_id_of(name) not in staged}
+    reasons = {entry_of(info.key): info.etag for info in infos if is_reason(info.key)}
     claimed: dict[str, tuple[str, ...]] = {}
     for entry in sorted(free & reasons.keys()):
         # J6: counted when it is taken. An entry whose retry has begun is looked at and takes no place: a thousand of
@@ -220,8 +197,10 @@ def _drop_old_quarantine(table: Table, walk: TableWalk, deleter: Deleter) -> Del
     return Deleted(first.keys | second.keys, (*first.failed, *second.failed))
 
 
-def _drop(key: str) -> Doomed:
-    return Doomed(key, "quarantine", "older than the table's retention of quarantine", ("quarantine_retention",))
+def _drop(key: str) -> DeleteCandidate:
+    return DeleteCandidate(
+        key, "quarantine", "older than the table's retention of quarantine", ("quarantine_retention",)
+    )
 
 
 def _find_lone_payloads(
@@ -234,7 +213,7 @@ def _find_lone_payloads(
     """
     payloads: dict[str, list[str]] = {}
     for info in infos:
-        entry = entry_of_object(info.key)
+        entry = entry_of(info.key)
         if entry in entries:
             keys = payloads.setdefault(entry, [])
             if not is_reason(info.key):
@@ -249,5 +228,5 @@ def _find_lone_payloads(
         elif reason is not None and reason.is_being_dropped:
             # WARN: not only what this walk found old. Whoever took the entry walked later: bad rows of an earlier flush
             # were old for this walk, the batch was not, and its reason would go before it.
-            found[entry] = tuple(sorted({*keys, *payloads_of(table, reason.entry)}))
+            found[entry] = tuple(sorted({*keys, *list_payloads(table, entry)}))
     return found

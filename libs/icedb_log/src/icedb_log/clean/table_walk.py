@@ -1,7 +1,7 @@
 """One walk through everything of a table, page by page: what the orphan sweep and the leftovers work from (J5).
 
 Costs one LIST for each thousand objects. What is kept in memory is bounded: of data files those that a log did not name
-when the walk began (which decides nothing: it saves holding the others), of these as many as one sweep can remember; of
+when the walk began (which decides nothing: it saves holding the others), of these as many as one sweep takes; of
 other kinds those that can be a leftover. Deletes nothing.
 """
 
@@ -63,8 +63,7 @@ class TableWalk:
         unknown: Objects of no kind that this release knows, at most ``MAX_NAMES`` of them.
         unknown_count: All of these.
         leftovers: By kind, objects that are old enough to be a leftover, at most ``MAX_LEFTOVERS`` of each kind.
-        late_staged_count: Batches that have been staged for longer than ``LATE_STAGED_MS``.
-        oldest_staged_ms: LastModified of the one that has been staged for longest.
+        late_staged_count: Staged objects, batches or groups of them, that are there for longer than ``LATE_STAGED_MS``.
     """
 
     store_now_ms: int = 0
@@ -78,7 +77,6 @@ class TableWalk:
     unknown_count: int = 0
     leftovers: dict[ObjectKind, list[ObjectInfo]] = field(default_factory=dict)
     late_staged_count: int = 0
-    oldest_staged_ms: int | None = None
 
     @property
     def has_more(self) -> bool:
@@ -122,7 +120,6 @@ def walk_table(
                     walk.unknown.append(info.key)
             elif kind == "staged_batch":
                 walk.late_staged_count += info.modified_ms + LATE_STAGED_MS <= walk.store_now_ms
-                walk.oldest_staged_ms = min(walk.oldest_staged_ms or info.modified_ms, info.modified_ms)
             elif kind in leftover_ages_ms and info.modified_ms + leftover_ages_ms[kind] <= walk.store_now_ms:
                 found = walk.leftovers.setdefault(kind, [])
                 if len(found) < MAX_LEFTOVERS:
@@ -160,7 +157,6 @@ def _is_old(info: ObjectInfo, *, age_ms: int, now_ms: int) -> bool:
 
 
 def _oldest(infos: Iterable[ObjectInfo]) -> list[ObjectInfo]:
-    # In one order for ever: what a sweep has seen is not pushed out of its memory by what becomes old later.
     return sorted(infos, key=lambda info: (info.modified_ms, info.key))[:MAX_CANDIDATES]
 
 

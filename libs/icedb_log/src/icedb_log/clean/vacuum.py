@@ -15,17 +15,16 @@ from typing import Any
 from icedb_log.clean.deletion import (
     CHUNK_KEYS,
     AuditLog,
+    DeleteCandidate,
     Deleted,
     Deleter,
-    Doomed,
     RunFacts,
     found_holds,
     group_failures,
     open_deleter,
 )
-from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS, Death, Hold, Waiting
-from icedb_log.clean.holds import HoldReader, read_holds
-from icedb_log.clean.orphans import note_lost
+from icedb_log.clean.holds import read_holds
+from icedb_log.clean.publication_ending import retire_idle
 from icedb_log.clean.vacuum_plan import (
     Portion,
     VacuumPlan,
@@ -36,23 +35,24 @@ from icedb_log.clean.vacuum_plan import (
     strip_log_file,
 )
 from icedb_log.clock import format_ms
+from icedb_log.commit.invariants import require_same_live, require_strip
+from icedb_log.commit.table import Table
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed, Unavailable
 from icedb_log.feed.views import find_wanted
+from icedb_log.holds.guards import DATA_GUARDS, LOG_GUARDS, Death, Hold, Holds, Waiting
+from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.ingest.quarantine import settle_copy
 from icedb_log.ingest.staging import find_staged
+from icedb_log.jobs import StagedBatch
 from icedb_log.keys import TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import find_lost
-from icedb_log.log.invariants import require_same_live, require_strip
 from icedb_log.log.markers import markers_of
 from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, LogView
 from icedb_log.phases import phase, tell_progress
-from icedb_log.publish.ending import retire_idle
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import SteadyTime, check_store_clock
-from icedb_log.table.stored_config import require_same_table
-from icedb_log.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class VacuumResult:
         deleted_copies: Staged copies of batches deleted.
         conflict_count: Those of them whose content is not certainly that of their batch; it is in quarantine now (I8).
         has_more: Whether there is more to delete now: the run was bounded. Failed deletes do not count.
-        lost: Commits that landed and whose log files are not there (F5), by name; nothing was decided about them yet.
+        lost: Commits that landed and whose log files are not there (F5), by name.
         held_back_ms: How far the store's clock has certainly run ahead of what has passed, not only by as much as the
             log took to be read; ages were measured without it.
     """
@@ -102,6 +102,7 @@ class VacuumResult:
             "stripped": self.stripped_count,
             "contended": self.contended_count,
             "has_more": self.has_more,
+            "lost_commits": len(self.lost),
         }
 
 
@@ -110,7 +111,7 @@ class VacuumCaches:
     """What a process keeps from one vacuum of a table to the next.
 
     Attributes:
-        holds: Reads the table's leases and pins.
+        holds: Reads the table's holds.
         steady: What was heard of the store's time; ``None``: its word is taken.
         read_view: Returns a reader of a view of the table; ``None``: a fresh one each time.
     """
@@ -168,8 +169,7 @@ def vacuum_table(
         window_ms = max(config.data_grace_ms, config.log_grace_ms)
         now_ms = caches.steady.hold_back(heard_ms, asked_ms=asked_ms, window_ms=window_ms)
         view = replace(view, store_now_ms=now_ms)
-    require_same_table(table, config)  # T4: after the log
-    # WARN: J4, J7, J9, P3: after the log. The other way round: a lease is written while the janitor stalls between the
+    # WARN: J4, J9: after the log. The other way round: a lease is written while the janitor stalls between the
     # two reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
     with phase("read what holds"):
         holds = read_holds(table, view=view, config=config, reader=caches.holds)
@@ -191,23 +191,19 @@ def vacuum_table(
     # for rule I3, it is refused without a look at any log. All that could pass was staged before, and is listed here.
     decided = {i for ids in (*plan.batch_ids.values(), *plan.refused_ids.values()) for i in ids}
     staged = find_staged(table, decided)
-    plan = _hold_refusals(plan, view, staged)
-    planned = VacuumResult(True, plan.log_keys, plan.data_paths, plan.waiting, plan.store_now_ms)
-    if dry_run:
-        return planned
+    plan = _hold_decisions(plan, view, staged)
+    lost = _find_lost(table, holds, view)
+    if lost:
+        plan = _hold_all(plan)
+    planned = VacuumResult(True, plan.log_keys, plan.data_paths, plan.waiting, plan.store_now_ms, lost=lost)
+    if dry_run or lost:
+        return replace(planned, is_dry_run=dry_run)
     if not plan.is_empty:
         check_store_clock(table.store, paths.clock_key, clock=clock)  # J1: before anything goes by its age
     if any(waiting.guard == "publication" and waiting.until_ms is None for waiting in plan.waiting):
         # P5: nobody may ask for it any more. It holds for a grace period from then on.
         grace_ms = config.data_grace_ms
         retire_idle(table, clock=clock, data_grace_ms=grace_ms, is_holding=True, latest_ms=plan.store_now_ms)
-    # WARN: F5: before any log file goes. The horizon moves with it, and behind the horizon nobody can tell a commit
-    # that was lost from one that was merged and deleted: the orphan sweep would take its files.
-    lost: tuple[str, ...] = ()
-    if find_lost(holds.landed, view):  # or it landed after the log was read, and the fence said so by then
-        again = table.read_log()
-        require_same_table(table, config)  # T4: a purge empties the log
-        lost = note_lost(table, landed=holds.landed, view=again, clock=clock)
     fields = ("data_grace_ms", "log_grace_ms", "seal_age_ms", "keep_versions")
     policy = {name: getattr(config, name) for name in fields}
     facts = RunFacts("vacuum", plan.store_now_ms, policy, found_holds(holds))
@@ -215,20 +211,23 @@ def vacuum_table(
     run = VacuumRun(table, view, plan, deleter=deleter, bounds=bounds)
     held_back_ms = max(0, heard_ms - plan.store_now_ms - took_ms)
     with phase("delete", log_files=len(plan.log_keys), data_files=len(plan.data_paths)):
-        return run.delete_all(staged, replace(planned, is_dry_run=False, lost=lost, held_back_ms=held_back_ms))
+        return run.delete_all(staged, replace(planned, is_dry_run=False, held_back_ms=held_back_ms))
 
 
-def _hold_refusals(plan: VacuumPlan, view: LogView, staged: Mapping[str, tuple[str, ...]]) -> VacuumPlan:
-    """Keep the log files that refused a batch which is still staged: it is not in quarantine for certain (J2, I5).
+def _hold_decisions(plan: VacuumPlan, view: LogView, staged: Mapping[str, tuple[StagedBatch, ...]]) -> VacuumPlan:
+    """Keep the log files that have decided a batch which the next flush has to clear from staging (J2).
 
-    The next flush moves it there. Without the log file it would be new, and might be committed by then. What such a log
-    file lists as live waits with it.
+    Of a refused one that is staged nobody knows whether it is in quarantine (I5); one in a group goes with the others
+    in it, whatever becomes of these. Without the log file it would be new, and might be committed by then. What such a
+    log file lists as live waits with it.
     """
-    held = {key for key, refused in plan.refused_ids.items() if any(batch_id in staged for batch_id in refused)}
+    grouped = {batch_id for batch_id, copies in staged.items() if any(copy.is_grouped for copy in copies)}
+    held = {key for key, refused in plan.refused_ids.items() if not staged.keys().isdisjoint(refused)}
+    held |= {key for key, batch_ids in plan.batch_ids.items() if not grouped.isdisjoint(batch_ids)}
     if not held:
         return plan
     held_data = live_paths((file for file in view.files if file.key in held), set(plan.data_paths))
-    waiting = tuple(Waiting(path, "refusal", None) for path in (*sorted(held), *sorted(held_data)))
+    waiting = tuple(Waiting(path, "staged", None) for path in (*sorted(held), *sorted(held_data)))
     return replace(
         plan,
         log_keys=tuple(key for key in plan.log_keys if key not in held),
@@ -236,6 +235,21 @@ def _hold_refusals(plan: VacuumPlan, view: LogView, staged: Mapping[str, tuple[s
         data_paths=tuple(path for path in plan.data_paths if path not in held_data),
         waiting=(*plan.waiting, *waiting),
     )
+
+
+def _find_lost(table: Table, holds: Holds, view: LogView) -> tuple[str, ...]:
+    if not find_lost(holds.landed, view):
+        return ()
+    return find_lost(holds.landed, table.read_log())  # it may have landed after the log was read
+
+
+def _hold_all(plan: VacuumPlan) -> VacuumPlan:
+    """Keep everything while a commit is lost (J2, F5)."""
+    # WARN: who brings its log file back from a version of the bucket brings back what that lists as live. A merge may
+    # have killed that before: once its tombstone is stripped, the rows would be there twice. No log file goes, either:
+    # the horizon moves with it, and behind the horizon nobody can tell a lost commit from one that was deleted.
+    waiting = tuple(Waiting(path, "lost", None) for path in (*plan.log_keys, *plan.data_paths))
+    return replace(plan, log_keys=(), batch_ids={}, refused_ids={}, data_paths=(), waiting=(*plan.waiting, *waiting))
 
 
 class VacuumRun:
@@ -271,7 +285,7 @@ class VacuumRun:
         self._remaining: dict[str, ListedLogFile] = {}
         self._current: dict[str, ListedLogFile] = {}
 
-    def delete_all(self, staged: Mapping[str, tuple[str, ...]], planned: VacuumResult) -> VacuumResult:
+    def delete_all(self, staged: Mapping[str, tuple[StagedBatch, ...]], planned: VacuumResult) -> VacuumResult:
         """Delete what the plan says, in its order, and return the result with what has been done.
 
         Args:
@@ -284,13 +298,13 @@ class VacuumRun:
         """
         require_same_live(self._table.paths, self._view, self._without(set(self._plan.log_keys)))
         copies = {
-            copy: (batch_id, key)
+            copy.key: (copy, key)
             for key, batch_ids in self._plan.batch_ids.items()
             for batch_id in batch_ids
             for copy in staged.get(batch_id, ())
         }
         gone_copies = self._delete_copies(copies)
-        self._delete_log_files(stuck={batch_id for copy, (batch_id, _) in copies.items() if copy not in gone_copies})
+        self._delete_log_files(stuck={copy.batch_id for copy, _ in copies.values() if copy.key not in gone_copies})
         has_more = self._delete_data_files()
         return replace(
             planned,
@@ -304,36 +318,36 @@ class VacuumRun:
             conflict_count=len(gone_copies & self._conflicts),
         )
 
-    def _delete_copies(self, copies: Mapping[str, tuple[str, str]]) -> set[str]:
+    def _delete_copies(self, copies: Mapping[str, tuple[StagedBatch, str]]) -> set[str]:
         """Delete the staged copies of the batches that expired log files made live; return those that are gone."""
         # WARN: I8: not by the id alone. What a producer staged under it since may be other content, and nowhere else.
-        settled = [copy for copy, (batch_id, _) in copies.items() if self._settle(copy, batch_id)]
-        return self._note(self._deleter.delete(self._doom_copy(copy, copies[copy][1]) for copy in settled))
+        settled = [key for key, (copy, _) in copies.items() if self._settle(copy)]
+        return self._note(self._deleter.delete(self._copy_candidate(copy, copies[copy][1]) for copy in settled))
 
-    def _settle(self, copy: str, batch_id: str) -> bool:
+    def _settle(self, copy: StagedBatch) -> bool:
         """Return whether a staged copy may go: it is what was committed, or other content and in quarantine now."""
-        known = self._contents.get(batch_id, "")
+        known = self._contents.get(copy.batch_id, "")
         try:
             settled = settle_copy(self._table, copy, known=known, clock=self._table.clock)
         except (Unavailable, CommitOutcomeUnknown) as error:
-            self._failed.append(FailedDelete(copy, str(error)))
+            self._failed.append(FailedDelete(copy.key, str(error)))
             return False
         if settled == "conflict":
-            self._conflicts.add(copy)
+            self._conflicts.add(copy.key)
         return settled != "left"
 
-    def _doom_copy(self, copy: str, log_key: str) -> Doomed:
+    def _copy_candidate(self, copy: str, log_key: str) -> DeleteCandidate:
         why = f"its batch was committed by {log_name(log_key)}, which goes as well"
         if copy in self._conflicts:
             why += "; it is not certainly the same content, and is in quarantine as an entry of its own"
-        return Doomed(copy, "staged_batch", why, LOG_GUARDS)
+        return DeleteCandidate(copy, "staged_batch", why, LOG_GUARDS)
 
     def _delete_log_files(self, *, stuck: set[str]) -> None:
         # WARN: a log file is what keeps a retried batch from being committed again (I3). Its staged objects go first:
         # a copy that a producer staged again and that no flush has seen yet would otherwise be new to the log.
         kept = {key for key, batch_ids in self._plan.batch_ids.items() if not stuck.isdisjoint(batch_ids)}
         self._gone_logs = self._note(
-            self._deleter.delete(self._doom_log(key) for key in self._plan.log_keys if key not in kept)
+            self._deleter.delete(self._log_candidate(key) for key in self._plan.log_keys if key not in kept)
         )
         # Log files that an earlier run deleted without getting to the strip.
         present = {file.key for file in self._view.files}
@@ -357,11 +371,11 @@ class VacuumRun:
             keys = {portion.log_key for portion in part}
             self._current = {key: file for key, file in self._current.items() if key in keys}
             portions = [portion for portion in part if portion.log_key not in self._contended]
-            doomed = [marker for portion in portions for marker in portion.markers]
-            if doomed and max_objects is not None and done_count >= max_objects:
+            candidates = [marker for portion in portions for marker in portion.markers]
+            if candidates and max_objects is not None and done_count >= max_objects:
                 return True
             try:
-                for done in self._deleter.delete_chunks(self._doom_data(portions)):
+                for done in self._deleter.delete_chunks(self._data_candidates(portions)):
                     self._gone_data |= self._note(done)
             except IceDBError:
                 # Stopped between two chunks, by whoever waits or for want of time. A part may take longer than a run
@@ -415,15 +429,15 @@ class VacuumRun:
         tell_progress("deleting", self._handled_count, max(planned_count, self._handled_count))
         return set(done.keys)
 
-    def _doom_log(self, key: str) -> Doomed:
+    def _log_candidate(self, key: str) -> DeleteCandidate:
         death, size_bytes = self._plan.died.get(key), self._log_sizes[key]
         if death is None:
-            return Doomed(key, "log_file", "a seal whose age has passed", ("seal_age",), size_bytes=size_bytes)
+            return DeleteCandidate(key, "log_file", "a seal whose age has passed", ("seal_age",), size_bytes=size_bytes)
         killer = log_name(self._plan.merged_into[key])
         why = f"merged away at {format_ms(death.tombstoned_ms)} by {killer}, landed by {format_ms(death.landed_ms)}"
-        return Doomed(key, "log_file", why, LOG_GUARDS, died_ms=death.died_ms, size_bytes=size_bytes)
+        return DeleteCandidate(key, "log_file", why, LOG_GUARDS, died_ms=death.died_ms, size_bytes=size_bytes)
 
-    def _doom_data(self, portions: Iterable[Portion]) -> Iterator[Doomed]:
+    def _data_candidates(self, portions: Iterable[Portion]) -> Iterator[DeleteCandidate]:
         reasons: dict[Death, str] = {}
         for marker in (marker for portion in portions for marker in portion.markers):
             death = self._plan.died[marker.path]
@@ -431,6 +445,6 @@ class VacuumRun:
             if why is None:
                 tombstoned, landed = format_ms(death.tombstoned_ms), format_ms(death.landed_ms)
                 why = reasons[death] = f"tombstoned at {tombstoned}, landed by {landed}"
-            yield Doomed(
+            yield DeleteCandidate(
                 marker.path, "data_file", why, DATA_GUARDS, died_ms=death.died_ms, size_bytes=marker.size_bytes
             )

@@ -1,7 +1,7 @@
 """What a vacuum may delete, in which parts, and what the log says afterwards (rules J1 to J4, F4). Pure.
 
 A tombstone is expired when its time *and* the store's proof that it landed are older than the grace period
-(J1), and nothing else holds it (:mod:`icedb_log.clean.guards`). The order of deletion (J2) is
+(J1), and nothing else holds it (:mod:`icedb_log.holds.guards`). The order of deletion (J2) is
 :mod:`icedb_log.clean.vacuum`'s.
 
 A plan of 1,000,000 dead data files takes one look at each marker for each question: keys, times and deaths are shared
@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from icedb_log.clean.guards import NO_HOLDS, Death, Holds, Waiting, find_data_deaths, find_log_deaths
+from icedb_log.commit.merge_log import earliest_landing
+from icedb_log.holds.guards import NO_HOLDS, Death, Holds, Waiting, find_data_deaths, find_log_deaths
 from icedb_log.log.fold import read_horizon_ms, union_schema
 from icedb_log.log.markers import Markers, markers_of
 from icedb_log.merge.log_folding import FREE_LOG_BYTES, LOG_REST_MS
-from icedb_log.merge.merge_log import earliest_landing
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView
 from icedb_log.table.table_config import TableConfig
 
@@ -97,7 +97,7 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
     log_keys = [key for key in log_keys if key not in sole]
     log_keys += _expired_seals(view, config)
     dead_logs = set(log_keys)
-    doomed_logs = [file for file in view.files if file.key in dead_logs]
+    dead_log_files = [file for file in view.files if file.key in dead_logs]
     # Who carries what a dead log file names is stripped once it is deleted; the dead log file goes as it is.
     active = [file for file in view.files if file.key not in log_deaths]
     died_data, kept, stuck = _find_expired_data(view, active, config=config, holds=holds, dead_logs=dead_logs)
@@ -109,8 +109,8 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
     died_data.update((key, death) for key, death in died.items() if key not in sole)
     return VacuumPlan(
         log_keys=tuple(sorted(log_keys)),
-        batch_ids={file.key: file.log.batch_ids for file in doomed_logs if file.log.batch_ids},
-        refused_ids={file.key: file.log.refused_ids for file in doomed_logs if file.log.refused_ids},
+        batch_ids={file.key: file.log.batch_ids for file in dead_log_files if file.log.batch_ids},
+        refused_ids={file.key: file.log.refused_ids for file in dead_log_files if file.log.refused_ids},
         merged_into={t.path: f.key for f in view.files for t in f.log.log_tombstones if t.path in dead_logs},
         data_paths=data_paths,
         waiting=(*waiting, *kept, *(Waiting(path, "grace", until_ms) for path, until_ms in held.items())),
@@ -189,19 +189,19 @@ def strip_log_file(
     )
 
 
-def _find_sole_namers(view: LogView, doomed: Collection[str]) -> set[str]:
+def _find_sole_namers(view: LogView, candidates: Collection[str]) -> set[str]:
     """Return those of some dead log files without which a live data file would be named by nobody (J2).
 
     A merge of ours carries every marker of the log files that it puts to death (M1). A partition removal of another
     writer may name the removed data files alone: without its inputs, all others that they name would be lost.
     """
-    dead = [file for file in view.files if file.key in doomed]
+    dead = [file for file in view.files if file.key in candidates]
     named = {path for file in dead for path in _said(file).live_paths()}
     for file in view.files:
         if not named:
             return set()
         said = _said(file)
-        named.difference_update(said.paths() if file.key not in doomed else said.dead_paths())
+        named.difference_update(said.paths() if file.key not in candidates else said.dead_paths())
     return {file.key for file in dead if any(path in named for path in _said(file).paths())}
 
 

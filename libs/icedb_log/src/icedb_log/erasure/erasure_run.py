@@ -1,58 +1,42 @@
-"""Carries an erasure on: deletes the rows, finds what has to be gone, and waits until it is (E2 to E6).
+"""Carries an erasure on: deletes the rows, writes down what has to be gone, and waits until it is (E2 to E5).
 
 Order: the batches that were accepted before the request are committed; the rows are deleted from everything that is
-live, in one commit under the fence of ``merge``; then, and never before, the dead and the unnamed data objects are
-looked through. From there on only the janitor deletes, in its own time. It is complete when every object is proved
-absent, no log file names one (its statistics are gone, too), and a last look at all data objects finds nothing new.
+live, in one commit under the fence of ``merge``; then, and never before, all data objects are listed, and those that
+are not live are written down: each has to go, whatever is in it. From there on only the janitor deletes, in its own
+time. The erasure is complete when a later listing has none of them, no log file names one that had been live (its
+statistics are gone, too), and so it is with what nobody named in the first such listing.
 
 A deletion is written down before it is committed, and what became of it is found out later: a crash behind a commit
-would otherwise lose how many rows it removed, and which files held them (E3). Each step may be repeated, cut short
-anywhere, and run by any number of workers at once.
+would otherwise lose how many rows it removed (E3). Each step may be repeated, cut short anywhere, and run by any number
+of workers at once.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from icedb_log.clean.guards import STORE_RESOLUTION_MS
-from icedb_log.erasure.erasure_scan import (
-    DataObjects,
-    count_covered,
-    count_staged_until,
-    find_not_covered,
-    read_objects,
-)
-from icedb_log.erasure.erasures import (
-    DeletedFile,
+from icedb_log.changes.row_changes import ChangeResult, ChangeTooLarge, delete_rows
+from icedb_log.clean.publication_ending import count_withdrawn, withdraw_publications
+from icedb_log.commit.fence import acquire_fence
+from icedb_log.commit.table import Table
+from icedb_log.erasure.erasure_scope import count_staged_until, find_not_covered, read_objects
+from icedb_log.errors import Fenced, InvalidRequest
+from icedb_log.holds.erasures import (
     DeletionRun,
     Erasure,
-    ErasureTarget,
     NamedObjects,
     change_erasure,
-    close_erasure,
-    find_closed,
-    mark_gone,
     read_erasure,
-    require_dialect,
 )
-from icedb_log.errors import Fenced, InvalidRequest, NotFound
+from icedb_log.holds.guards import STORE_RESOLUTION_MS
 from icedb_log.jobs import MergedGroup, RowChanger
 from icedb_log.keys import parse_log_key
-from icedb_log.log.fence import acquire_fence
 from icedb_log.log.fold import named_paths, read_horizon_ms
-from icedb_log.model import FileMarker, LogView
-from icedb_log.publish.ending import count_withdrawn, withdraw_publications
-from icedb_log.table.row_changes import ChangeResult, delete_rows
-from icedb_log.table.table import Table
-from icedb_log.table.table_config import DIALECT
+from icedb_log.model import LogView
 
 MAX_PROBES: Final = 16
-"""Targets that are looked for one by one before all data objects are listed."""
-
-MAX_FILES_TO_REWRITE: Final = 20_000
-"""Data files that one erasure may rewrite: all of them stand in its record, of which each step reads the whole. With so
-many it has 6 MB and takes a second to parse."""
+"""Objects that nobody named are looked for one by one, so many of them, before all data objects are listed."""
 
 MAX_RUNS: Final = 5
 """So many deletions may fail before one that takes too long (W3) is not tried again."""
@@ -96,13 +80,7 @@ def advance_erasure(table: Table, changer: RowChanger, erasure_id: str) -> Erasu
         Unavailable: A server did not answer.
     """
     before = read_erasure(table, erasure_id)
-    try:
-        erasure, waits_for, count = _ErasureRun(table, changer).advance(before)
-    except NotFound:
-        ended = read_erasure(table, erasure_id)
-        if not ended.is_closed:
-            raise
-        erasure, waits_for, count = ended, "nothing", 0  # another worker has just closed it
+    erasure, waits_for, count = _ErasureRun(table, changer).advance(before)
     return ErasureProgress(erasure, waits_for, count, has_changed=erasure != before)
 
 
@@ -120,8 +98,8 @@ def describe_preview(result: ChangeResult) -> dict[str, Any]:
 def describe_progress(progress: Sequence[ErasureProgress]) -> dict[str, Any]:
     """Return how far erasures are as the result of a task; the counts are of all, also of what it does not name."""
     return {
-        "open": sum(not each.erasure.is_closed for each in progress),
-        "closed": sum(each.erasure.is_closed for each in progress),
+        "open": sum(not each.erasure.has_ended for each in progress),
+        "ended": sum(each.erasure.has_ended for each in progress),
         "erasures": [
             {
                 "id": each.erasure.erasure_id,
@@ -144,10 +122,6 @@ class _ErasureRun:
     def advance(self, erasure: Erasure) -> tuple[Erasure, WaitsFor, int]:
         table = self._table
         if erasure.state == "requested":
-            ended = find_closed(table, erasure.erasure_id)
-            if ended is not None:
-                # W2: the request's own PUT landed once more, after all was over.
-                return close_erasure(table, ended), "nothing", 0
             # E2: S3 tells LastModified in whole seconds, as it tells its clock: one more is waited for.
             staged_count = count_staged_until(table, erasure.requested_ms + STORE_RESOLUTION_MS)
             if staged_count:
@@ -158,12 +132,12 @@ class _ErasureRun:
                 # from before it is published, with the bounds of what is to be gone. Afterwards: a run that dies in
                 # between leaves it to nobody.
                 withdraw_publications(table, clock=table.clock)
-                erasure = self._find_targets(erasure)
+                erasure = self._note_objects(erasure)
         waiting_count = 0
         if erasure.state == "deleted":
             erasure, waiting_count = self._look(erasure)
-        if erasure.is_closed:
-            return close_erasure(table, erasure), "nothing", 0
+        if erasure.has_ended:
+            return erasure, "nothing", 0
         return erasure, "janitor", waiting_count
 
     def _change(self, erasure: Erasure, change: Callable[[Erasure], Erasure]) -> Erasure:
@@ -177,22 +151,20 @@ class _ErasureRun:
     def _delete(self, erasure: Erasure) -> Erasure:
         """Delete the rows from everything that is live (E3); refuse the erasure if that cannot be done."""
         erasure = self._settle_runs(erasure)
-        require_dialect(erasure)
-        if any(run.has_landed and run.dialect == erasure.dialect for run in erasure.runs):
-            return erasure
+        # Also where one has landed: it finds no rows again, unless a rebuild of a lost log has brought them back.
         try:
             delete_rows(self._table, self._changer, erasure.condition, note=partial(self._note_run, erasure))
         except InvalidRequest as error:
             reason = str(error)
             erasure = self._settle_runs(self._read_again(erasure))
             # That it takes too long (W3) may be the worker's fault: it slept. All else says that it cannot be done.
-            is_final = not isinstance(error.__cause__, TimeoutError) or len(erasure.runs) >= MAX_RUNS
+            is_final = not isinstance(error, ChangeTooLarge) or len(erasure.runs) >= MAX_RUNS
             if not is_final or any(run.has_landed is None for run in erasure.runs):
                 raise
             if any(run.has_landed for run in erasure.runs):
                 return erasure
-            now_ms = self._table.read_store_clock()
-            return self._change(erasure, lambda now: _refused(now, erasure, reason=reason, now_ms=now_ms))
+            refused = {"state": "refused", "refusal": reason, "completed_ms": self._table.read_store_clock()}
+            return self._change(erasure, lambda now: _unless_changed(now, erasure, refused))
         return self._settle_runs(self._read_again(erasure))
 
     def _note_run(
@@ -201,33 +173,19 @@ class _ErasureRun:
         commit_id: str,
         begun_ms: int,
         groups: Sequence[MergedGroup],
-        counts: Mapping[str, int],
     ) -> None:
-        """Write a run down before its commit.
-
-        Raises:
-            InvalidRequest: More files than one erasure may rewrite.
-            Fenced: Another worker has gone on, or ended it.
-        """
-        inputs = [marker for group in groups for marker in group.group.inputs]
-        if len(inputs) > MAX_FILES_TO_REWRITE:
-            raise InvalidRequest(
-                f"table {self._table.name}: more than {MAX_FILES_TO_REWRITE} data files hold such rows; erase in "
-                "several steps, each with a condition on the partition columns, or merge the table first"
-            )
+        """Write a run down before its commit. Raises Fenced if another worker has gone on, or ended it."""
         run = DeletionRun(
             commit_id=commit_id,
             begun_ms=begun_ms,
             row_count=sum(group.rows_removed or 0 for group in groups),
-            files=tuple(DeletedFile(key=m.path, size_bytes=m.size_bytes, row_count=counts.get(m.path)) for m in inputs),
-            dialect=DIALECT,
+            file_count=sum(len(group.group.inputs) for group in groups),
         )
-        try:
-            self._change(erasure, lambda now: _with_run(now, run))
-        except NotFound as error:  # to be told from a data file that is missing
+        now = self._change(erasure, lambda now: _with_run(now, run))
+        if now.state != "requested":
             raise Fenced(
-                f"table {self._table.name}: erasure {erasure.erasure_id} has ended by another worker's doing"
-            ) from error
+                f"table {self._table.name}: erasure {erasure.erasure_id} is {now.state} by another worker's doing"
+            )
 
     def _settle_runs(self, erasure: Erasure) -> Erasure:
         """Find out which of the deletions in a record landed. None of them is under way behind this (F1)."""
@@ -242,143 +200,74 @@ class _ErasureRun:
         view = self._table.read_log()
         return self._change(erasure, lambda now: _with_fates(now, view, over=open_ids))
 
-    # Find.
+    # Wait.
 
-    def _find_targets(self, erasure: Erasure) -> Erasure:
-        """Find every object that is not live and holds such rows.
+    def _note_objects(self, erasure: Erasure) -> Erasure:
+        """Write down every object that is not live: it has to go (E4).
 
-        WARN: E4: after the deletion. Before it: a merge takes a file that is live to this look, which passes it over,
-        and writes its rows elsewhere; the deletion finds only what the merge wrote, and the input, dead now, is missed.
+        WARN: E4: after the deletion. Before it: a merge takes a file that is live to this look, and writes its rows
+        elsewhere; the deletion finds only what the merge wrote, and the input, dead now, is not written down.
         """
         objects = read_objects(self._table)
-        due_ms = objects.due_ms(self._table.config)
-        live = {marker.path for marker in objects.snapshot.live}
-        rewritten = {
-            file.key: file
-            for run in erasure.runs
-            if run.has_landed is not False
-            for file in run.files
-            if file.key not in live
-        }
-        targets = [
-            ErasureTarget(
-                key=file.key,
-                size_bytes=file.size_bytes,
-                row_count=file.row_count,
-                reason="rewritten",
-                due_ms=due_ms.get(file.key),
-            )
-            for file in rewritten.values()
-        ]
-        others = [marker for marker in (*objects.dead(), *objects.unnamed()) if marker.path not in rewritten]
-        targets += self._find_covered(erasure, others, objects, due_ms=due_ms)
         not_covered = find_not_covered(self._table, objects.listing)
         quarantined = erasure.not_covered.quarantine.plus(not_covered.quarantine)
         update = {
             "state": "deleted",
             "deleted_ms": objects.listing.store_now_ms,
-            "targets": tuple(sorted(targets, key=lambda target: target.key)),
+            "dead": objects.dead(),
+            "unnamed": objects.unnamed(),
             "not_covered": not_covered.model_copy(update={"quarantine": quarantined}),
         }
         return self._change(erasure, lambda now: now.model_copy(update=update) if now.state == "requested" else now)
 
-    def _find_covered(
-        self,
-        erasure: Erasure,
-        markers: Sequence[FileMarker],
-        objects: DataObjects,
-        *,
-        due_ms: Mapping[str, int] | None = None,
-    ) -> list[ErasureTarget]:
-        """Return those of some data files that are not live which hold such rows, or may."""
-        if not markers:
-            return []
-        require_dialect(erasure)
-        found = count_covered(self._table, self._changer, erasure.condition, markers, objects)
-        if not found:
-            return []
-        sizes, unnamed = objects.sizes(), {marker.path for marker in objects.unnamed()}
-        due_ms = objects.due_ms(self._table.config) if due_ms is None else due_ms
-        return [
-            ErasureTarget(
-                key=key,
-                size_bytes=sizes.get(key),
-                row_count=row_count,
-                reason="orphan" if key in unnamed else "tombstoned",
-                due_ms=due_ms.get(key),
-            )
-            for key, row_count in sorted(found.items())
-        ]
-
-    # Look.
-
     def _look(self, erasure: Erasure) -> tuple[Erasure, int]:
-        """Look whether what has to be gone is gone; return the record and how many objects are not."""
-        if any(target.reason == "orphan" for target in erasure.open_targets):
-            named = named_paths(self._table.read_log().files)
-            erasure = self._change(erasure, lambda now: _without_late(now, named))
-        if self._is_there(erasure):
-            return erasure, len(erasure.open_targets)
-        # WARN: E5: of the listing that follows only these are told to be gone. What another worker adds to the record
-        # meanwhile may have been uploaded after this listing, which does not have it for that reason.
-        known = {target.key for target in erasure.targets}
-        objects = read_objects(self._table)
-        named, present = objects.named(), objects.sizes()
-        now_ms = objects.listing.store_now_ms
+        """Look whether what has to be gone is gone; return the record and how many objects are not.
 
-        def change(now: Erasure) -> Erasure:
-            now = _without_late(_found_again(now, present), named)
-            return mark_gone(now, _find_gone(now, known, present), gone_ms=now_ms, known_by="absent")
-
-        erasure = self._change(erasure, change)
-        # E5: the janitor's word gives a time, this listing gives the proof.
-        waiting = _find_open(erasure, _find_gone(erasure, known, present), named)
-        count = len(waiting)
-        if not waiting and erasure.state == "deleted":
-            count = count_withdrawn(self._table)  # E5: what was published holds bounds of what was erased
-        if count or erasure.state != "deleted":
-            return erasure, count
-        return self._look_at_all(erasure, objects)
-
-    def _is_there(self, erasure: Erasure) -> bool:
-        """Whether one of the first few targets certainly exists: then there is no use in listing all objects."""
-        return any(
-            any(info.key == target.key for info in self._table.store.list_page(target.key, limit=1).objects)
-            for target in erasure.open_targets[:MAX_PROBES]
-        )
-
-    def _look_at_all(self, erasure: Erasure, objects: DataObjects) -> tuple[Erasure, int]:
-        """Complete an erasure whose targets are gone, unless unnamed objects hold such rows (E6).
-
-        A run that lost the fence may have uploaded such objects after the deletion. But so may a flush that is about to
-        commit rows which came after the request: what one look finds counts only if it is not committed by the next.
-        Otherwise a table that takes in such rows all the time would keep the erasure open for ever.
+        WARN: E5: of the listing only what the record named before it is told to be gone: what another worker adds
+        meanwhile may have been uploaded after this listing, which does not have it for that reason. So a record that
+        has changed since it was read is not completed.
         """
-        now_ms = objects.listing.store_now_ms
-        if _found_nothing(erasure):
-            checked_ms = erasure.checked_ms or now_ms
-            return self._change(erasure, lambda now: _completed(now, erasure, now_ms, checked_ms)), 0
-        found = self._find_covered(erasure, objects.unnamed(), objects)
-        if not found:
-            return self._change(erasure, lambda now: _completed(now, erasure, now_ms, now_ms)), 0
+        named = named_paths(self._table.read_log().files)
+        still_named = _find_left(erasure, (), named)
+        unnamed = [key for key in erasure.unnamed if key not in named]
+        if still_named or self._is_there(unnamed[:MAX_PROBES]):
+            return erasure, len(still_named) + len(unnamed)
+        objects = read_objects(self._table)
+        present, named, now_ms = objects.present, named_paths(objects.view.files), objects.listing.store_now_ms
+        left = len(_find_left(erasure, present, named))
+        if not left:
+            left = count_withdrawn(self._table)  # E5: what was published holds bounds of what was erased
+        if left:
+            return erasure, left
+        found = () if erasure.checked_ms is not None else objects.unnamed()
+        if found:
+            # E5: a run that lost its fence can upload for as long as it lives. Once: where rows come in all the time,
+            # no listing is without a file that is about to be committed.
+            update = {"unnamed": tuple(sorted({*erasure.unnamed, *found})), "checked_ms": now_ms}
+            return self._change(erasure, lambda now: _unless_changed(now, erasure, update)), len(found)
+        late = named.intersection(erasure.unnamed)
         update = {
-            "targets": (*erasure.targets, *found),
-            "suspects": tuple(target.key for target in found),
-            "checked_ms": now_ms,
+            "state": "complete",
+            "completed_ms": now_ms,
+            "checked_ms": erasure.checked_ms or now_ms,
+            "unnamed": tuple(key for key in erasure.unnamed if key not in late),
+            "not_covered": erasure.not_covered.model_copy(update={"late": NamedObjects.of(late)}),
         }
-        changed = self._change(erasure, lambda now: now.model_copy(update=update) if now == erasure else now)
-        return changed, len(found)
+        return self._change(erasure, lambda now: _unless_changed(now, erasure, update)), 0
+
+    def _is_there(self, keys: Iterable[str]) -> bool:
+        """Whether one of a few objects certainly exists: then there is no use in listing all of them."""
+        store = self._table.store
+        return any(info.key == key for key in keys for info in store.list_page(key, limit=1).objects)
 
 
 # Changes of a record.
 
 
 def _with_run(erasure: Erasure, run: DeletionRun) -> Erasure:
-    """Return a record with a run in it. Raises Fenced if another worker has gone on with the erasure meanwhile."""
+    """Return a record with a run in it, or as it is if another worker has gone on with the erasure meanwhile."""
     if erasure.state != "requested":
-        raise Fenced(
-            f"table {erasure.table}: erasure {erasure.erasure_id} is {erasure.state} by another worker's doing"
-        )
+        return erasure
     others = tuple(known for known in erasure.runs if known.commit_id != run.commit_id)
     return erasure.model_copy(update={"runs": (*others, run)})
 
@@ -411,56 +300,15 @@ def _with_fate(run: DeletionRun, view: LogView, *, is_over: bool) -> DeletionRun
     return run.model_copy(update={"has_landed": False}) if is_over and not was_forgotten else run
 
 
-def _without_late(erasure: Erasure, named: Collection[str]) -> Erasure:
-    """Return a record without the unnamed objects that were committed since: their rows came after the request."""
-    late = {target.key for target in erasure.open_targets if target.reason == "orphan" and target.key in named}
-    if erasure.is_closed or not late:
-        return erasure
-    known = erasure.not_covered.late
-    names = NamedObjects(count=known.count + len(late), names=NamedObjects.of({*known.names, *late}).names)
-    return erasure.model_copy(
-        update={
-            "targets": tuple(target for target in erasure.targets if target.key not in late),
-            "not_covered": erasure.not_covered.model_copy(update={"late": names}),
-        }
-    )
+def _find_left(erasure: Erasure, present: Collection[str], named: Collection[str]) -> set[str]:
+    """Return the objects of an erasure that are not gone (E5): there, or named by a log file with their statistics.
+
+    What nobody named is over when it is committed as well.
+    """
+    dead = {key for key in erasure.dead if key in present or key in named}
+    return dead | {key for key in erasure.unnamed if key in present and key not in named}
 
 
-def _found_again(erasure: Erasure, present: Collection[str]) -> Erasure:
-    """Return a record in which nothing is gone that is there (E5)."""
-    if erasure.is_closed or not any(target.gone_ms and target.key in present for target in erasure.targets):
-        return erasure
-    targets = tuple(
-        target.model_copy(update={"gone_ms": None, "known_by": None}) if target.key in present else target
-        for target in erasure.targets
-    )
-    return erasure.model_copy(update={"targets": targets})
-
-
-def _refused(now: Erasure, seen: Erasure, *, reason: str, now_ms: int) -> Erasure:
-    """Return a record that is refused, unless somebody has gone on with it since."""
-    if now != seen:
-        return now
-    return now.model_copy(update={"state": "refused", "refusal": reason, "completed_ms": now_ms})
-
-
-def _find_gone(erasure: Erasure, known: Collection[str], present: Mapping[str, object]) -> set[str]:
-    """Return which targets a listing proves to be gone: of those that were known before it (E5)."""
-    return {target.key for target in erasure.targets if target.key in known} - present.keys()
-
-
-def _find_open(erasure: Erasure, gone: Collection[str], named: Collection[str]) -> set[str]:
-    """Return which targets stay open: a log file that still names one may hold its statistics (E5)."""
-    return {target.key for target in erasure.targets if target.key not in gone or target.key in named}
-
-
-def _found_nothing(erasure: Erasure) -> bool:
-    """Whether all that the last look found was committed since, so that it had found nothing (E6)."""
-    return bool(erasure.suspects) and not {target.key for target in erasure.targets} & set(erasure.suspects)
-
-
-def _completed(now: Erasure, seen: Erasure, now_ms: int, checked_ms: int) -> Erasure:
-    """Return a record that is complete, unless it changed since what it says was proved."""
-    if now != seen:
-        return now
-    return now.model_copy(update={"state": "complete", "completed_ms": now_ms, "checked_ms": checked_ms})
+def _unless_changed(now: Erasure, seen: Erasure, update: Mapping[str, object]) -> Erasure:
+    """Return a changed record, unless somebody has changed it since what it is to say was proved."""
+    return now.model_copy(update=update) if now == seen else now

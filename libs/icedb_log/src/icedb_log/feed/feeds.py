@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 import orjson
 
+from icedb_log.commit.commit import Added, AppendCommit
+from icedb_log.commit.invariants import MAX_LOG_FILES
+from icedb_log.commit.table import Table
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, NotFound, PreconditionFailed, Unavailable
 from icedb_log.feed.position import advance
 from icedb_log.feed.views import (
@@ -22,7 +25,6 @@ from icedb_log.feed.views import (
     register_view,
     unite_source_schema,
 )
-from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.jobs import (
     FeedJob,
     FeedOutput,
@@ -33,8 +35,6 @@ from icedb_log.jobs import (
 )
 from icedb_log.keys import log_name
 from icedb_log.model import FeedState, LogHeads
-from icedb_log.table.commit import Added, AppendCommit
-from icedb_log.table.table import Table
 from icedb_log.units import MIB
 
 
@@ -207,7 +207,8 @@ class _FeedRun:
                 self._require_there(commit)
             raise CorruptLog(
                 f"view {self.view.name}: a data file of its source {self.source.name} is gone although a log file "
-                f"names it: {error}. Restore it, or detach the view: icedb view detach {self.view.name}"
+                f"names it: {error}. Restore it, or detach the view: "
+                f"`icedb views {self.source.name} --detach {self.view.name}`"
             ) from error
         require_commits_accounted(job, output)
         return output

@@ -17,17 +17,17 @@ from typing import Final
 
 from cachetools import FIFOCache
 
-from icedb_log.clean.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.clock import format_ms
+from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
 from icedb_log.feed.position import NO_BUDGET, Budget, Position, Slice, Spent, advance, find_appends, slices_between
 from icedb_log.feed.views import read_append
+from icedb_log.holds.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.keys import log_name, parse_log_key, parse_log_name
-from icedb_log.log.fold import fold, read_horizon_ms
+from icedb_log.log.fold import find_rebuilt, fold, read_horizon_ms
 from icedb_log.model import FileMarker, LogHeads, LogView
-from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_log.table.table import Table
+from icedb_log.table.stored_config import find_newest, require_there
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
 
@@ -80,14 +80,14 @@ class Follower:
             Unavailable: The store did not answer.
         """
         self._take_lease(at_ms=starting_ms)
-        rebuilds = self._count_rebuilds()
         view = self._table.read_log()
         taken = tuple(find_appends(view.files))
         if starting_ms is not None and not starts_with_all:
             self._require_known(starting_ms, view)
             taken = tuple(name for name in taken if parse_log_name(name).time_ms <= starting_ms)
         since_ms = _find_since(view, taken)
-        position = Position(self.config.incarnation, since_ms, taken, self._find_lease(since_ms), rebuilds)
+        lease_id = self._find_lease(since_ms)
+        position = Position(self._table.paths.number, since_ms, taken, lease_id, find_rebuilt(view.files))
         if not starts_with_all:
             return position
         names = _find_living(view)
@@ -110,9 +110,9 @@ class Follower:
         self._refresh_config(start)
         self._hold(start)
         self._take_young_lease()
-        rebuilds = self._count_rebuilds()
         heads = self._table.read_heads()
-        self._require_unbroken(start, rebuilds)
+        rebuilt = find_rebuilt(heads.files)
+        self._require_unbroken(start, rebuilt)
         spent = Spent(budget)
         taken: list[str] = []
         left = start.open and self._deliver(start.open, spent)
@@ -138,11 +138,11 @@ class Follower:
         if left is None or not left.is_state:
             since_ms = max(since_ms, _find_since(heads, {*start.taken, *taken}))
         return Position(
-            incarnation=self.config.incarnation,
+            number=self._table.paths.number,
             read_ms=since_ms,
             taken=advance(start.taken, heads.files, decided=taken),
             lease_id=self._find_lease(since_ms),
-            rebuilds=rebuilds,
+            rebuilt=rebuilt,
             open=left if left is None or left.first or left.is_state else None,
         )
 
@@ -225,7 +225,7 @@ class Follower:
         except NotFound:
             return
 
-    def _require_unbroken(self, start: Position, rebuilds: int) -> None:
+    def _require_unbroken(self, start: Position, rebuilt: str | None) -> None:
         """Raise PositionLost unless it is certain that no append came and went since a position was made (L2)."""
         # WARN: the clock is read after the log: what was still there when the log was read is what counts.
         now_ms = self._table.read_store_clock()
@@ -237,8 +237,8 @@ class Follower:
                 f"it was made at {format_ms(start.read_ms)}, no lease has lasted since, and the log forgets appends "
                 f"that were merged {log_grace_ms} ms ago"
             )
-        elif rebuilds != start.rebuilds:
-            problem = "the log was rebuilt since (icedb rebuild)"
+        elif rebuilt != start.rebuilt:
+            problem = "the log was made anew since (icedb rebuild, or a backup that was brought back)"
         else:
             return
         message = (
@@ -250,12 +250,13 @@ class Follower:
         self._on_gap(message)
 
     def _refresh_config(self, start: Position) -> None:
-        self._table = self._table.renewed()
-        if self.config.incarnation != start.incarnation:
+        newest = find_newest(self._table)
+        if not self._table.paths.number == start.number == newest.place.paths.number:
             raise PositionLost(
                 f"table {self._table.name}: it was dropped since this position was made, and a table of that name is "
                 "another one: begin anew"
             )
+        self._table = replace(self._table, config=require_there(newest))
 
     def _require_known(self, starting_ms: int, view: LogView) -> None:
         horizon_ms = read_horizon_ms(view)
@@ -269,9 +270,6 @@ class Follower:
                 f"table {view.table}: {starting_ms} lies in the future of the store, which says "
                 f"{view.store_now_ms}; leave the time out to begin now"
             )
-
-    def _count_rebuilds(self) -> int:
-        return len(list_all(self._table.store, self._table.paths.rebuilds_prefix).objects)
 
     def _deliver(self, piece: Slice, spent: Spent) -> Slice | None:
         """Deliver files of a piece within a budget; return what is left of it, ``None`` if nothing is."""

@@ -65,22 +65,22 @@ class Position:
     """How far a follower has got.
 
     Attributes:
-        incarnation: Which table of its name it is (T4).
+        number: Which table of its name it is (T4).
         read_ms: The store's clock before the log was listed of which this position is made; earlier if it leaves
             appends behind: none of them was dead by then (L2).
         taken: Names of the appends that are delivered, and of those that are none of the follower's, ascending; only
             those whose log files were there when the position was made.
         lease_id: The lease that holds what lies behind the position; ``None``: the grace periods alone.
-        rebuilds: How often the table's log had been rebuilt.
+        rebuilt: Which rebuild had made the table's log anew (B3).
         open: What is left of what is delivered in part; ``None``: nothing.
         format: Of the checkpoint.
     """
 
-    incarnation: str
+    number: int
     read_ms: int
     taken: tuple[str, ...]
     lease_id: Annotated[str | None, Field(alias="lease")] = None
-    rebuilds: int = 0
+    rebuilt: str | None = None
     open: Slice | None = None
 
     format: Literal[1] = 1

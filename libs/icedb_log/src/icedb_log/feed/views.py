@@ -9,6 +9,7 @@ may finish it. So a source knows who may still need one of its log files. What w
 the logs of both.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -17,6 +18,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clock import Clock
+from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, HaltError, InvalidRequest, NotFound, Unavailable
 from icedb_log.feed.position import LogFiles, find_appends
 from icedb_log.jobs import SourceCommit
@@ -26,10 +28,9 @@ from icedb_log.log.fold import newest_feed, union_schema
 from icedb_log.log.reader import LogReader, naming_remedy
 from icedb_log.model import FeedState, LogHeads, LogView
 from icedb_log.store.object_store import StoredObject, list_all
-from icedb_log.store.records import Record, parse_record, replace_record
+from icedb_log.store.records import CasObject, parse_record
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.stored_config import create_table, read_table_config, renew_table_config
-from icedb_log.table.table import Table
+from icedb_log.table.stored_config import create_table, find_newest, read_table_config
 from icedb_log.table.table_config import TableConfig
 
 ViewState = Literal["pending", "active", "detached"]
@@ -37,8 +38,6 @@ ViewState = Literal["pending", "active", "detached"]
 
 MAX_CHAIN: Final = 8
 """Tables between an ordinary one and the last view of it, itself included."""
-
-_MAX_ATTEMPTS: Final = 8
 
 
 class Registration(BaseModel):
@@ -92,18 +91,18 @@ def register_view(source: TableStore, view: str, *, clock: Clock, is_new: bool =
         Unavailable: The store did not answer, or others kept changing the registration.
     """
 
-    def register(found: Registration | None) -> Registration | None:
+    def register(found: Registration | None) -> Registration:
         if found is not None and (found.state == "active" or (found.state == "detached" and not is_new)):
-            return None
+            return found
         if found is None or found.state == "detached":
-            renew_table_config(source)  # no janitor that knows of no views may clean the source from here on
+            read_table_config(source)
             return Registration(state="pending", token=clock.new_id(), view=view)
         # WARN: V3: listed after the pending registration was there. The other way round: a commit lands after the
         # listing, is merged and vacuumed before any janitor knows of the view, and the view never sees its rows.
         skip = tuple(log_name(key) for key in list_appends(source))
         return Registration(state="active", skip=skip, token=clock.new_id(), view=view)
 
-    return _change(source, view, register)
+    return _record(source, view).update(register, gave_up=Unavailable, in_steps=True).state
 
 
 def _renew_left_over(source: TableStore, view: str, *, clock: Clock) -> None:
@@ -112,17 +111,16 @@ def _renew_left_over(source: TableStore, view: str, *, clock: Clock) -> None:
     ``pending``, which holds nothing up as long as there is no view, and not ``detached``: a creation that is cut off
     behind this is finished by the first feed.
     """
-    written: set[str] = set()
+    pending = Registration(state="pending", token=clock.new_id(), view=view)
 
-    def renew(found: Registration | None) -> Registration | None:
+    def renew(found: Registration | None) -> Registration:
         # Also one that is pending: whoever has listed the log for it, long ago, must not make it active any more.
-        if found is None or found.token in written or is_view_there(source, view):
-            return None
-        written.add(token := clock.new_id())
-        return Registration(state="pending", token=token, view=view)
+        if found is None:
+            raise NotFound(f"table {source.name}: the registration of {view!r} is gone")
+        return found if is_view_there(source, view) else pending
 
-    if read_registration(source, view) is not None:
-        _change(source, view, renew)
+    with contextlib.suppress(NotFound):  # there is none
+        _record(source, view).update(renew, gave_up=Unavailable)
 
 
 def detach_view(source: TableStore, view: str, *, clock: Clock) -> bool:
@@ -134,22 +132,20 @@ def detach_view(source: TableStore, view: str, *, clock: Clock) -> bool:
         NotFound: The source knows no such view.
         Unavailable: The store did not answer, or others kept changing the registration.
     """
-    written: set[str] = set()
 
-    def detach(found: Registration | None) -> Registration | None:
+    def detach(found: Registration | None) -> Registration:
         if found is None:
-            raise NotFound(f"table {source.name} feeds no view {view!r}; see `icedb view list {source.name}`")
+            raise NotFound(f"table {source.name} feeds no view {view!r}; see `icedb views {source.name}`")
         if found.state == "detached":
-            return None
-        written.add(token := clock.new_id())
-        return Registration(state="detached", token=token, view=view)
+            return found
+        return Registration(state="detached", token=clock.new_id(), view=view)
 
-    return _change(source, view, detach).token in written
+    return _record(source, view).update(detach, gave_up=Unavailable).is_new
 
 
 def read_registration(source: TableStore, view: str) -> Registration | None:
     """Return what a source knows of a view; ``None`` if nothing. Raises CorruptLog, Unavailable."""
-    return _record(source, view).read()[0]
+    return _record(source, view).read()
 
 
 def list_registrations(source: TableStore) -> tuple[Registration, ...]:
@@ -160,7 +156,7 @@ def list_registrations(source: TableStore) -> tuple[Registration, ...]:
 
 def list_view_names(source: TableStore) -> tuple[str, ...]:
     """Return the names of all views that a source has ever known. One listing."""
-    prefix = source.paths.views_prefix
+    prefix = source.paths.numbered(1).views_prefix
     keys = (info.key for info in list_all(source.store, prefix).objects)
     names = (key.removeprefix(prefix).removesuffix(".json") for key in keys if key.endswith(".json"))
     return tuple(name for name in names if TABLE_NAME.fullmatch(name))
@@ -190,7 +186,8 @@ def find_wanted(table: TableStore, log: LogView, *, read_view: Callable[[TablePa
             registration = read_registration(table, name)
             if registration is None or not is_view_there(table, name):
                 continue  # removed by hand: nobody will ever ask for them
-            state = newest_feed(file.log.feed for file in read_view(table.paths.sibling(name)).heads.read().files)
+            place = find_newest(sibling(table, name)).place
+            state = newest_feed(file.log.feed for file in read_view(place.paths).heads.read().files)
         except HaltError:
             wanted.update(find_appends(log.files))  # unknown means keep
             continue
@@ -200,31 +197,20 @@ def find_wanted(table: TableStore, log: LogView, *, read_view: Callable[[TablePa
 
 def is_view_there(source: TableStore, view: str) -> bool:
     """Return whether a view of a source exists. Raises UnsupportedFormat, Unavailable."""
-    try:
-        config = read_table_config(TableStore(source.store, source.paths.sibling(view)))
-    except NotFound:
-        return False
-    return config.view_of == source.name
+    config = find_newest(sibling(source, view)).config
+    return config is not None and config.dropped is None and config.view_of == source.name
+
+
+def sibling(table: TableStore, name: str) -> TableStore:
+    """Return where the first table of another name in the same warehouse lies."""
+    return TableStore(table.store, table.paths.sibling(name))
 
 
 def source_of(view: TableStore, config: TableConfig) -> TableStore:
-    """Return the source of a view. Raises InvalidRequest if the table is no view."""
+    """Return the source of a view. Raises InvalidRequest if the table is no view, UnsupportedFormat, Unavailable."""
     if config.view_of is None:
         raise InvalidRequest(f"table {view.name} is no view: batches are enqueued into it, nothing feeds it")
-    return TableStore(view.store, view.paths.sibling(config.view_of))
-
-
-def require_takes_batches(config: TableConfig) -> None:
-    """Refuse batches and imports for a view: its rows come from its source alone (V1).
-
-    Raises:
-        InvalidRequest: The table is a view.
-    """
-    if config.view_of is not None:
-        raise InvalidRequest(
-            f"table {config.name!r} is a view of {config.view_of!r}: it takes no batches and no imports; "
-            f"send them to {config.view_of!r}, whose commits feed it"
-        )
+    return find_newest(sibling(view, config.view_of)).place
 
 
 def require_no_cycle(table: TableStore, config: TableConfig) -> None:
@@ -249,7 +235,7 @@ def list_appends(source: TableStore) -> tuple[str, ...]:
     return tuple(key for key in keys if not parse_log_key(key).is_merged)
 
 
-def _record(source: TableStore, view: str) -> Record[Registration]:
+def _record(source: TableStore, view: str) -> CasObject[Registration]:
     says = (
         "not a registration of a view ({why}); a person must restore it: until then the janitor deletes no log file of "
         "an append"
@@ -258,25 +244,9 @@ def _record(source: TableStore, view: str) -> Record[Registration]:
     def decode(stored: StoredObject) -> Registration:
         return parse_record(Registration, stored, CorruptLog, says).model_copy(update={"view": view})
 
-    return Record(source.store, source.paths.view_key(view), decode, lambda each: each.model_dump_json().encode())
-
-
-def _change(
-    source: TableStore, view: str, change: Callable[[Registration | None], Registration | None]
-) -> Registration:
-    """Write what ``change`` makes of a registration, until it makes nothing of it any more, and return what is there.
-
-    After each write it is read again, which alone tells whether that landed (W2).
-    """
-    record = _record(source, view)
-    for _ in range(_MAX_ATTEMPTS):
-        found, etag = record.read()
-        changed = change(found)
-        if changed is not None:
-            replace_record(record.store, record.key, record.encode(changed), etag=etag)
-        elif found is not None:
-            return found
-    raise Unavailable(f"table {source.name}: others kept changing {record.key}; try again later")
+    return CasObject(
+        source.store, source.paths.numbered(1).view_key(view), decode, lambda each: each.model_dump_json().encode()
+    )
 
 
 _NOTHING: Final = FeedState(0, ())
@@ -381,7 +351,7 @@ def _read_lag_of(source: Table, name: str, on_halt: Callable[[str, HaltError], N
     if not is_view_there(source, name):
         return ViewLag(name, source.name, "gone", 0, 0, 0)
     try:
-        return read_view_lag(source.other(source.paths.sibling(name)), source)
+        return read_view_lag(source.other(find_newest(sibling(source, name)).place.paths), source)
     except HaltError as error:
         on_halt(name, error)
         return ViewLag(name, source.name, "halted", 0, 0, 0)

@@ -12,17 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from icedb_log.clock import Clock, format_ms, parse_uuid7_ms, with_time
-from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, Overloaded, Unavailable
-from icedb_log.feed.views import require_takes_batches
-from icedb_log.ingest.pressure import MAX_LOG_FILES
+from icedb_log.commit.commit import Added, AppendCommit
+from icedb_log.commit.table import PATIENCE_MS, Table
+from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, Unavailable
 from icedb_log.model import FileMarker
-from icedb_log.table.commit import Added, AppendCommit
-from icedb_log.table.table import PATIENCE_MS, Table
+from icedb_log.table.column_names import MAX_TABLE_COLUMNS, ColumnNames
+from icedb_log.table.table_config import require_takes_batches
 from icedb_log.units import SECOND_MS
 
 COMMIT_ATTEMPTS: Final = 8
 """How often the same files are offered when other workers take the fence in between."""
-MAX_TABLE_COLUMNS: Final = 2000
 
 _FIRST_BACKOFF_MS: Final = 100
 _MAX_BACKOFF_MS: Final = 2 * SECOND_MS
@@ -38,7 +37,6 @@ class AppendJob:
         batch_id: What the commit is known by (I3): a UUIDv7, made young.
         commit_id: Stands in the footer of each file.
         begun_ms: The store's clock before the first of the files was begun (W3).
-        incarnation: Of the configuration by which the files were laid out (T4).
     """
 
     files: tuple[FileMarker, ...]
@@ -46,7 +44,6 @@ class AppendJob:
     batch_id: str
     commit_id: str
     begun_ms: int
-    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +102,6 @@ def append_files(table: Table, job: AppendJob, *, wait_ms: int = PATIENCE_MS) ->
 
 
 def _commit_once(table: Table, job: AppendJob, *, next_time_ms: Callable[[], int]) -> AppendResult:
-    if table.config.incarnation != job.incarnation:
-        raise InvalidRequest(
-            f"table {table.name}: it was dropped since this write began, and a table of that name is another one: "
-            "nothing was committed"
-        )
     require_takes_batches(table.config)
     with AppendCommit(table, commit_id=job.commit_id) as commit:
         if any(job.batch_id in file.log.batch_ids for file in commit.log.files):  # A2
@@ -119,11 +111,6 @@ def _commit_once(table: Table, job: AppendJob, *, next_time_ms: Callable[[], int
         _require_young_id(table, job, now_ms=table.read_store_clock())
         if not job.files:
             return AppendResult(None, is_duplicate=False)
-        if len(commit.log.files) >= MAX_LOG_FILES:
-            raise Overloaded(
-                f"table {table.name}: its log has {len(commit.log.files)} files and takes no commit until merges and "
-                "the vacuum have brought it down; write again later"
-            )
         after = check_columns(table, job.columns, known=commit.known.effective)
         added = Added(files=job.files, schema=after, batch_ids=(job.batch_id,))
         log = commit.build(added, time_ms=next_time_ms())
@@ -171,9 +158,9 @@ def check_columns(table: Table, columns: Mapping[str, str], *, known: Mapping[st
     """
     config = table.config
     after = {**known, **{name: kind for name, kind in config.declared.items() if name not in known}}
-    spelling = {name.lower(): name for name in after}
+    names = ColumnNames(config, after)
     for name, sql_type in columns.items():
-        there = spelling.setdefault(name.lower(), name)
+        there = names.add(name)
         if there != name or after.get(name, sql_type) != sql_type:
             raise InvalidRequest(
                 f"table {table.name}: column {name!r} is {sql_type} in this write, and the table has {there!r} as "

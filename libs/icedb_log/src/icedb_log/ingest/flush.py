@@ -3,16 +3,26 @@
 The rows are written by a :class:`~icedb_log.jobs.BatchWriter`; everything that decides is here. The order is the
 point: fence, log, *then* staging. What becomes of a batch is decided by the commit alone, which names the batches that
 it made live and those that it refused. Safe under any number of concurrent flushes, without any lock.
+
+A batch may crash what reads it in a way that nobody foresaw: by an error that is none of ours, or by the end of a
+process. It must not keep the others waiting (I5). A job that crashed is tried with the older half of its batches, and
+so on; one that crashes with a single batch is tried with it once more, and that is refused. A job without batches runs
+in between: if it crashes as well, the machine is to blame, and nothing is refused. If it was this process that ended,
+the fence tells: its next owner finds that it was never let go, and takes fewer batches.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import cache, partial
+from typing import Final, cast
 
-from icedb_log.errors import InvalidRequest, InvariantViolated
-from icedb_log.feed.views import require_takes_batches
-from icedb_log.ingest.content import DIGEST_CHARS
+from icedb_log.batch_ids import BatchIds, is_keyed, name_of, parse_batch_id_ms
+from icedb_log.commit.commit import Added, AppendCommit
+from icedb_log.commit.table import Table
+from icedb_log.content import DIGEST_CHARS
+from icedb_log.errors import InvalidRequest, InvariantViolated, JobCrashed, NotFound, crashes_told
+from icedb_log.formats import StagingFormat
 from icedb_log.ingest.quarantine import (
     Settled,
     find_reason,
@@ -22,7 +32,7 @@ from icedb_log.ingest.quarantine import (
     quarantine_rows,
     settle_copy,
 )
-from icedb_log.ingest.staging import list_staged
+from icedb_log.ingest.staging import StagedListing, find_cleared, list_staged, read_staged, stage_batch
 from icedb_log.jobs import (
     BatchWriter,
     FlushJob,
@@ -31,18 +41,27 @@ from icedb_log.jobs import (
     SizeClass,
     StagedBatch,
 )
-from icedb_log.keys import parse_staged_key
 from icedb_log.log.fold import fold
 from icedb_log.model import LogHeads
 from icedb_log.phases import phase
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, delete_or_raise
-from icedb_log.table.commit import Added, AppendCommit
-from icedb_log.table.table import Table
-from icedb_log.table.table_config import TableConfig
-from icedb_log.units import MIB
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig, require_takes_batches
+from icedb_log.units import MIB, MINUTE_MS
 
 MAX_FLUSH_BATCHES: Final = 5000
 """Batches in one commit. So many ids with their contents make a head of 370 KB, which a flush reads by three GETs."""
+
+GROUP_AGE_MS: Final = MINUTE_MS
+"""From this age on a batch that keeps a group is staged alone."""
+MAX_STAGED_ALONE: Final = 100
+"""So many by one flush: each costs four requests."""
+
+LOST_SHIFT: Final = 4
+"""With each owner of the fence that was lost in a row, a flush takes a 16th of the batches."""
+MAX_LOST_ALONE: Final = 3
+"""So many processes may end while they read one batch alone. Others end processes, too: three times at one batch, and
+never at another one, is hardly chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +111,7 @@ class FlushResult:
         left_out: Ids of batches that were found not to be of the size that this flush takes.
         committed_ids: Ids of the batches that this commit made live.
         log_file_count: Log files of the table after this flush, dead ones too; 0 if it was not looked at.
+        crashes: What its jobs raised that nobody foresaw, before a batch was isolated.
     """
 
     committed_key: str | None = None
@@ -110,9 +130,12 @@ class FlushResult:
     left_out: tuple[str, ...] = ()
     committed_ids: tuple[str, ...] = ()
     log_file_count: int = 0
+    crashes: tuple[str, ...] = ()
 
 
-def flush_table(table: Table, writer: BatchWriter, *, limits: FlushLimits | None = None) -> FlushResult:
+def flush_table(
+    table: Table, writer: BatchWriter, *, limits: FlushLimits | None = None, is_staged: bool = False
+) -> FlushResult:
     """Commit what is staged for a table, in one log file.
 
     Exactly once: a batch whose id is in the log is not written again (I3), and only the owner of the ``ingest``
@@ -123,24 +146,31 @@ def flush_table(table: Table, writer: BatchWriter, *, limits: FlushLimits | None
         table: The table.
         writer: Turns batches into data files.
         limits: Bounds of the run.
+        is_staged: The caller has just seen that something is: nobody looks once more before the fence is taken.
 
     Raises:
         Fenced: Another flush took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
         HaltError: The table needs a person.
+        Overloaded: The log has as many files as it may.
+        JobCrashed: The job fails without any batch, too: what works on batches is broken.
         Unavailable: A server did not answer, or the job took too long (W3).
     """
     limits = limits or FlushLimits()
-    if not list_staged(table, limit=1, skip=limits.skip).batches:
+    if not is_staged and not list_staged(table, limit=1, skip=limits.skip).batches:
         return FlushResult()
     with AppendCommit(table) as commit:
         # WARN: staging is listed after the log was read. The other way round: a batch is listed, another flush commits
         # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.
         with phase("list staged"):
-            staged = list_staged(table, limit=limits.listed_batches, skip=limits.skip)
+            find_decided = cache(partial(_find_decided, commit.log))
+            staged = list_staged(table, limit=limits.listed_batches, skip=limits.skip, find_decided=find_decided)
         sorted_out = _sort_out(staged.batches, commit.log, config=table.config, limits=limits)
-        conflict_count, left_count = _settle_decided(commit, sorted_out)
+        conflict_count, left_count = _settle_decided(commit, sorted_out, staged)
+        if sorted_out.taken or sorted_out.late:
+            commit.require_room()
+        _take_fewer(commit, sorted_out)
         found = FlushResult(
             duplicate_count=len(sorted_out.duplicates) + len(sorted_out.refused) - left_count,
             conflict_count=conflict_count,
@@ -150,8 +180,10 @@ def flush_table(table: Table, writer: BatchWriter, *, limits: FlushLimits | None
             log_file_count=len(commit.log.files),
         )
         if not (sorted_out.taken or sorted_out.late):
+            if not found.has_more:
+                commit.fence.forget_lost()
             return found
-        return _decide(commit, writer, sorted_out, found=found, sizes=limits.sizes)
+        return _decide(commit, writer, sorted_out, found=found, sizes=limits.sizes, staged=staged)
 
 
 @dataclass(slots=True)
@@ -160,57 +192,107 @@ class _SortedOut:
     duplicates: list[StagedBatch] = field(default_factory=list)
     refused: list[StagedBatch] = field(default_factory=list)
     late: list[RejectedBatch] = field(default_factory=list)
+    decided_as: dict[str, str] = field(default_factory=dict)
+    """Under which id the log has decided each of these two: its own, or another one of the same key (I7)."""
+    settled: list[StagedBatch] = field(default_factory=list)
+    """Copies in groups that may go as soon as the others in their group may."""
+    waiting: list[StagedBatch] = field(default_factory=list)
+    """Refused copies in groups that are decided in part: looked at when the group may go."""
     has_more: bool = False
     left_out: list[str] = field(default_factory=list)
 
+    def as_decided(self, batch: StagedBatch) -> StagedBatch:
+        """Return a copy under the id by which the log has decided it."""
+        return replace(batch, batch_id=self.decided_as[batch.batch_id])
 
-def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut) -> tuple[int, int]:
+
+def _find_decided(log: LogHeads) -> BatchIds:
+    return BatchIds(batch_id for file in log.files for batch_id in (*file.log.batch_ids, *file.log.refused_ids))
+
+
+def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut, staged: StagedListing) -> tuple[int, int]:
     """Clear staging of what the log has decided; return how many were other content, and how many have to stay (I8)."""
     table = commit.table
-    duplicates = {batch.batch_id for batch in sorted_out.duplicates}
+    duplicates = {sorted_out.decided_as[batch.batch_id] for batch in sorted_out.duplicates}
     known = {
         batch_id: file.log.contents[batch_id]
         for file in commit.log.files
         for batch_id in duplicates & file.log.contents.keys()
     }
     settled: list[Settled] = []
-    gone: list[str] = []
+    done: list[StagedBatch] = []
     for batch in sorted_out.duplicates:
-        commit.still_mine()  # each costs a GET
+        commit.still_mine()  # each that is alone costs a GET
         # WARN: not by the id alone: another content under it would vanish, though it was accepted.
-        found = settle_copy(table, batch.key, known=known.get(batch.batch_id, ""), clock=table.clock)
+        copy = sorted_out.as_decided(batch)
+        found = settle_copy(table, copy, known=known.get(copy.batch_id, ""), clock=table.clock)
         settled.append(found)
         if found != "left":
-            gone.append(batch.key)
-    if gone:
+            done.append(batch)
+    young = _find_half_decided(sorted_out, staged)
+    for batch in sorted_out.refused:
+        if batch.key in young:
+            sorted_out.waiting.append(batch)
+            settled.append("left")
+            continue
+        copy = sorted_out.as_decided(batch)
+        found = quarantine_again(table, batch=copy, clock=table.clock)
+        settled.append(found)
+        if found != "left" and batch.is_grouped:
+            done.append(batch)
+    if gone := find_cleared(done, staged.groups):
         # I3: their rows are live already. If none goes, a flush that finds nothing else would be asked for ever.
         delete_or_raise(table.store, gone)
-    settled += [quarantine_again(table, batch=batch, clock=table.clock) for batch in sorted_out.refused]
+    sorted_out.settled += [batch for batch in done if batch.is_grouped and batch.key not in gone]
     return settled.count("conflict"), settled.count("left")
+
+
+def _find_half_decided(sorted_out: _SortedOut, staged: StagedListing) -> frozenset[str]:
+    """Return the groups that stay for now, as they have undecided batches, and are young. Pure.
+
+    A refused batch of such a group is looked at when the others are decided, or the group is old: each look writes its
+    reason anew, so that nobody drops that before the copy goes (J11).
+    """
+    decided = {batch.name for batch in (*sorted_out.duplicates, *sorted_out.refused)}
+    return frozenset(
+        key
+        for key, batches in staged.groups.items()
+        if not _is_old(batches, staged) and any(batch.name not in decided for batch in batches)
+    )
+
+
+def _is_old(batches: Sequence[StagedBatch], staged: StagedListing) -> bool:
+    """Whether what is undecided in a group is to be staged alone."""
+    return batches[0].staged_ms + GROUP_AGE_MS <= staged.store_now_ms
 
 
 def _sort_out(
     batches: tuple[StagedBatch, ...], log: LogHeads, *, config: TableConfig, limits: FlushLimits
 ) -> _SortedOut:
     # The log has the ids of all that came within its grace period: only those that are staged are gathered.
-    staged_ids = {batch.batch_id for batch in batches}
-    committed_ids = set().union(*(staged_ids.intersection(file.log.batch_ids) for file in log.files))
-    refused_ids = set().union(*(staged_ids.intersection(file.log.refused_ids) for file in log.files))
+    staged_ids = BatchIds(batch.batch_id for batch in batches)
+    committed: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for file in log.files:
+        committed |= staged_ids.find_in(file.log.batch_ids)
+        refused |= staged_ids.find_in(file.log.refused_ids)
+    first = _find_first_of_keys(batches)
     decided: set[str] = set()
-    found = _SortedOut()
+    found = _SortedOut(decided_as=refused | committed)
     taken_bytes = 0
     for batch in batches:
-        if batch.batch_id in committed_ids:
+        if batch.batch_id in committed:
             found.duplicates.append(batch)
             continue
-        if batch.batch_id in refused_ids:
+        if batch.batch_id in refused:
             found.refused.append(batch)
             continue
-        if batch.batch_id in decided:
-            # One id, staged in two formats: it waits until the log tells a duplicate from a batch to be taken (I3).
+        name = name_of(batch.batch_id)
+        if name in decided or first.get(name, batch) is not batch:
+            # Another copy of it: it waits until the log tells a duplicate from a batch to be taken (I3).
             found.has_more = True
             continue
-        decided.add(batch.batch_id)
+        decided.add(name)
         reason = refuse_stale_id(batch, config)
         if reason is not None:
             found.late.append(RejectedBatch(batch, reason, is_doubtful=True))
@@ -232,19 +314,56 @@ def _sort_out(
     return found
 
 
+def _find_first_of_keys(batches: Iterable[StagedBatch]) -> Mapping[str, StagedBatch]:
+    """Return the batch of each key that was staged first (I3): in a listing they lie in the order of their ids."""
+    found: dict[str, StagedBatch] = {}
+    for batch in batches:
+        if is_keyed(batch.batch_id):
+            known = found.setdefault(name_of(batch.batch_id), batch)
+            if batch.staged_ms < known.staged_ms:
+                found[name_of(batch.batch_id)] = batch
+    return found
+
+
+def _take_fewer(commit: AppendCommit, sorted_out: _SortedOut) -> None:
+    """Take a part of the batches if owners of the fence before this one were lost, at last one alone (I5)."""
+    fence, taken = commit.fence, sorted_out.taken
+    if not fence.lost or not taken:
+        return
+    kept = max(1, len(taken) >> LOST_SHIFT * fence.lost)
+    sorted_out.has_more |= kept < len(taken)
+    del taken[kept:]
+    if kept > 1:
+        return
+    if fence.alone == taken[0].batch_id and fence.lost > MAX_LOST_ALONE:
+        reason = (
+            f"{MAX_LOST_ALONE} processes ended without a word while they read this batch, and nothing else: it may "
+            "need more memory than a worker has, or a reader may fail on it. Give workers more memory and retry it, or "
+            "send its rows in another format, and report it"
+        )
+        sorted_out.late.append(RejectedBatch(taken.pop(), reason))
+        fence.forget_lost()
+        return
+    # WARN: before the batch is read. After it there may be nobody who could write.
+    fence.read_alone(taken[0].batch_id)
+
+
 def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
     """Return why a batch id can no longer be checked against the log (I3), or ``None`` if it can.
 
     Log files stay for their grace period G after a commit, and with them the ids. An id whose time lies at most S
     in the store's future when it is first staged, and which may be staged again until its time plus G - S, is
     therefore always checked against a log that still has it. How long a batch waits in staging does not matter.
+
+    An id that was made from a key is not sent again: a retry of the key has another one (I7). It is staged within S, so
+    that a retry which begins within G - 2 S of the first one is always checked against a log that still has that.
     """
-    id_ms = parse_staged_key(batch.key).time_ms
-    if batch.staged_ms >= id_ms + config.retry_window_ms:
+    id_ms = parse_batch_id_ms(batch.batch_id)
+    window_ms = config.id_skew_ms if is_keyed(batch.batch_id) else config.retry_window_ms
+    if batch.staged_ms >= id_ms + window_ms:
         return (
-            f"batch {batch.batch_id} was staged {batch.staged_ms - id_ms} ms after its id was made; a retry is "
-            f"possible within {config.retry_window_ms} ms. If it was never accepted before, enqueue it again "
-            "under a fresh id"
+            f"batch {batch.batch_id} was staged {batch.staged_ms - id_ms} ms after its id was made; it is possible "
+            f"within {window_ms} ms. If it was never accepted before, enqueue it again under a fresh id"
         )
     if id_ms > batch.staged_ms + config.id_skew_ms:
         return (
@@ -255,14 +374,27 @@ def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
 
 
 def _decide(
-    commit: AppendCommit, writer: BatchWriter, sorted_out: _SortedOut, *, found: FlushResult, sizes: SizeClass | None
+    commit: AppendCommit,
+    writer: BatchWriter,
+    sorted_out: _SortedOut,
+    *,
+    found: FlushResult,
+    sizes: SizeClass | None,
+    staged: StagedListing,
 ) -> FlushResult:
     """Write, commit, and clear staging of what the commit decided."""
     table = commit.table
     output = FlushOutput((), commit.known.effective, (), (), (), 0)
+    crashes: list[str] = []
     if sorted_out.taken:
-        output = _write(commit, writer, tuple(sorted_out.taken), sizes=sizes)  # W1: data files first
+        output = _write(commit, writer, tuple(sorted_out.taken), sizes=sizes, crashes=crashes)  # W1: data files first
     rejected = (*sorted_out.late, *output.rejected)
+    moved: list[Settled] = []
+
+    def clear() -> None:
+        with phase("clear staging"):
+            moved.extend(_clear(commit, sorted_out, output, rejected=rejected, staged=staged))  # I2, I5: only now
+
     committed_key: str | None = None
     if output.accepted or rejected:
         log = commit.build(
@@ -276,13 +408,11 @@ def _decide(
             )
         )
         _quarantine_bad_rows(commit, output)
-        committed_key = commit.land(log).key
-    with phase("clear staging"):
-        if output.accepted:
-            delete_or_raise(table.store, [batch.key for batch in output.accepted])  # I2: only now
-        moved = [quarantine_batch(table, rejected=refusal, clock=table.clock) for refusal in rejected]  # I5: only now
-        for bad in output.bad_rows:
-            mark_rows_landed(table, batch_id=bad.batch.batch_id, commit_id=commit.commit_id)
+        if not found.has_more:  # after a loss a batch is alone, and alone none is deferred
+            commit.fence.forget_lost()
+        committed_key = commit.land(log, on_landed=clear).key
+    else:
+        clear()
     return replace(
         found,
         committed_key=committed_key,
@@ -299,19 +429,135 @@ def _decide(
         left_out=(*found.left_out, *(batch.batch_id for batch in output.left_out)),
         committed_ids=tuple(batch.batch_id for batch in output.accepted),
         log_file_count=found.log_file_count + (committed_key is not None),
+        crashes=tuple(crashes),
     )
 
 
+def _clear(
+    commit: AppendCommit,
+    sorted_out: _SortedOut,
+    output: FlushOutput,
+    *,
+    rejected: Sequence[RejectedBatch],
+    staged: StagedListing,
+) -> list[Settled]:
+    """Move what the commit has refused to quarantine, and clear staging of what is decided; return what was moved."""
+    table = commit.table
+    moved = [quarantine_batch(table, rejected=refusal, clock=table.clock) for refusal in rejected]
+    done = [*sorted_out.settled, *output.accepted]
+    done += [
+        refusal.batch
+        for refusal, what in zip(rejected, moved, strict=True)
+        if refusal.batch.is_grouped and what != "left"
+    ]
+    done += _stage_alone(table, done, staged)
+    names = {batch.name for batch in (*done, *sorted_out.waiting)}
+    for batch in sorted_out.waiting:
+        is_whole = all(other.name in names for other in staged.groups[batch.key])
+        copy = sorted_out.as_decided(batch)
+        if is_whole and quarantine_again(table, batch=copy, clock=table.clock) != "left":
+            done.append(batch)
+    if gone := find_cleared(done, staged.groups):
+        delete_or_raise(table.store, gone)
+    for bad in output.bad_rows:
+        mark_rows_landed(table, batch_id=bad.batch.batch_id, commit_id=commit.commit_id)
+    return moved
+
+
+def _stage_alone(table: Table, done: Sequence[StagedBatch], staged: StagedListing) -> list[StagedBatch]:
+    """Stage alone what keeps old groups, whose other batches are settled; return the copies that have another one now.
+
+    A deferred or large batch would otherwise hold the bytes of all that came with it, and log files as well (J2).
+    """
+    settled = {batch.name for batch in done}
+    old = [
+        key
+        for key in dict.fromkeys(batch.key for batch in done if batch.is_grouped)
+        if _is_old(staged.groups[key], staged)
+    ]
+    left = [batch for key in old for batch in staged.groups[key] if batch.name not in settled][:MAX_STAGED_ALONE]
+    return [batch for batch in left if _has_own_copy(table, batch)]
+
+
+def _has_own_copy(table: Table, batch: StagedBatch) -> bool:
+    """Stage a batch of a group once more, alone; return whether that copy will do without the one in the group."""
+    try:
+        body = read_staged(table.store, batch)
+        staging_format = cast("StagingFormat", batch.format)  # as its group names it
+        key = stage_batch(table, body=body, staging_format=staging_format, batch_id=batch.batch_id)
+        info = table.store.head(key)
+    except NotFound:
+        return True  # another flush has settled it
+    except InvalidRequest:
+        return False  # other content is there (I8): both wait until one is decided
+    # WARN: I3: by the store's time of the copy. It is younger than the group: too young, it would be refused as a retry
+    # that comes too late, though the batch was accepted in time. The group stays, and decides.
+    return refuse_stale_id(replace(batch, staged_ms=info.modified_ms), table.config) is None
+
+
 def _write(
-    commit: AppendCommit, writer: BatchWriter, batches: tuple[StagedBatch, ...], *, sizes: SizeClass | None
+    commit: AppendCommit,
+    writer: BatchWriter,
+    batches: tuple[StagedBatch, ...],
+    *,
+    sizes: SizeClass | None,
+    crashes: list[str],
 ) -> FlushOutput:
     if sizes is None or sizes.takes == "small":
-        return _run_job(commit, writer, batches, sizes=sizes)
+        return _run_isolating(commit, writer, batches, sizes=sizes, crashes=crashes)
     for place, batch in enumerate(batches):
-        output = _run_job(commit, writer, (batch,), sizes=sizes)  # I6: a large one is alone
+        output = _run_isolating(commit, writer, (batch,), sizes=sizes, crashes=crashes)  # I6: a large one is alone
         if not output.left_out:
             return replace(output, left_out=batches[:place], deferred=batches[place + 1 :])
     return FlushOutput((), commit.known.effective, (), (), (), 0, left_out=batches)
+
+
+def _run_isolating(
+    commit: AppendCommit,
+    writer: BatchWriter,
+    batches: tuple[StagedBatch, ...],
+    *,
+    sizes: SizeClass | None,
+    crashes: list[str],
+) -> FlushOutput:
+    """Run a job over batches; if it crashes over ever fewer of them, until the one that crashes it is refused (I5)."""
+    tried = batches
+    while len(tried) > 1:
+        try:
+            output = _run_job(commit, writer, tried, sizes=sizes)
+        except JobCrashed as error:
+            crashes.append(str(error))
+            tried = tried[: len(tried) // 2]
+        else:
+            return replace(output, deferred=(*output.deferred, *batches[len(tried) :]))
+    output = _run_alone(commit, writer, tried, sizes=sizes, crashes=crashes)
+    return replace(output, deferred=(*output.deferred, *batches[1:]))
+
+
+def _run_alone(
+    commit: AppendCommit,
+    writer: BatchWriter,
+    batch: tuple[StagedBatch, ...],
+    *,
+    sizes: SizeClass | None,
+    crashes: list[str],
+) -> FlushOutput:
+    """Run a job over one batch, twice if need be; refuse that if both crash, and jobs without it do not (I5)."""
+    try:
+        return _run_job(commit, writer, batch, sizes=sizes)
+    except JobCrashed as error:
+        crashes.append(str(error))
+        _run_job(commit, writer, (), sizes=sizes)
+    try:
+        return _run_job(commit, writer, batch, sizes=sizes)
+    except JobCrashed as error:
+        crashes.append(str(error))
+        _run_job(commit, writer, (), sizes=sizes)
+        reason = (
+            f"reading it failed twice, alone, in a way that nobody foresaw ({error}). Send its rows in another format, "
+            "and report it"
+        )
+        return FlushOutput((), commit.known.effective, (), (RejectedBatch(batch[0], reason),), (), 0)
 
 
 def _run_job(
@@ -331,7 +577,10 @@ def _run_job(
         sizes=sizes,
         inexact=commit.known.inexact,
     )
-    with phase("write files", batches=len(batches), bytes=sum(batch.size_bytes for batch in batches)):
+    with (
+        phase("write files", batches=len(batches), bytes=sum(batch.size_bytes for batch in batches)),
+        crashes_told(f"table {table.name}: a flush of {len(batches)} batches"),
+    ):
         output = writer.write_batches(job)
     for problem in _find_problems(job, output):
         raise InvariantViolated(f"table {table.name}: {problem}")
@@ -393,6 +642,8 @@ def _quarantine_bad_rows(commit: AppendCommit, output: FlushOutput) -> None:
         try:
             quarantine_rows(table, bad=bad, replaces=etag, commit_id=commit.commit_id, clock=table.clock)
         except InvariantViolated:
-            # T5: a run that sleeps since it confirmed finds them purged; the purge has its fence, then.
-            commit.fence.confirm()
+            # A run that sleeps since it confirmed may find that another flush refused the batch whole, and somebody
+            # retried it, which deletes them; or that the table is purged (T5).
+            read_table_config(table)
+            commit.fence.require_held()
             raise

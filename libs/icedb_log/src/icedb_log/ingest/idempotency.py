@@ -12,15 +12,14 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clock import parse_uuid7_ms
-from icedb_log.errors import InvalidRequest, NotFound, Unavailable
-from icedb_log.store.object_store import ObjectStore
-from icedb_log.store.records import replace_record
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
+from icedb_log.store.object_store import ObjectStore, StoredObject
+from icedb_log.store.records import CasObject
 from icedb_log.store.table_store import TableStore
 from icedb_log.units import DAY_MS
 
 KEEP_MS: Final = DAY_MS
 """How long a key is remembered, at least."""
-MAX_BIND_ATTEMPTS: Final = 3
 
 
 class Binding(BaseModel):
@@ -28,9 +27,8 @@ class Binding(BaseModel):
 
     Attributes:
         batch_id: The batch's id.
-        content_sha256: Of the body as it came and its format: what releases before revision 6 compare.
-        decoded_sha256: Of the decoded body (:func:`icedb_log.ingest.content.hash_content`): a key belongs to one
-            content, in whatever format (I8). Empty in a record of such a release.
+        content_sha256: Of the decoded body (:func:`icedb_log.content.hash_content`): a key belongs to one
+            content, in whatever format (I8). Empty where there is no body, as of a write by Spark.
         is_staged: Whether the batch certainly was staged, or committed by whoever bound the key.
         is_new: Whether this call bound the key.
         record_key: Where the record lies.
@@ -40,7 +38,6 @@ class Binding(BaseModel):
 
     batch_id: str
     content_sha256: str
-    decoded_sha256: str = ""
     is_staged: bool = Field(alias="staged")
     is_new: bool = Field(default=False, exclude=True)
     record_key: str = Field(default="", exclude=True)
@@ -50,65 +47,55 @@ class Binding(BaseModel):
         return self.model_dump_json(by_alias=True, exclude_defaults=True).encode()
 
 
-def hash_body(body: bytes, staging_format: str) -> str:
-    """Return what releases before revision 6 tell one batch's content from another's by."""
-    digest = hashlib.sha256(staging_format.encode() + b"\n")
-    digest.update(body)
-    return digest.hexdigest()
-
-
-def bind_key(table: TableStore, *, key: str, batch_id: str, content_sha256: str, decoded_sha256: str = "") -> Binding:
+def bind_key(table: TableStore, *, key: str, batch_id: str, content_sha256: str) -> Binding:
     """Return the batch id of a producer's key, bound by this call or by an earlier one. Idempotent.
 
     Args:
         table: The table.
         key: Any text; the object's name is its hash.
         batch_id: What to bind if the key is new.
-        content_sha256: Of the batch, see :func:`hash_body`.
-        decoded_sha256: Of the batch, see :class:`Binding`; empty where there is no body.
+        content_sha256: Of the batch, see :class:`Binding`.
 
     Raises:
         InvalidRequest: The key is bound to other content.
         Unavailable: The store did not say which id is bound; call again.
     """
     record_key = _record_key(table, key)
-    mine = Binding(
-        batch_id=batch_id,
-        content_sha256=content_sha256,
-        decoded_sha256=decoded_sha256,
-        is_staged=False,
-        is_new=True,
-        record_key=record_key,
-    )
-    for _ in range(MAX_BIND_ATTEMPTS):
-        if replace_record(table.store, record_key, mine.encode(), etag=None):
-            return mine
-        found = read_binding(table, key=key)
+    mine = Binding(batch_id=batch_id, content_sha256=content_sha256, is_staged=False, record_key=record_key)
+
+    def bind(found: Binding | None) -> Binding:
         if found is None:
-            continue  # the PUT did not land, or the janitor has just forgotten the key
-        if not _is_same(found, mine):
+            return mine
+        if found.content_sha256 != content_sha256:
             raise InvalidRequest(
                 f"table {table.name}: the key {key[:80]!r} was used before with other content (batch "
                 f"{found.batch_id}); a key or an id belongs to one batch: send the same bytes, or use another one"
             )
-        return found.model_copy(update={"is_new": found.batch_id == mine.batch_id})
-    raise Unavailable(f"table {table.name}: the store did not confirm the key {key[:80]!r}; send the batch again")
+        return found
 
-
-def _is_same(found: Binding, mine: Binding) -> bool:
-    if found.decoded_sha256 and mine.decoded_sha256:
-        return found.decoded_sha256 == mine.decoded_sha256
-    return found.content_sha256 == mine.content_sha256
+    try:
+        found = _record(table, key).update(bind, gave_up=Unavailable, is_likely_new=True).state
+    except CommitOutcomeUnknown as error:
+        raise Unavailable(
+            f"table {table.name}: the store did not confirm the key {key[:80]!r}; send the batch again"
+        ) from error
+    return found.model_copy(update={"is_new": found.batch_id == mine.batch_id})
 
 
 def read_binding(table: TableStore, *, key: str) -> Binding | None:
     """Return what a producer's key is bound to; ``None`` if to nothing yet. Raises Unavailable."""
-    record_key = _record_key(table, key)
+    return _record(table, key).read()
+
+
+def _record(table: TableStore, key: str) -> CasObject[Binding]:
+    return CasObject(table.store, _record_key(table, key), _decode, Binding.encode)
+
+
+def _decode(stored: StoredObject) -> Binding:
+    record_key = stored.info.key
     try:
-        found = Binding.model_validate_json(table.store.get(record_key).body)
+        found = Binding.model_validate_json(stored.body)
         parse_uuid7_ms(found.batch_id)
-    except NotFound:
-        return None
     except (ValueError, InvalidRequest) as error:
         raise Unavailable(
             f"{record_key} does not hold a key's record ({type(error).__name__}); use another key, or delete it by hand"

@@ -1,9 +1,9 @@
 """Back-pressure: how much a table's log and merge backlog slow ingest down. See ``docs/protocol.md``, "Back-pressure".
 
 Owns the measure (pure), ``_icedb/pressure.json``, by which the ingest worker tells every front end, and the gate
-that front ends ask. That flushes of a table halt is told in the same way. Nothing here is needed for correctness: an
-absent, old or unreadable object means no pressure, and two workers that write the object at once only say the same
-thing twice. Must never keep producers out for ever: what a dead worker said runs out.
+that front ends ask. That flushes of a table halt or fail is told in the same way. Nothing here is needed for
+correctness: an absent, old or unreadable object means no pressure, and two workers that write the object at once only
+say the same thing twice. Must never keep producers out for ever: what a dead worker said runs out.
 """
 
 import threading
@@ -14,7 +14,16 @@ import orjson
 from cachetools import LRUCache
 
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, NotFound, Overloaded, TableHalted
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    HaltError,
+    IceDBError,
+    JobCrashed,
+    NotFound,
+    Overloaded,
+    TableHalted,
+    Unavailable,
+)
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore, delete_or_raise
 from icedb_log.store.table_store import TableStore
@@ -28,14 +37,20 @@ LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 HALTED: Final = "halted"
 """What is said instead of a level of a table on which the last flush halted: no flush commits what it takes."""
 
+FAILING: Final = "failing"
+"""What is said instead of a level, unless that is ``stop``, of a table whose flushes fail: it takes batches, which
+wait."""
+
+Trouble = Literal["halted", "failing"]
+TROUBLES: Final[tuple[Trouble, ...]] = get_args(Trouble)
+
+FAILURES_TOLD: Final = 3
+"""So many flushes in a row that fail for want of a server are told; one that nobody foresaw is told at once."""
+
 HALT_TTL_MS: Final = 10 * MINUTE_MS
-"""How long that counts: flushes of a halted table are tried again within a minute or two."""
+"""How long either counts: flushes of such a table are tried again within a minute or two."""
 
 MAX_HALT_CHARS: Final = 2000
-
-MAX_LOG_FILES: Final = 950
-"""From so many log files on a flush commits nothing: existing v3 readers list 1,000 and miss the rest (wire rule),
-and the merges that bring the log down need room for commits of their own."""
 
 MAX_STRETCH: Final = 60.0
 """Factor of the flush interval from the stop bound on."""
@@ -74,8 +89,8 @@ class PublishedPressure:
     """What ``_icedb/pressure.json`` says.
 
     Attributes:
-        level: As measured, or that the table is halted.
-        reason: As measured, or why it is halted.
+        level: As measured, or that the table is halted, or its flushes fail.
+        reason: As measured, or why it is halted, or why they fail.
         retry_after_ms: As measured.
         ttl_ms: How long it counts from the time it was written.
         written_ms: When, by the writer's clock; makes each writing a new ETag. Never compared with another clock.
@@ -83,7 +98,7 @@ class PublishedPressure:
         modified_ms: When it was written, by the store's clock.
     """
 
-    level: Level | Literal["halted"]
+    level: Level | Trouble
     reason: str
     retry_after_ms: int
     ttl_ms: int
@@ -93,8 +108,14 @@ class PublishedPressure:
 
     def find_halt(self, *, store_now_ms: int) -> str:
         """Return why the table is halted; empty if it is not, or nobody has said so for too long."""
-        is_said = self.level == HALTED and store_now_ms - self.modified_ms <= self.ttl_ms
-        return self.reason if is_said else ""
+        return self._find(HALTED, store_now_ms)
+
+    def find_failure(self, *, store_now_ms: int) -> str:
+        """Return why flushes fail; empty if they do not, or nobody has said so for too long."""
+        return self._find(FAILING, store_now_ms)
+
+    def _find(self, level: Trouble, store_now_ms: int) -> str:
+        return self.reason if self.level == level and store_now_ms - self.modified_ms <= self.ttl_ms else ""
 
 
 def measure_pressure(*, log_files: int, backlog_files: int, config: TableConfig) -> Pressure:
@@ -146,7 +167,7 @@ def read_pressure(table: TableStore) -> PublishedPressure | None:
         value = orjson.loads(stored.body)
         level = value["level"]
         return PublishedPressure(
-            level=level if level in LEVELS or level == HALTED else "none",
+            level=level if level in LEVELS or level in TROUBLES else "none",
             reason=str(value["reason"]),
             retry_after_ms=max(0, min(int(value["retry_after_ms"]), MAX_RETRY_AFTER_MS)),
             ttl_ms=max(0, min(int(value["ttl_ms"]), _MAX_TTL_MS)),
@@ -158,10 +179,11 @@ def read_pressure(table: TableStore) -> PublishedPressure | None:
         return PublishedPressure("none", "", 0, 0, 0, etag, modified_ms)
 
 
-def publish_pressure(table: TableStore, pressure: Pressure, *, clock: Clock, ends_halt: bool = False) -> bool:
+def publish_pressure(table: TableStore, pressure: Pressure, *, clock: Clock, ends_trouble: bool = False) -> bool:
     """Tell front ends. Idempotent; ``none`` removes what was said before.
 
-    Returns whether the table is said to be halted: that is left as it is until a flush ends well, or it runs out.
+    Returns whether the table is said to be halted, or its flushes to fail: that is left as it is until a flush ends
+    well, or it runs out. A table that has to refuse batches does so although its flushes fail.
 
     Costs one small GET, and a write only when level or retry time changed or half the time to live has gone: a
     reason whose count moved on is not worth one.
@@ -171,7 +193,7 @@ def publish_pressure(table: TableStore, pressure: Pressure, *, clock: Clock, end
         pressure: As it was measured just now.
         clock: Of the writer: its own earlier writings are compared with it. One that is ahead of or behind another
             writer's clock writes more often, never less.
-        ends_halt: Whether a flush of the table has just ended well.
+        ends_trouble: Whether a flush of the table has just ended well.
 
     Raises:
         Unavailable: The store did not answer; front ends go by what was said before until that runs out.
@@ -179,8 +201,10 @@ def publish_pressure(table: TableStore, pressure: Pressure, *, clock: Clock, end
     """
     known = read_pressure(table)
     now_ms = clock.now_ms()
-    if known is not None and known.level == HALTED and not ends_halt and abs(now_ms - known.written_ms) < known.ttl_ms:
-        return True
+    if known is not None and known.level in TROUBLES and not ends_trouble:
+        is_harder = known.level == FAILING and pressure.level == "stop"
+        if not is_harder and abs(now_ms - known.written_ms) < known.ttl_ms:
+            return True
     if pressure.level == "none":
         if known is not None:
             delete_or_raise(table.store, [table.paths.pressure_key])  # one that stays runs out by itself
@@ -199,11 +223,45 @@ def publish_pressure(table: TableStore, pressure: Pressure, *, clock: Clock, end
     return False
 
 
-def publish_halt(table: TableStore, reason: str, *, clock: Clock) -> None:
-    """Tell front ends and people that flushes of a table halt. Idempotent; costs what :func:`publish_pressure` does.
+def find_trouble(error: Exception, *, failure_count: int) -> Trouble | None:
+    """Return what a flush that ended with an error makes of its table; ``None``: nothing yet.
+
+    Args:
+        error: What it ended with; it need not be one of ours.
+        failure_count: How many flushes of the table have failed in a row, this one among them.
+    """
+    if isinstance(error, HaltError):
+        return HALTED
+    is_unforeseen = isinstance(error, JobCrashed) or not isinstance(error, IceDBError)
+    return FAILING if is_unforeseen or failure_count >= FAILURES_TOLD else None
+
+
+def is_failure(error: Exception) -> bool:
+    """Return whether an error of a flush counts as a failure, and is not that somebody else was first, or asked for."""
+    if isinstance(error, Overloaded):
+        return False
+    return isinstance(error, HaltError | Unavailable | CommitOutcomeUnknown) or not isinstance(error, IceDBError)
+
+
+def end_trouble(table: TableStore) -> None:
+    """Take back that a table is halted, or its flushes fail, if that is said. One small GET.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    known = read_pressure(table)
+    if known is not None and known.level in TROUBLES:
+        delete_or_raise(table.store, [table.paths.pressure_key])
+
+
+def publish_trouble(table: TableStore, level: Trouble, reason: str, *, clock: Clock) -> None:
+    """Tell front ends and people that flushes of a table halt or fail. Costs what :func:`publish_pressure` does.
+
+    Idempotent. Nothing is said of flushes that fail while the table has to refuse batches.
 
     Args:
         table: The table.
+        level: Which.
         reason: Why, and what to do, for people.
         clock: Of the writer.
 
@@ -214,10 +272,12 @@ def publish_halt(table: TableStore, reason: str, *, clock: Clock) -> None:
     reason = reason[:MAX_HALT_CHARS]
     known = read_pressure(table)
     now_ms = clock.now_ms()
-    is_said = known is not None and (known.level, known.reason) == (HALTED, reason)
-    if known is not None and is_said and 0 <= now_ms - known.written_ms < HALT_TTL_MS // 2:
-        return
-    body = {"level": HALTED, "reason": reason, "retry_after_ms": 0, "ttl_ms": HALT_TTL_MS, "written_ms": now_ms}
+    if known is not None and 0 <= now_ms - known.written_ms < known.ttl_ms:
+        if level == FAILING and known.level == "stop":
+            return
+        if (known.level, known.reason) == (level, reason) and now_ms - known.written_ms < HALT_TTL_MS // 2:
+            return
+    body = {"level": level, "reason": reason, "retry_after_ms": 0, "ttl_ms": HALT_TTL_MS, "written_ms": now_ms}
     table.store.put(table.paths.pressure_key, orjson.dumps(body))
 
 
@@ -251,6 +311,11 @@ class _Table:
 def describe_halt(table: str, reason: str) -> str:
     """Return what producers and people are told of a halted table."""
     return f"table {table} is halted: it takes no batches, and commits none, until a person has looked: {reason}"
+
+
+def describe_failure(table: str, reason: str) -> str:
+    """Return what producers and people are told of a table whose flushes fail."""
+    return f"table {table} takes batches, but its flushes fail, so that they wait: {reason}"
 
 
 class PressureGate:
@@ -296,6 +361,14 @@ class PressureGate:
             retry_after_ms=said.retry_after_ms,
         )
 
+    def find_failure(self, paths: TablePaths) -> str:
+        """Return why flushes of a table fail, in words for who sends batches; empty if nobody says so."""
+        answer = self._ask(paths)
+        said = answer.said
+        if said is None or said.level != FAILING or self._clock.monotonic_ms() - answer.said_at_ms > said.ttl_ms:
+            return ""
+        return describe_failure(paths.name, said.reason)
+
     def _ask(self, paths: TablePaths) -> _Answer:
         table = self._remember(paths.prefix)
         before = table.answer
@@ -326,7 +399,7 @@ class PressureGate:
         now_ms = self._clock.monotonic_ms()
         if said is not None and known is not None and said.etag == known.etag:
             return _Answer(said, known_at_ms, now_ms, is_known=True)
-        age_ms = self._age_ms(paths, said) if said is not None and said.level in ("stop", HALTED) else 0
+        age_ms = self._age_ms(paths, said) if said is not None and said.level in ("stop", *TROUBLES) else 0
         return _Answer(said, now_ms - age_ms, now_ms, is_known=True)
 
     def _age_ms(self, paths: TablePaths, said: PublishedPressure) -> int:

@@ -1,10 +1,10 @@
 """Quarantine: what cannot be committed, kept with the reason, and how it gets there (rules I3, I5, I8).
 
-A batch that was refused lies there whole: ``<batch id>.batch.<format>``, as it was staged, and ``<batch id>.json``
-with the reason. The reason is written last and the staged object deleted after it, so a crash at any step leads to
-the same end. Of a batch that was committed without its bad rows, these rows lie there:
-``<batch id>.rows-<hash>.ndjson.zst``, uploaded by the data path, and the reason. Other content under an id that was
-used before is an entry of its own (I8): ``<batch id>.conflict-<SHA-256>.batch.<format>`` and ``….json``.
+An entry is two objects: the reason, ``<entry>.json``, and the payload, ``<entry>.<what>-<hash>.<format>``. Its name is
+the id of its batch, and of other content under that id (I8) ``<id>.conflict-<SHA-256>``. The payload is the batch as it
+was staged (``batch``), or the bad rows of one that was committed without them (``rows``), which the data path uploads.
+It is named by its content: whoever writes it late changes nothing of an entry. The reason is written last and the
+staged object deleted after it, so a crash at any step leads to the same end.
 
 Whoever is about to delete a staged copy that no commit of its own has taken asks here first. Order: the content is an
 entry, with its payload and its reason, or is certainly that of rows or of an entry; then the copy goes.
@@ -13,40 +13,50 @@ entry, with its payload and its reason, or is certainly that of rows or of an en
 import contextlib
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, get_args
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from icedb_log.clock import Clock
-from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound, PreconditionFailed, Unavailable
-from icedb_log.ingest.content import hash_content, is_same_content
+from icedb_log.content import hash_content, is_same_content
+from icedb_log.errors import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    Fenced,
+    InvalidRequest,
+    InvariantViolated,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+from icedb_log.ingest.staging import read_staged
 from icedb_log.jobs import BadRows, RejectedBatch, RowFault, StagedBatch
-from icedb_log.keys import TablePaths, parse_staged_key
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, delete_or_raise, list_all
-from icedb_log.store.records import replace_record
+from icedb_log.keys import TablePaths
+from icedb_log.store.object_store import ObjectInfo, StoredObject, delete_or_raise, list_all
+from icedb_log.store.records import CasObject
 from icedb_log.store.table_store import TableStore
 
 Kind = Literal["batch", "rows", "conflict"]
 """``batch``: refused, nothing of it is live; ``rows``: committed but for these rows; ``conflict``: accepted under an id
 that stands for other content (I8)."""
 
-BAD_ROWS_FORMAT: Final = "ndjson.zst"
 _KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-MAX_REASON_ATTEMPTS: Final = 4
 
-_REASON_SUFFIX: Final = ".json"
-_BAD_ROWS_INFIX: Final = ".rows-"
+_ENTRY: Final = re.compile(r"[^.]+(\.conflict-[0-9a-f]{64})?(?=\.)")
 _CONFLICT_INFIX: Final = ".conflict-"
-_CONFLICT: Final = re.compile(re.escape(_CONFLICT_INFIX) + "[0-9a-f]{64}")
+_REASON: Final = ".json"
+
+What = Literal["batch", "rows"]
+"""What a payload is: a whole batch, as it was staged, or bad rows of one."""
 
 
 class QuarantinedBatch(BaseModel):
     """One entry in quarantine.
 
     Attributes:
-        batch_id: Name of the entry: the id of the batch, with :func:`conflict_name` for a conflict.
+        batch_id: Name of the entry: the id of the batch, for a conflict :func:`conflict_name`.
         reason: Why it, or its bad rows, could not be committed, in words for its producer: a line for each of the first
             rows, then the others by count.
         payload_key: Where the batch, or its bad rows, are.
@@ -94,31 +104,16 @@ class StoredReason:
 
     entry: QuarantinedBatch
     fields: dict[str, Any]
-    etag: str
+    etag: str = ""
 
     @property
     def is_being_dropped(self) -> bool:
         """Whether the janitor has taken the entry away: what is left of it is to be deleted, nobody retries it."""
         return self.fields.get("dropped") is True
 
-    def changed(self, **fields: object) -> bytes:
+    def changed(self, **fields: object) -> "StoredReason":
         """Return the reason with other fields; those that are not known here stay."""
-        return orjson.dumps({**self.fields, **fields})
-
-
-def bad_rows_key(paths: TablePaths, batch_id: str, payload: bytes) -> str:
-    """Return where the data path puts the bad rows of a batch: a name of their own for other rows.
-
-    Which rows are bad depends on what a flush knows. A write that lands late, by a flush that lost the fence or a task
-    that Spark runs again, must not replace what a commit has left out.
-    """
-    digest = hashlib.sha256(payload).hexdigest()[:32]
-    return paths.quarantine_key(f"{batch_id}{_BAD_ROWS_INFIX}{digest}.{BAD_ROWS_FORMAT}")
-
-
-def is_bad_rows(key: str) -> bool:
-    """Return whether an object below the quarantine holds bad rows of a batch."""
-    return _BAD_ROWS_INFIX in key.rpartition("/")[2]
+        return replace(self, fields={**self.fields, **fields})
 
 
 def conflict_name(batch_id: str, sha256: str) -> str:
@@ -126,29 +121,56 @@ def conflict_name(batch_id: str, sha256: str) -> str:
     return f"{batch_id}{_CONFLICT_INFIX}{sha256}"
 
 
+def reason_key(paths: TablePaths, entry: str) -> str:
+    """Return where the reason of an entry is."""
+    return paths.quarantine_key(entry + _REASON)
+
+
+def payload_key(paths: TablePaths, entry: str, body: bytes, staging_format: str, *, what: What) -> str:
+    """Return where the payload of an entry is: another name for other bytes.
+
+    A write that lands late, by a flush that lost the fence or a task that Spark runs again, must not replace what an
+    entry, or a commit that left bad rows out, counts on.
+    """
+    digest = hashlib.sha256(body).hexdigest()[:32]
+    return paths.quarantine_key(f"{entry}.{what}-{digest}.{staging_format}")
+
+
+def entry_of(key: str) -> str:
+    """Return the name of the entry to which any object below the quarantine belongs."""
+    name = key.rpartition("/")[2]
+    found = _ENTRY.match(name)
+    return name if found is None else found.group()
+
+
+def batch_id_of(key: str) -> str:
+    """Return the batch that an entry, or any object below the quarantine, is about."""
+    return key.rpartition("/")[2].partition(".")[0]
+
+
+def is_reason(key: str) -> bool:
+    """Return whether an object below the quarantine is a reason, and no payload."""
+    return key.endswith(f"/{entry_of(key)}{_REASON}")
+
+
+def is_bad_rows(key: str) -> bool:
+    """Return whether an object below the quarantine holds bad rows of a batch."""
+    return key.rpartition("/")[2].startswith(f"{entry_of(key)}.rows-")
+
+
 def list_conflicts(table: TableStore, batch_id: str) -> tuple[str, ...]:
     """Return the names of the entries with other content under an id (I8). Costs a listing."""
-    keys = _list_keys(table, f"{batch_id}{_CONFLICT_INFIX}")
-    return tuple(entry_of_object(key) for key in keys if is_reason(key))
+    listing = list_all(table.store, table.paths.quarantine_key(f"{batch_id}{_CONFLICT_INFIX}"))
+    return tuple(entry_of(info.key) for info in listing.objects if is_reason(info.key))
 
 
-def list_bad_rows(table: TableStore, batch_id: str) -> tuple[str, ...]:
-    """Return the keys of all bad rows that were ever set aside of a batch. Costs a listing."""
-    return _list_keys(table, f"{batch_id}{_BAD_ROWS_INFIX}")
+def list_payloads(table: TableStore, entry: str) -> tuple[str, ...]:
+    """Return the keys of all payloads of an entry: the one that its reason names, and those of earlier flushes.
 
-
-def _list_keys(table: TableStore, name: str) -> tuple[str, ...]:
-    return tuple(info.key for info in list_all(table.store, f"{table.paths.quarantine_prefix}{name}").objects)
-
-
-def payload_key(paths: TablePaths, batch: StagedBatch) -> str:
-    """Return where a refused batch is kept. Not under its staged name: in the format ``json`` that is the reason's."""
-    return paths.quarantine_key(f"{batch.batch_id}.batch.{batch.format}")
-
-
-def reason_key(paths: TablePaths, batch_id: str) -> str:
-    """Return where the reason of an entry is, by its name: a batch's id, or :func:`conflict_name`."""
-    return paths.quarantine_key(batch_id + _REASON_SUFFIX)
+    Whatever a reason says: nothing that is not of this entry is among them (J6). Costs a listing.
+    """
+    listing = list_all(table.store, table.paths.quarantine_key(f"{entry}."))
+    return tuple(info.key for info in listing.objects if entry_of(info.key) == entry and not is_reason(info.key))
 
 
 def make_reason(
@@ -166,10 +188,10 @@ def make_reason(
     }
 
 
-def put_reason(table: TableStore, batch_id: str, body: bytes, *, replaces: StoredReason | None) -> bool:
-    """Write a reason over the one that was read, or over none; return whether it certainly was written (W2)."""
-    etag = None if replaces is None else replaces.etag
-    return replace_record(table.store, reason_key(table.paths, batch_id), body, etag=etag)
+def reason_object(table: TableStore, entry: str) -> CasObject[StoredReason]:
+    """Return the reason of an entry, to be read and changed."""
+    key = reason_key(table.paths, entry)
+    return CasObject(table.store, key, parse_reason, lambda reason: orjson.dumps(reason.fields))
 
 
 def quarantine_rows(table: TableStore, *, bad: BadRows, replaces: str | None, commit_id: str, clock: Clock) -> None:
@@ -225,19 +247,19 @@ def mark_rows_landed(table: TableStore, *, batch_id: str, commit_id: str) -> Non
     Without it nobody can tell, once the log has forgotten the commit, such an entry from that of a flush which never
     committed, while another one made the rows live.
     """
-    with contextlib.suppress(Unavailable):
-        found = find_reason(table, batch_id)
-        if found is not None and found.fields.get("commit") == commit_id:
-            put_reason(table, batch_id, found.changed(landed=True), replaces=found)
+
+    def mark(found: StoredReason | None) -> StoredReason:
+        if found is None:
+            raise NotFound(f"table {table.name}: batch {batch_id} has left quarantine")
+        return found.changed(landed=True) if found.fields.get("commit") == commit_id else found
+
+    with contextlib.suppress(Unavailable, CommitOutcomeUnknown, CommitConflict, NotFound):
+        reason_object(table, batch_id).update(mark)
 
 
 def find_reason(table: TableStore, batch_id: str) -> StoredReason | None:
     """Read the reason of one entry, by its name; ``None`` if it is not in quarantine."""
-    try:
-        stored = table.store.get(reason_key(table.paths, batch_id))
-    except NotFound:
-        return None
-    return parse_reason(stored.info, stored.body)
+    return reason_object(table, batch_id).read()
 
 
 def list_quarantined(table: TableStore, *, limit: int | None = None) -> tuple[QuarantinedBatch, ...]:
@@ -248,22 +270,21 @@ def list_quarantined(table: TableStore, *, limit: int | None = None) -> tuple[Qu
     found: list[QuarantinedBatch] = []
     for info in _list_reasons(table)[:limit]:
         try:
-            found.append(parse_reason(info, table.store.get(info.key).body).entry)
+            found.append(parse_reason(table.store.get(info.key)).entry)
         except NotFound:
             continue  # an operator has just taken it away
     return tuple(found)
 
 
-def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
+def parse_reason(stored: StoredObject) -> StoredReason:
     """Return what a reason object says; one that cannot be read says so itself."""
+    info = stored.info
     try:
-        value = orjson.loads(body)
-        entry = QuarantinedBatch.model_validate(value)
-        if entry.kind == "conflict":
-            entry = entry.model_copy(update={"batch_id": batch_id_of(info.key)})
+        value = orjson.loads(stored.body)
+        entry = QuarantinedBatch.model_validate(value).model_copy(update={"batch_id": entry_of(info.key)})
     except ValueError as error:
         entry = QuarantinedBatch(
-            batch_id=batch_id_of(info.key),
+            batch_id=entry_of(info.key),
             reason=f"{info.key} does not hold a reason ({type(error).__name__}); inspect it by hand",
             payload_key=info.key,
             size_bytes=info.size_bytes,
@@ -273,32 +294,8 @@ def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
     return StoredReason(entry, value, info.etag)
 
 
-def batch_id_of(key: str) -> str:
-    """Return the entry that the object at a key, a reason or bad rows, is about."""
-    name = key.rpartition("/")[2]
-    return name.partition(_BAD_ROWS_INFIX)[0].removesuffix(_REASON_SUFFIX)
-
-
-def batch_id_of_object(key: str) -> str:
-    """Return the batch that any object below the quarantine is about, a payload or a reason."""
-    return key.rpartition("/")[2].partition(".")[0]
-
-
-def entry_of_object(key: str) -> str:
-    """Return the name of the entry to which any object below the quarantine belongs."""
-    batch_id, _, rest = key.rpartition("/")[2].partition(".")
-    conflict = _CONFLICT.match(f".{rest}")
-    return batch_id if conflict is None else f"{batch_id}{conflict.group()}"
-
-
 def _list_reasons(table: TableStore) -> list[ObjectInfo]:
     return [info for info in list_all(table.store, table.paths.quarantine_prefix).objects if is_reason(info.key)]
-
-
-def is_reason(key: str) -> bool:
-    """Return whether an object below the quarantine is a reason, and no payload."""
-    name = batch_id_of(key)
-    return key.endswith(_REASON_SUFFIX) and "." not in _CONFLICT.sub("", name, count=1)
 
 
 Settled = Literal["same", "conflict", "left"]
@@ -314,49 +311,20 @@ def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock
     retry: what they wrote stays. If other content is in quarantine under its id, this becomes an entry of its own (I8).
 
     Returns:
-        What it was; it is deleted unless it is left.
+        What it was; unless it is left, it is deleted if it is alone, and may go with its group otherwise.
 
     Raises:
         Unavailable: The store did not answer; the batch stays staged, and the next run does it again.
     """
     batch = rejected.batch
     try:
-        body = table.store.get(batch.key).body
+        body = read_staged(table.store, batch)
     except NotFound:
         return "same"
-    sha256 = hash_content(body, batch.format)
-    payload = payload_key(table.paths, batch)
-    reason = make_reason(
-        "batch",
-        batch.batch_id,
-        rejected.reason,
-        payload=payload,
-        size_bytes=batch.size_bytes,
-        now_ms=clock.now_ms(),
-        sha256=sha256,
-        doubtful=rejected.is_doubtful,
-    )
-    for _ in range(MAX_REASON_ATTEMPTS):
-        found = find_reason(table, batch.batch_id)
-        if found is not None and found.entry.kind == "rows" and found.entry.has_landed:
-            # WARN: I8: its id was committed, and the log has forgotten that. Written over, the reason of the bad rows
-            # would be gone, and with this entry they would be dropped.
-            why = f"{rejected.reason}. A batch was committed under this id, but for bad rows"
-            settled = _keep_conflict(table, batch.key, body=body, sha256=sha256, reason=why, clock=clock)
-        elif found is not None and found.entry.kind == "batch":
-            again = _settle_refused(table, batch=batch, body=body, sha256=sha256, found=found, clock=clock)
-            if again is None:
-                continue
-            settled = again
-        else:
-            table.store.put(payload, body)
-            if not put_reason(table, batch.batch_id, orjson.dumps(reason), replaces=found):
-                continue
-            settled = "same"
-        if settled != "left":
-            delete_or_raise(table.store, [batch.key])
-        return settled
-    raise _unconfirmed(table, batch.batch_id)
+    settled = _keep(table, batch, body, reason=rejected.reason, is_doubtful=rejected.is_doubtful, clock=clock)
+    if settled != "left" and not batch.is_grouped:
+        delete_or_raise(table.store, [batch.key])
+    return settled
 
 
 def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> Settled:
@@ -372,115 +340,114 @@ def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> 
     return quarantine_batch(table, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
 
 
-def settle_copy(table: TableStore, key: str, *, known: str, clock: Clock) -> Settled:
+def settle_copy(table: TableStore, batch: StagedBatch, *, known: str, clock: Clock) -> Settled:
     """Look at another staged copy of a committed batch before it is deleted; make an entry of other content (I8).
 
     Args:
         table: The table.
-        key: Where the copy is staged; its id stands in the log.
+        batch: The copy; its id stands in the log. Of a grouped one of the same content nothing is read.
         known: What the commit says of its content; empty: nothing, so that nobody can tell.
         clock: This host's clock.
 
     Raises:
         Unavailable: The store did not answer; the copy has to stay.
     """
+    if batch.sha256 and is_same_content(known, batch.sha256):
+        return "same"
     try:
-        body = table.store.get(key).body
+        body = read_staged(table.store, batch)
     except NotFound:
         return "same"
-    name = parse_staged_key(key)
-    sha256 = hash_content(body, name.format)
+    sha256 = hash_content(body, batch.format)
     if is_same_content(known, sha256):
         return "same"
     if known:
         why = (
-            f"batch {name.batch_id} was committed with other content, and an id has one: this was accepted under it "
+            f"batch {batch.batch_id} was committed with other content, and an id has one: this was accepted under it "
             "as well, and is not in the table. If it does not say the same in other words, retry it by force: that "
             "stages it under a fresh id"
         )
     else:
         why = (
-            f"batch {name.batch_id} was committed by a writer that did not say with which content, so that nobody can "
+            f"batch {batch.batch_id} was committed by a writer that did not say with which content, so that nobody can "
             "tell whether this, accepted under the same id, is the same. Look for its rows in the table; if they are "
             "not there, retry it by force: that stages it under a fresh id"
         )
-    return _keep_conflict(table, key, body=body, sha256=sha256, reason=why, clock=clock)
+    return _keep(table, batch, body, reason=why, is_conflict=True, clock=clock)
 
 
-def _settle_refused(
+def _keep(
     table: TableStore,
-    *,
     batch: StagedBatch,
     body: bytes,
-    sha256: str,
-    found: StoredReason,
+    *,
+    reason: str,
     clock: Clock,
-) -> Settled | None:
-    """Settle a copy of a batch that is in quarantine; ``None``: somebody else has just changed the entry."""
-    if _is_content_of(table.store, found, sha256):
-        # WARN: an entry that the janitor is dropping keeps nothing: the batch waits until it is gone, and becomes one.
-        if found.is_being_dropped:
-            return "left"
-        # WARN: J11: written anew, not only looked at, as in :func:`_keep_conflict`. An entry whose retry has begun is
-        # dropped by nobody.
-        is_safe = found.entry.retry_id is not None or not found.fields
-        again = found.changed(again_ms=clock.now_ms())
-        return "same" if is_safe or put_reason(table, batch.batch_id, again, replaces=found) else None
-    why = (
-        f"batch {batch.batch_id} was refused with other content, and an id has one: this was accepted under it as "
-        "well. Look at both; retry this one by force, which stages it under a fresh id, or drop it"
-    )
-    return _keep_conflict(table, batch.key, body=body, sha256=sha256, reason=why, clock=clock)
+    is_conflict: bool = False,
+    is_doubtful: bool = False,
+) -> Settled:
+    """Make an entry of a staged body, or see that it is one, before the copy is deleted. Idempotent.
 
-
-def _keep_conflict(table: TableStore, key: str, *, body: bytes, sha256: str, reason: str, clock: Clock) -> Settled:
-    """Make an entry of a staged body whose id stands for other content, before the copy is deleted (I8). Idempotent.
-
-    The entry is named after its content, so that whoever does it again, or at the same time, makes the same one.
+    An entry of other content (I8) is named after it, so that whoever does it again, or at the same time, makes the same
+    one.
     """
-    staged = parse_staged_key(key)
-    name = conflict_name(staged.batch_id, sha256)
-    payload = table.paths.quarantine_key(f"{name}.batch.{staged.format}")
-    for _ in range(MAX_REASON_ATTEMPTS):
-        found = find_reason(table, name)
-        if found is None or not found.fields:
-            table.store.put(payload, body)
-            entry = make_reason(
-                "conflict",
-                staged.batch_id,
-                reason,
-                payload=payload,
-                size_bytes=len(body),
-                now_ms=clock.now_ms(),
-                sha256=sha256,
-                doubtful=True,
-            )
-            written = orjson.dumps(entry)
-        elif found.is_being_dropped:
-            return "left"
-        else:
-            # WARN: written anew, not only looked at. A janitor that takes the entry for old would drop it between this
-            # look and the delete of the copy; it compares the ETag (J11).
-            written = found.changed(quarantined_ms=clock.now_ms())
-        if put_reason(table, name, written, replaces=found):
-            return "conflict"
-    raise _unconfirmed(table, name)
+    sha256 = hash_content(body, batch.format)
+    entry = conflict_name(batch.batch_id, sha256) if is_conflict else batch.batch_id
 
+    def keep(found: StoredReason | None) -> StoredReason:
+        nonlocal is_doubtful
+        if found is not None and not is_conflict and (other := _find_other_content(found, sha256)):
+            raise _OtherContent(other)
+        if found is not None and found.is_being_dropped:
+            # WARN: an entry that the janitor is dropping keeps nothing: the batch waits until it is gone, and becomes
+            # one.
+            return found
+        there = found if found is not None and _is_content_of(found, sha256) else None
+        if there is not None and there.entry.retry_id is not None:
+            return there  # dropped by nobody
+        payload, now_ms = payload_key(table.paths, entry, body, batch.format, what="batch"), clock.now_ms()
+        table.store.put(payload, body)
+        if there is not None:
+            # WARN: J11: written anew, not only looked at. A janitor that takes the entry for old would drop it between
+            # this look and the delete of the copy; it compares the ETag.
+            return there.changed(payload=payload, bytes=len(body), again_ms=now_ms)
+        kind: Kind = "conflict" if is_conflict else "batch"
+        why = {"sha256": sha256, "doubtful": is_doubtful or is_conflict}
+        fields = make_reason(kind, batch.batch_id, reason, payload=payload, size_bytes=len(body), now_ms=now_ms, **why)
+        # WARN: W2: asked again, it may have landed, and an operator has retried the entry, so that it is gone.
+        is_doubtful = True
+        return StoredReason(QuarantinedBatch.model_validate(fields), fields)
 
-def _is_content_of(store: ObjectStore, found: StoredReason, sha256: str) -> bool:
-    """Whether a content is the one that is in quarantine (I8); not, if an older release put it there and it is gone."""
-    known = found.fields.get("sha256")
-    if known is not None:
-        return bool(known == sha256)
     try:
-        body = store.get(found.entry.payload_key).body
-    except (NotFound, InvalidRequest):
-        return False
-    return hash_content(body, found.entry.payload_key.rpartition(".batch.")[2]) == sha256
+        kept = reason_object(table, entry).update(keep, gave_up=Unavailable).state
+    except _OtherContent as error:
+        why = f"{reason}. {error}"
+        return _keep(table, batch, body, reason=why, is_conflict=True, clock=clock)
+    except CommitOutcomeUnknown as error:
+        raise Unavailable(f"table {table.name}: {error}; the next run goes on") from error
+    if kept.is_being_dropped:
+        return "left"
+    return "conflict" if is_conflict else "same"
 
 
-def _unconfirmed(table: TableStore, name: str) -> Unavailable:
-    return Unavailable(
-        f"table {table.name}: {reason_key(table.paths, name)} was not confirmed, or changed by others, "
-        f"{MAX_REASON_ATTEMPTS} times; the next run goes on"
-    )
+class _OtherContent(InvalidRequest):
+    """An id stands for other content (I8)."""
+
+
+def _find_other_content(found: StoredReason, sha256: str) -> str:
+    """Return why an id stands for other content than one that was refused under it; empty: it does not (I8)."""
+    if found.entry.kind == "rows" and found.entry.has_landed:
+        # WARN: its id was committed, and the log has forgotten that. Written over, the reason of the bad rows would be
+        # gone, and with this entry they would be dropped.
+        return "A batch was committed under this id, but for bad rows"
+    if found.entry.kind == "batch" and not _is_content_of(found, sha256):
+        return (
+            "Other content was refused under this id, and an id has one. Look at both; retry this one by force, which "
+            "stages it under a fresh id, or drop it"
+        )
+    return ""
+
+
+def _is_content_of(found: StoredReason, sha256: str) -> bool:
+    """Whether a content is the one that is in quarantine (I8)."""
+    return bool(found.fields.get("sha256") == sha256)

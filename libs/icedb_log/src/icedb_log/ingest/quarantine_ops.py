@@ -10,24 +10,30 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
-from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
+from icedb_log.errors import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    CorruptLog,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from icedb_log.formats import STAGING_FORMATS, StagingFormat
 from icedb_log.ingest.quarantine import (
     QuarantinedBatch,
     StoredReason,
-    batch_id_of_object,
+    batch_id_of,
     find_reason,
-    list_bad_rows,
-    put_reason,
+    list_payloads,
     reason_key,
+    reason_object,
 )
 from icedb_log.ingest.staging import find_staged, stage_batch
 from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 
-_MAX_ATTEMPTS: Final = 8
-_PAYLOAD_KIND: Final = re.compile(r"(batch|rows-[0-9a-f]+)\.")
+_WHAT: Final = re.compile(r"^(batch|rows)-[0-9a-f]{32}\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ def drop_quarantined(table: TableStore, batch_id: str) -> None:
     """
     # WARN: before the reason is read. Between the two a flush would refuse the batch as a whole and take it out of
     # staging, and its reason, which nobody has seen, would be deleted instead of the one that was read.
-    is_staged = bool(find_staged(table, (batch_id_of_object(batch_id),)))
+    is_staged = bool(find_staged(table, (batch_id_of(batch_id),)))
     found = find_reason(table, batch_id)
     if found is None:
         raise _not_there(table, batch_id)
@@ -105,14 +111,19 @@ def begin_drop(table: TableStore, batch_id: str, *, etag: str) -> tuple[str, ...
     Raises:
         Unavailable: The store did not answer.
     """
-    found = find_reason(table, batch_id)
-    if found is None or _is_newer(found, etag) or _is_retried(found):
-        return None
-    # WARN: not by looking alone. A retry writes its id after this look, is cut off before it stages, and the payload is
-    # deleted: the next try finds none and takes the batch for staged, and it is nowhere.
-    if not put_reason(table, batch_id, found.changed(dropped=True), replaces=found):
-        return None
-    return payloads_of(table, found.entry)
+
+    def take(found: StoredReason | None) -> StoredReason:
+        if found is None:
+            raise _not_there(table, batch_id)
+        # WARN: not by looking alone. A retry writes its id after this look, is cut off before it stages, and the
+        # payload is deleted: the next try finds none and takes the batch for staged, and it is nowhere.
+        return found if _is_newer(found, etag) or _is_retried(found) else found.changed(dropped=True)
+
+    try:
+        is_taken = reason_object(table, batch_id).update(take).is_new
+    except (NotFound, CommitConflict, CommitOutcomeUnknown):
+        return None  # one that was taken all the same is found so by the next sweep
+    return list_payloads(table, batch_id) if is_taken else None
 
 
 def retry_quarantined(
@@ -143,31 +154,45 @@ def retry_quarantined(
     """
     config = read_table_config(table)
     reader = reader or LogReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    found = _read_entry(table, batch_id)
-    retry_id = found.entry.retry_id
-    if retry_id is None:
-        _check_first_retry(table, found, reader=reader, force=force)
-        payload = _read_payload(table, found.entry)
-        retry_id = _record_id(table, found, clock=clock)
-    else:
+    first_etag = ""
+    known: set[str] = set()
+
+    def choose(found: StoredReason | None) -> StoredReason:
+        # WARN: decided anew each time by all that stands there. Between the write of an id and the look at it another
+        # operator ends the retry, the batch is sent again and refused again: the entry that is there now has no id, and
+        # its rows are live. Force is for the entry that its caller has looked at, not for that one.
+        nonlocal first_etag
+        found = _require_entry(table, batch_id, found)
+        first_etag = first_etag or found.etag
+        is_forced = force and found.etag == first_etag
+        retry_id = found.entry.retry_id
+        if retry_id is None:
+            _check_first_retry(table, found, reader=reader, force=is_forced)
+            _read_payload(table, found.entry)  # what cannot be staged gets no id
+        elif clock.now_ms() - parse_uuid7_ms(retry_id) < config.retry_window_ms // 2:
+            return found
         # An id may soon be too old to be staged (I3); half the window is left to clocks and stalls.
-        if clock.now_ms() - parse_uuid7_ms(retry_id) >= config.retry_window_ms // 2:
-            if _is_known(table, retry_id, reader=reader):
-                _delete_entry(table, found.entry)
-                return retry_id
-            if not force:
-                raise InvalidRequest(
-                    f"table {table.name}: a retry of batch {batch_id} under {retry_id} was cut off too long ago to "
-                    "tell whether its rows are live; look for them, then drop the batch, or retry it by force"
-                )
-            retry_id = _record_id(table, found, clock=clock)
-        try:
-            payload = _read_payload(table, found.entry)
-        except NotFound:
-            _delete_entry(table, found.entry)  # it was staged: only then its payload goes
-            return retry_id
-    _stage_again(table, found, payload=payload, retry_id=retry_id)
-    return retry_id
+        elif _is_known(table, retry_id, reader=reader):
+            known.add(retry_id)
+            return found
+        elif not is_forced:
+            raise InvalidRequest(
+                f"table {table.name}: a retry of batch {batch_id} under {retry_id} was cut off too long ago to "
+                "tell whether its rows are live; look for them, then drop the batch, or retry it by force"
+            )
+        return found.changed(retry=new_batch_id(clock))
+
+    try:
+        entry = reason_object(table, batch_id).update(choose, gave_up=Unavailable, in_steps=True).state.entry
+    except CommitOutcomeUnknown as error:
+        raise Unavailable(f"table {table.name}: {error}; call again") from error
+    if entry.retry_id is None:
+        raise AssertionError  # chosen above
+    if entry.retry_id in known:
+        _delete_entry(table, entry)
+    else:
+        _stage_again(table, entry, retry_id=entry.retry_id)
+    return entry.retry_id
 
 
 def _check_first_retry(table: TableStore, found: StoredReason, *, reader: LogReader, force: bool) -> None:
@@ -177,14 +202,14 @@ def _check_first_retry(table: TableStore, found: StoredReason, *, reader: LogRea
             f"table {table.name}: nobody can tell whether the rows of batch {entry.batch_id} are live already: "
             f"{entry.reason}. Look for them, then drop the batch or retry it by force"
         )
+    # The reason of bad rows is written before the commit: without the commit, the next flush takes the batch anew. A
+    # whole one may be staged in a group that waits for others: the next flush would make an entry of it once more.
+    if find_staged(table, (batch_id_of(entry.batch_id),)):
+        raise InvalidRequest(
+            f"table {table.name}: batch {entry.batch_id} is still staged; wait for the next flush, then retry it"
+        )
     if entry.kind != "rows":
         return
-    # The reason is written before the commit. Without the commit, the next flush takes the batch anew.
-    if find_staged(table, (entry.batch_id,)):
-        raise InvalidRequest(
-            f"table {table.name}: batch {entry.batch_id} is still staged; wait for the next flush, then retry its "
-            "bad rows"
-        )
     # The write of this reason may land late, when another flush has decided the batch, and even when an operator has
     # dealt with what that one said.
     files = reader.heads.read().files
@@ -204,51 +229,31 @@ def _check_first_retry(table: TableStore, found: StoredReason, *, reader: LogRea
         )
 
 
-def _record_id(table: TableStore, found: StoredReason, *, clock: Clock) -> str:
-    """Write a fresh id into the reason, instead of none or of one that is too old; return the id that stands there."""
-    key, old = reason_key(table.paths, found.entry.batch_id), found.entry.retry_id
-    for _ in range(_MAX_ATTEMPTS):
-        body = found.changed(retry=new_batch_id(clock))
-        # W2: refused by an earlier try of this very request, or by another operator: only reading tells.
-        put_reason(table, found.entry.batch_id, body, replaces=found)
-        found = _read_entry(table, found.entry.batch_id)
-        if found.entry.retry_id is not None and found.entry.retry_id != old:
-            return found.entry.retry_id
-    raise Unavailable(f"table {table.name}: {key} was changed by others {_MAX_ATTEMPTS} times; try again later")
-
-
-def _stage_again(table: TableStore, found: StoredReason, *, payload: QuarantinedPayload, retry_id: str) -> None:
+def _stage_again(table: TableStore, entry: QuarantinedBatch, *, retry_id: str) -> None:
     """Stage what an entry holds under its new id; the entry goes only then (I5)."""
-    stage_batch(table, body=payload.body, staging_format=payload.format, batch_id=retry_id)
-    _delete_entry(table, found.entry)
+    try:
+        payload = _read_payload(table, entry)
+    except NotFound:
+        pass  # it was staged: only then its payload goes
+    else:
+        stage_batch(table, body=payload.body, staging_format=payload.format, batch_id=retry_id)
+    _delete_entry(table, entry)
 
 
 def _delete_entry(table: TableStore, entry: QuarantinedBatch) -> None:
     # The payload first: a reason without a payload says that its retry was staged; a payload without a reason nobody
     # would find.
-    for keys in (payloads_of(table, entry), [reason_key(table.paths, entry.batch_id)]):
+    for keys in (list_payloads(table, entry.batch_id), [reason_key(table.paths, entry.batch_id)]):
         report = table.store.delete(keys)
         if report.failed:
             raise Unavailable(f"{report.failed[0].key}: {report.failed[0].reason}; do it again")
 
 
-def payloads_of(table: TableStore, entry: QuarantinedBatch) -> tuple[str, ...]:
-    """Return all keys that go with an entry, before its reason. Costs a listing for a whole batch.
-
-    Raises:
-        Unavailable: The store did not answer.
-    """
-    # J6: a reason that names something else must not make us delete it.
-    payloads = (
-        {entry.payload_key} if entry.payload_key.startswith(table.paths.quarantine_key(entry.batch_id)) else set()
-    )
-    if entry.kind == "batch":  # for good: what earlier flushes set aside of it is in there
-        payloads.update(list_bad_rows(table, entry.batch_id))
-    return tuple(sorted(payloads - {reason_key(table.paths, entry.batch_id)}))
-
-
 def _read_entry(table: TableStore, batch_id: str) -> StoredReason:
-    found = find_reason(table, batch_id)
+    return _require_entry(table, batch_id, find_reason(table, batch_id))
+
+
+def _require_entry(table: TableStore, batch_id: str, found: StoredReason | None) -> StoredReason:
     if found is None or found.is_being_dropped:
         raise _not_there(table, batch_id)
     if not found.fields:
@@ -257,9 +262,9 @@ def _read_entry(table: TableStore, batch_id: str) -> StoredReason:
 
 
 def _read_payload(table: TableStore, entry: QuarantinedBatch) -> QuarantinedPayload:
-    name = entry.payload_key.rpartition("/")[2].removeprefix(f"{entry.batch_id}.")
-    suffix = _PAYLOAD_KIND.sub("", name, count=1)
-    if suffix not in STAGING_FORMATS or not entry.payload_key.startswith(table.paths.quarantine_prefix):
+    start = table.paths.quarantine_key(f"{entry.batch_id}.")
+    suffix = _WHAT.sub("", entry.payload_key.removeprefix(start), count=1)
+    if suffix not in STAGING_FORMATS or not entry.payload_key.startswith(start):
         raise CorruptLog(
             f"table {table.name}: the payload of batch {entry.batch_id} at {entry.payload_key[:200]} has no format "
             "that can be staged; inspect it by hand"

@@ -1,1 +1,1 @@
-"""The log: its wire, its fold, its readers, and the fence through which alone it grows."""
+"""The log: its wire, its readers, its fold."""

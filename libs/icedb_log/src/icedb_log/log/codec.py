@@ -20,7 +20,17 @@ from msgspec import Meta, Struct, field
 from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
 from icedb_log.log.markers import DecodedMarkers, LineMarkers, MarkerBlock, paused_gc
 from icedb_log.log.widening import find_bad_widening
-from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
+from icedb_log.model import (
+    EMPTY,
+    FORMAT_VERSION,
+    ColumnStats,
+    FeedState,
+    FileMarker,
+    LogFile,
+    LogHead,
+    LogTombstone,
+    Widening,
+)
 
 WIRE_NAMES: Final = frozenset({"v", "t", "sch", "f", "tmb", "p", "b"})
 """Names that both v3 readers take, without regard to case: no other field may be spelt like one of them."""
@@ -85,7 +95,7 @@ def read_optional_text(key: str, number: int, line: dict[str, Any], name: str) -
 
 
 def read_extra(key: str, number: int, line: dict[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
-    """Return the fields that are not known. Raises CorruptLog for one that existing readers would take for theirs."""
+    """Return the unknown fields. Raises CorruptLog for one that existing readers would take for theirs."""
     unknown = {name: value for name, value in line.items() if name not in known}
     for name, value in unknown.items():
         if name.casefold() in WIRE_NAMES:
@@ -110,7 +120,7 @@ def show(value: object) -> str:
 
 
 _METADATA_KEYS: Final = frozenset(
-    {"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "nx", "rej", "fed", "dig", "chg"}
+    {"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "nx", "rej", "fed", "dig", "chg", "rebuilt"}
 )
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
@@ -120,7 +130,7 @@ MAX_SCHEMAS: Final = 64
 """Schema lines that are remembered."""
 _LARGE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 1 << 16
-"""Marker lines that are decoded at once: what they make is let go before it leaves the processor's cache."""
+"""Marker lines that are decoded at once: their objects are freed before they leave the processor's cache."""
 _MANY_MARKERS: Final = 10_000
 
 
@@ -129,7 +139,7 @@ _Scalar = str | Annotated[int, Meta(ge=-MAX_INTEGER - 1, le=MAX_INTEGER)] | floa
 
 
 class _OrdinaryLine(Struct, forbid_unknown_fields=True, gc=False):
-    """A marker line with nothing in it that would have to be looked at twice.
+    """A marker line without any field that needs a closer check.
 
     Whatever this takes is taken by :func:`_decode_marker`, too, for the same; what this refuses that one judges.
     """
@@ -231,21 +241,6 @@ def decode_log_head(key: str, body: bytes) -> LogHead:
     return LogHead(**_decode_head(key, metadata, lines))
 
 
-def salvage_markers(body: bytes) -> tuple[FileMarker, ...]:
-    """Return the file markers among the lines of a damaged log file: every line that is one, whole, wherever it stands.
-
-    For a rebuild alone (B2): no reader may take a log file that it cannot decode for less than damaged (S3).
-    """
-    found: list[FileMarker] = []
-    for number, line in enumerate(body.split(b"\n")):
-        if line.startswith(b"{") and b'"b"' in line:
-            try:
-                found.append(_decode_marker("", number, load_line("", number, line)))
-            except CorruptLog:
-                continue
-    return tuple(found)
-
-
 def _check_version(key: str, metadata: dict[str, Any]) -> None:
     version = metadata.get("v")
     # The seed's type says string, its code writes an integer: both are version 1.
@@ -275,6 +270,7 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> dict
         "contents": _decode_contents(key, metadata),
         "inexact": _decode_inexact(key, metadata),
         "change": _decode_change(key, metadata),
+        "rebuilt": read_optional_text(key, 0, metadata, "rebuilt"),
     }
 
 
@@ -303,7 +299,7 @@ def _encode_metadata(log: LogFile) -> dict[str, Any]:
         problem = find_bad_widening(log.schema, log.widened)
         if problem:
             raise InvariantViolated(f"a log file cannot say that {problem} (S2)")
-        metadata["w"] = dict(log.widened)
+        metadata["w"] = {column: list(widening) for column, widening in log.widened.items()}
     if log.refused_ids:
         metadata["rej"] = list(log.refused_ids)
     if log.feed is not None:
@@ -314,14 +310,14 @@ def _encode_metadata(log: LogFile) -> dict[str, Any]:
 def _encode_contents(log: LogFile) -> dict[str, Any]:
     if not log.contents:
         return {}
-    # A merge by an older release carries what it does not know: so the commit says that this is its own.
-    return {"dig": {"cid": log.commit_id, "of": [log.contents.get(batch_id, "") for batch_id in log.batch_ids]}}
+    return {"dig": [log.contents.get(batch_id, "") for batch_id in log.batch_ids]}
 
 
 def _encode_change(log: LogFile) -> dict[str, Any]:
-    if log.change is None or log.commit_id is None:
-        return {}
-    return {"chg": {"cid": log.commit_id, "is": log.change}}
+    said: dict[str, Any] = {} if log.rebuilt is None else {"rebuilt": log.rebuilt}
+    if log.change is not None:
+        said["chg"] = log.change
+    return said
 
 
 def _encode_feed(feed: FeedState) -> dict[str, Any]:
@@ -344,14 +340,9 @@ def _decode_feed(key: str, metadata: dict[str, Any]) -> FeedState | None:
 
 
 def _decode_contents(key: str, metadata: dict[str, Any]) -> Mapping[str, str]:
-    value = metadata.get("dig")
-    if value is None:
+    if metadata.get("dig") is None:
         return EMPTY
-    if not isinstance(value, dict):
-        raise CorruptLog(f"{key}: line 0: dig is {show(value)}, not an object")
-    if not _is_own_word(metadata, value):
-        return EMPTY
-    batch_ids, digests = _texts(key, metadata, "ids"), _texts(key, value, "of")
+    batch_ids, digests = _texts(key, metadata, "ids"), _texts(key, metadata, "dig")
     if len(batch_ids) != len(digests):
         raise CorruptLog(f"{key}: line 0: of {len(batch_ids)} ids dig tells the contents of {len(digests)}")
     return {batch_id: digest for batch_id, digest in zip(batch_ids, digests, strict=True) if digest}
@@ -406,50 +397,41 @@ _known_schema = lru_cache(MAX_SCHEMAS)(partial(_load_schema, "", 1))
 """Mostly the log files of a table have the same schema line: then they have the same schema, once in memory."""
 
 
-def _decode_widened(key: str, metadata: dict[str, Any], schema: Mapping[str, str]) -> Mapping[str, str]:
-    widened = metadata.get("w")
-    if widened is None:
+def _decode_widened(key: str, metadata: dict[str, Any], schema: Mapping[str, str]) -> Mapping[str, Widening]:
+    said = metadata.get("w")
+    if said is None:
         return EMPTY
-    if not isinstance(widened, dict) or not all(isinstance(sql_type, str) for sql_type in widened.values()):
-        raise CorruptLog(f"{key}: line 0: w is {show(widened)}, not an object of types")
+    if not isinstance(said, dict):
+        raise CorruptLog(f"{key}: line 0: w is {show(said)}, not an object")
+    widened = {column: _decode_widening(key, column, value) for column, value in said.items()}
     problem = find_bad_widening(schema, widened)
     if problem:
         raise CorruptLog(f"{key}: line 0: w: {problem}; written by a faulty writer, or by a later release: upgrade")
     return widened
 
 
+def _decode_widening(key: str, column: str, value: object) -> Widening:
+    sql_type, since_ms = value if isinstance(value, list) and len(value) == len(Widening._fields) else (None, None)
+    if not isinstance(sql_type, str) or type(since_ms) is not int or not 0 <= since_ms <= MAX_INTEGER:
+        raise CorruptLog(f"{key}: line 0: w of {show(column)} is {show(value)}, not [wider type, unix ms]")
+    return Widening(sql_type, since_ms)
+
+
 def _encode_inexact(log: LogFile) -> dict[str, Any]:
-    if log.inexact is None or log.commit_id is None:
-        return {}
-    return {"nx": {"cid": log.commit_id, "not": dict(log.inexact)}}
-
-
-def _is_own_word(metadata: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    """Whether a commit says something itself (S2, I8, M3).
-
-    WARN: a merge of an older release carries what it does not know, as it is: it is another commit's word.
-    """
-    return value.get("cid") is not None and value["cid"] == metadata.get("cid")
+    return {} if log.inexact is None else {"nx": dict(log.inexact)}
 
 
 def _decode_inexact(key: str, metadata: dict[str, Any]) -> Mapping[str, bool] | None:
     value = metadata.get("nx")
     if value is None:
         return None
-    inexact = value.get("not") if isinstance(value, dict) else None
-    if not isinstance(inexact, dict) or not all(isinstance(is_known, bool) for is_known in inexact.values()):
-        raise CorruptLog(f"{key}: line 0: nx is {show(value)}, not what a commit says of its columns")
-    return inexact if _is_own_word(metadata, value) else None
+    if not isinstance(value, dict) or not all(isinstance(is_known, bool) for is_known in value.values()):
+        raise CorruptLog(f"{key}: line 0: nx is {show(value)}, not an object of booleans")
+    return value
 
 
 def _decode_change(key: str, metadata: dict[str, Any]) -> str | None:
-    value = metadata.get("chg")
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise CorruptLog(f"{key}: line 0: chg is {show(value)}, not an object")
-    change = read_text(key, 0, value, "is")
-    return change if _is_own_word(metadata, value) else None
+    return None if metadata.get("chg") is None else read_text(key, 0, metadata, "chg")
 
 
 def _decode_tombstone(key: str, number: int, line: dict[str, Any]) -> LogTombstone:

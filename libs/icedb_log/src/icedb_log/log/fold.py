@@ -4,27 +4,81 @@ A data file is live if some log file lists it without a tombstone and none lists
 log files does not matter. Must never drop a log file or a column silently.
 
 Which commits are lost (F5) is told here, too: a fence says that they landed, and their log files are not there. A
-history proves what it names and nothing else: it is short, and older releases drop it. Must never call a commit lost
+history proves what it names and nothing else: it is short. Must never call a commit lost
 that a merge replaced, or a vacuum deleted: so the log has to be read *after* the fences.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from icedb_log.clock import format_ms
-from icedb_log.errors import BelowHorizon, CorruptLog, SchemaConflict
-from icedb_log.keys import is_log_folder, log_name, parse_log_key, parse_log_name
+from icedb_log.errors import BelowHorizon, SchemaConflict
+from icedb_log.keys import find_log_name, is_log_folder, log_name, parse_log_key
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.log.markers import markers_of
 from icedb_log.log.state import LogState
-from icedb_log.log.widening import LoggedSchema, narrow_columns, unite_inexact
-from icedb_log.model import FeedState, ListedLogFile, ListedLogHead, LogHead, LogView, Snapshot
+from icedb_log.log.widening import LoggedSchema, columns_to_prove, unite_inexact
+from icedb_log.model import FeedState, ListedLogFile, ListedLogHead, LogHead, LogView, Widening
 
 LONGEST_COMMIT_MS = 60 * 60 * 1000
 """A time of travel older than this can get no further commits, whatever a committer's clock says (R3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The fold of a table's log at one time: what is live, and what is known about the dead.
+
+    Attributes:
+        table: Name of the table.
+        snapshot_id: Equal for equal live files and schema, whichever log files say so.
+        live: Live data files, ascending by path.
+        schema: Column to SQL type: the union of all schema lines, widened columns with the wider type (S2).
+        logged_schema: The same with the types of the schema lines, which never change.
+        inexact: Columns of whose values nothing is proven, see :class:`~icedb_log.model.LogFile`.
+        tombstoned_ms: Path of each dead data file still named, to the earliest tombstone time.
+        log_tombstoned_ms: Key of each dead log file still named, to the earliest tombstone time.
+        horizon_ms: Time travel below this time is refused (R3); 0 when nothing was deleted yet.
+        last_commit_ms: Time of the newest commit that was folded; 0 for an empty log.
+        log_file_count: Number of log files folded.
+        as_of_ms: The time asked for; ``None`` for the newest state.
+        is_stable: Whether a later read at the same ``as_of_ms`` must give the same answer (R3).
+    """
+
+    table: str
+    snapshot_id: str
+    live: LiveFiles
+    schema: Mapping[str, str]
+    logged_schema: Mapping[str, str]
+    inexact: Mapping[str, bool]
+    tombstoned_ms: Mapping[str, int]
+    log_tombstoned_ms: Mapping[str, int]
+    horizon_ms: int
+    last_commit_ms: int
+    log_file_count: int
+    as_of_ms: int | None
+    is_stable: bool
+
+    @property
+    def narrow_types(self) -> Mapping[str, str]:
+        """Columns of which data files may have a narrower type, with that type.
+
+        Widened ones, and each DOUBLE that an imported file may have as FLOAT, or with bounds that leave out NaN (S2).
+        """
+        widened = {name: kind for name, kind in self.logged_schema.items() if self.schema.get(name) != kind}
+        return {**{name: "FLOAT" for name in self.inexact if self.schema.get(name) == "DOUBLE"}, **widened}
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all live data files."""
+        return self.live.size_bytes
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows of all live data files; ``None`` when some file does not say."""
+        return self.live.row_count
 
 
 def fold(
@@ -61,6 +115,7 @@ def fold(
         live=state.live,
         schema=schema,
         logged_schema=logged.logged,
+        inexact=logged.inexact,
         tombstoned_ms=state.tombstoned_ms,
         log_tombstoned_ms={
             # Of several tombstones of a log file the earliest stands last.
@@ -122,8 +177,9 @@ def _require_readable(table: str, as_of_ms: int, *, horizon_ms: int) -> None:
     if as_of_ms < horizon_ms:
         raise BelowHorizon(
             f"table {table}: time {as_of_ms} lies before {horizon_ms} ({format_ms(horizon_ms)}), the oldest "
-            "time still readable; ask for that or later. Pins, leases and keep_versions keep older times, if they "
-            "are made in time"
+            "time still readable; ask for that or later. To keep more history from now on: "
+            f"`icedb table alter {table} --set keep_versions=100`, or a tag for one state (`icedb tag create`); what "
+            "no longer is readable does not come back"
         )
 
 
@@ -157,6 +213,13 @@ def newest_feed(states: Iterable[FeedState | None]) -> FeedState | None:
     return max((state for state in states if state is not None), key=lambda state: state.sequence, default=None)
 
 
+def find_rebuilt(files: Iterable[ListedLogHead]) -> str | None:
+    """Return which rebuild made a log anew last (B3); ``None``: none did."""
+    return next(
+        (file.log.rebuilt for file in sorted(files, key=lambda file: file.key, reverse=True) if file.log.rebuilt), None
+    )
+
+
 def union_schema(table: str, files: Iterable[ListedLogHead]) -> LoggedSchema:
     """Return the union of all schema lines, columns in order of first appearance, and what was widened (S2).
 
@@ -166,16 +229,16 @@ def union_schema(table: str, files: Iterable[ListedLogHead]) -> LoggedSchema:
     schema: dict[str, str] = {}
     origin: dict[str, str] = {}
     seen: Mapping[str, str] = {}
-    # The codec takes only widenings of the type in the same log file's schema line, and each type has one: the log
-    # files cannot differ here.
-    widened: dict[str, str] = {}
+    # The codec takes only widenings of the type in the same log file's schema line, and each type has one: log files
+    # can only differ in the time, of which the earliest counts.
+    widened: dict[str, Widening] = {}
     said: list[tuple[AbstractSet[str], Mapping[str, bool] | None]] = []
     for file in files:
         log = file.log
         if not _is_all_exact(log):
             said.append((log.schema.keys(), log.inexact))
-        if log.widened:
-            widened.update(log.widened)
+        for column, widening in log.widened.items():
+            widened[column] = min(widened.get(column, widening), widening)
         if log.schema == seen:  # mostly; a thousand log files are compared at once
             continue
         seen = log.schema
@@ -188,7 +251,7 @@ def union_schema(table: str, files: Iterable[ListedLogHead]) -> LoggedSchema:
                     f"`icedb fsck {table}`, schema-conflict in docs/repair.md"
                 )
             origin.setdefault(column, file.key)
-    inexact = unite_inexact(said, narrow_columns(schema) - widened.keys())
+    inexact = unite_inexact(said, columns_to_prove(schema) - widened.keys())
     return LoggedSchema(schema, widened, inexact)
 
 
@@ -213,7 +276,7 @@ def find_lost(landed: Iterable[str], view: LogView) -> tuple[str, ...]:
     """Return the commits whose log files were lost, ascending.
 
     Args:
-        landed: Names of log files of commits that landed, as fences said.
+        landed: Names of log files of commits that landed, from fences.
         view: The log, read after the fences: what had landed by then is in it, or a merge replaced it before.
     """
     missing = drop_known(landed, view)
@@ -222,7 +285,8 @@ def find_lost(landed: Iterable[str], view: LogView) -> tuple[str, ...]:
     # R3: a log file that the janitor has deleted was replaced by a merge with a later time (S1), which is part of the
     # horizon for as long as the table lives.
     horizon_ms = read_horizon_ms(view)
-    return tuple(sorted(name for name in missing if _time_ms(name) > horizon_ms))
+    parsed = ((name, find_log_name(name)) for name in missing)
+    return tuple(sorted(name for name, found in parsed if found is not None and found.time_ms > horizon_ms))
 
 
 def drop_known(names: Iterable[str], view: LogView) -> set[str]:
@@ -232,12 +296,5 @@ def drop_known(names: Iterable[str], view: LogView) -> set[str]:
         return missing
     missing -= {log_name(tombstone.path) for file in view.files for tombstone in file.log.log_tombstones}
     commit_ids = {file.log.commit_id for file in view.files}
-    return {name for name in missing if name.rpartition("_")[2] not in commit_ids}
-
-
-def _time_ms(name: str) -> int:
-    """Return the time in a log file's name; -1 for what is none: it proves nothing."""
-    try:
-        return parse_log_name(name).time_ms
-    except CorruptLog:
-        return -1
+    parsed = ((name, find_log_name(name)) for name in missing)
+    return {name for name, found in parsed if found is None or found.commit_id not in commit_ids}

@@ -1,15 +1,14 @@
-"""What the last commits of a table did, as its log tells it: for people who look at a table. Pure.
+"""What the last commits of a table did, from its log, for people. Pure.
 
-A log file tells for as long as it is there. Of a merge it names what was put to death until the janitor has deleted
-that and cut the log file short (J3): of old commits less is known than of new ones, and nothing is made up.
+A log file tells as long as it exists. That of a merge names the replaced files until the janitor has deleted
+these and stripped the log file (J3): there is less information about old commits than about new ones.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.errors import CorruptLog
-from icedb_log.keys import parse_log_key
+from icedb_log.keys import find_log_name, parse_log_key
 from icedb_log.log.markers import Markers, markers_of
 from icedb_log.model import ListedLogFile, LogView
 
@@ -36,7 +35,7 @@ class CommitInfo:
             of its source; ``fold``: log files became one, no data file changed; ``refusal``: only refused batches;
             ``other``: it does not say (another writer, a rebuild). Whatever a later release calls it stands as it is.
         added: Data files that it made; ``None``: the log does not tell any more.
-        removed: Data files that it put to death, as far as the log still names them.
+        removed: Data files that it replaced or removed, as far as the log still names them.
         batch_count: Batches that became live by it.
         refused_count: Batches that it refused.
         log_file_count: Log files that it replaced, as far as it still names them.
@@ -81,7 +80,7 @@ def describe_commit(file: ListedLogFile) -> CommitInfo:
         added = [at for at in live if at < min(removed)]
     elif replaced:
         # What is carried is older than the log files that it was in.
-        carried_ms = max(map(_time_of, replaced))
+        carried_ms = max((name.time_ms for name in map(find_log_name, replaced) if name is not None), default=0)
         added = [at for at in live if markers.created_ms(at) > carried_ms]
     elif parse_log_key(file.key).is_merged:
         added = None
@@ -116,11 +115,3 @@ def _measure(markers: Markers, chosen: Sequence[int]) -> Volume:
         sum(known) if len(known) == len(rows) else None,
         sum(markers.size_bytes(at) for at in chosen),
     )
-
-
-def _time_of(log_key: str) -> int:
-    """Return the time in a log file's name; 0 for what is none: then nothing is known to be older."""
-    try:
-        return parse_log_key(log_key).time_ms
-    except CorruptLog:
-        return 0

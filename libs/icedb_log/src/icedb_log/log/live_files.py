@@ -55,7 +55,7 @@ class Named:
         return is_live(self.live_in, self.dead_in)
 
     @property
-    def is_torn(self) -> bool:
+    def is_inconsistent(self) -> bool:
         """Whether the log files that are not dead say something else than all together."""
         return is_live(self.held_live, self.held_dead) != self.is_live
 
@@ -73,11 +73,23 @@ class LiveChunk:
         entries: Locations of all markers, of the dead and of those that say the same once more, too.
         live: Location of one marker of each live file.
         first: Path of the first entry.
-        torn: Paths of the files of which the log files that are not dead say something else than all together.
+        inconsistent: Paths of the files that would be live, or dead, otherwise if the dead log files were deleted.
+        stale: Locations of the markers, in log files that are not dead, that list a dead file as live.
         made: What readers made of this chunk and want to have again, by a name of theirs.
     """
 
-    __slots__ = ("_by_path", "dead_logs", "entries", "first", "live", "made", "prefix", "sources", "torn")
+    __slots__ = (
+        "_by_path",
+        "dead_logs",
+        "entries",
+        "first",
+        "inconsistent",
+        "live",
+        "made",
+        "prefix",
+        "sources",
+        "stale",
+    )
 
     def __init__(
         self, prefix: str, entries: Sequence[Entry], sources: Mapping[int, Markers], dead_logs: AbstractSet[int]
@@ -93,20 +105,21 @@ class LiveChunk:
         self.dead_logs: Final = frozenset(dead_logs & numbers)
         self.made: dict[str, Any] = {}
         self._by_path: dict[str, list[int]] | None = None
-        self.live, self.torn = self._judge(entries)
+        self.live, self.inconsistent, self.stale = self._judge(entries)
 
-    def _judge(self, entries: Sequence[Entry]) -> tuple["array[int]", tuple[str, ...]]:
-        """Return where the markers of live files are, and which files are torn."""
+    def _judge(self, entries: Sequence[Entry]) -> tuple["array[int]", Sequence[str], Sequence[int]]:
+        """Return where the markers of live files are, which files are inconsistent, and which markers are stale."""
         dead = {number: source.dead for number, source in self.sources.items()}
         paths = list(map(itemgetter(0), entries))
         is_single = not any(map(eq, paths, islice(paths, 1, None)))
-        if is_single and not self.dead_logs:  # mostly: nothing twice, and nothing torn
+        if is_single and not self.dead_logs:  # mostly: nothing twice, and nothing inconsistent
             if not any(dead.values()):
-                return self.entries, ()
+                return self.entries, (), ()
             # S1, as is_live() has it of what is said once: live if that is no tombstone. There may be a million.
-            return array("Q", [at for at in self.entries if at & INDEX_MASK not in dead[at >> INDEX_BITS]]), ()
+            return array("Q", [at for at in self.entries if at & INDEX_MASK not in dead[at >> INDEX_BITS]]), (), ()
         live = array("Q")
-        torn: list[str] = []
+        inconsistent: list[str] = []
+        stale: list[int] = []
         at, count = 0, len(entries)
         while at < count:
             path, location = entries[at]
@@ -117,15 +130,22 @@ class LiveChunk:
                 if is_live(1, location & INDEX_MASK in dead[location >> INDEX_BITS]):
                     live.append(location)
                     if location >> INDEX_BITS in self.dead_logs:
-                        torn.append(path)
+                        inconsistent.append(path)
                 continue
             locations = [each for _, each in entries[begin:at]]
             named = self.count(locations)
             if named.is_live:
                 live.append(max(locations, key=self._rank))
-            if named.is_torn:
-                torn.append(path)
-        return live, tuple(torn)
+            else:
+                stale += filter(self._is_held_live, locations)
+            if named.is_inconsistent:
+                inconsistent.append(path)
+        return live, inconsistent, stale
+
+    def _is_held_live(self, location: int) -> bool:
+        """Whether a marker lists a file as live, in a log file that is not dead."""
+        number = location >> INDEX_BITS
+        return location & INDEX_MASK not in self.sources[number].dead and number not in self.dead_logs
 
     def count(self, locations: Iterable[int]) -> Named:
         """Return what is said of a file that is named at some locations, and nowhere else."""
@@ -142,7 +162,7 @@ class LiveChunk:
         return named
 
     def _rank(self, location: int) -> tuple[bool, str, int]:
-        """Of two markers the one that knows its rows, and else the newest: a rebuild may have mended it."""
+        """Of two markers the one with a row count, else the newest: a rebuild may have corrected it."""
         source, at = self.sources[location >> INDEX_BITS], location & INDEX_MASK
         return source.row_count(at) is not None, source.key, at
 
@@ -457,7 +477,7 @@ def sum_digests(digests: Iterable[int]) -> int:
 
 
 def sum_rows(counts: Iterable[int | None]) -> int | None:
-    """Return a sum of row counts; ``None`` when one of them is not known."""
+    """Return the sum of row counts; ``None`` if one of them is unknown."""
     total = 0
     for rows in counts:
         if rows is None:

@@ -61,7 +61,7 @@ _numbers = count(1)
 
 
 class Tombstone(NamedTuple):
-    """When a data file died, and by when that is known to have landed: as of :class:`~icedb_log.model.FileMarker`."""
+    """When a data file died, and the proof that its tombstone landed, as in :class:`~icedb_log.model.FileMarker`."""
 
     path: str
     tombstoned_ms: int
@@ -73,7 +73,7 @@ MarkerBlock = tuple[int, Sequence[bytes], Sequence[Any]]
 
 
 class MarkerSequence(Sequence[FileMarker]):
-    """Markers that are made when somebody asks for them: a sequence, compared by content, as the tuple of them."""
+    """Markers that are decoded on access: a sequence, compared by content, like a tuple of them."""
 
     __slots__ = ()
 
@@ -140,7 +140,7 @@ class Markers(MarkerSequence):
         return self.light(index).row_count
 
     def landed_ms(self, index: int) -> int | None:
-        """Return by when a tombstone is known to have landed, if its log file says so (J1)."""
+        """Return the proof that a tombstone landed, if its log file has one (J1)."""
         return self.light(index).landed_ms
 
     def tombstones(self) -> Iterator[Tombstone]:
@@ -167,7 +167,7 @@ class Markers(MarkerSequence):
 
 
 class DecodedMarkers(Markers):
-    """Markers that somebody has decoded, or made, already."""
+    """Markers that are decoded already."""
 
     __slots__ = ("_markers",)
 

@@ -83,6 +83,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
             "fetch": fetch,
         }
         self._cache: dict[str, _Listed] = {}
+        self._written: _Listed | None = None
         self._lock = threading.Lock()
 
     def _read_all(self) -> tuple[tuple[_Listed, ...], int]:
@@ -106,7 +107,9 @@ class ConsistentReader(ABC, Generic[_Listed]):
         started_ms = self._clock.monotonic_ms()
         listing = self._list()
         with self._lock:
-            # What was replaced or deleted is let go before its successor is fetched: both may be large.
+            if self._written is not None:
+                self._cache[self._written.key], self._written = self._written, None
+            # A replaced or deleted log file is freed before its successor is fetched: both may be large.
             cached = self._cache = {
                 info.key: file
                 for info in listing.objects
@@ -159,7 +162,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         found: dict[str, _Listed] = {}
         # By one thread, when all are there: of threads that parse, one at a time works and the others take turns.
         with paused_gc(), naming_remedy(self._paths):
-            while fetched:  # each body is let go when it is parsed
+            while fetched:  # each body is freed when it is parsed
                 info, body = fetched.pop()
                 found[info.key] = self._parse(info, body)
         return found
@@ -176,7 +179,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
             return [pair for part in parts for pair in part.result()]
 
     def _fetch_some(self, rest: deque[ObjectInfo]) -> list[tuple[ObjectInfo, bytes]]:
-        """Fetch log files until none is left; after an error nobody goes on."""
+        """Fetch log files until none is left; after an error all threads stop."""
         found: list[tuple[ObjectInfo, bytes]] = []
         while True:
             try:
@@ -205,7 +208,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
 
 
 class LogHeadReader(ConsistentReader[ListedLogHead]):
-    """Reads the heads of one table's log files: ids and schema, without a look at any data file. Thread-safe.
+    """Reads the heads of one table's log files: ids and schema, without data files. Thread-safe.
 
     The log file of a merge of 100,000 data files has 20 MB; its head is in the first 128 KiB. What stands behind a
     head is not checked: that the log is sound is found by whoever reads it whole (S3).
@@ -222,6 +225,20 @@ class LogHeadReader(ConsistentReader[ListedLogHead]):
         """
         files, store_now_ms = self._read_all()
         return LogHeads(self._paths.name, files, store_now_ms)
+
+    def remember(self, key: str, *, etag: str, body: bytes) -> None:
+        """Keep the head of a log file that this process has just written: the next read need not fetch it.
+
+        Nothing else is taken from it: whether it is there, and still is this one, the listing of that read tells (R1).
+
+        Args:
+            key: Its key.
+            etag: What the store answered to the PUT that created it.
+            body: What was written.
+        """
+        written = self._parse(ObjectInfo(key, etag, len(body), modified_ms=0), body)
+        with self._lock:
+            self._written = written  # one: who writes the next one has read the log before that
 
     def _fetch_body(self, info: ObjectInfo) -> bytes:
         body = b""

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final, Self
 
 from icedb_log.log.live_files import LiveChunk, LiveFiles, Named, cut_chunks, end_of_folder, sort_entries
-from icedb_log.log.markers import INDEX_BITS, Entry, Markers, markers_of, paused_gc
+from icedb_log.log.markers import INDEX_BITS, INDEX_MASK, Entry, Markers, markers_of, paused_gc
 from icedb_log.model import FileMarker, ListedLogFile, LogView
 
 FEW_MARKERS: Final = 1000
@@ -38,7 +38,7 @@ class LogState:
         self._chunks: list[LiveChunk] = []
         self._firsts: list[str] = []
         self._changed: set[str] = set()
-        self._torn: set[str] = set()
+        self._inconsistent: set[str] = set()
         self._live: LiveFiles | None = LiveFiles()
         self._active: tuple[ListedLogFile, ...] | None = None
 
@@ -50,7 +50,7 @@ class LogState:
         return state
 
     def copy(self) -> Self:
-        """Return a state that may go on by itself. Costs a look at each chunk."""
+        """Return an independent copy of the state. Costs a step for each chunk."""
         other = type(self)()
         for name, value in vars(self).items():
             setattr(other, name, value.copy() if isinstance(value, dict | list | set) else value)
@@ -69,12 +69,12 @@ class LogState:
         return self._live
 
     @property
-    def torn(self) -> Collection[str]:
-        """Data files of which the log files that are not dead say something else than all together.
+    def inconsistent(self) -> Collection[str]:
+        """Data files that are live by all log files and not by those that are not dead, or the other way round.
 
-        Whoever deletes the dead ones changes what is live: there should be none.
+        To delete the dead log files would change what is live: there should be none.
         """
-        return self._torn
+        return self._inconsistent
 
     @property
     def tombstoned_ms(self) -> Mapping[str, int]:
@@ -147,11 +147,11 @@ class LogState:
         after = [_take_over(known.get(chunk.first), chunk) for chunk in fresh]
         same = set(map(id, before)) & set(map(id, after))
         for chunk in before:
-            if chunk.torn:
-                self._torn.difference_update(chunk.torn)
+            if chunk.inconsistent:
+                self._inconsistent.difference_update(chunk.inconsistent)
         for chunk in after:
-            if chunk.torn:
-                self._torn.update(chunk.torn)
+            if chunk.inconsistent:
+                self._inconsistent.update(chunk.inconsistent)
         self._changed.update(chunk.prefix for chunk in (*before, *after) if id(chunk) not in same)
         self._chunks[begin:end] = after
         self._firsts[begin:end] = [chunk.first for chunk in after]
@@ -198,6 +198,16 @@ class LogState:
         chunk = self._holding(path)
         return [] if chunk is None else [chunk.sources[each >> INDEX_BITS].key for each in chunk.locations(path)]
 
+    def stale_markers(self) -> Iterator[tuple[str, int]]:
+        """Yield for each marker that lists a dead data file as live, in a log file that is not dead: key, and bytes.
+
+        The key is that of the log file; while it is there the data file is not deleted (J2).
+        """
+        for chunk in self._chunks:
+            for location in chunk.stale:
+                markers = chunk.sources[location >> INDEX_BITS]
+                yield markers.key, markers.size_bytes(location & INDEX_MASK)
+
     def markers_in(self, key: str) -> Markers:
         """Return what a log file that is there says of data files."""
         return self._markers[key]
@@ -222,7 +232,7 @@ class LogState:
 
 
 class Tombstones(Mapping[str, int]):
-    """Dead data files with the earliest tombstone time of each; gathered when somebody asks for the first time."""
+    """Dead data files with the earliest tombstone time of each; gathered on first access."""
 
     def __init__(self, markers: Sequence[Markers]) -> None:
         self._markers = markers

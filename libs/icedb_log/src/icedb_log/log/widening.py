@@ -2,7 +2,8 @@
 
 A schema line can never change a type: existing readers refuse a table whose schema lines disagree. So each schema
 line goes on saying the *logged* type, the one that the log had first, and the wider type stands beside it, in the
-metadata line. What readers and jobs work with is the *effective* type: the wider one where there is one.
+metadata line, with the time of the widening: older data files may be narrow. What readers and jobs work with is the
+*effective* type: the wider one where there is one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from icedb_log.errors import SchemaConflict
-from icedb_log.model import EMPTY, FileMarker, LogFile
+from icedb_log.model import EMPTY, FileMarker, LogFile, Widening
 from icedb_log.table.table_config import WIDENINGS, TableConfig
 
 _NARROW: Final = frozenset(narrow for narrow, _ in WIDENINGS)
@@ -23,19 +24,21 @@ class LoggedSchema:
 
     Attributes:
         logged: Column to SQL type, the union of all schema lines, in order of appearance.
-        widened: Columns of ``logged`` that became wider, with the wider type.
-        inexact: Columns of ``logged`` that could become wider, but without proof that no live value would change: true
-            where one is known that would (S2). Of every other one it is proven.
+        widened: Columns of ``logged`` that became wider.
+        inexact: Columns of ``logged`` of whose live values it is not proven what :func:`columns_to_prove` says: true
+            where it is known to be false (S2). Of every other one it is proven.
     """
 
     logged: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    widened: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    widened: Mapping[str, Widening] = field(default_factory=lambda: EMPTY)
     inexact: Mapping[str, bool] = field(default_factory=lambda: EMPTY)
 
     @property
     def effective(self) -> Mapping[str, str]:
         """Column to SQL type as readers and jobs take it."""
-        return {**self.logged, **self.widened} if self.widened else self.logged
+        if not self.widened:
+            return self.logged
+        return {**self.logged, **{column: widening.sql_type for column, widening in self.widened.items()}}
 
 
 def is_widening(narrow: str, wide: str) -> bool:
@@ -43,9 +46,9 @@ def is_widening(narrow: str, wide: str) -> bool:
     return (narrow, wide) in WIDENINGS
 
 
-def find_bad_widening(logged: Mapping[str, str], widened: Mapping[str, str]) -> str | None:
+def find_bad_widening(logged: Mapping[str, str], widened: Mapping[str, Widening]) -> str | None:
     """Return what is wrong with the widened columns of one log file, in words; ``None`` if nothing is."""
-    for column, wide in widened.items():
+    for column, (wide, _) in widened.items():
         narrow = logged.get(column)
         if narrow is None:
             return f"column {column[:80]!r} is widened to {wide[:20]}, but the schema line does not name it"
@@ -61,7 +64,7 @@ def state_inexact(
     carried: Iterable[LogFile] = (),
     looked_up: Iterable[str] = (),
 ) -> dict[str, bool]:
-    """Return what a commit says of the columns that could become wider (S2). Pure.
+    """Return what a commit does not prove of its columns (S2). Pure.
 
     Args:
         schema: Of the commit.
@@ -69,7 +72,7 @@ def state_inexact(
         carried: Log files of which it lists data files as live, too.
         looked_up: Columns of which it is known, from other live data files, that a value would change.
     """
-    columns = narrow_columns(schema.logged) - schema.widened.keys()
+    columns = columns_to_prove(schema.logged) - schema.widened.keys()
     new = [None if marker.inexact is None else dict.fromkeys(marker.inexact, True) for marker in markers]
     old = [(log.schema.keys(), log.inexact) for log in carried]
     found = [(columns, dict.fromkeys(looked_up, True))]
@@ -79,7 +82,7 @@ def state_inexact(
 def unite_inexact(
     said: Iterable[tuple[AbstractSet[str], Mapping[str, bool] | None]], columns: AbstractSet[str]
 ) -> dict[str, bool]:
-    """Return of which columns it is not proven that they could become wider; true where it is known that they cannot.
+    """Return the columns without proof; true for those of which the opposite is certain.
 
     Args:
         said: Columns that some data files can have, with what is said of them; ``None``: nothing.
@@ -92,12 +95,18 @@ def unite_inexact(
     return united
 
 
-def narrow_columns(schema: Mapping[str, str]) -> set[str]:
-    """Return the columns whose type could become wider."""
-    return {column for column, sql_type in schema.items() if sql_type in _NARROW}
+def columns_to_prove(schema: Mapping[str, str]) -> set[str]:
+    """Return the columns of which a commit says whether it proves something of their values (S2).
+
+    Of one that could become wider: that no value would change. Of a DOUBLE: that every data file has it as a DOUBLE,
+    and that no footer gives bounds for values among which there is NaN.
+    """
+    return {column for column, sql_type in schema.items() if sql_type in _NARROW or sql_type == "DOUBLE"}
 
 
-def grow_schema(table: str, known: LoggedSchema, *, after: Mapping[str, str], config: TableConfig) -> LoggedSchema:
+def grow_schema(
+    table: str, known: LoggedSchema, *, after: Mapping[str, str], config: TableConfig, since_ms: int
+) -> LoggedSchema:
     """Return what a commit has to log, so that readers see the schema ``after`` it.
 
     Args:
@@ -105,6 +114,7 @@ def grow_schema(table: str, known: LoggedSchema, *, after: Mapping[str, str], co
         known: What the log says now.
         after: Effective schema with the commit's rows.
         config: Says which columns may become wider.
+        since_ms: From when on those are wide that become so now.
 
     Raises:
         SchemaConflict: A column vanished, came unasked, or changed its type in a way that the table's policy does not
@@ -126,7 +136,11 @@ def grow_schema(table: str, known: LoggedSchema, *, after: Mapping[str, str], co
             "nothing was committed"
         )
     logged = {column: known.logged.get(column, sql_type) for column, sql_type in after.items()}
-    widened = {column: sql_type for column, sql_type in after.items() if sql_type != logged[column]}
+    widened = {
+        column: known.widened.get(column) or Widening(sql_type, since_ms)
+        for column, sql_type in after.items()
+        if sql_type != logged[column]
+    }
     return LoggedSchema(logged, widened)
 
 

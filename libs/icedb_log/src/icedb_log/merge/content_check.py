@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from icedb_log.jobs import ContentCheck
 from icedb_log.parquet.footer import ColumnBounds, Footer
+from icedb_log.table.decimals import find_decimal
 
 _NO_VALUE: Final = (None, None)
 """Bounds of a column without any value."""
@@ -100,7 +101,8 @@ def _bounds_of(file: Footer | None, name: str) -> ColumnBounds | None:
 def _as_written(value: Any, found: str, written: str) -> Any:
     """Return a bound of a column as a value of the type that is written; ``None`` if it has no such value (S2)."""
     if found == written:
-        return value
+        digits = find_decimal(found)
+        return value if digits is None or value is None else digits.read(value)
     if (found, written) == ("BIGINT", "DOUBLE"):
         return float(value)
     if (found, written) == ("DATE", "TIMESTAMP"):

@@ -1,20 +1,23 @@
-"""A merge run: plan; then for each commit fence, read, rewrite, check, commit (F1 to F3, M1 to M4, W1 to W3).
+"""A merge run: plan; then for each commit fence, read, rewrite, check, commit (F1 to F3, M1, M3, M4, W1 to W3).
 
 The rows are rewritten by a :class:`~icedb_log.jobs.GroupMerger`; everything that decides is here. Safe under
 any number of concurrent runs and without any lock: the fence lets one of them commit. A run is planned once, under the
 fence, and commits as it goes: what has landed stays, whatever happens next.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from icedb_log.commit.exchange import ExchangeCommit, Exchanged
+from icedb_log.commit.table import Table
+from icedb_log.errors import CorruptLog
 from icedb_log.jobs import ContentCheck, GroupMerger, MergedGroup, MergeGroup, RowChange
-from icedb_log.merge.exchange import ExchangeCommit, Exchanged
+from icedb_log.log.fold import union_schema
 from icedb_log.merge.merge_plan import NEXT_RUN, MergeIndex, MergeOptions, plan_merge
+from icedb_log.model import LogView
 from icedb_log.phases import phase
-from icedb_log.publish.held_back import find_narrow
-from icedb_log.table.table import Table
+from icedb_log.publish.head import find_narrow_before, read_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ _FIGURES: Final = [each.name for each in fields(MergeResult) if each.name not in
 
 @dataclass(frozen=True, slots=True)
 class MergeWatch:
-    """Who looks on while a merge run works.
+    """Callbacks of a merge run.
 
     Attributes:
         has_time: Asked between commits; the run ends when it says no.
@@ -106,7 +109,7 @@ def merge_table(
         table: The table.
         merger: Rewrites the groups, with the table's ``merge_query`` if it has one.
         options: What is asked for.
-        watch: Who looks on.
+        watch: Callbacks of the run.
         index: Of the same table, kept from an earlier run; ignored if the configuration has changed since.
 
     Raises:
@@ -124,7 +127,7 @@ def merge_table(
     change = None if config.merge_query is None else RowChange("merge_query", config.merge_query)
 
     def merge_in(
-        commit: ExchangeCommit, groups: tuple[MergeGroup, ...], *, folded: tuple[str, ...] = (), has_more: bool
+        commit: ExchangeCommit, groups: tuple[MergeGroup, ...], *, folded: Iterable[str], has_more: bool
     ) -> MergeResult:
         whole = [MergeGroup(group.partition, tuple(group.inputs)) for group in groups]  # asked for often from here on
         merged = commit.run(merger, whole, change=change)
@@ -138,7 +141,7 @@ def merge_table(
 
     with phase("read the log"):
         view = table.read_log()
-        index.first = find_narrow(table, view)
+        index.first_before_ms = _find_narrow_before(table, view)
     with phase("plan"):
         if plan_merge(index, view, options).is_empty:
             return MergeResult()
@@ -155,8 +158,24 @@ def merge_table(
         with ExchangeCommit(table, state=index.log) as commit:
             if not _are_live(groups, commit):
                 return replace(done, has_more=True)  # somebody else merges here, too: plan again
-            done = done.plus(merge_in(commit, groups, has_more=plan.has_more or number < len(rest)))
+            folded = index.find_due_logs(groups)
+            done = done.plus(merge_in(commit, groups, folded=folded, has_more=plan.has_more or number < len(rest)))
     return done
+
+
+def _find_narrow_before(table: Table, view: LogView) -> int:
+    """Return before when data files were made that are to be merged first, so that the table can be published; 0: none.
+
+    One request, and none for a table without widened columns.
+    """
+    if not any(file.log.widened for file in view.files):
+        return 0
+    try:
+        before_ms = find_narrow_before(read_head(table), union_schema(view.table, view.files).widened)
+    except CorruptLog:  # publishers halt for it; to merges it is advice
+        return 0
+    # The outputs get the time of this clock: while it is behind they would be merged first again.
+    return before_ms if before_ms <= table.clock.now_ms() else 0
 
 
 def _are_live(groups: Sequence[MergeGroup], commit: ExchangeCommit) -> bool:

@@ -1,24 +1,23 @@
-"""Why something is merged, or is not: what ``icedb merge TABLE --explain`` says. Pure, like the plan that it explains.
+"""Why something is merged, or is not: what ``icedb merge TABLE --dry-run`` says. Pure, like the plan that it explains.
 
 Asks the planner, never works anything out by itself: what it calls planned is what a run would do.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
 from icedb_log.log.live_files import LiveFiles
-from icedb_log.merge.log_folding import FoldPlan, log_fan_in, log_tier_of
+from icedb_log.merge.log_folding import log_fan_in, log_tier_of
 from icedb_log.merge.merge_plan import LANES, Lane, MergeIndex, MergeOptions, plan_merge
 from icedb_log.merge.merge_policy import MIN_FILES, by_tier, is_mature, plan_settling, tier_of
 from icedb_log.model import ListedLogFile, LogView
 from icedb_log.table.table_config import TableConfig
 
-When = Literal["now", "next_run", "log"]
-"""``now``: in the next run of its lane; ``next_run``: in one after it, since that is full; ``log``: when it pays to
-rewrite the log files that name its inputs."""
+When = Literal["now", "next_run"]
+"""``now``: in the next run of its lane; ``next_run``: in one after it, since that is full."""
 
 Reason = Literal["merge", "mature", "one_file", "fan_in", "cold", "settled"]
 """Why a partition is as it is. ``merge``: something is to be merged; ``mature``: all files have the target size;
@@ -40,7 +39,6 @@ _WHY: Final[Mapping[Reason, str]] = {
 _WHEN: Final[Mapping[When, str]] = {
     "now": "now",
     "next_run": "next run: this one is full",
-    "log": "waits until it pays to rewrite its log files",
 }
 
 
@@ -95,18 +93,16 @@ class ExplainedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedLogTier:
-    """Log files of one tier, 0 for the smallest, that a commit may involve.
+    """Log files of one tier, 0 for the smallest.
 
     Attributes:
-        is_folded: Whether the next hot run folds them.
-        may_be_rewritten: Whether merges of files named in them may go on now.
+        folded_count: How many of them the next hot run folds.
     """
 
     tier: int
     file_count: int
     size_bytes: int
-    is_folded: bool
-    may_be_rewritten: bool
+    folded_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +114,14 @@ class MergeExplanation:
         log_tiers: The smallest first.
         log_file_count: Objects below ``_log``, dead ones too.
         log_fan_in: Log files of a tier that are folded at once.
-        is_crowded: Whether the next hot run waits until it can replace more log files, since ``_log`` is long.
+        waits: Whether the next hot run waits until it can fold more log files.
     """
 
     partitions: tuple[ExplainedPartition, ...]
     log_tiers: tuple[ExplainedLogTier, ...]
     log_file_count: int
     log_fan_in: int
-    is_crowded: bool
+    waits: bool
 
 
 def explain_merge(index: MergeIndex, view: LogView, *, full: bool = False) -> MergeExplanation:
@@ -141,11 +137,7 @@ def explain_merge(index: MergeIndex, view: LogView, *, full: bool = False) -> Me
     groups: dict[str, list[ExplainedGroup]] = defaultdict(list)
     for lane, plan in plans.items():
         ready, taken = plan.ready, len(plan.groups)  # a run takes the first that are ready
-        whens: dict[When, Sequence[MergeGroup]] = {
-            "now": ready.groups[:taken],
-            "next_run": ready.groups[taken:],
-            "log": ready.waiting,
-        }
+        whens: dict[When, Sequence[MergeGroup]] = {"now": ready[:taken], "next_run": ready[taken:]}
         for when, group in ((when, group) for when, some in whens.items() for group in some):
             groups[group.partition].append(_explain_group(group, lane, when, index.config))
     partitions = [
@@ -156,10 +148,10 @@ def explain_merge(index: MergeIndex, view: LogView, *, full: bool = False) -> Me
     hot = plans["hot"]
     return MergeExplanation(
         partitions=tuple(sorted(partitions, key=lambda found: (found.newest_ms, found.partition), reverse=True)),
-        log_tiers=_explain_log(index, hot.ready.fold),
+        log_tiers=_explain_log(index, hot.folded_log_keys),
         log_file_count=len(view.files),
         log_fan_in=log_fan_in(index.config),
-        is_crowded=hot.is_empty and bool(hot.ready.groups),
+        waits=hot.is_empty and bool(hot.ready),
     )
 
 
@@ -215,7 +207,7 @@ def _why_not(sizes: Sequence[int], config: TableConfig, *, is_cold: bool) -> Rea
     return "cold" if plan_settling(sizes, config) else "fan_in"
 
 
-def _explain_log(index: MergeIndex, fold: FoldPlan) -> tuple[ExplainedLogTier, ...]:
+def _explain_log(index: MergeIndex, folded_log_keys: Collection[str]) -> tuple[ExplainedLogTier, ...]:
     tiers: dict[int, list[ListedLogFile]] = defaultdict(list)
     for file in index.log.active_files():
         tiers[log_tier_of(file.size_bytes, log_fan_in(index.config))].append(file)
@@ -224,8 +216,7 @@ def _explain_log(index: MergeIndex, fold: FoldPlan) -> tuple[ExplainedLogTier, .
             tier=tier,
             file_count=len(files),
             size_bytes=sum(file.size_bytes for file in files),
-            is_folded=any(file.key in fold.due_keys for file in files),
-            may_be_rewritten=tier <= fold.reach,
+            folded_count=sum(file.key in folded_log_keys for file in files),
         )
         for tier, files in sorted(tiers.items())
     )

@@ -1,21 +1,20 @@
 """What one merge run does: which groups in which lane, in which commits, and which log files it folds. Pure.
 
 Puts together what others decide: :mod:`icedb_log.merge.merge_policy` the groups of a partition,
-:mod:`icedb_log.merge.log_folding` which of them wait for their log files, and this module the lanes and their bounds.
+:mod:`icedb_log.merge.log_folding` which log files are folded beside them, and this module the lanes and their bounds.
 
 * The **hot** lane runs often. All partitions, those with the newest data first; the smallest tier of a partition first.
 * The **cold** lane runs rarely. Partitions that got no data file for ``cold_after_ms`` by the store's clock, those
   that have waited longest first; each is merged as far as it is worth it.
 
-Before both come data files that have to be written anew for a reason of their own (:attr:`MergeIndex.first`), whatever
-their size, alone if need be.
+Before both come data files that are older than a column's wider type (:attr:`MergeIndex.first_before_ms`), whatever
+their size, alone if need be: engines of Iceberg cannot read them.
 
 Each lane has bounds of its own, so that neither keeps the other waiting: what a hot run leaves in old partitions is
 at the head of a cold run.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -24,21 +23,11 @@ from icedb_log.keys import TablePaths, is_partition_path
 from icedb_log.log.live_files import ChosenFiles, LiveFiles
 from icedb_log.log.markers import paused_gc
 from icedb_log.log.state import LogState
-from icedb_log.merge.log_folding import (
-    FoldPlan,
-    Wanted,
-    find_reach,
-    folded_along,
-    listing_twice,
-    log_fan_in,
-    plan_fold,
-    reach_of,
-    tiers_of_logs,
-)
-from icedb_log.merge.merge_policy import Places, fewest_files, pack, plan_full, plan_settling, plan_tiers
+from icedb_log.merge.log_folding import listing_twice, log_fan_in, plan_fold
+from icedb_log.merge.merge_policy import Places, cut_places, fewest_files, plan_full, plan_settling, plan_tiers
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table_config import TableConfig
-from icedb_log.units import MIB
+from icedb_log.units import MIB, MINUTE_MS
 
 Lane = Literal["hot", "cold"]
 LANES: Final[tuple[Lane, ...]] = get_args(Lane)
@@ -47,8 +36,6 @@ LANES: Final[tuple[Lane, ...]] = get_args(Lane)
 @dataclass(frozen=True, slots=True)
 class MergeLimits:
     """Bounds of one merge run, so that other tables get their turn, and of each of its commits.
-
-    They give way to one thing: a commit that has to rewrite a large log file takes as much as makes that worth it.
 
     Attributes:
         max_groups: Groups of one run.
@@ -66,8 +53,11 @@ class MergeLimits:
 HOT_LIMITS: Final = MergeLimits()
 COLD_LIMITS: Final = MergeLimits(max_groups=4096, max_files=32_768, max_bytes=16 * 1024 * MIB, commit_bytes=1024 * MIB)
 
-CROWD_BYTES: Final = 64 * MIB
-"""Input bytes from which a merge is worth a log file although it replaces few, and there are many."""
+WORTH_BYTES: Final = 64 * MIB
+"""Input bytes from which a merge is worth a log file, however few it folds."""
+
+QUIET_MS: Final = MINUTE_MS
+"""A table to which nothing was committed for so long has no log files to come that a merge could wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +86,12 @@ class _Candidate:
     Attributes:
         partition: Encoded partition path.
         newest_ms: When its newest data file was made.
-        groups: Smallest first, with the tier of the largest log file that each involves.
+        groups: Smallest first. Markers of inputs are decoded on access.
     """
 
     partition: str
     newest_ms: int
-    groups: tuple[tuple[MergeGroup, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyMerges:
-    """All that a lane would merge now, whatever one run takes.
-
-    Attributes:
-        groups: In the order in which they are taken. Of a million inputs no marker is made before somebody asks for it.
-        waiting: Groups that wait until it pays to rewrite the log files that name their inputs.
-        fold: What may be done to the log.
-    """
-
     groups: tuple[MergeGroup, ...]
-    waiting: tuple[MergeGroup, ...]
-    fold: FoldPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +100,12 @@ class MergePlan:
 
     Attributes:
         commits: Groups of each commit. A run that only folds log files has none, and makes one commit.
-        folded_log_keys: Log files that the first commit involves besides those that name an input (M1: "may involve
-            more").
+        folded_log_keys: Log files that the first commit folds (M1).
         has_more: Whether the limits left groups for another run.
-        ready: What the run was taken from.
+        ready: All that the lane would merge now, in its order: what the run was taken from.
     """
 
-    ready: ReadyMerges = field(compare=False)
+    ready: tuple[MergeGroup, ...] = field(compare=False)
     commits: tuple[tuple[MergeGroup, ...], ...] = ()
     folded_log_keys: tuple[str, ...] = ()
     has_more: bool = False
@@ -161,7 +135,7 @@ class MergeIndex:
     Args:
         paths: Keys of the table.
         config: Its configuration; another one needs another index.
-        log: What is known of its log, from now on this index's own.
+        log: A state of its log, owned by this index from now on.
     """
 
     def __init__(self, paths: TablePaths, config: TableConfig, *, log: LogState | None = None) -> None:
@@ -170,10 +144,10 @@ class MergeIndex:
         self.log: Final = log or LogState()
         self.now_ms = 0
         self.log_file_count = 0
-        self.first: frozenset[str] = frozenset()
-        """Paths of data files that are merged before all others, as far as they are live."""
+        self.newest_commit_ms = 0
+        self.first_before_ms = 0
+        """Data files that were made earlier are merged before all others; unix ms."""
         self._due: dict[str, _Candidate] = {}
-        self._tiers: dict[str, int] = {}
         self._changed = {folder for folder, _ in self.log.folders()}
 
     def update(self, view: LogView) -> None:
@@ -181,7 +155,7 @@ class MergeIndex:
         self.log.update(view)
         self.now_ms = view.store_now_ms
         self.log_file_count = len(view.files)
-        self._tiers = tiers_of_logs(self.log, log_fan_in(self.config))
+        self.newest_commit_ms = max((file.log.time_ms for file in view.files if not file.log.is_seal), default=0)
         self._changed |= self.log.take_changed()
         for folder in tuple(self._changed):
             files = self.log.folder(folder)
@@ -192,41 +166,43 @@ class MergeIndex:
                 self._due[folder] = found
             self._changed.discard(folder)  # only now: a damaged log must not make the index forget the others
 
-    def find_ready(self, options: MergeOptions = NEXT_RUN) -> ReadyMerges:
-        """Return what a lane would merge now; ``full`` takes everything, whatever the lane and the log."""
+    def find_ready(self, options: MergeOptions = NEXT_RUN) -> tuple[MergeGroup, ...]:
+        """Return all that a lane would merge now; ``full`` takes everything, whatever the lane and the log."""
         newest_last = sorted(self._candidates(options), key=lambda found: (found.newest_ms, found.partition))
         candidates = newest_last if options.lane == "cold" and not options.full else newest_last[::-1]
         first = self._first_groups()
         places = {group.partition for group in first}
-        groups = [
-            each
+        rest = (
+            group
             for found in candidates
-            for each in found.groups
-            if found.partition not in places or not self._has_first(each[0])
-        ]
-        fan_in = log_fan_in(self.config)
-        fold = plan_fold(self.log.active_files(), _wanted(groups), fan_in=fan_in, now_ms=self.now_ms)
-        return ReadyMerges(
-            groups=(*first, *(group for group, reach in groups if options.full or reach <= fold.reach)),
-            waiting=tuple(group for group, reach in groups if not options.full and reach > fold.reach),
-            fold=fold,
+            for group in found.groups
+            if found.partition not in places or not self._has_first(group)
         )
+        return (*first, *rest)
+
+    def find_due_logs(self, groups: Iterable[MergeGroup]) -> frozenset[str]:
+        """Return the log files that a commit of some groups folds (M1)."""
+        inputs = (marker for group in groups for marker in group.inputs)
+        return plan_fold(self.log, inputs, fan_in=log_fan_in(self.config), now_ms=self.now_ms)
 
     def _has_first(self, group: MergeGroup) -> bool:
-        return any(marker.path in self.first for marker in group.inputs)
+        return any(marker.created_ms < self.first_before_ms for marker in group.inputs)
 
     def _first_groups(self) -> list[MergeGroup]:
         """Return what is merged before all else, partition by partition."""
-        found: dict[str, list[FileMarker]] = {}
-        for path in sorted(self.first):
-            marker = self.log.live_marker(path)
-            if marker is not None and is_partition_path(partition := self.paths.partition_of(path)):
-                found.setdefault(partition, []).append(marker)
-        return [group for partition, markers in found.items() for group in pack(partition, markers, self.config)]
-
-    def reach_of(self, groups: Iterable[MergeGroup]) -> int:
-        """Return the tier of the largest log file that some groups involve."""
-        return max((reach_of(group, self.log, self._tiers) for group in groups), default=0)
+        before_ms = self.first_before_ms
+        groups: list[MergeGroup] = []
+        for folder, files in self.log.folders() if before_ms else ():
+            partition = self.paths.partition_of(folder)
+            if not is_partition_path(partition) or all(chunk.oldest_ms >= before_ms for chunk in files.chunks):
+                continue
+            sizes = files.sizes()
+            created = (created_ms for chunk in files.chunks for created_ms in chunk.created())
+            old = [at for at, created_ms in enumerate(created) if created_ms < before_ms]
+            for places in cut_places(old, sizes, self.config):
+                size_bytes = sum(sizes[at] for at in places)
+                groups.append(MergeGroup(partition, ChosenFiles(files, places, size_bytes=size_bytes)))
+        return groups
 
     def _candidates(self, options: MergeOptions) -> list[_Candidate]:
         if options.lane == "hot" and not options.full:
@@ -252,10 +228,9 @@ class MergeIndex:
         planned = plan(sizes, self.config)
         if not planned:
             return None
-        reach = find_reach(files, self._tiers)
         groups = [
-            (MergeGroup(partition, ChosenFiles(files, group, size_bytes=sum(sizes[at] for at in group))), reach(group))
-            for group in planned
+            MergeGroup(partition, ChosenFiles(files, places, size_bytes=sum(sizes[at] for at in places)))
+            for places in planned
         ]
         return _Candidate(partition, files.newest_ms, tuple(groups))
 
@@ -277,36 +252,33 @@ def _plan(index: MergeIndex, view: LogView, options: MergeOptions) -> MergePlan:
     full, lane = options.full, options.lane
     limits = options.limits or (COLD_LIMITS if full or lane == "cold" else HOT_LIMITS)
     ready = index.find_ready(options)
-    taken = take_within(ready.groups, limits, ready.fold)
-    reach = index.reach_of(taken)
-    due_keys = ready.fold.due_keys if taken or full or lane == "hot" else ()  # the cold lane does not run to fold
-    folded = set(due_keys)
-    if reach == ready.fold.reach and ready.fold.takes_below:
-        folded.update(folded_along(index.log.active_files(), reach=reach, fan_in=log_fan_in(index.config)))
+    commits = split_commits(take_within(ready, limits), limits)
+    folded: frozenset[str] = frozenset()
+    if commits or full or lane == "hot":  # the cold lane does not run to fold
+        folded = index.find_due_logs(commits[0] if commits else ())
     if full:
         folded |= listing_twice(index.log.active_files())
-    if not full and _waits_in_the_crowd(index, taken, folded):
+    elif _waits_for_log_files(index, commits, folded, lane):
         return MergePlan(ready)
     return MergePlan(
         ready,
-        commits=split_commits(taken, limits, ready.fold if reach else None),
+        commits=commits,
         folded_log_keys=tuple(sorted(folded)),
-        has_more=len(taken) < len(ready.groups),
+        has_more=sum(map(len, commits)) < len(ready),
     )
 
 
-def take_within(groups: Sequence[MergeGroup], limits: MergeLimits, fold: FoldPlan) -> tuple[MergeGroup, ...]:
-    """Return the first groups that fit into a run, at least one; more if the log files to be rewritten ask for it."""
+def take_within(groups: Sequence[MergeGroup], limits: MergeLimits) -> tuple[MergeGroup, ...]:
+    """Return the first groups that fit into a run, at least one."""
     taken = 0
     files = size_bytes = 0
     for group in groups:
-        pays = files >= fold.min_inputs or size_bytes >= fold.min_bytes
         is_full = (
             taken == limits.max_groups
             or files + len(group.inputs) > limits.max_files
             or size_bytes + group.size_bytes > limits.max_bytes
         )
-        if taken and pays and is_full:
+        if taken and is_full:
             break
         taken += 1
         files += len(group.inputs)
@@ -314,45 +286,43 @@ def take_within(groups: Sequence[MergeGroup], limits: MergeLimits, fold: FoldPla
     return tuple(groups[:taken])
 
 
-def split_commits(
-    groups: Sequence[MergeGroup], limits: MergeLimits, fold: FoldPlan | None
-) -> tuple[tuple[MergeGroup, ...], ...]:
-    """Cut a run's groups into commits, each large enough to pay for the log files that it rewrites."""
+def split_commits(groups: Sequence[MergeGroup], limits: MergeLimits) -> tuple[tuple[MergeGroup, ...], ...]:
+    """Cut a run's groups into commits."""
     commits: list[tuple[MergeGroup, ...]] = []
     current: list[MergeGroup] = []
-    files = size_bytes = 0
+    size_bytes = 0
     for group in groups:
-        pays = fold is None or files >= fold.min_inputs or size_bytes >= fold.min_bytes
-        if current and pays and size_bytes + group.size_bytes > limits.commit_bytes:
+        if current and size_bytes + group.size_bytes > limits.commit_bytes:
             commits.append(tuple(current))
-            current, files, size_bytes = [], 0, 0
+            current, size_bytes = [], 0
         current.append(group)
-        files += len(group.inputs)
         size_bytes += group.size_bytes
     if current:
         commits.append(tuple(current))
     return tuple(commits)
 
 
-def _wanted(groups: Iterable[tuple[MergeGroup, int]]) -> Wanted:
-    inputs, size_bytes = Counter[int](), Counter[int]()
-    for group, reach in groups:
-        inputs[reach] += len(group.inputs)
-        size_bytes[reach] += group.size_bytes
-    return Wanted(inputs, size_bytes)
+def _waits_for_log_files(
+    index: MergeIndex, commits: Sequence[Sequence[MergeGroup]], folded: Collection[str], lane: Lane
+) -> bool:
+    """Whether a commit would add a log file and take too few away: it waits for some that it can fold beside.
 
+    A commit that folds as many log files as the fan-in, or moves much data, never waits. Others do in two cases:
 
-def _waits_in_the_crowd(index: MergeIndex, groups: Sequence[MergeGroup], folded: set[str]) -> bool:
-    """Whether a commit would add a log file to a long log and take too few away.
-
-    Dead log files stay for their grace period. At a high rate of appends a merge after each of them would double the
-    length of the log; so while half as many of them as the slow bound are there, a commit has to replace as many log
-    files as the fan-in, or move much data. They alone count: they go away, so that nothing waits for ever.
+    * ``_log`` is long: half as many dead log files as the slow bound are there. At a high rate of appends a merge after
+      each of them would double its length. They alone count: they go away, so that nothing waits for ever.
+    * It would leave large log files behind that name its inputs, in a table that gets appends: a merge after each of
+      them would cost as many requests as the appends.
     """
+    if len(folded) >= log_fan_in(index.config):
+        return False
+    if sum(group.size_bytes for groups in commits for group in groups) >= WORTH_BYTES:
+        return False
     active = {file.key for file in index.log.active_files()}
-    if index.log_file_count - len(active) < max(1, index.config.log_files_slow // 2):
+    if index.log_file_count - len(active) >= max(1, index.config.log_files_slow // 2):
+        return True
+    if lane == "cold" or not 0 <= index.now_ms - index.newest_commit_ms < QUIET_MS:
         return False
-    if sum(group.size_bytes for group in groups) >= CROWD_BYTES:
-        return False
-    involved = {key for group in groups for marker in group.inputs for key in index.log.logs_naming(marker.path)}
-    return len((involved & active) | folded) < log_fan_in(index.config)
+    left = active.difference(folded)
+    inputs = (marker for groups in commits[:1] for group in groups for marker in group.inputs)
+    return any(not left.isdisjoint(index.log.logs_naming(marker.path)) for marker in inputs)

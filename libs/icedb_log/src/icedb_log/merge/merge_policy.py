@@ -14,7 +14,7 @@ The files of a partition are told by their sizes alone, in the order of their pa
 stand in it, ascending: of a million small files no more than that is looked at.
 
 Groups never exceed the target size, nor ``max_files_per_group``, and have at least two files, but for those of
-:func:`pack`, for files that are to be written anew.
+:func:`pack` and :func:`cut_places`, for files that are to be written anew.
 """
 
 from bisect import bisect_left, bisect_right
@@ -82,7 +82,7 @@ def plan_tiers(sizes: Sequence[int], config: TableConfig) -> list[Places]:
     groups: list[Places] = []
     for tier in by_tier(sizes, config).values():
         if len(tier) >= config.merge_fan_in:
-            *cut, rest = _pack(tier, sizes, config)
+            *cut, rest = cut_places(tier, sizes, config)
             groups.extend(group for group in cut if len(group) >= config.merge_fan_in or _grows(group, sizes))
             if len(rest) >= config.merge_fan_in:  # a rest that nothing cut waits for more
                 groups.append(rest)
@@ -100,7 +100,7 @@ def plan_settling(sizes: Sequence[int], config: TableConfig) -> list[Places]:
             chosen.extend(pending)
             pending.clear()
         total += sizes[at]
-    return [group for group in _pack(chosen, sizes, config) if _grows(group, sizes)]
+    return [group for group in cut_places(chosen, sizes, config) if _grows(group, sizes)]
 
 
 def plan_full(sizes: Sequence[int], config: TableConfig) -> list[Places]:
@@ -110,7 +110,7 @@ def plan_full(sizes: Sequence[int], config: TableConfig) -> list[Places]:
     ``max_files_per_group`` files, or few late rows: so a ``merge_query`` that combines rows has seen all of them
     together.
     """
-    return [group for group in _pack(_small_first(sizes, config), sizes, config) if len(group) >= MIN_FILES]
+    return [group for group in cut_places(_small_first(sizes, config), sizes, config) if len(group) >= MIN_FILES]
 
 
 def _small_first(sizes: Sequence[int], config: TableConfig) -> list[int]:
@@ -124,7 +124,8 @@ def _grows(group: Places, sizes: Sequence[int]) -> bool:
     return len(chosen) >= MIN_FILES and sum(chosen) >= MIN_GROWTH * max(chosen)
 
 
-def _pack(order: Sequence[int], sizes: Sequence[int], config: TableConfig) -> Iterator[Places]:
+def cut_places(order: Sequence[int], sizes: Sequence[int], config: TableConfig) -> Iterator[Places]:
+    """Cut some files of a partition, by their places in an order, into groups of at most the target size."""
     return (sorted(order[cut]) for cut in _cuts([sizes[at] for at in order], config))
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from icedb_log.content import zstd
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, PreconditionFailed
-from icedb_log.ingest.content import zstd
 from icedb_log.parquet.footer import TAIL_BYTES as END_BYTES
 from icedb_log.parquet.footer import Footer, UnreadableCause, UnreadableFooter, parse_footer
 from icedb_log.parquet.pages import PageLook, check_file_sums

@@ -1,4 +1,4 @@
-"""What a Parquet footer says: rows, columns as SQL types, who wrote the file, bounds of columns. Pure, no engine.
+"""The facts in a Parquet footer: rows, columns as SQL types, writer, bounds of columns. Pure, no engine.
 
 The layout is Parquet's ``FileMetaData`` (parquet.thrift of parquet-format 2.11). A footer that contradicts itself or
 the length of its file is :class:`~icedb_log.parquet.schema.DamagedFile`; nothing else is ever raised, whatever the
@@ -12,6 +12,7 @@ import struct as packing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import takewhile
 from typing import Any, Final, Literal, Protocol, get_args
 
@@ -21,6 +22,7 @@ from icedb_log.parquet.schema import DamagedFile, Leaf, ParquetSchema, read_sche
 from icedb_log.parquet.thrift import STRUCT, Shape, ThriftError, ThriftReader, each, struct
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.table.column_bounds import Scalar, cut_bounds, encode_time
+from icedb_log.table.decimals import DecimalType, find_decimal, show_decimal
 
 FooterKind = Literal["flush", "merge", "delete", "rewrite", "foreign"]
 """Which job wrote a data file; ``foreign``: none of ours, the file was imported."""
@@ -33,6 +35,7 @@ OWN_KINDS: Final = tuple(kind for kind in get_args(FooterKind) if kind != "forei
 TAIL_BYTES: Final = 8
 """Behind a footer: its length, and the magic bytes."""
 ENCRYPTED: Final = -1
+_MAX_DECIMAL_BYTES: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -45,12 +48,14 @@ class ColumnBounds:
         high: Not below any value; ``None`` if unknown.
         null_count: Number of nulls; ``None`` if unknown.
         is_exact: Whether ``low`` and ``high`` are values of the column, not cut ones.
+        has_odd_time: Whether a bound is a date or time outside the years 1 to 9999; then there is no ``low``.
     """
 
     low: Scalar
     high: Scalar
     null_count: int | None
     is_exact: bool
+    has_odd_time: bool = False
 
     def to_stats(self) -> ColumnStats | None:
         """Return it as a marker has it, long text cut so that the bounds stay bounds; ``None`` if it cannot say so."""
@@ -63,7 +68,7 @@ class ColumnBounds:
 
 @dataclass(frozen=True, slots=True)
 class FileOrigin:
-    """Who wrote a data file, and from what: its ``icedb.*`` metadata.
+    """The writer of a data file, and its inputs: its ``icedb.*`` metadata.
 
     Attributes:
         kind: Which job; ``foreign`` for files without this metadata, and for such that a later release may understand.
@@ -92,9 +97,9 @@ class Footer:
         row_count: Rows of it.
         columns: Column to SQL type in the log's spelling; without columns that have no such type.
         odd_columns: Columns of which no column of a table is without a conversion, with the type in words.
-        origin: Who wrote it.
+        origin: Its writer.
         bounds: Of the columns that were asked for, as far as the file has them and says something.
-        has_field_ids: Whether its columns have numbers, which are somebody else's.
+        has_field_ids: Whether its columns have field ids, which another writer assigned.
         written_for: Name of the table that some release wrote it for, be its origin understood or not; empty: none did.
         sorted_by: Columns that each row group says it is sorted by, ascending, nulls last, as far as all say the same.
         codecs: How its columns are compressed, by Parquet's numbers; :data:`ENCRYPTED`: nobody can read one of them.
@@ -373,11 +378,12 @@ class _Bounds:
     """The bounds of one column, while row groups are read."""
 
     leaf: Leaf
-    low: Scalar = None
-    high: Scalar = None
+    low: Any = None
+    high: Any = None
     null_count: int | None = 0
     is_bounded: bool = True
     is_exact: bool = True
+    has_odd_time: bool = False
 
     def add(self, known: Mapping[int, Any], rows: int) -> None:
         """Take the statistics of a row group of ``rows`` rows into account; empty: it has none."""
@@ -388,15 +394,18 @@ class _Bounds:
         # Older writers have bounds in an order that is right for signed integers alone.
         has_old = self.leaf.physical in ("INT32", "INT64") and not self.leaf.kind.startswith("INT unsigned")
         old_low, old_high = (known.get(_OLD_LOW), known.get(_OLD_HIGH)) if has_old else (None, None)
-        low = _decode(known.get(_LOW, old_low), self.leaf)
-        high = _decode(known.get(_HIGH, old_high), self.leaf)
+        raw = known.get(_LOW, old_low), known.get(_HIGH, old_high)
+        low, high = (_decode(data, self.leaf) for data in raw)
+        is_time = self.leaf.sql_type in ("DATE", "TIMESTAMP")
+        self.has_odd_time |= is_time and None not in raw and None in (low, high)
         if low is None or high is None:
             self.is_bounded = False
             return
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
         # Writers cut text alone, and newer ones say so.
-        is_exact = self.leaf.physical != "BYTE_ARRAY" or (known.get(_LOW_EXACT) and known.get(_HIGH_EXACT))
+        is_text = self.leaf.sql_type == "VARCHAR"
+        is_exact = not is_text or (known.get(_LOW_EXACT) and known.get(_HIGH_EXACT))
         self.is_exact = self.is_exact and bool(is_exact)
 
     def finish(self, row_count: int) -> ColumnBounds:
@@ -405,25 +414,35 @@ class _Bounds:
         if nulls is not None and not 0 <= nulls <= row_count:
             raise DamagedFile(f"its footer contradicts itself: {nulls} nulls in {row_count} rows")
         if not self.is_bounded or self.low is None:
-            return ColumnBounds(None, None, nulls, is_exact=False)
-        return ColumnBounds(self.low, self.high, nulls, is_exact=self.is_exact)
+            return ColumnBounds(None, None, nulls, is_exact=False, has_odd_time=self.has_odd_time)
+        low, high = (show_decimal(bound) if isinstance(bound, Decimal) else bound for bound in (self.low, self.high))
+        return ColumnBounds(low, high, nulls, is_exact=self.is_exact)
 
 
-def _decode(data: bytes | None, leaf: Leaf) -> Scalar:
-    """Return a bound as a JSON scalar; ``None`` if it says nothing."""
+def _decode(data: bytes | None, leaf: Leaf) -> Scalar | Decimal:
+    """Return a bound as a JSON scalar, of a decimal as one that compares; ``None`` if it says nothing."""
     if data is None:
         return None
+    digits = find_decimal(leaf.sql_type)
     try:
+        if digits is not None:
+            return _decode_decimal(data, leaf.physical, digits)
         if leaf.physical in ("INT32", "INT64"):
             return _decode_integer(data, leaf.kind)
         if leaf.physical in ("FLOAT", "DOUBLE"):
             (value,) = packing.unpack("<d" if len(data) == 8 else "<f", data)  # noqa: PLR2004 - bytes of a DOUBLE
             return value if math.isfinite(value) else None
-        if leaf.physical == "BOOLEAN":
-            return bool(data[0]) if len(data) == 1 else None
-        return data.decode()  # a cut one may be no UTF-8: ValueError
+        # A text that was cut may be no UTF-8: ValueError.
+        return data.decode() if leaf.physical != "BOOLEAN" else bool(data[0]) if len(data) == 1 else None
     except (packing.error, OverflowError, ValueError):
         return None
+
+
+def _decode_decimal(data: bytes, physical: str, digits: DecimalType) -> Decimal | None:
+    if physical == "BYTE_ARRAY" or not 1 <= len(data) <= _MAX_DECIMAL_BYTES:
+        return None  # of any length: some writers have compared their bytes as text
+    order: Literal["big", "little"] = "big" if physical == "FIXED_LEN_BYTE_ARRAY" else "little"
+    return digits.read(show_decimal(digits.scale_down(int.from_bytes(data, order, signed=True))))
 
 
 def _decode_integer(data: bytes, kind: str) -> Scalar:

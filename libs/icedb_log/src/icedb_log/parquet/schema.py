@@ -3,7 +3,8 @@
 A type is taken only if every engine reads it as the SQL type, or as a narrower one that loses nothing beside it:
 ``INT32`` beside ``BIGINT``, ``FLOAT`` beside ``DOUBLE``. So a table may have data files of both, and merges write the
 table's type. What would have to be changed to fit is *odd*: timestamps of a time zone (beside our UTC timestamps
-without one, engines would shift them by the session's zone), nanoseconds, decimals, nested columns, binary.
+without one, engines would shift them by the session's zone), nanoseconds, nested columns, binary. Decimals of up to 38
+digits are ``DECIMAL(p,s)``, however they are stored.
 """
 
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from icedb_log.parquet.field_ids import FIELD_ID
 from icedb_log.parquet.thrift import STRUCT, Shape, ThriftError, ThriftReader, each, struct
+from icedb_log.table.decimals import DecimalType
 
 # Field numbers and values are those of parquet.thrift (parquet-format 2.11).
 PHYSICAL: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
@@ -44,6 +46,7 @@ _SQL_TYPES: Final = {
     ("INT64", "TIMESTAMP milliseconds"): "TIMESTAMP",
     ("INT64", "TIMESTAMP microseconds"): "TIMESTAMP",
 }
+_DECIMALS: Final = ("INT32", "INT64", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _REQUIRED, _REPEATED = 0, 2
 _KEPT_BYTES: Final = 64 * 1024
 """A schema of more bytes is read each time anew."""
@@ -63,6 +66,7 @@ class Leaf:
         kind: Logical type in words; empty if none is given.
         sql_type: Its SQL type; ``None`` if it has none.
         is_required: Whether it has no nulls by its type.
+        length: Bytes of each value, where all have as many by the physical type.
     """
 
     name: str
@@ -70,6 +74,7 @@ class Leaf:
     kind: str = ""
     sql_type: str | None = None
     is_required: bool = False
+    length: int = 0
 
 
 @dataclass(slots=True)
@@ -97,12 +102,15 @@ class ParquetSchema:
         left = _child_count(top)
         if not left and top.get(_REPETITION) != _REPEATED:
             sql_type = _SQL_TYPES.get((physical, kind))
+            if kind == "DECIMAL" and physical in _DECIMALS:
+                digits = DecimalType(top.get(_PRECISION, 0), top.get(_SCALE, 0))
+                kind, sql_type = str(digits), str(digits) if digits.is_valid else None
             if sql_type is None:
                 self.odd_columns[name] = f"{physical} {kind}".strip()
             else:
                 self.columns[name] = sql_type
             is_required = top.get(_REPETITION, _REQUIRED) == _REQUIRED
-            self.leaves.append(Leaf(name, physical, kind, sql_type, is_required))
+            self.leaves.append(Leaf(name, physical, kind, sql_type, is_required, top.get(_LENGTH, 0)))
             return
         self.odd_columns[name] = "nested (a list, map or struct)"
         if not left:
@@ -114,7 +122,8 @@ class ParquetSchema:
             left += children - 1
 
 
-_TYPE, _REPETITION, _NAME, _CHILDREN, _CONVERTED_TYPE, _LOGICAL_TYPE = 1, 3, 4, 5, 6, 10
+_TYPE, _LENGTH, _REPETITION, _NAME, _CHILDREN, _CONVERTED_TYPE, _SCALE, _PRECISION = 1, 2, 3, 4, 5, 6, 7, 8
+_LOGICAL_TYPE: Final = 10
 _UTC_ADJUSTED, _UNIT = 1, 2
 _BITS, _SIGNED = 1, 2
 _TIMESTAMP: Final = struct(
@@ -144,8 +153,7 @@ def _read_logical(reader: ThriftReader, kind: int) -> str:
 
 
 _ELEMENT: Final[Shape] = {
-    _TYPE: ThriftReader.integer,
-    _REPETITION: ThriftReader.integer,
+    **dict.fromkeys((_TYPE, _LENGTH, _REPETITION, _SCALE, _PRECISION), ThriftReader.integer),
     _NAME: ThriftReader.text,
     _CHILDREN: ThriftReader.integer,
     _CONVERTED_TYPE: ThriftReader.integer,

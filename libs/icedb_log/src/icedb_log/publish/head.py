@@ -1,4 +1,4 @@
-"""The head of a table's chain of publications, the record of each, and what they hold (P1, P2, P3, P5).
+"""The head of a table's chain of publications, the record of each, and what they hold (P1, P2, J4, P5).
 
 ``_icedb/iceberg/head.json`` is the one object that changes, by compare-and-set: ``{"format": 1, "chain": <id>,
 "sequence": <number of this state>, "withdrawn": <sequence>, "current": null | {"id", "since", "as_of", "metadata",
@@ -6,10 +6,10 @@
 ETag, ever comes back, and a state with a current publication has that one's sequence. ``withdrawn``: nothing with that
 sequence, or a lower one, may be read any more (E5).
 
-``_icedb/iceberg/publications/<chain>.<sequence>.<since>.<id>.json`` is the record of one publication, written before
-anything else of it, never changed, and deleted after everything else of it: ``{"format": 1, "by": <who>, "objects":
-[<names>]}``, the objects of the publication that it goes on from. All that decides stands in its name, so that a
-listing is enough.
+The record of one publication is a hold (:mod:`icedb_log.holds.stored_holds`), named
+``<chain>.<sequence>.<since>``, written before anything else of it, never changed, and deleted after everything else of
+it. It lists the objects of the publication that it goes on from. All that decides stands in its name, so that a listing
+is enough.
 
 Objects are named without what their keys begin with, :attr:`~icedb_log.keys.TablePaths.published_prefix`.
 
@@ -21,20 +21,24 @@ has read a head of number n + 1, at which n was not the current one any more; an
 there. The earliest of these times is late enough.
 """
 
-import contextlib
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
 import orjson
 
-from icedb_log.clean.guards import EVERY_STATE_MS, Hold
-from icedb_log.errors import CorruptLog, NotFound, PreconditionFailed
+from icedb_log.errors import CorruptLog
+from icedb_log.holds.guards import EVERY_STATE_MS, Hold
+from icedb_log.holds.stored_holds import ListedHolds, encode_hold
 from icedb_log.keys import PublicationName, TablePaths, parse_publication_key
+from icedb_log.log.fold import LONGEST_COMMIT_MS
+from icedb_log.model import Widening
 from icedb_log.publish.model import Publication
 from icedb_log.store.object_store import ObjectInfo, StoredObject, list_all
+from icedb_log.store.records import CasObject
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
 
@@ -146,16 +150,18 @@ def read_head(table: TableStore) -> Head | None:
         CorruptLog: It cannot be understood.
         Unavailable: The store did not answer.
     """
-    try:
-        return decode_head(table.paths, table.store.get(table.paths.publication_head_key))
-    except NotFound:
-        return None
+    return head_object(table).read()
+
+
+def head_object(table: TableStore) -> CasObject[Head]:
+    """Return the head of a table's chain, to be read and changed."""
+    paths = table.paths
+    return CasObject(table.store, paths.publication_head_key, partial(decode_head, paths), partial(encode_head, paths))
 
 
 def begin_chain(table: TableStore, chain: str) -> None:
     """Put the head of a chain of its own where there is none: whoever is refused reads the other one's (P1)."""
-    with contextlib.suppress(PreconditionFailed):
-        table.store.put_if_absent(table.paths.publication_head_key, encode_head(table.paths, Head(chain, 0)))
+    head_object(table).update(lambda found: found or Head(chain, 0), is_likely_new=True)
 
 
 def read_publication(table: TableStore) -> Publication | None:
@@ -164,18 +170,37 @@ def read_publication(table: TableStore) -> Publication | None:
     return None if head is None else head.current
 
 
-def encode_record(paths: TablePaths, *, owner: str, objects: Collection[str]) -> bytes:
+def find_narrow_before(head: Head | None, widened: Mapping[str, Widening]) -> int:
+    """Return before when data files were made that may keep a table from being published, unix ms; 0: none does. Pure.
+
+    A data file that is older than a column's wider type has the narrow one, which engines would read wrongly, or lacks
+    the column; only its footer tells, and only publishers read it. A publication that shows the wider type proves of
+    all older files that they are fit. This is advice for merges and people: a publisher goes by footers alone.
+
+    Args:
+        head: Of the table; ``None``: nobody asked for it.
+        widened: Columns that became wider.
+    """
+    since_ms = max((widening.since_ms for widening in widened.values()), default=0)
+    current = None if head is None else head.current
+    # R3: a commit may land so much later than its time: until then a publication may show the state before it.
+    is_shown = current is not None and current.as_of_ms >= since_ms + LONGEST_COMMIT_MS
+    return 0 if head is None or is_shown else since_ms
+
+
+def encode_record(paths: TablePaths, *, since_ms: int, owner: str, objects: Collection[str]) -> bytes:
     """Return the bytes of a publication's record: who makes it, and which earlier objects it may refer to."""
     names = sorted(_shorten(paths, key) for key in objects)
-    return orjson.dumps({"format": _FORMAT, "by": owner, "objects": names})
+    return encode_hold({"state": "active", "at": since_ms, "ttl_ms": None, "by": owner}, orjson.dumps(names))
 
 
-def decode_record(paths: TablePaths, body: bytes) -> frozenset[str]:
-    """Return the keys of the earlier objects that a publication may refer to. Raises ValueError."""
+def decode_record(paths: TablePaths, stored: StoredObject) -> frozenset[str] | None:
+    """Return the keys of the earlier objects that a publication may refer to; ``None``: it cannot be understood."""
     try:
-        return frozenset(paths.published_prefix + name for name in orjson.loads(body)["objects"])
-    except (KeyError, TypeError) as error:
-        raise ValueError("not a record of a publication") from error
+        names = orjson.loads(stored.body.partition(b"\n")[2])
+        return frozenset(paths.published_prefix + name for name in names)
+    except (ValueError, TypeError):
+        return None
 
 
 NUMBERS_LATER: Final = 2
@@ -233,7 +258,7 @@ class Publications:
                 return None if record.name.publication_id == head.current.publication_id else 0
             if is_of_chain and record.name.sequence > head.sequence:
                 return None  # P1: it may become the current one
-            # WARN: P3: of a number two higher, not one: that one was written while this one was the current one.
+            # WARN: J4: of a number two higher, not one: that one was written while this one was the current one.
             at = bisect_left(sequences, record.name.sequence + NUMBERS_LATER) if is_of_chain else 0
             left_ms = min(earliest[at], head.modified_ms) if at < len(earliest) else head.modified_ms
             return left_ms + data_grace_ms + MAX_STORE_GAP_MS
@@ -241,7 +266,7 @@ class Publications:
         return [(record, find_end(record)) for record in self.records]
 
     def find_holds(self, *, data_grace_ms: int, now_ms: int) -> tuple[Hold, ...]:
-        """Return what publications hold (P3)."""
+        """Return what publications hold (J4)."""
         if self.records and self.head is None:
             told = self.problem or "the head of their chain is not there"
             return (Hold("publication", "head", since_ms=EVERY_STATE_MS, told=told),)
@@ -267,19 +292,26 @@ def _bundle(lasting: Iterable[tuple[Record, int | None]], *, part_ms: int) -> li
 
 def list_records(table: TableStore) -> tuple[tuple[Record, ...], int]:
     """Return the records of all publications, and the store's clock before. One listing. Raises Unavailable."""
-    listing = list_all(table.store, table.paths.publications_prefix)
-    return tuple(Record(parse_publication_key(info.key), info) for info in listing.objects), listing.store_now_ms
+    listing = list_all(table.store, table.paths.holds_of("publication"))
+    return _as_records(listing.objects), listing.store_now_ms
 
 
-def read_publications(table: TableStore, *, is_whole: bool = False) -> Publications:
-    """Return the publications of a table. One listing, and one GET.
+def _as_records(infos: Iterable[ObjectInfo]) -> tuple[Record, ...]:
+    return tuple(Record(parse_publication_key(info.key), info) for info in infos)
+
+
+def read_publications(table: TableStore, *, is_whole: bool = False, listed: ListedHolds | None = None) -> Publications:
+    """Return the publications of a table. One listing, unless holds were ``listed`` just now, and one GET.
 
     Without records the head is read only if ``is_whole``: it holds nothing then.
 
     Raises:
         Unavailable: The store did not answer.
     """
-    records, store_now_ms = list_records(table)
+    if listed is None:
+        records, store_now_ms = list_records(table)
+    else:
+        records, store_now_ms = _as_records(listed.publications), listed.store_now_ms
     if not records and not is_whole:
         return Publications(None, (), store_now_ms)
     try:

@@ -9,11 +9,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from icedb_log.clean.pins import Pin
+from icedb_log.commit.table import Table
+from icedb_log.holds.stored_holds import StoredHold
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.model import FileMarker
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table import Table
 
 Operation = Literal["append", "replace", "overwrite", "delete"]
 """What a step did to rows: added some; none, only files changed; both; removed some."""
@@ -28,7 +28,7 @@ class Publication:
         chain: Id of its chain, as of an id: one begins when there is no head (P1).
         sequence: Number of the state of the head that it made; ascending along the chain, with gaps.
         metadata_key: Key of the object that engines begin with.
-        since_ms: None of its states needs a data file that was dead by then (P3).
+        since_ms: None of its states needs a data file that was dead by then (J4).
         as_of_ms: The store's clock before its log was listed: what had landed by then is part of it.
         objects: Keys of all objects that it refers to, its own and those of earlier ones.
         log_names: Names of the log files that were there (:func:`~icedb_log.keys.log_name`).
@@ -110,7 +110,7 @@ class Draft:
     logged_schema: Mapping[str, str]
     since_ms: int
     as_of_ms: int
-    pins: tuple[Pin, ...]
+    pins: tuple[StoredHold, ...]
     log_names: frozenset[str]
     put: Callable[[str, bytes], str]
 
@@ -133,7 +133,7 @@ class PublicationWriter(Protocol):
     def require_fit(self, table: Table, log_names: AbstractSet[str], *, now_ms: int) -> None:
         """Raise what :meth:`write` raised of these very log files, if it would again, so that nothing is tried.
 
-        Not for longer than a quarter of a grace period: what is tried says that the table is asked for (P3).
+        Not for longer than a quarter of a grace period: what is tried says that the table is asked for (P5).
         """
         ...
 

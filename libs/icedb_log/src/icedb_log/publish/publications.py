@@ -1,8 +1,8 @@
-"""How a publication is made: the next state of a table's chain, for engines that do not read the log (P1 to P4).
+"""How a publication is made: the next state of a table's chain, for engines that do not read the log (P1, P2, P4).
 
 Order: the head; a listing of the log, which says whether there is anything new; the record; the log; the objects; the
-head, by compare-and-set. From the record on, what dies later than its time is held (P3); the log that is read after it
-proves the rest, as for a pin (J7). One that loses is never read by anybody: whoever made it begins again.
+head, by compare-and-set. The record is a hold (J4): what dies later than its time is kept; the log that is read after
+it proves the rest. One that loses is never read by anybody: whoever made it begins again.
 
 Nothing that was published changes. A publisher that sleeps anywhere, for however long, has lost when it wakes up and
 the head has moved on.
@@ -13,10 +13,12 @@ import hashlib
 from dataclasses import replace
 from typing import Final
 
-from icedb_log.clean.guards import STORE_RESOLUTION_MS, find_data_deaths
-from icedb_log.clean.pins import Pin, list_pins
-from icedb_log.erasure.erasures import list_open_ids
-from icedb_log.errors import CommitConflict, IceDBError, NotFound, Unavailable
+from icedb_log.commit.table import Table
+from icedb_log.errors import IceDBError, NotFound, Unavailable
+from icedb_log.holds.erasures import list_open_ids
+from icedb_log.holds.guards import find_certain_ms, find_data_deaths
+from icedb_log.holds.pins import list_pins
+from icedb_log.holds.stored_holds import StoredHold, put_hold
 from icedb_log.keys import PublicationName, log_name
 from icedb_log.log.fold import fold
 from icedb_log.log.state import LogState
@@ -24,10 +26,9 @@ from icedb_log.publish.head import Head, begin_chain, encode_head, encode_record
 from icedb_log.publish.model import Draft, Publication, PublicationWriter
 from icedb_log.publish.steps import find_history
 from icedb_log.store.object_store import list_all
-from icedb_log.store.records import create_claim, create_record, replace_claim
+from icedb_log.store.records import create_record, replace_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_log.table.stored_config import renew_table_config, require_same_table
-from icedb_log.table.table import Table
+from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 
 MAX_TRIES: Final = 5
@@ -47,13 +48,12 @@ def publish(table: Table, writer: PublicationWriter, *, state: LogState | None =
 
     Raises:
         NotFound: No such table, or it is dropped.
-        Fenced: It is another one of that name meanwhile.
         HaltError: The log, or the head, cannot be understood.
         CommitOutcomeUnknown: No answer whether it became the current one; call again.
         Unavailable: The store did not answer, or others were faster each time.
         IceDBError: What the writer raised.
     """
-    config = renew_table_config(table)
+    config = read_table_config(table)
     for _ in range(MAX_TRIES):
         head = _find_head(table)
         listing = list_all(table.store, table.paths.log_prefix)
@@ -90,7 +90,7 @@ def _renewed_ms(base: Publication, config: TableConfig) -> int:
     """Return from when on a publication is not shown any longer, whatever the log says, by the store's clock.
 
     It lasts half a grace period: then it lets go what died before, and a janitor does not take it for one that nobody
-    asks for (P3). A pin that has ended by itself is no tag any more.
+    asks for (P5). A pin that has ended by itself is no tag any more.
     """
     renewed_ms = base.modified_ms + config.data_grace_ms // 2
     return renewed_ms if base.pins_end_ms is None else min(renewed_ms, base.pins_end_ms)
@@ -109,22 +109,14 @@ def _find_head(table: Table) -> Head:
 
 def _digest_pins(table: Table) -> str:
     """Return what tells the pins from those of another time, whatever they say: one listing. Raises Unavailable."""
-    listing = list_all(table.store, table.paths.pins_prefix)
+    listing = list_all(table.store, table.paths.holds_of("pin"))
     said = "\n".join(f"{info.key} {info.etag}" for info in listing.objects)
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest() if said else ""
 
 
-def _list_active_pins(table: Table) -> tuple[Pin, ...]:
+def _list_active_pins(table: Table) -> tuple[StoredHold, ...]:
     listed = list_pins(table)
-    return tuple(pin for pin in listed.pins if pin.status(listed.store_now_ms) == "active")
-
-
-def _find_certain_ms(written_ms: int, config: TableConfig) -> int:
-    """Return the time from which on nothing that died is going, given when the record was written (P3).
-
-    As for a pin (J7): a janitor that did not see the record had read the log before it.
-    """
-    return written_ms + MAX_STORE_GAP_MS + STORE_RESOLUTION_MS - config.data_grace_ms
+    return tuple(pin for pin in listed.holds if pin.status(listed.store_now_ms) == "active")
 
 
 class _Maker:
@@ -170,7 +162,7 @@ class _Maker:
     def _leave(self) -> None:
         """Take the record away. One of some time stays: it says that the current publication is asked for (P5)."""
         table, base = self._table, self._base
-        prefix = table.paths.publications_of(self._name.chain, sequence=self._name.sequence)
+        prefix = table.paths.holds_of("publication", f"{self._name.chain}.{self._name.sequence:010d}")
         listing = list_all(table.store, prefix)
         young_ms = listing.store_now_ms - self._config.data_grace_ms // 4
         others = (info for info in listing.objects if info.key != self._record_key)
@@ -181,12 +173,8 @@ class _Maker:
         """Write the record, and return when it was written, by the store's clock (P2)."""
         table = self._table
         objects = self._base.objects if self._base is not None else ()
-        body = encode_record(table.paths, owner=table.owner, objects=objects)
-        ended = "somebody took the record of a publication away while it was made; try again"
-        found = create_claim(table.store, self._record_key, body, ended=ended)
-        if found.body != body:
-            raise CommitConflict(f"{self._record_key}: holds something else than what was written; try again")
-        return found.info.modified_ms
+        body = encode_record(table.paths, since_ms=self._name.since_ms, owner=table.owner, objects=objects)
+        return put_hold(table.store, self._record_key, body).modified_ms
 
     def _write(self, writer: PublicationWriter, state: LogState | None, *, written_ms: int) -> Publication:
         table, base, name = self._table, self._base, self._name
@@ -194,12 +182,13 @@ class _Maker:
             before = None if base is None else writer.live_paths(table, base)
         except NotFound:  # a part of it is lost: nobody can go on from it
             base = before = None
-        # WARN: P3: after the record is there. Before it: the log is read, a file dies and gets old, a janitor reads the
+        # WARN: J4: after the record is there. Before it: the log is read, a file dies and gets old, a janitor reads the
         # records, the record is written, and the publication names a file that is about to go.
         view = table.read_log()
-        require_same_table(table, self._config)  # T4: its grace periods are what makes it certain
+        read_table_config(table)  # T3: in a purged table nothing can be held
         snapshot = fold(view, state=state)
-        since_ms = max(name.since_ms, _find_certain_ms(written_ms, self._config))
+        certain_ms = find_certain_ms(written_ms=written_ms, grace_ms=self._config.data_grace_ms)
+        since_ms = max(name.since_ms, certain_ms)
         if base is None and list_open_ids(table):
             # WARN: E5: older states name the erased files, and manifests hold their bounds.
             since_ms = view.store_now_ms

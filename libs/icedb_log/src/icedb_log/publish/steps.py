@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from icedb_log.clean.guards import Death
+from icedb_log.holds.guards import Death
 from icedb_log.keys import log_name, parse_log_key
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.log.live_files import LiveFiles, path_digest, sum_digests
@@ -102,7 +102,7 @@ def find_history(
     needs_ms = _find_needs(view, changes, deaths)
     last = len(changes) - 1
     first = max(0, last + 1 - MAX_STEPS)
-    # The last state is the live one: the log proves it (J7), however short the grace periods are.
+    # The last state is the live one: the log proves it (J4), however short the grace periods are.
     first = next((at for at in range(first, last) if needs_ms[at + 1] >= since_ms), last)
     if before is None:
         first = max(first, _last_uncertain(view, changes))

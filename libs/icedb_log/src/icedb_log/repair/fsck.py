@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import NotFound, UnsupportedFormat
+from icedb_log.errors import NotFound, TableNotFound, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import DEFAULT_MAX_REFRESH_MS
 from icedb_log.log.widening import fixed_columns, is_widening
@@ -42,6 +42,7 @@ from icedb_log.repair.fsck_state import (
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.decimals import find_decimal
 from icedb_log.table.stored_config import decode_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS
@@ -69,6 +70,11 @@ class FsckOptions:
     fetch_threads: int = FETCH_THREADS
     page_size: int = MAX_KEYS_PER_PAGE
 
+    @property
+    def is_deep(self) -> bool:
+        """Whether footers are read."""
+        return self.footers is not None
+
 
 _DEFAULTS: Final = FsckOptions()
 
@@ -93,7 +99,7 @@ def fsck_table(
         Unavailable: The store did not answer, or the log never held still.
     """
     found = Findings(options.max_listed)
-    is_deep = options.footers is not None
+    is_deep = options.is_deep
     config, etag = _read_config(table, found)
     if config is not None and config.dropped is not None and config.dropped.state != "trash":
         # It is being deleted: nothing else about it is true for long.
@@ -117,7 +123,10 @@ def fsck_table(
         page_size=options.page_size,
     )
     if config is None and not walk.object_count:
-        raise NotFound(f"table {table.name!r} does not exist; see `icedb table list` ({table.paths.prefix}/ is empty)")
+        raise TableNotFound(
+            f"table {table.name!r} does not exist; see `icedb table list` ({table.paths.prefix}/ is empty)",
+            table=table.name,
+        )
     look = DeepLook()
     if options.footers is not None:
         live = [path for path in sorted(before.live) if path not in walk.missing]
@@ -135,10 +144,10 @@ def fsck_table(
     if config is not None:
         check_config(seen, config)
     same = config if config is not None and _find_config_etag(table) == etag else None
-    check_fences(seen, fences, config=same)
+    check_fences(seen, fences)
     if not before.files and not after.files:
         check_lost(seen, fences, has_pins=any(pins.files.values()))
-    elif config is None or same is not None:  # T4: a purge empties the log
+    elif config is None or same is not None:  # T5: a purge empties the log
         check_lost_commits(seen, fences)
     check_pins(seen, pins)
     check_state(seen)
@@ -307,7 +316,7 @@ def compare(paths: TablePaths, footer: Footer, marker: FileMarker, log: CheckedL
     yield from _compare_types(paths, footer, path, log.schema)
     for column, stats in marker.stats.items():
         bounds = footer.bounds.get(column)
-        problem = find_stats_problem(stats, bounds) if bounds is not None else None
+        problem = find_stats_problem(stats, bounds, footer.columns[column]) if bounds is not None else None
         if problem:
             yield Suspicion("statistics-mismatch", path, {"column": column, "problem": problem})
 
@@ -327,23 +336,28 @@ def _compare_types(paths: TablePaths, footer: Footer, path: str, schema: Mapping
             yield Suspicion("type-mismatch", path, values)
 
 
-def find_stats_problem(stats: ColumnStats, bounds: ColumnBounds) -> str | None:
+def find_stats_problem(stats: ColumnStats, bounds: ColumnBounds, sql_type: str) -> str | None:
     """Return why a marker's statistics would lose rows that the footer proves; ``None`` if they would not.
 
     Certain only: a text of a footer may be cut, its maximum then being rounded up.
     """
-    low, high, null_count = stats
+    null_count = stats[2]
+    digits = find_decimal(sql_type)  # its text does not sort as its values do
+    said: list[Any] = [*stats[:2], bounds.low, bounds.high]
+    if digits is not None:
+        said = [digits.read(each) if isinstance(each, str) else each for each in said]
+    low, high, least, most = said
     if bounds.null_count is not None and bounds.null_count != null_count:
         return f"{bounds.null_count:,} nulls; the log says {null_count:,}"
-    if low is None or high is None or bounds.low is None or bounds.high is None:
+    if low is None or high is None or least is None or most is None:
         return None
     try:
-        if low > bounds.low and (bounds.is_exact or not str(low).startswith(str(bounds.low))):
-            return f"its minimum is {_show(bounds.low)}; the log says {_show(low)}"
-        if high < bounds.high and (bounds.is_exact or high < str(bounds.high)[:-1]):
-            return f"its maximum is {_show(bounds.high)}; the log says {_show(high)}"
+        if low > least and (bounds.is_exact or not str(low).startswith(str(least))):
+            return f"its minimum is {_show(bounds.low)}; the log says {_show(stats[0])}"
+        if high < most and (bounds.is_exact or high < str(most)[:-1]):
+            return f"its maximum is {_show(bounds.high)}; the log says {_show(stats[1])}"
     except TypeError:
-        return f"its values are like {_show(bounds.low)}; the log says {_show(low)}, which is of another kind"
+        return f"its values are like {_show(bounds.low)}; the log says {_show(stats[0])}, which is of another kind"
     return None
 
 

@@ -12,14 +12,13 @@ Costs one LIST for each thousand objects. Memory: a reference for each data file
 not fit.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from icedb_log.clean.guards import STORE_RESOLUTION_MS, find_data_deaths
 from icedb_log.clean.table_walk import FUTURE_MS
 from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.holds.guards import STORE_RESOLUTION_MS, find_data_deaths
 from icedb_log.keys import ObjectKind, TablePaths, find_kind
 from icedb_log.log.fold import named_paths
 from icedb_log.log.widening import is_widening
@@ -30,6 +29,7 @@ from icedb_log.store.object_store import ObjectInfo, list_pages, map_each
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import parse_partition_path
 from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.transforms import VALUE_SHAPES
 from icedb_log.units import MINUTE_MS
 
 MAX_UNNAMED: Final = 100_000
@@ -38,14 +38,6 @@ MAX_KEPT: Final = 10_000
 """Objects of each other kind that are looked at singly."""
 MAX_LOOKS: Final = 1000
 """Suspects that are looked at once more, singly."""
-
-_VALUES: Final[Mapping[str, re.Pattern[str]]] = {
-    "year": re.compile(r"[+-]?\d{4,6}"),
-    "month": re.compile(r"[+-]?\d{4,6}-\d\d"),
-    "day": re.compile(r"[+-]?\d{4,6}-\d\d-\d\d"),
-    "hour": re.compile(r"[+-]?\d{4,6}-\d\d-\d\d-\d\d"),
-    "bucket": re.compile(r"\d{1,7}"),
-}
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how far it is, and how far it will go (``None``: nobody knows)."""
@@ -275,8 +267,8 @@ def find_partition_problem(partition: str, spec: tuple[PartitionField, ...]) -> 
     if [name for name, _ in values] != [each.name for each in spec]:
         return f"it lies in partition {partition or '(none)'}; the configuration says {wanted}"
     for (_, value), each in zip(values, spec, strict=True):
-        pattern = _VALUES.get(each.transform)
-        if pattern is not None and not pattern.fullmatch(value):
+        shape, _ = VALUE_SHAPES.get(each.transform, (None, ""))
+        if shape is not None and not shape.fullmatch(value):
             return f"{value[:80]!r} is no {each.transform}, which partition each {each.name} is"
         if each.transform == "bucket" and int(value) >= (each.width or 1):
             return f"bucket {value} of partition each {each.name}, which has {each.width}"

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import orjson
 
+from icedb_log.batch_ids import name_of
 from icedb_log.errors import CorruptLog, HaltError
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.codec import WIRE_NAMES, decode_log_file, show
@@ -273,7 +274,8 @@ class CheckedLog:
     def schema(self) -> Mapping[str, str]:
         """Column to SQL type as readers take it, what became wider being wider (S2); of a conflict the first one."""
         logged = {column: kind for file in reversed(self.readable) for column, kind in file.log.schema.items()}
-        return {**logged, **{column: wide for file in self.readable for column, wide in file.log.widened.items()}}
+        wide = ((column, kind) for file in self.readable for column, (kind, _) in file.log.widened.items())
+        return {**logged, **dict(wide)}
 
     @cached_property
     def live(self) -> Mapping[str, FileMarker]:
@@ -384,12 +386,13 @@ def _check_commits(found: Findings, log: CheckedLog) -> None:
             found.add("commit-not-unique", file.key, line=0, commit_id=commit_id, twin=twin)
             continue  # one commit under two names has the same batches, and its rows count once (S1)
         for batch_id in file.log.batch_ids:
-            other = committed.setdefault(batch_id, file.key)
+            other = committed.setdefault(name_of(batch_id), file.key)
             if other != file.key:
                 found.add("batch-twice", file.key, line=0, batch_id=batch_id, other=other)
         refused.update(dict.fromkeys(file.log.refused_ids, file.key))
-    for batch_id in committed.keys() & refused.keys():
-        found.add("batch-twice:refused", refused[batch_id], line=0, batch_id=batch_id, other=committed[batch_id])
+    for batch_id, key in refused.items():
+        if name_of(batch_id) in committed:
+            found.add("batch-twice:refused", key, line=0, batch_id=batch_id, other=committed[name_of(batch_id)])
 
 
 def _check_schema(found: Findings, paths: TablePaths, log: CheckedLog, config: TableConfig | None) -> None:

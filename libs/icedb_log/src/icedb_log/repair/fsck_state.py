@@ -5,21 +5,21 @@ reported only when the first step is an hour old.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.clean.leases import MAX_LEASE_TTL_MS, decode_lease
-from icedb_log.clean.orphans import read_orphan_record
-from icedb_log.clean.pins import list_pins
 from icedb_log.clock import format_ms
-from icedb_log.erasure.erasures import decode_erasure
+from icedb_log.commit.fence import FenceState, read_fence_object
 from icedb_log.errors import HaltError, NotFound, UnsupportedFormat
 from icedb_log.feed.views import is_view_there, read_registration, source_of
-from icedb_log.ingest.import_records import decode_record
-from icedb_log.ingest.quarantine import batch_id_of, entry_of_object, is_reason, parse_reason
-from icedb_log.keys import ROLES, Role, parse_log_key, parse_log_name, pin_name_of
-from icedb_log.log.codec import decode_log_file
-from icedb_log.log.fence import FenceState, read_fence_object
+from icedb_log.holds.erasures import decode_erasure
+from icedb_log.holds.pins import list_pins
+from icedb_log.holds.stored_holds import decode_snapshot, list_holds
+from icedb_log.imports.import_records import decode_record
+from icedb_log.ingest.pressure import read_pressure
+from icedb_log.ingest.quarantine import entry_of, is_reason, parse_reason
+from icedb_log.ingest.staging import list_all_staged
+from icedb_log.keys import ROLES, Role, find_kind, parse_log_key, parse_log_name
 from icedb_log.log.fold import find_lost, read_horizon_ms
 from icedb_log.model import LogView
 from icedb_log.publish.head import read_publication, read_publications
@@ -60,8 +60,8 @@ def read_fences(table: TableStore) -> tuple[FenceFact, ...]:
     return tuple(facts)
 
 
-def check_fences(seen: Inspection, facts: Iterable[FenceFact], *, config: TableConfig | None) -> None:
-    """F1 to F4. The fences were read between both logs; ``config``: if it is still that of the beginning."""
+def check_fences(seen: Inspection, facts: Iterable[FenceFact]) -> None:
+    """F1 to F4. The fences were read between both logs."""
     found, paths, after = seen.found, seen.table.paths, seen.after
     present = {file.key for file in after.files}
     horizon_ms = read_horizon_ms(LogView(paths.name, after.readable, after.store_now_ms))
@@ -82,41 +82,31 @@ def check_fences(seen: Inspection, facts: Iterable[FenceFact], *, config: TableC
             # R3: had it landed and been deleted since, its merge would be part of the horizon.
             age_ms = max(0, after.store_now_ms - fact.modified_ms)
             found.add("fence-intent", key, owner=state.owner, commit=commit, minutes=age_ms / MINUTE_MS)
-        if config is not None and state.incarnation != config.incarnation:
-            known = config.incarnation or "the first"
-            found.add("fence-unreadable:incarnation", key, found=state.incarnation or "the first", known=known)
 
 
 def check_lost_commits(seen: Inspection, facts: Iterable[FenceFact]) -> None:
     """F5: a commit that landed is in the log, or a merge replaced it; the log was read after the fences."""
     after, paths = seen.after, seen.table.paths
-    record = read_orphan_record(seen.table)
     if not after.is_whole:
         return  # what a log file that cannot be read says of others is not known
     landed = [name for fact in facts if fact.state is not None for name in fact.state.landed]
     view = LogView(paths.name, after.readable, after.store_now_ms)
-    known = record.with_lost(find_lost(landed, view), view)
-    for name in replace(record, lost=known).open_lost:
-        lost = record.lost.get(name)
-        seen.found.add(
-            "commit-lost" if lost is None else "commit-lost:found",
-            paths.named_log_key(name),
-            time=format_ms(parse_log_name(name).time_ms),
-            found="" if lost is None else format_ms(lost.found_ms),
-        )
+    for name in find_lost(landed, view):
+        time = format_ms(parse_log_name(name).time_ms)
+        seen.found.add("commit-lost", paths.named_log_key(name), time=time)
 
 
 def check_lost(seen: Inspection, fences: Iterable[FenceFact], *, has_pins: bool) -> None:
     """S1: a log that has had a commit is never empty again; called if it is, before and after the objects were listed.
 
     What proves a commit: a pin that names files (an empty table can be pinned), a fence that says that one landed (F5),
-    or a fence of merges, which nobody takes before there is something to merge (but a purge does, for the next table of
-    the name). Data files alone may be of a first commit that was cut off.
+    or a fence of merges, which nobody takes before there is something to merge. Data files alone may be of a first
+    commit that was cut off.
     """
     count = seen.walk.unnamed_count
     if not count:
         return
-    has_merged = any(fact.role == "merge" and fact.state is not None and not fact.state.incarnation for fact in fences)
+    has_merged = any(fact.role == "merge" and fact.state is not None for fact in fences)
     has_landed = any(fact.state is not None and fact.state.landed for fact in fences)
     is_certain = has_merged or has_pins or has_landed
     seen.found.add("log-lost" if is_certain else "log-lost:doubtful", seen.table.paths.log_prefix, count=count)
@@ -135,16 +125,16 @@ def read_pins(table: TableStore) -> PinFacts:
     files: dict[str, frozenset[str]] = {}
     problems: dict[str, str] = {}
     listed = list_pins(table)
-    for pin in listed.pins:
+    for pin in listed.holds:
         status = pin.status(listed.store_now_ms)
         if status == "unreadable":
-            end = "unpins it" if pin_name_of(pin.key) else "moves it away, because by its name it is no pin"
-            problems[pin.key] = f"it cannot be understood, and holds every dead data file until somebody {end}"
+            end = "unpins it" if pin.owner else "moves it away, because by its name it is no pin"
+            problems[pin.key] = f"it cannot be parsed, and holds every dead data file until a person {end}"
         elif status == "late":
             problems[pin.key] = "it became active too late to be sure of its files"
         elif status == "active":
             try:
-                log = decode_log_file(pin.key, table.store.get(pin.key).body)
+                log = decode_snapshot(pin, table.store.get(pin.key).body)
             except NotFound:
                 continue
             except HaltError as error:
@@ -155,12 +145,12 @@ def read_pins(table: TableStore) -> PinFacts:
 
 
 def check_pins(seen: Inspection, facts: PinFacts) -> None:
-    """J7. The pins were read before the objects were listed."""
+    """J4. The pins were read before the objects were listed."""
     if not facts.files and not facts.problems:
         return
     found = seen.found
-    listed = list_pins(seen.table)  # J7: one that is still active held its files all the time
-    lasting = {pin.key for pin in listed.pins if pin.status(listed.store_now_ms) in ("active", "late", "unreadable")}
+    listed = list_pins(seen.table)  # J4: one that is still active held its files all the time
+    lasting = {pin.key for pin in listed.holds if pin.status(listed.store_now_ms) in ("active", "late", "unreadable")}
     for key, problem in facts.problems.items():
         if key in lasting:
             found.add("pin:doubtful", key, problem=problem)
@@ -173,8 +163,10 @@ def check_pins(seen: Inspection, facts: PinFacts) -> None:
 def check_state(seen: Inspection) -> None:
     """Everything else that the walk met below ``_icedb``. Raises Unavailable."""
     _check_staging(seen)
+    _check_flushes(seen)
     _check_payloads(seen)
     _check_records(seen)
+    _check_leases(seen)
     _check_views(seen)
     _check_publications(seen)
     if seen.config is not None and seen.config.view_of is not None:
@@ -183,16 +175,24 @@ def check_state(seen: Inspection) -> None:
 
 def _check_staging(seen: Inspection) -> None:
     found, walk, prefix = seen.found, seen.walk, seen.table.paths.staging_prefix
-    for info in walk.unknown:
-        if info.key.startswith(prefix):
-            found.add("staging-unknown", info.key, size_bytes=info.size_bytes)
-    old = [info for info in walk.of_kind("staged_batch") if info.modified_ms + HOUR_MS <= walk.store_now_ms]
-    still = {info.key for info in list_all(seen.table.store, prefix).objects} if old else set()
-    old = [info for info in old if info.key in still]  # the others were committed meanwhile
-    if old:
-        oldest = min(old, key=lambda info: info.modified_ms)
-        hours = (walk.store_now_ms - oldest.modified_ms) / HOUR_MS
-        found.add("staging-old", oldest.key, count=len(old), hours=hours)
+    unknown = [info for info in walk.unknown if info.key.startswith(prefix)]
+    if walk.of_kind("staged_batch"):
+        listing = list_all_staged(seen.table)
+        groups = [info for info in listing.unknown if find_kind(seen.table.paths, info.key) == "staged_batch"]
+        unknown += groups  # named as groups, and not to be read
+        old = [batch for batch in listing.batches if batch.staged_ms + HOUR_MS <= walk.store_now_ms]
+        if old:
+            oldest = min(old, key=lambda batch: batch.staged_ms)
+            hours = (walk.store_now_ms - oldest.staged_ms) / HOUR_MS
+            found.add("staging-old", oldest.key, count=len(old), hours=hours)
+    for info in unknown:
+        found.add("staging-unknown", info.key, size_bytes=info.size_bytes)
+
+
+def _check_flushes(seen: Inspection) -> None:
+    said = read_pressure(seen.table)
+    if said is not None and (reason := said.find_failure(store_now_ms=seen.walk.store_now_ms)):
+        seen.found.add("flushes-fail", seen.table.paths.pressure_key, reason=reason)
 
 
 def _check_payloads(seen: Inspection) -> None:
@@ -200,13 +200,13 @@ def _check_payloads(seen: Inspection) -> None:
     old_ms = seen.walk.store_now_ms - HOUR_MS
     there = seen.walk.of_kind("quarantine")
     payloads = [info for info in there if not is_reason(info.key) and info.modified_ms <= old_ms]
-    reasons = {batch_id_of(info.key) for info in there if is_reason(info.key)}
-    lonely = [info for info in payloads if entry_of_object(info.key) not in reasons]
+    reasons = {entry_of(info.key) for info in there if is_reason(info.key)}
+    lonely = [info for info in payloads if entry_of(info.key) not in reasons]
     if lonely:
         now = {info.key for info in list_all(seen.table.store, seen.table.paths.quarantine_prefix).objects}
-        reasons |= {batch_id_of(key) for key in now if is_reason(key)}
+        reasons |= {entry_of(key) for key in now if is_reason(key)}
         for info in lonely:
-            if info.key in now and entry_of_object(info.key) not in reasons:
+            if info.key in now and entry_of(info.key) not in reasons:
                 seen.found.add("quarantine-without-reason", info.key)
 
 
@@ -216,21 +216,19 @@ def _check_records(seen: Inspection) -> None:
 
     def read_erasure(stored: StoredObject) -> None:
         erasure = decode_erasure(stored)
-        age_ms, count = now_ms - erasure.requested_ms, len(erasure.open_targets)
-        if not erasure.is_closed and age_ms > LONG_ERASURE_MS:
+        age_ms, count = now_ms - erasure.requested_ms, len(erasure.objects)
+        if not erasure.has_ended and age_ms > LONG_ERASURE_MS:
             hours = age_ms / HOUR_MS
             seen.found.add("erasure-open-long", stored.info.key, hours=hours, state=erasure.state, count=count)
 
     def read_reason(stored: StoredObject) -> None:
-        if not parse_reason(stored.info, stored.body).fields:
+        if not parse_reason(stored).fields:
             raise ValueError("not a reason")
 
-    leases = [info for info in of_kind("lease") if info.modified_ms + MAX_LEASE_TTL_MS > now_ms]
-    erasures = [info for info in of_kind("erasure") if info.key.startswith(seen.table.paths.open_erasures_prefix)]
+    erasures = of_kind("erasure")[::-1]  # the newest: those that have ended stay for ever
     reasons = [info for info in of_kind("quarantine") if is_reason(info.key)]
     reads: tuple[tuple[str, list[ObjectInfo], Callable[[StoredObject], object]], ...] = (
         ("quarantine-without-reason:unreadable", reasons, read_reason),
-        ("lease", leases, decode_lease),
         ("import-record", of_kind("import_record"), decode_record),
         ("erasure-open-long:unreadable", erasures, read_erasure),
     )
@@ -244,6 +242,12 @@ def _check_records(seen: Inspection) -> None:
                 seen.found.add(kind, info.key, problem=error)
             except ValueError as error:
                 seen.found.add(kind, info.key, problem=first_message(error))
+
+
+def _check_leases(seen: Inspection) -> None:
+    for lease in list_holds(seen.table, owner="lease").lasting(data_grace_ms=0):
+        if lease.owner == "lease" and lease.state is None:
+            seen.found.add("lease", lease.key)
 
 
 def _check_views(seen: Inspection) -> None:
@@ -299,5 +303,5 @@ def _check_source(seen: Inspection, config: TableConfig) -> None:
     if registration is None:
         age_ms = seen.table.read_store_clock() - store.head(paths.config_key).modified_ms
         if age_ms > HOUR_MS:
-            key = source.paths.view_key(paths.name)
+            key = source.paths.numbered(1).view_key(paths.name)
             found.add("view-registration:unknown", key, source=source.name, view=paths.name)

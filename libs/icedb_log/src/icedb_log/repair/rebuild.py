@@ -1,36 +1,30 @@
-"""A rebuild: a new log from what is left of a table (rules B1 to B6, F1 to F3).
+"""A rebuild: a new log from what is left of a table (rules B1 to B5, F1 to F3).
 
-Order: both fences; what orphan sweeps saw is forgotten; the log; the data files; the record; copies of damaged log
-files; one commit by the fence of ``merge``; then the damaged log files leave ``_log``, which is the one deletion of a
-log file that is not the janitor's (J6). Readers halt on a damaged log file until the last step: by then the new log
-says everything. A run that dies anywhere is finished, or made anew, by the next one. The new log file has all that the
-log files say that are left, corrected by the plan (B3, S1, S2).
+Order: both fences; the log; the data files; copies of damaged log files; one commit by the fence of ``merge``; then
+the damaged log files leave ``_log``, which is the one deletion of a log file that is not the janitor's (J6). Readers
+halt on a damaged log file until the last step: by then the new log says everything. A run that dies anywhere is run
+again: the log names what it had committed. Must never name a data file that neither a log file nor a person names.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from icedb_log.clean.deletion import Deleter, Doomed
-from icedb_log.clean.orphans import read_orphan_record, write_orphan_record
+from icedb_log.clean.deletion import DeleteCandidate, Deleter
+from icedb_log.commit.fence import acquire_fence
+from icedb_log.commit.merge_log import build_merge_log
+from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, InvalidRequest, InvariantViolated, NotFound, SchemaConflict, Unavailable
-from icedb_log.keys import TablePaths, parse_log_key
-from icedb_log.log.codec import decode_log_file
-from icedb_log.log.fence import acquire_fence
+from icedb_log.keys import TablePaths, find_log_name, parse_log_key
 from icedb_log.log.fold import fold
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, is_widening
-from icedb_log.merge.merge_log import build_merge_log
-from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
+from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView, Widening
 from icedb_log.parquet.footer import Footer, FooterReader
 from icedb_log.repair.rebuild_evidence import RebuildEvidence, read_evidence, read_fence_traces
-from icedb_log.repair.rebuild_plan import RebuildOptions, RebuildPlan, plan_rebuild
-from icedb_log.repair.rebuild_record import DamagedEntry, RebuildReport, close_report, read_reports
+from icedb_log.repair.rebuild_plan import DamagedEntry, RebuildOptions, RebuildPlan, plan_rebuild
 from icedb_log.store.object_store import list_all
-from icedb_log.store.records import create_record
-from icedb_log.table.table import Table
 
-MAX_FORGET_ATTEMPTS: Final = 5
 _DEFAULTS: Final = RebuildOptions()
 
 
@@ -39,22 +33,24 @@ class RebuildResult:
     """What a rebuild did, or would do.
 
     Attributes:
-        report: What was found and decided.
-        has_committed: Whether the log was rebuilt.
-        is_resumed: Whether this run finished an earlier one.
-        is_unfinished: Of a dry run: whether an earlier rebuild has not ended.
+        plan: What was found, and what was asked for.
+        log_key: The new log file; empty: the log was left alone.
     """
 
-    report: RebuildReport
-    has_committed: bool = False
-    is_resumed: bool = False
-    is_unfinished: bool = False
+    plan: RebuildPlan
+    log_key: str = ""
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether there is a new log."""
+        return bool(self.log_key)
 
 
 def rebuild_table(table: Table, *, footers: FooterReader, options: RebuildOptions = _DEFAULTS) -> RebuildResult:
     """Make a new log from what is left of a table.
 
-    Idempotent: a log that is whole is left alone, and said to be. Flushes and merges that run meanwhile are fenced off.
+    Idempotent: a log that is whole is left alone, unless a file is taken. Flushes and merges that run meanwhile are
+    fenced off.
 
     Args:
         table: The table; its log is not read by its reader, which would halt.
@@ -72,100 +68,61 @@ def rebuild_table(table: Table, *, footers: FooterReader, options: RebuildOption
     """
     fences = read_fence_traces(table)
     if options.is_dry_run:
-        report = plan_rebuild(read_evidence(table, footers=footers, fences=fences), options).report
-        return RebuildResult(report, is_unfinished=any(each.state == "open" for each, _ in read_reports(table)))
+        return RebuildResult(plan_rebuild(read_evidence(table, footers=footers, fences=fences), options))
     # WARN: the fence of ingest, too. A flush that is under way would otherwise be cut off after its files were
-    # listed here, and taken: another flush commits its batches, and their rows are there twice. What the fences
-    # said before tells the files that a flush had written by then from those of flushes that were committed.
+    # listed here, and taken: another flush commits its batches, and their rows are there twice.
     table = replace(table, patience_ms=0)  # F6: a rebuild waits for nobody
     ingest, merge = acquire_fence(table, "ingest"), acquire_fence(table, "merge")
-    finished, unlanded = _settle_records(table)
-    if finished is not None:
-        fences = replace(fences, found_lost=frozenset())
-    _call_off_sweeps(table)
     evidence = read_evidence(table, footers=footers, fences=fences)
     plan = plan_rebuild(evidence, options)
-    report = plan.report
-    # A flush that was committed since a person looked mends nothing, but the damage is not plain any more.
-    if not (report.damage or options.is_forced or options.digest == report.digest):
-        return RebuildResult(finished or report, is_resumed=finished is not None)
-    _require_agreed(plan, options)
-    commit_id, rebuild_id = table.clock.new_id(), table.clock.new_id()
-    log = build_rebuilt_log(evidence, plan, rebuild_id=rebuild_id, commit_id=commit_id, now_ms=table.clock.now_ms())
+    if not has_work(plan, options):
+        return RebuildResult(plan)
+    require_decided(plan)
+    if options.digest not in (None, plan.digest):
+        raise InvalidRequest(
+            f"table {plan.table}: what is left has changed since the plan that you agreed to; look again. Nothing was "
+            "written"
+        )
+    commit_id = table.clock.new_id()
+    log = build_rebuilt_log(evidence, plan, commit_id=commit_id, now_ms=table.clock.now_ms())
     key = table.paths.log_key(time_ms=log.time_ms, commit_id=commit_id, is_merged=True)
     require_rebuilt(table.paths, evidence, plan, log, key=key)
-    damaged = tuple(
-        entry.model_copy(update={"copy_key": table.paths.damaged_key(rebuild_id, entry.key)})
-        for entry in report.damaged
-    )
-    report = report.model_copy(update={"rebuild_id": rebuild_id, "log_key": key, "damaged": damaged})
-    otherwise = f"nothing was committed to table {table.name}, run it again"
-    record = report.model_dump_json().encode()
-    etag = create_record(table.store, table.paths.rebuild_key(rebuild_id), record, otherwise=otherwise)
-    for entry in damaged:
-        table.store.put(entry.copy_key, table.store.get(entry.key, if_match=entry.etag).body)
+    damaged = tuple(replace(each, copy_key=table.paths.damaged_key(commit_id, each.key)) for each in plan.damaged)
+    for each in damaged:
+        table.store.put(each.copy_key, table.store.get(each.key, if_match=each.etag).body)
     ingest.confirm()
     merge.commit(log)
     merge.release()
     ingest.release()
-    report = _finish(table, report, etag)
+    _remove_damaged(table, damaged)
     _require_there(table, plan)
-    for old, old_etag in unlanded:
-        close_report(table, old, state="abandoned", etag=old_etag)
-    return RebuildResult(report, has_committed=True)
+    return RebuildResult(replace(plan, damaged=damaged), key)
 
 
-def require_decided(report: RebuildReport) -> None:
-    """Refuse a plan with choices. Raises InvalidRequest.
+def has_work(plan: RebuildPlan, options: RebuildOptions) -> bool:
+    """Return whether a new log is to be written."""
+    return bool(plan.damage or plan.of("taken") or options.is_forced)
 
-    WARN: whoever looks before a rebuild refuses it then, and takes no fence: acquiring it cuts off the flush that is
+
+def require_decided(plan: RebuildPlan) -> None:
+    """Refuse a plan of which something waits for a person. Raises InvalidRequest.
+
+    WARN: who looks before a rebuild refuses the plan then, and takes no fence: acquiring it cuts off the flush that is
     under way, and the next look cannot tell its files from committed ones any more.
     """
-    if report.choices:
+    name = plan.table
+    if waiting := plan.of("waiting"):
         raise InvalidRequest(
-            f"table {report.table}: {len(report.choices)} things cannot be told from what is left; `icedb rebuild "
-            f"{report.table} --dry-run` lists them. Say --undecided likely, keep-inputs or keep-outputs. Nothing was "
-            "written"
+            f"table {name}: no log file names {len(waiting)} data files with {plan.rows_of('waiting')} rows; say "
+            f"--take GLOB or --leave GLOB for each (`icedb rebuild {name} --dry-run` lists them). Nothing was written"
         )
-
-
-def _require_agreed(plan: RebuildPlan, options: RebuildOptions) -> None:
-    """Refuse what a person has to decide first, or has agreed to otherwise. Raises InvalidRequest."""
-    report, name = plan.report, plan.report.table
+    if plan.conflicts:
+        raise InvalidRequest(f"table {name}: {plan.conflicts[0]}; --leave the other. Nothing was written")
     if plan.lacks_feed:
         raise InvalidRequest(
-            f"table {name} is a view, and nobody knows which commits of its source it has taken. Say --assume-fed "
+            f"table {name} is a view, and which commits of its source it has taken is not known. Use --assume-fed "
             "to count all that are there as taken (later ones come, some of these may be missing), or drop the "
             "view and create it anew. Nothing was written"
-        )
-    if not plan.live and report.left_out and not (report.choices or options.is_forced):
-        raise InvalidRequest(
-            f"table {name}: none of the {len(report.left_out)} data files that are left is known to be of this "
-            f"table, and the new log would be empty; `icedb rebuild {name} --dry-run` says why. Say --take-foreign "
-            "to take files that IceDB did not write, or --force. Nothing was written"
-        )
-    if options.decision is None and options.digest is None:
-        require_decided(report)
-    if options.digest not in (None, report.digest):
-        raise InvalidRequest(
-            f"table {name}: what is left has changed since the report that you agreed to; look again. Nothing was "
-            "written"
-        )
-
-
-def _call_off_sweeps(table: Table) -> None:
-    """Let no orphan sweep delete anything until the new log names it (B5).
-
-    A sweep deletes what an earlier one saw, and only if it has replaced the record of that. What is not in the
-    record any more waits for a grace period at least.
-    """
-    record = read_orphan_record(table)
-    if record.sightings and not write_orphan_record(
-        table, {}, replaces=record.etag, clock=table.clock, lost=record.lost
-    ):
-        raise Unavailable(
-            f"table {table.name}: an orphan sweep is running; let it end, stop the janitor, and run the "
-            "rebuild again. Nothing was written"
         )
 
 
@@ -180,35 +137,6 @@ def _require_there(table: Table, plan: RebuildPlan) -> None:
         )
 
 
-def _settle_records(table: Table) -> tuple[RebuildReport | None, list[tuple[RebuildReport, str]]]:
-    """Finish rebuilds that were cut off (B4); return the last that had landed, and those that seem not to have.
-
-    Under both fences no commit of theirs is under way any more (F1): its log file is there, or it never landed, or
-    it was merged and deleted long ago, and then nothing damaged is left: a merge would have halted.
-    """
-    finished: RebuildReport | None = None
-    unlanded: list[tuple[RebuildReport, str]] = []
-    for report, etag in read_reports(table):
-        if report.state != "open":
-            continue
-        try:
-            has_landed = not decode_log_file(report.log_key, table.store.get(report.log_key).body).is_seal
-        except NotFound:
-            has_landed = False
-        if has_landed:
-            finished = _finish(table, report, etag)
-        else:
-            unlanded.append((report, etag))
-    return finished, unlanded
-
-
-def _finish(table: Table, report: RebuildReport, etag: str) -> RebuildReport:
-    """Do what comes after the commit (B4), and return the record as it is then."""
-    _remove_damaged(table, report.damaged)
-    _forget_lost(table, report)
-    return close_report(table, report, state="done", etag=etag)
-
-
 def _remove_damaged(table: Table, damaged: tuple[DamagedEntry, ...]) -> None:
     """Take damaged log files out of ``_log`` (B4), if nobody has put something else there."""
 
@@ -218,12 +146,12 @@ def _remove_damaged(table: Table, damaged: tuple[DamagedEntry, ...]) -> None:
         except NotFound:
             return False
 
-    doomed = [
-        Doomed(entry.key, "log_file", "damaged; a rebuild said all that it said", size_bytes=entry.size_bytes)
+    candidates = [
+        DeleteCandidate(entry.key, "log_file", "damaged; a rebuild said all that it said", size_bytes=entry.size_bytes)
         for entry in damaged
         if is_there(entry)
     ]
-    failed = Deleter(table.store).delete(doomed).failed
+    failed = Deleter(table.store).delete(candidates).failed
     if failed:
         raise Unavailable(
             f"table {table.name}: the log is rebuilt, but {failed[0].key} cannot be deleted, so that readers "
@@ -231,34 +159,12 @@ def _remove_damaged(table: Table, damaged: tuple[DamagedEntry, ...]) -> None:
         )
 
 
-def _forget_lost(table: Table, report: RebuildReport) -> None:
-    """Let orphan sweeps go on: of the commits that were lost before, the new log says what was decided (F5).
-
-    Best effort: what stays makes the next rebuild find damage, and decide it again.
-    """
-    rebuilt_ms = parse_log_key(report.log_key).time_ms
-    for _ in range(MAX_FORGET_ATTEMPTS):
-        record = read_orphan_record(table)
-        lost = {name: each for name, each in record.lost.items() if name_ms(name) > rebuilt_ms}
-        if lost == record.lost or write_orphan_record(
-            table, record.sightings, replaces=record.etag, clock=table.clock, lost=lost
-        ):
-            return
-
-
-_EXTRA_KEY: Final = "rebuilt"
-"""Unknown to every reader; merges carry it: a person can see that the table was rebuilt, and by which record."""
-
-
-def build_rebuilt_log(
-    evidence: RebuildEvidence, plan: RebuildPlan, *, rebuild_id: str, commit_id: str, now_ms: int
-) -> LogFile:
+def build_rebuilt_log(evidence: RebuildEvidence, plan: RebuildPlan, *, commit_id: str, now_ms: int) -> LogFile:
     """Build the log file of a rebuild. It replaces every whole log file but seals (F4), and sorts behind all (S1).
 
     Args:
         evidence: What is left of the table.
         plan: What was decided.
-        rebuild_id: Names the record.
         commit_id: Of this commit.
         now_ms: The committer's clock.
 
@@ -274,38 +180,30 @@ def build_rebuilt_log(
         merged=(),
         folded_log_keys=[file.key for file in view.files],
         commit_id=commit_id,
-        now_ms=max([now_ms, *(name_ms(key) + 1 for key in behind)]),
+        now_ms=max([now_ms, *(name.time_ms + 1 for name in map(find_log_name, behind) if name is not None)]),
     )
-    heads = [file.log for file in evidence.damaged]
     schema = _unite_schema(evidence, plan, base)
     return replace(
         base,
         schema=schema.logged,
-        widened={name: wide for name, wide in schema.widened.items() if wide != schema.logged[name]},
+        widened={name: wide for name, wide in schema.widened.items() if wide.sql_type != schema.logged[name]},
         inexact=None,  # nobody has looked at the data files' values (S2)
         markers=tuple(_make_markers(evidence, plan, base)),
-        batch_ids=tuple(sorted({batch_id for head in heads for batch_id in head.batch_ids})),
-        refused_ids=tuple(sorted({batch_id for head in heads for batch_id in head.refused_ids})),
-        contents={batch_id: known for head in heads for batch_id, known in head.contents.items()},
         horizon_ms=base.time_ms,  # B3: an older state is not known any more
         feed=plan.feed or base.feed,
-        extra={**base.extra, _EXTRA_KEY: rebuild_id},
+        rebuilt=commit_id,  # followers begin anew (L2)
     )
 
 
-def name_ms(log_key: str) -> int:
-    """Return the time in the name of an object below ``_log``, unix ms; 0 if it is not the name of a log file."""
-    digits = log_key.rpartition("/")[2].partition("_")[0]
-    return int(digits) if len(digits) == 13 and digits.isascii() and digits.isdigit() else 0  # noqa: PLR2004 - wire
-
-
 def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -> Iterator[FileMarker]:
-    known = {marker.path: marker for marker in base.markers}
+    # Also what log files alone name that are dead, and that no merge carried on.
+    known = {marker.path: marker for file in evidence.view.files for marker in file.log.markers}
+    known |= {marker.path: marker for marker in base.markers}
     columns = dict.fromkeys([*(field.column for field in evidence.config.partition), *evidence.config.sort])
     for path in sorted(plan.live):
         old, footer = known.get(path), evidence.footers.get(path)
-        if footer is None:  # what a log file says of its size shows that it is damaged
-            yield old or evidence.markers[path]
+        if footer is None:  # the log names it, and what it says of its size shows that it is damaged
+            yield known[path]
             continue
         found = _make_marker(evidence, path)
         bounds = ((name, footer.bounds.get(name)) for name in columns)
@@ -315,18 +213,12 @@ def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
         yield replace(old or found, size_bytes=found.size_bytes, row_count=found.row_count, stats=said)
     for path in sorted((known.keys() | plan.dead) - plan.live):
         marker = known.get(path) or _make_marker(evidence, path)
-        if marker.is_live:
-            salvaged = evidence.markers.get(path)
-            tombstoned_ms = None if salvaged is None else salvaged.tombstoned_ms
-            marker = replace(marker, tombstoned_ms=tombstoned_ms or base.time_ms, landed_ms=None)
-        yield marker
+        yield replace(marker, tombstoned_ms=base.time_ms, landed_ms=None) if marker.is_live else marker
 
 
 def _make_marker(evidence: RebuildEvidence, path: str) -> FileMarker:
-    """Return what is known of a data file that no log file is there to tell of."""
-    found = evidence.found(path)
-    if found is None:  # named by a damaged log file, and not there
-        return replace(evidence.markers[path], tombstoned_ms=None, landed_ms=None)
+    """Return what is known of a data file that no log file tells of."""
+    found = evidence.footers.get(path) or evidence.unreadable[path]
     rows = found.row_count if isinstance(found, Footer) else None
     return FileMarker(path, found.info.size_bytes, found.info.modified_ms, row_count=rows)
 
@@ -343,7 +235,6 @@ def _unite_schema(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
     of_paths = {each.name.lower() for each in evidence.config.partition if each.name.lower() != each.column.lower()}
     files = (evidence.footers[path] for path in (plan.live | plan.dead) & evidence.footers.keys())
     said = (
-        *((file.key, said) for file in evidence.damaged for said in (file.log.schema, file.log.widened)),
         *((f.info.key, f.columns) for f in sorted(files, key=lambda f: (f.info.modified_ms, f.info.key))),
         ("the configuration", evidence.config.declared),
     )
@@ -353,13 +244,13 @@ def _unite_schema(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
                 continue
             known = logged.setdefault(name, sql_type)
             first = origin.setdefault(name, where)
-            if sql_type in (known, widened.get(name)):
+            if sql_type == known or (name in widened and sql_type == widened[name].sql_type):
                 continue
             if is_widening(known, sql_type):
-                widened[name] = sql_type
+                widened[name] = Widening(sql_type, base.time_ms)
             elif is_widening(sql_type, known) and first != "the log":
                 # The narrow files are the older ones, whatever their age says.
-                logged[name], widened[name] = sql_type, known
+                logged[name], widened[name] = sql_type, Widening(known, base.time_ms)
             elif not is_widening(sql_type, known):
                 raise SchemaConflict(
                     f"table {evidence.paths.name}: column {name!r} is {known} in {first} and {sql_type} in {where}: a "

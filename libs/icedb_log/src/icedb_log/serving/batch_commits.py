@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from icedb_log.clock import Clock, format_ms, parse_uuid7_ms
+from icedb_log.batch_ids import BatchIds, parse_batch_id_ms
+from icedb_log.clock import Clock, format_ms
 from icedb_log.errors import InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason
+from icedb_log.ingest.staging import find_staged
 from icedb_log.model import LogFile
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.table_store import TableStore
@@ -69,7 +71,7 @@ def check_batch_id(batch_id: str) -> str:
         InvalidRequest: Not the id of a batch.
     """
     try:
-        parse_uuid7_ms(batch_id)
+        parse_batch_id_ms(batch_id)
     except InvalidRequest:
         raise InvalidRequest(
             f"min_commit {batch_id[:80]!r} is no batch id: give the one that the ingest returned, a UUIDv7 "
@@ -79,8 +81,8 @@ def check_batch_id(batch_id: str) -> str:
 
 
 def look_for_batch(table: TableStore, batch_id: str) -> Whereabouts:
-    """Return where a batch is besides the log (R5). Costs a listing of one key, and more when it is not staged."""
-    if table.store.list_page(f"{table.paths.staging_prefix}{batch_id}.", limit=1).objects:
+    """Return where a batch is besides the log (R5). Costs what :func:`~icedb_log.ingest.staging.find_staged` does."""
+    if find_staged(table, (batch_id,)):
         return Whereabouts(is_staged=True)
     found = find_reason(table, batch_id)
     return Whereabouts(is_staged=False, entry=None if found is None else found.entry)
@@ -88,7 +90,8 @@ def look_for_batch(table: TableStore, batch_id: str) -> Whereabouts:
 
 def find_commit(state: TableState, batch_id: str) -> LogFile | None:
     """Return the log file that names a batch; ``None`` if none does."""
-    return next((file.log for file in reversed(state.view.files) if batch_id in file.log.batch_ids), None)
+    asked = BatchIds((batch_id,))
+    return next((file.log for file in reversed(state.view.files) if asked.find_in(file.log.batch_ids)), None)
 
 
 @dataclass(slots=True)
@@ -156,7 +159,8 @@ def _look_and_read(table: TableStore, batch_id: str, read: Callable[[], TableSta
 def refuse_if_lost(state: TableState, batch_id: str, found: Whereabouts, *, was_staged: bool) -> None:
     """Refuse a batch that the log does not name if it is not staged, and was not so at an earlier look."""
     table = state.config.name
-    is_refused = any(batch_id in file.log.refused_ids for file in state.view.files)
+    asked = BatchIds((batch_id,))
+    is_refused = any(asked.find_in(file.log.refused_ids) for file in state.view.files)
     was_staged = was_staged or found.is_staged
     decision = find_decision(found.entry, is_committed=False, is_refused=is_refused, was_staged=was_staged)
     if decision == "quarantined":
@@ -167,7 +171,7 @@ def refuse_if_lost(state: TableState, batch_id: str, found: Whereabouts, *, was_
         )
     if decision is None:
         raise NotFound(
-            f"table {table}: batch {batch_id} of {format_ms(parse_uuid7_ms(batch_id))} is not staged, not in "
+            f"table {table}: batch {batch_id} of {format_ms(parse_batch_id_ms(batch_id))} is not staged, not in "
             "quarantine and not in the log: it was never accepted for this table, or was committed longer ago than log "
             f"files are kept ({state.config.log_grace_ms} ms), and then every snapshot has it: leave min_commit out"
         )

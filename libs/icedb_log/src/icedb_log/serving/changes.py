@@ -12,8 +12,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
+from icedb_log.log.fold import Snapshot
 from icedb_log.log.live_files import LiveFiles
-from icedb_log.model import Snapshot
 
 MAX_REMEMBERED_FILES: Final = 10_000
 MAX_REMEMBERED_STEPS: Final = 100

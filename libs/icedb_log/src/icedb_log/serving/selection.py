@@ -10,8 +10,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from icedb_log.keys import TablePaths
+from icedb_log.log.fold import Snapshot
 from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
-from icedb_log.model import FileMarker, Snapshot
+from icedb_log.model import FileMarker
 from icedb_log.table.partitions import PartitionFilter, PartitionMatcher, read_partition_values
 from icedb_log.table.table_config import TableConfig, unite_columns
 

@@ -1,6 +1,6 @@
 """The figures of many tables, read again and again: of each log only what has changed is fetched; and details of one.
 
-What the lag exporter, ``icedb top`` and the console share. Must never write.
+What the lag exporter, ``icedb status --watch`` and the console share. Must never write.
 """
 
 import threading
@@ -8,21 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from icedb_log.clean.guards import Kept, group_waiting
-from icedb_log.clean.leases import LeaseReader
-from icedb_log.clean.pins import Pin, PinStatus, list_pins
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
+from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError
 from icedb_log.feed.views import ViewLag, list_view_lags
+from icedb_log.holds.guards import Kept, group_waiting
+from icedb_log.holds.pins import list_pins
+from icedb_log.holds.stored_holds import HoldReader, HoldStatus, StoredHold
 from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge_explain import MergeExplanation, explain_merge
 from icedb_log.merge.merge_plan import MergeIndex
+from icedb_log.serving.status import TableStatus, read_status
 from icedb_log.serving.table_cache import TableCache, TableState
-from icedb_log.table.status import TableStatus, read_status
-from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 
 _Read = TypeVar("_Read")
@@ -52,7 +52,7 @@ class TableDetails:
     due_logs: int = 0
     due_files: int = 0
     quarantined: tuple[QuarantinedBatch, ...] = ()
-    pins: tuple[tuple[Pin, PinStatus], ...] = ()
+    pins: tuple[tuple[StoredHold, HoldStatus], ...] = ()
     views: tuple[ViewLag, ...] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
 
@@ -70,7 +70,8 @@ class StatusReader:
         self._warehouse = warehouse
         self._tables = tables
         self._clock = clock
-        self._leases: dict[str, LeaseReader] = {}
+        self._holds: dict[str, HoldReader] = {}
+        self._ended_erasures: set[str] = set()
         self._lock = threading.Lock()
 
     def open(self, name: str) -> Table:
@@ -85,7 +86,7 @@ class StatusReader:
     def read(self, name: str, *, log: TableState | None = None) -> TableStatus:
         """Return a table's figures as they are now, or as of a state of its log that was read a moment ago.
 
-        Costs what :func:`~icedb_log.table.status.read_status` does; of the log one listing and what is new in it.
+        Costs what :func:`~icedb_log.serving.status.read_status` does; of the log one listing and what is new in it.
 
         Raises:
             NotFound: No such table.
@@ -94,8 +95,14 @@ class StatusReader:
         """
         state = self.read_log(name) if log is None else log
         with self._lock:
-            leases = self._leases.setdefault(name, LeaseReader())
-        return read_status(self.open(name), read_source=self._reader_of, leases=leases, log=state.log)
+            holds = self._holds.setdefault(name, HoldReader())
+        return read_status(
+            self.open(name),
+            read_source=self._reader_of,
+            holds=holds,
+            ended_erasures=self._ended_erasures,
+            log=state.log,
+        )
 
     def read_details(self, log: TableState, status: TableStatus, *, explains: bool) -> TableDetails:
         """Return the details of a table whose log and figures were read a moment ago; ``explains``: plan its merges.
@@ -132,7 +139,7 @@ class StatusReader:
             due_logs=0 if planned is None else len(planned.deleted_logs),
             due_files=0 if planned is None else len(planned.deleted_data),
             quarantined=quarantined or (),
-            pins=() if pins is None else tuple((pin, pin.status(pins.store_now_ms)) for pin in pins.pins),
+            pins=() if pins is None else tuple((pin, pin.status(pins.store_now_ms)) for pin in pins.holds),
             views=views or (),
             problems=problems,
         )
@@ -141,7 +148,7 @@ class StatusReader:
         """Forget a table that is gone."""
         self._tables.drop(name)
         with self._lock:
-            self._leases.pop(name, None)
+            self._holds.pop(name, None)
 
     def _reader_of(self, paths: TablePaths) -> LogReader:
         return self._tables.table(paths.name).read_source().reader

@@ -15,19 +15,17 @@ from cachetools import LRUCache
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.log.fold import fold
+from icedb_log.keys import TablePaths
+from icedb_log.log.fold import Snapshot, fold
 from icedb_log.log.reader import FETCH_THREADS, LogReader
 from icedb_log.log.state import LogState
-from icedb_log.model import LogView, Snapshot
+from icedb_log.model import LogView
 from icedb_log.serving.changes import ChangeHistory
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import BELIEVED_MS, TableConfig
+from icedb_log.table.table_config import CONFIG_CACHE_TTL_MS, TableConfig
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
-
-CONFIG_MAX_AGE_MS: Final = BELIEVED_MS
-"""How long a table's configuration is believed: policies may change, partitions and sort order may not."""
 
 PAST_STATES: Final = 4
 """Times of travel whose files are kept for each table."""
@@ -143,6 +141,11 @@ class CachedTable:
         self._source: TableSource | None = None
         self._source_lock = new_lock()
 
+    @property
+    def paths(self) -> TablePaths:
+        """Keys of the table."""
+        return self._table.paths
+
     def ask(self, max_staleness_ms: int) -> Question:
         """Take note of who comes now."""
         return Question(max_staleness_ms, self._clock.monotonic_ms(), self._next_read())
@@ -203,7 +206,7 @@ class CachedTable:
         return self._begun + 1
 
     def read_source(self) -> TableSource:
-        """Return the configuration, at most ``CONFIG_MAX_AGE_MS`` old, and the log reader.
+        """Return the configuration, at most ``CONFIG_CACHE_TTL_MS`` old, and the log reader.
 
         Raises:
             NotFound: No such table.
@@ -213,7 +216,7 @@ class CachedTable:
         with self._source_lock:
             now_ms = self._clock.monotonic_ms()
             known = self._source
-            if known is not None and now_ms - known.read_ms <= CONFIG_MAX_AGE_MS:
+            if known is not None and now_ms - known.read_ms <= CONFIG_CACHE_TTL_MS:
                 return known
             self._source = None
             config = read_table_config(self._table)
@@ -254,14 +257,11 @@ class CachedTable:
         source = self.read_source()
         view = source.reader.read()
         if self._may_be_gone(source, view):
-            # WARN: T4: after the log. The configuration is remembered for ten seconds, and this may sleep: meanwhile a
-            # table can be dropped and purged (what is left of its log, maybe nothing, would be served), and created
-            # anew with other partitions (filters would be matched by the old ones, and rows be missing).
+            # WARN: T1: after the log. The configuration is remembered for ten seconds, and this may sleep: meanwhile a
+            # table can be dropped and purged: what is left of its log, maybe nothing, would be served.
             with self._source_lock:
                 self._source = None
-            before, source = source.config, self.read_source()
-            if source.config.incarnation != before.incarnation:
-                view = source.reader.read()
+            source = self.read_source()
         last = self._state
         log = LogState() if last is None else last.log.copy()
         snapshot = fold(view, state=log)
@@ -278,7 +278,7 @@ class CachedTable:
 
     def _may_be_gone(self, source: TableSource, view: LogView) -> bool:
         """Whether the table may have been purged before its log was read: then its configuration says so."""
-        if self._clock.monotonic_ms() - source.read_ms > CONFIG_MAX_AGE_MS or _is_left_by_purge(view):
+        if self._clock.monotonic_ms() - source.read_ms > CONFIG_CACHE_TTL_MS or _is_left_by_purge(view):
             return True
         state = self._state
         return state is not None and bool({f.key for f in state.view.files} - {f.key for f in view.files})
@@ -339,7 +339,7 @@ class TableCache:
         place = self._warehouse.table(name)
         with self._lock:
             table = self._tables.get(name)
-            if table is None:
+            if table is None or table.paths != place.paths:  # another one of this name (T4)
                 table = self._tables[name] = CachedTable(
                     place,
                     clock=self._clock,

@@ -28,14 +28,21 @@ import hashlib
 import os
 import stat as stat_module
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from icedb_log.clock import Clock, SystemClock
-from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    StoreRefused,
+    Unavailable,
+)
 from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteFailure,
@@ -84,6 +91,8 @@ _NS_PER_MS: Final = 1_000_000
 _COPY_BYTES: Final = 1024 * 1024
 _ID_DIGITS: Final = 5
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_LASTING: Final = _DENIED | {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EXDEV, errno.ENOTSUP, errno.ENOLCK}
+"""What stays so until somebody mends it."""
 _REMEDIES: Final = {
     errno.ENOSPC: "free disk space, or move the store to a larger disk",
     errno.EFBIG: "free disk space, or raise the limit of file sizes (ulimit -f)",
@@ -313,7 +322,7 @@ class LocalObjectStore:
                 raise explain(error, str(path), f"write the copy of {key}") from error
             return self._info(key, handle, stat)
 
-    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> None:
         """Copy a local file to an object, durably. Raises InvalidRequest if it cannot be read, Unavailable."""
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -323,7 +332,6 @@ class LocalObjectStore:
             self._overwrite(key, _read_chunks(handle), moved=path if may_move else None)
         finally:
             os.close(handle)
-        return self.head(key)
 
     def uri(self, key: str) -> str:
         """Return the absolute path of an object's file."""
@@ -600,7 +608,8 @@ def explain(error: OSError, path: str, doing: str) -> IceDBError:
             "use another key"
         )
     remedy = _REMEDIES.get(error.errno or 0, "check the directory of the store, then try again")
-    return Unavailable(f"{path}: cannot {doing}: {error.strerror or error}; {remedy}")
+    kind = StoreRefused if error.errno in _LASTING else Unavailable
+    return kind(f"{path}: cannot {doing}: {error.strerror or error}; {remedy}")
 
 
 def _exists_error(path: str) -> PreconditionFailed:
@@ -793,7 +802,6 @@ def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
     return names
 
 
-@lru_cache(maxsize=16_384)  # a log is listed again and again
 def _is_key(key: str) -> bool:
     """Whether an object may be called so. What cannot (names that are not UTF-8) was not written by a store."""
     if key.partition("/")[0] == STORE_FOLDER:

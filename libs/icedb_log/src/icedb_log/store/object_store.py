@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, TypeVar, get_args
 
 from icedb_log.errors import IceDBError, InvalidRequest, PreconditionFailed, Unavailable, UnsupportedFormat
+from icedb_log.keys import PROBE_FOLDER
 
 MAX_KEYS_PER_PAGE = 1000
 MAX_KEYS_PER_DELETE = 1000
@@ -45,9 +46,6 @@ MAX_KEY_BYTES: Final = 1024
 
 MAX_COMPONENT_BYTES: Final = 255
 """What ext4, xfs, APFS and NTFS take as one file name."""
-
-PROBE_FOLDER: Final = "_icedb_probe"
-"""First component of every scratch key. No table's name begins with ``_``: no log file lies below it."""
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
@@ -256,8 +254,10 @@ class ObjectStore(Protocol):
         """Copy an object to a local file, streaming. Raises NotFound, Unavailable."""
         ...
 
-    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> None:
         """Copy a local file to an object, streaming, whatever is there. Only for keys with a fresh unique id.
+
+        When it returns, the object is there, whole and durable: nobody has to look.
 
         Args:
             key: The key.

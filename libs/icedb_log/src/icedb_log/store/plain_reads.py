@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
-from functools import cached_property, lru_cache
+from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -28,6 +28,7 @@ from botocore.utils import get_environ_proxies
 from urllib3.util import wait_for_read
 
 from icedb_log.clock import SystemClock
+from icedb_log.store.request_costs import report_answer
 from icedb_log.store.request_failures import Reason, reason_of_status, report_failure
 from icedb_log.units import SECOND_MS
 
@@ -117,6 +118,7 @@ class PlainReads:
             return None
         except (ValueError, BotoCoreError, ClientError):
             return None
+        report_answer("get", path, status=answer.status, sent_bytes=0, received_bytes=len(body))
         if (reason := reason_of_status(answer.status)) is not None:
             report_failure("read", reason)
         described = _describe(answer.headers) if answer.status in _OK else None
@@ -227,13 +229,9 @@ def _describe(headers: HTTPMessage) -> dict[str, Any] | None:
     etag, modified = headers.get("ETag"), headers.get("Last-Modified")
     if not etag or not modified:
         return None
-    answer: dict[str, Any] = {"ETag": etag, "LastModified": _parse_date(modified)}
+    answer: dict[str, Any] = {"ETag": etag, "LastModified": parsedate_to_datetime(modified)}
     return answer | {"ContentRange": headers["Content-Range"]} if "Content-Range" in headers else answer
 
 
-@lru_cache(4)
 def _format_stamp(now_s: int) -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
-
-
-_parse_date = lru_cache(256)(parsedate_to_datetime)

@@ -7,7 +7,7 @@ objects that are looked at again and again, :class:`KnownObjects` fetches those 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -83,8 +83,8 @@ def create_claim(store: ObjectStore, key: str, body: bytes, *, ended: str) -> St
 
     Raises:
         CommitConflict: Somebody took it away.
-        CommitOutcomeUnknown: The store did not confirm the write, and nothing stands there yet.
-        Unavailable: The store did not answer.
+        CommitOutcomeUnknown: The store did not confirm the write, and nothing stands there yet, or nobody could look.
+        Unavailable: The store did not take it.
     """
     unknown: CommitOutcomeUnknown | None = None
     try:
@@ -97,6 +97,8 @@ def create_claim(store: ObjectStore, key: str, body: bytes, *, ended: str) -> St
         return store.get(key)
     except NotFound as error:
         raise unknown or CommitConflict(f"{key}: {ended}") from error
+    except Unavailable as error:
+        raise _unknown(key) from error
 
 
 def replace_claim(store: ObjectStore, key: str, body: bytes, *, etag: str) -> ObjectInfo | None:
@@ -109,8 +111,8 @@ def replace_claim(store: ObjectStore, key: str, body: bytes, *, etag: str) -> Ob
         etag: Of the state that was read.
 
     Raises:
-        CommitOutcomeUnknown: No answer, and the old state is there: the write may still land.
-        Unavailable: The store did not answer.
+        CommitOutcomeUnknown: No answer, and the old state is there: the write may still land. Or nobody could look.
+        Unavailable: The store did not take it.
     """
     unknown: CommitOutcomeUnknown | None = None
     try:
@@ -123,6 +125,8 @@ def replace_claim(store: ObjectStore, key: str, body: bytes, *, etag: str) -> Ob
         found = store.get(key)
     except NotFound:
         return None
+    except Unavailable as error:
+        raise _unknown(key) from error
     if found.body == body:
         return found.info
     if unknown is not None and found.info.etag == etag:
@@ -130,24 +134,29 @@ def replace_claim(store: ObjectStore, key: str, body: bytes, *, etag: str) -> Ob
     return None
 
 
-def replace_record(store: ObjectStore, key: str, body: bytes, *, etag: str | None) -> bool:
-    """Write over the state with ``etag``, or over none (``None``); return whether it certainly is written.
+def _unknown(key: str) -> CommitOutcomeUnknown:
+    return CommitOutcomeUnknown(f"{key}: no answer whether it was written; what is there now tells")
 
-    If not, somebody else was faster, or it was this very request, or there was no answer: only reading tells (W2).
-    Raises Unavailable.
-    """
-    try:
-        if etag is None:
-            store.put_if_absent(key, body)
-        else:
-            store.put_if_match(key, body, etag=etag)
-    except (PreconditionFailed, CommitOutcomeUnknown):
-        return False
-    return True
+
+MAX_CHANGE_ATTEMPTS: Final = 10
+"""How often a change is written, if others change the object meanwhile, or nobody knows whether it was."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Generic[_T]):
+class Change(Generic[_T]):
+    """What became of an update.
+
+    Attributes:
+        state: What the object says now.
+        is_new: Whether a write of this very call landed: another writer of the very same bytes counts for it.
+    """
+
+    state: _T
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CasObject(Generic[_T]):
     """One object that is changed by compare-and-set, as its owner reads it.
 
     Attributes:
@@ -162,34 +171,101 @@ class Record(Generic[_T]):
     decode: Callable[[StoredObject], _T]
     encode: Callable[[_T], bytes]
 
-    def read(self) -> tuple[_T | None, str | None]:
-        """Return what it says, with its ETag; both ``None`` if it is not there. Raises Unavailable."""
-        try:
-            stored = self.store.get(self.key)
-        except NotFound:
-            return None, None
-        return self.decode(stored), stored.info.etag
+    def read(self) -> _T | None:
+        """Return what it says; ``None``: it is not there. Raises Unavailable, and what ``decode`` does."""
+        stored = self._look()
+        return None if stored is None else self.decode(stored)
 
-    def change(self, change: Callable[[_T | None], _T], *, tries: int, gave_up: IceDBError) -> _T:
-        """Change it by compare-and-set until that holds; return what it says then. Idempotent if ``change`` is.
+    def update(
+        self,
+        change: Callable[[_T | None], _T],
+        *,
+        gave_up: type[IceDBError] = CommitConflict,
+        in_steps: bool = False,
+        is_likely_new: bool = False,
+    ) -> Change[_T]:
+        """Change it by compare-and-set, until that holds or there is nothing to change.
+
+        A write that is refused, or gets no answer, is looked for (W2): it has landed if the object has its bytes, and
+        never will once the object has another ETag than the one that was written over.
 
         Args:
-            change: Makes the new value of the current one (``None``: there is none). Called again when somebody else
-                was faster, or nobody knows (W2), so it must change only what is still to be changed. An equal value is
-                not written.
-            tries: How often.
+            change: Returns the new state, given the current one (``None``: there is none): an equal one is not written.
+                Called again when somebody else was faster, or nobody knows: it must change only what is still to be
+                changed. What it raises ends the call.
             gave_up: What is raised if others kept changing it.
+            in_steps: Go on after a write until ``change`` finds nothing to change any more.
+            is_likely_new: Suppose that it is not there, and save the first look.
 
         Raises:
-            IceDBError: What ``change`` and ``decode`` raise, or ``gave_up``.
-            Unavailable: The store did not answer.
+            IceDBError: What ``change`` and ``decode`` raise, or ``gave_up``: nothing was written, nor will be.
+            CommitOutcomeUnknown: A write got no answer and may land yet, or nobody could look what became of it.
+            Unavailable: The store did not answer; nothing was written.
         """
-        for _ in range(tries):
-            current, etag = self.read()
-            changed = change(current)
-            if changed == current or replace_record(self.store, self.key, self.encode(changed), etag=etag):
-                return changed
-        raise gave_up
+        last = _LastWrite()
+        try:
+            for count in range(MAX_CHANGE_ATTEMPTS + 1):
+                stored = None if is_likely_new and not count else self._look()
+                last.judge(stored)
+                if stored is not None and last.is_new and not in_steps:
+                    return Change(self.decode(stored), is_new=True)
+                current = None if stored is None else self.decode(stored)
+                changed = change(current)
+                if changed == current:
+                    return Change(changed, last.is_new)
+                is_sent = count < MAX_CHANGE_ATTEMPTS and last.send(self, self.encode(changed), over=stored)
+                if is_sent and not in_steps:
+                    return Change(changed, is_new=True)
+            raise gave_up(f"{self.key}: others changed it {MAX_CHANGE_ATTEMPTS} times in a row; try again later")
+        except IceDBError as error:
+            if last.is_open or (last.is_new and isinstance(error, Unavailable)):
+                raise _unknown(self.key) from error
+            raise
+
+    def _look(self) -> StoredObject | None:
+        try:
+            return self.store.get(self.key)
+        except NotFound:
+            return None
+
+
+@dataclass(slots=True)
+class _LastWrite:
+    """What became of the last write of an update (W2).
+
+    Attributes:
+        body: What was sent.
+        over: ETag of the state that it was sent over; ``None``: of none.
+        is_open: Whether it may have landed, or may land yet.
+        is_new: Whether this one, or one before, has landed.
+    """
+
+    body: bytes | None = None
+    over: str | None = None
+    is_open: bool = False
+    is_new: bool = False
+    _is_unanswered: bool = False
+
+    def send(self, place: "CasObject[Any]", body: bytes, *, over: StoredObject | None) -> bool:
+        """Write over a state, or over none; return whether it certainly landed. Raises Unavailable: it did not."""
+        self.body, self.over = body, None if over is None else over.info.etag
+        try:
+            if self.over is None:
+                place.store.put_if_absent(place.key, body)
+            else:
+                place.store.put_if_match(place.key, body, etag=self.over)
+        except (PreconditionFailed, CommitOutcomeUnknown) as error:
+            self.is_open, self._is_unanswered = True, isinstance(error, CommitOutcomeUnknown)
+            return False
+        self.is_new, self.is_open = True, False
+        return True
+
+    def judge(self, found: StoredObject | None) -> None:
+        """See what is there now: the bytes that were sent, a state over which they never land, or the one before."""
+        etag = None if found is None else found.info.etag
+        if self.is_open and found is not None and found.body == self.body:
+            self.is_new, self.is_open = True, False
+        self.is_open = self.is_open and self._is_unanswered and etag == self.over
 
 
 FETCH_THREADS: Final = 16

@@ -54,21 +54,20 @@ from icedb_log.store.s3_client import (
     make_clients,
     moving_in_parts,
 )
+from icedb_log.store.s3_options import S3Options
 from icedb_log.store.s3_quirks import (
-    HTTP_CONFLICT,
     date_ms_of,
     explain_conditional_write,
     explained,
     info_of,
     is_beyond_the_end,
+    is_conflict_in_progress,
     is_unknown_request,
     part_of,
     read_delete_answer,
     read_delete_refusal,
-    status_of,
     strip_quotes,
 )
-from icedb_log.store.stores import S3Options
 
 CONFLICT_WAITS_MS: Final = (20, 40, 80, 160, 320)
 """How long to wait after each answer of 409 before a conditional write is sent again."""
@@ -243,17 +242,17 @@ class S3ObjectStore:
             raise Unavailable(f"{key}: {self._where}: {copied_bytes} of {info.size_bytes} bytes came; try again")
         return info
 
-    def upload(self, key: str, path: Path, *, may_move: bool = False) -> ObjectInfo:
+    def upload(self, key: str, path: Path, *, may_move: bool = False) -> None:
         """Copy a local file to an object. Raises InvalidRequest if it cannot be read, Unavailable."""
         del may_move  # to a server it has to be copied
         check_key(key)
         try:
             size_bytes = path.stat().st_size
             if size_bytes <= SINGLE_REQUEST_BYTES:
-                self.put(key, path.read_bytes())
-            else:
-                with moving_in_parts(self._where, key):
-                    self._open_clients().retrying.upload_file(str(path), self._bucket, key, Config=TRANSFER)
+                self.put(key, path.read_bytes())  # one request, and its answer: as a batch or a log file is written
+                return
+            with moving_in_parts(self._where, key):
+                self._open_clients().retrying.upload_file(str(path), self._bucket, key, Config=TRANSFER)
         except OSError as error:
             raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror or error}") from error
         info = self.head(key)
@@ -261,7 +260,6 @@ class S3ObjectStore:
             raise Unavailable(
                 f"{key}: {self._where}: holds {info.size_bytes} of {size_bytes} bytes of {path}; upload it again"
             )
-        return info
 
     def copy_from(self, source: "S3ObjectStore", info: ObjectInfo, key: str) -> ObjectInfo:
         """Let the server copy an object; as ``upload``, for fresh keys only.
@@ -341,8 +339,7 @@ class S3ObjectStore:
             try:
                 answer = client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
             except (BotoCoreError, ClientError) as error:
-                is_conflict = isinstance(error, ClientError) and status_of(error) == HTTP_CONFLICT
-                if not is_conflict or wait_ms is None:
+                if not is_conflict_in_progress(error) or wait_ms is None:
                     raise explain_conditional_write(error, where=self._where, key=key) from error
                 self._clock.sleep_ms(wait_ms)
             else:

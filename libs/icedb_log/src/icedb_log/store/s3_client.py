@@ -30,10 +30,13 @@ from botocore.exceptions import (
 )
 from botocore.loaders import Loader, create_loader
 from botocore.response import StreamingBody
+from botocore.utils import determine_content_length
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.plain_reads import PlainReads
+from icedb_log.store.request_costs import Price, report_answer
 from icedb_log.store.request_failures import Operation, Reason, reason_of_status, report_failure
+from icedb_log.store.s3_options import S3Options
 from icedb_log.store.s3_quirks import (
     ENDPOINT_CONFIG,
     add_content_md5,
@@ -43,7 +46,6 @@ from icedb_log.store.s3_quirks import (
     names_no_error,
     parse_time,
 )
-from icedb_log.store.stores import S3Options
 
 READ_ATTEMPTS: Final = 3
 """How often a read, listing or unconditional write is sent, with boto3's back-off between."""
@@ -72,6 +74,9 @@ _BY_VERB: Final[tuple[tuple[str, Operation], ...]] = (
     ("Get", "read"),
     ("Head", "read"),
 )
+_FREE: Final = ("Delete", "Abort")
+_READS: Final = ("Get", "Head")
+_SENT: Final = "icedb_sent_bytes"
 _UNREACHABLE: Final = (EndpointConnectionError, ProxyConnectionError)
 _TIMEOUTS: Final = (ConnectTimeoutError, ReadTimeoutError)
 
@@ -129,6 +134,8 @@ def make_clients(bucket: str, options: S3Options, *, where: str, on_answer: Call
             f"{where}: cannot be reached so: {error}; check ICEDB_S3_ENDPOINT and ICEDB_S3_REGION"
         ) from error
     for client in (retrying, once):
+        client.meta.events.register("before-call.s3", _measure_body)
+        client.meta.events.register("needs-retry.s3", _report_answer)
         client.meta.events.register("needs-retry.s3", _report_failed_try)
         client.meta.events.register("after-call.s3.GetObject", _watch_body)
         client.meta.events.register("after-call.s3", on_answer)
@@ -258,6 +265,39 @@ def _report_failed_try(*, operation: Any, response: Any = None, caught_exception
         report_failure(kind, reason)
     if caught_exception is not None and is_lasting(caught_exception):
         raise caught_exception
+
+
+def _report_answer(*, operation: Any, request_dict: Mapping[str, Any], response: Any = None, **_: Any) -> None:
+    """Tell what an answer costs. Botocore calls it after each try."""
+    if response is None:
+        return
+    name: str = operation.name
+    price: Price = "delete" if name.startswith(_FREE) else "get" if name.startswith(_READS) else "put"
+    is_listing = name.startswith("List")
+    key = str(request_dict.get("query_string", {}).get("prefix", "")) if is_listing else request_dict["url_path"]
+    if keys := request_dict["context"].get(_KEYS):
+        key = keys[0]
+    answer = response[0]
+    received = answer.headers.get("Content-Length") if name == "GetObject" else len(answer.content)
+    report_answer(
+        price,
+        key,
+        status=answer.status_code,
+        is_listing=is_listing,
+        sent_bytes=_count_sent(request_dict),
+        received_bytes=int(received or 0),
+    )
+
+
+def _measure_body(*, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
+    """Note how large a body is that is a stream: once it is sent, that cannot be seen any more."""
+    context[_SENT] = determine_content_length(params["body"])
+
+
+def _count_sent(request_dict: Mapping[str, Any]) -> int:
+    """Return the bytes in the body of a request."""
+    body = request_dict["body"]
+    return len(body) if isinstance(body, bytes) else request_dict["context"].get(_SENT) or 0
 
 
 class _WatchedBody(StreamingBody):  # type: ignore[misc]  # botocore has no types

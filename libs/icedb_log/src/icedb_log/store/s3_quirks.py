@@ -8,6 +8,8 @@ Servers are known to differ in this:
 * ETags come with quotes or without, and some match only the bare form: in here they have none (:func:`info_of`).
 * A range is ignored, and the whole object sent (:func:`part_of`).
 * A ``Date`` header is missing, behind some proxies (:func:`date_ms_of`); it is what ages are told by (J1).
+* A conditional write that meets another request for its key is answered 409, and is sent again
+  (:func:`is_conflict_in_progress`).
 * A replace whose object is gone is answered 404 instead of 412 (:func:`explain_conditional_write`).
 * A load balancer without servers says 404 to everything (:func:`names_no_error`).
 * A delete is answered 200 and nothing was deleted, or its error names no key (:func:`read_delete_answer`). Servers of
@@ -48,6 +50,7 @@ from icedb_log.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
+    StoreRefused,
     Unavailable,
     UnsupportedFormat,
 )
@@ -63,7 +66,7 @@ ENDPOINT_CONFIG: Final[Mapping[str, Any]] = {
 """What a client of any server but AWS is configured with: the bucket in the path, checksums only where S3 requires
 them."""
 
-HTTP_CONFLICT: Final = 409
+_HTTP_CONFLICT: Final = 409
 _HTTP_NOT_FOUND: Final = 404
 _HTTP_PRECONDITION_FAILED: Final = 412
 _HTTP_RANGE_NOT_SATISFIABLE: Final = 416
@@ -185,6 +188,14 @@ def is_beyond_the_end(error: BaseException | None) -> bool:
     return isinstance(error, ClientError) and status_of(error) == _HTTP_RANGE_NOT_SATISFIABLE
 
 
+def is_conflict_in_progress(error: BaseException | None) -> bool:
+    """Return whether a conditional write met another request for the same key, and certainly wrote nothing (409).
+
+    S3 calls it ``ConditionalRequestConflict`` or ``OperationAborted`` and asks for the same request again.
+    """
+    return isinstance(error, ClientError) and status_of(error) == _HTTP_CONFLICT
+
+
 def is_unknown_request(error: BaseException | None) -> bool:
     """Return whether the server does not know the request."""
     return isinstance(error, ClientError) and code_of(error) in _UNKNOWN_REQUEST
@@ -214,11 +225,12 @@ def explain_read(error: Exception, *, where: str, key: str) -> IceDBError:
     if isinstance(error, EndpointProviderError):
         return InvalidRequest(f"{where}: {error}; correct ICEDB_S3_ENDPOINT and ICEDB_S3_REGION")
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return Unavailable(f"{where}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        return StoreRefused(f"{where}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     if isinstance(error, (SSLError, *_NOT_SENT)):
         is_tls = isinstance(error, SSLError)
         words = _explain_tls(str(error)) if is_tls else "cannot connect; check that it runs, and ICEDB_S3_ENDPOINT"
-        return Unavailable(f"{where}: {words} ({error})")
+        kind = StoreRefused if is_lasting(error) else Unavailable
+        return kind(f"{where}: {words} ({error})")
     return Unavailable(f"{key}: {where}: no usable answer; try again later ({error})")
 
 
@@ -270,7 +282,8 @@ def _explain_answer(error: ClientError, *, where: str, key: str) -> IceDBError:
     is_strange = names_no_error(error.operation_name, error.response)
     setup = _NOT_S3 if is_strange else _explain_setup(status, code, words)
     if setup is not None:
-        return Unavailable(f"{key}: {where}: {setup}")
+        kind = Unavailable if is_strange else StoreRefused  # a proxy may find its servers again
+        return kind(f"{key}: {where}: {setup}")
     if status == _HTTP_NOT_FOUND:
         return NotFound(f"{key}: {where}: no such object")
     if status == _HTTP_PRECONDITION_FAILED:
@@ -279,7 +292,7 @@ def _explain_answer(error: ClientError, *, where: str, key: str) -> IceDBError:
         return UnsupportedFormat(
             f"{key}: {where}: does not know this request ({words}); use a store with conditional writes"
         )
-    is_passing = status in (0, HTTP_CONFLICT) or code in _PASSING_CODES
+    is_passing = status in (0, _HTTP_CONFLICT) or code in _PASSING_CODES
     if is_passing or reason_of_status(status) is not None:
         return Unavailable(f"{key}: {where}: answered {status} {words}; try again later")
     return InvalidRequest(f"{key}: {where}: refused the request: {status} {words}; correct the call")

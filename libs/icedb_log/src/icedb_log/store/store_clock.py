@@ -12,6 +12,7 @@ which goes forward as time does: a gateway that keeps the times of the files bel
 """
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
@@ -85,7 +86,7 @@ def check_store_clock(store: ObjectStore, key: str, *, clock: Clock) -> int:
     least_ms, most_ms = asked_ms - heard_ms, clock.monotonic_ms() - began_ms
     passed_ms = page.store_now_ms - earlier_ms
     if not found:
-        # WARN: T5: a purge deletes this object, too, also one of a table that had the name before, and asleep since.
+        # WARN: whoever clears scratch objects away deletes this one, too.
         _require_there(store, key, etag)
         raise UnsupportedFormat(
             f"{key}: was written just now, and a listing does not show it: listings of this store are not consistent; "
@@ -121,7 +122,9 @@ def _require_there(store: ObjectStore, key: str, etag: str) -> None:
     except NotFound:
         is_mine = False
     if not is_mine:
-        raise Unavailable(f"{key}: somebody removed it just now: nothing is deleted by age; the next run goes on")
+        raise Unavailable(
+            f"{key}: removed by another process just now: nothing is deleted by age; the next run continues"
+        )
 
 
 class _RecentLeast:
@@ -260,7 +263,15 @@ class AlignedClock:
         self._watch = ClockWatch(clock, on_skew=self._note, on_jump=lambda _: None)
         self._may_ask = may_ask and isinstance(store, TellsTime)
         if isinstance(store, TellsTime):
-            store.time_listeners.append(self._watch.hear)
+            hear = weakref.WeakMethod(self._watch.hear)
+
+            def listen(store_ms: int) -> None:
+                if (tell := hear()) is not None:
+                    tell(store_ms)
+
+            store.time_listeners.append(listen)
+            # The store may outlive many of these.
+            weakref.finalize(self._watch, store.time_listeners.remove, listen).atexit = False
 
     def now_ms(self) -> int:
         """Return the store's time."""

@@ -1,5 +1,7 @@
 """The objects of one table: a store, and the keys of the table in it."""
 
+from collections.abc import Callable
+
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore
 
@@ -10,11 +12,18 @@ class TableStore:
     Attributes:
         store: The object store.
         paths: Keys of the table.
+        on_purged: Called when the table turns out to be purged: who remembers the newest one of its name looks again.
     """
+
+    on_purged: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, store: ObjectStore, paths: TablePaths) -> None:
         self.store = store
         self.paths = paths
+
+    def numbered(self, number: int) -> "TableStore":
+        """Return where another table of this name lies (T4)."""
+        return TableStore(self.store, self.paths.numbered(number))
 
     @property
     def name(self) -> str:

@@ -1,1 +1,1 @@
-"""What a table is: its configuration, its partitions, its figures."""
+"""What a table is: its configuration and types, its partitions, and which data files a condition leaves. No log."""

@@ -1,13 +1,17 @@
 """Bounds of columns as file markers have them: JSON scalars that prune files.
 
 A bound may be wide but never wrong: what is not certain is left out. Timestamps are ISO-8601 UTC text with
-microseconds and ``Z``, dates ISO text: both sort as text. Text is cut to 64 characters, the maximum rounded up. NaN
+microseconds and ``Z``, dates ISO text: both sort as text. Decimals are exact text with all digits of their scale, which
+only their type sorts. Text is cut to 64 characters, the maximum rounded up. NaN
 and infinity have no JSON form: such a column has no bounds. Pure.
 """
 
 import math
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, Final
+
+from icedb_log.table.decimals import show_decimal
 
 Scalar = str | int | float | bool | None
 
@@ -20,6 +24,8 @@ def encode_bounds(low: Any, high: Any) -> tuple[Any, Any]:
     """Return the bounds of a column as JSON scalars, the upper one never below a value; both None if there are none."""
     if isinstance(low, date):  # a datetime is a date
         return encode_time(low), encode_time(high)
+    if isinstance(low, Decimal):
+        return show_decimal(low), show_decimal(high)
     return cut_bounds(low, high)
 
 

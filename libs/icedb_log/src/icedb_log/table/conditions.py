@@ -8,14 +8,16 @@ a misspelt column would read the whole table. So what users give is checked firs
 
 A literal is understood only if there is no doubt what it means. DuckDB reads a ``TIMESTAMPTZ`` in the session's time
 zone, ``TRY_CAST`` gives NULL for what does not fit, and a list in which a number is a double makes doubles of all of
-them.
+them. A DECIMAL compares exactly with whole numbers and decimals; beside a double it becomes one, beside text the text
+becomes a decimal that is rounded.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, Inexact, InvalidOperation
 from typing import Any, Final
 
 import sqlglot
@@ -24,8 +26,12 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.table.decimals import DecimalType, find_decimal
 from icedb_log.table.file_domains import EXACT_DOUBLE_MAX, UNKNOWN, Domain, parse_date
 from icedb_log.texts import is_text
+
+logging.getLogger("sqlglot").addHandler(logging.NullHandler())
+"""Its warnings are no words of ours, and go to standard error where a program has not set up logging."""
 
 MAX_CONDITION_CHARS: Final = 64 * 1024
 _MAX_STEPS_PER_TOKEN: Final = 50
@@ -215,6 +221,9 @@ class LiteralTerm:
 
     def read_as(self, sql_type: str) -> Any:
         """Return the literal as what DuckDB compares a column of a type with; None if that is not obvious."""
+        digits = find_decimal(sql_type)
+        if digits is not None:
+            return _read_decimal(self.value, digits)
         return _READERS[sql_type](self.value) if sql_type in _READERS else None
 
 
@@ -241,6 +250,16 @@ def _read_double(value: Any) -> Any:
         return None
     number = float(value)
     return number if isinstance(value, float) or abs(number) < EXACT_DOUBLE_MAX else None
+
+
+def _read_decimal(value: Any, digits: DecimalType) -> Any:
+    """Return a number with all digits of a type, as its values have them; one with more digits equals none of them."""
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return None
+    try:
+        return digits.scale_down(digits.scale_up(Decimal(value)))
+    except (Inexact, InvalidOperation):
+        return Decimal(value)
 
 
 def _read_day(value: Any) -> Any:
@@ -299,7 +318,10 @@ def read_literals(nodes: Iterable[Any]) -> list[LiteralTerm] | None:
     known = [literal for literal in literals if literal is not None]
     numbers = [literal.value for literal in known if isinstance(literal.value, int | float | Decimal)]
     if any(isinstance(value, float) for value in numbers):
-        return known if all(abs(float(value)) < EXACT_DOUBLE_MAX for value in numbers) else None
+        if not all(abs(float(value)) < EXACT_DOUBLE_MAX for value in numbers):
+            return None
+        is_number = [isinstance(each.value, int | Decimal) and not isinstance(each.value, bool) for each in known]
+        return [LiteralTerm(float(each.value)) if found else each for each, found in zip(known, is_number, strict=True)]
     return known
 
 

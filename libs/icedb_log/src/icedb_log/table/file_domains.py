@@ -14,12 +14,14 @@ from typing import Any, Final
 
 from icedb_log.model import ColumnStats, FileMarker
 from icedb_log.table.column_bounds import find_text_after
+from icedb_log.table.decimals import find_decimal, is_decimal_text
 from icedb_log.table.partitions import read_partition_values
 from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
 from icedb_log.table.time_columns import count_ticks
 from icedb_log.table.transforms import read_time_span
 
 EXACT_DOUBLE_MAX: Final = 2**53
+"""Every integer up to here has an exact DOUBLE."""
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 _INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
@@ -109,7 +111,8 @@ def _guess_type(stats: ColumnStats | None) -> str | None:
         # Up to 2^53 it makes no difference whether it is one of a DOUBLE.
         return "BIGINT" if _is_exact(low) and _is_exact(stats[1] if stats is not None else None) else None
     if isinstance(low, str):
-        return None if _DATE.fullmatch(low) or _TIMESTAMP.fullmatch(low) else "VARCHAR"
+        is_other = _DATE.fullmatch(low) or _TIMESTAMP.fullmatch(low) or is_decimal_text(low)
+        return None if is_other else "VARCHAR"
     return None
 
 
@@ -136,6 +139,9 @@ def _read_bound(value: Any, sql_type: str | None) -> Any:
         return (float(value) if sql_type == "DOUBLE" else value) if is_fit else None
     if not isinstance(value, str) or sql_type == "VARCHAR":
         return value if isinstance(value, str) else None
+    digits = find_decimal(sql_type)
+    if digits is not None:
+        return digits.read(value)
     readers: Mapping[str | None, Callable[[str], Any]] = {"DATE": parse_date, "TIMESTAMP": _parse_timestamp}
     return readers[sql_type](value) if sql_type in readers else None
 
@@ -180,9 +186,7 @@ def _read_identity(text: str, sql_type: str) -> Any:
         return int(text) if _INTEGER.fullmatch(text) else None
     if sql_type == "BOOLEAN":
         return {"true": True, "false": False}.get(text)
-    if sql_type in ("DATE", "TIMESTAMP", "VARCHAR"):
-        return _read_bound(text, sql_type)
-    return None
+    return None if sql_type == "DOUBLE" else _read_bound(text, sql_type)
 
 
 def _find_truncate_bounds(text: str, sql_type: str, width: int) -> tuple[Any, Any] | None:

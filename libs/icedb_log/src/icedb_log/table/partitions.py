@@ -28,7 +28,8 @@ from os.path import commonprefix
 from typing import Final, Self
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
+from icedb_log.table.transforms import VALUE_SHAPES, read_time_span
 from icedb_log.texts import is_text
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -50,12 +51,6 @@ _FORMS: Final = (
     "write field=value, field>=value, field>value, field<=value, field<value, field~glob or 'field is [not] null'"
 )
 
-_SHAPES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
-    "year": (re.compile(r"-?[0-9]{1,6}"), "a year such as 2026"),
-    "month": (re.compile(r"[0-9]{4}-[0-9]{2}"), "a month such as 2026-01"),
-    "day": (re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), "a day such as 2026-01-31"),
-    "bucket": (re.compile(r"[0-9]{1,7}"), "a bucket number such as 7"),
-}
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _NEAREST: Final = 3
 
@@ -287,17 +282,21 @@ class PartitionMatcher:
                 f"table {config.name}: {len(values)} values for partition field {field.name}; "
                 f"at most {MAX_VALUES_PER_FILTER}: use a range"
             )
-        shape, example = _SHAPES.get(field.transform, (None, ""))
+        shape, example = VALUE_SHAPES.get(
+            field.transform, (_INTEGER if self._numeric[field.name] else None, "a whole number")
+        )
+        if field.transform == "year":
+            shape = _INTEGER  # a year may be any number: ranges compare it as one
+        is_time = field.transform in TIME_TRANSFORMS and field.transform != "year"
         for value in values:
             what = f"table {config.name}: partition field {field}: value {value[:80]!r}"
             if not is_text(value):
                 raise InvalidRequest(f"{what} has half a character (a lone surrogate): give text in UTF-8")
             if len(value.encode()) > MAX_VALUE_BYTES:
                 raise InvalidRequest(f"{what} is longer than {MAX_VALUE_BYTES} bytes")
-            if shape is not None and not shape.fullmatch(value):
+            is_off = shape is not None and not shape.fullmatch(value)
+            if is_off or (is_time and read_time_span(field.transform, value) is None):
                 raise InvalidRequest(f"{what} is not {example}")
-            if shape is None and self._numeric[field.name] and not _INTEGER.fullmatch(value):
-                raise InvalidRequest(f"{what} is not a whole number")
 
 
 def _compile_glob(glob: str, field: PartitionField, config: TableConfig) -> re.Pattern[str]:
@@ -384,7 +383,7 @@ def select_partitions(
     if not may_match_all and len(selected) == len(partitions):
         raise InvalidRequest(
             f"table {table}: {', '.join(globs)[:120]} means all {len(partitions)} partitions of the table; say so with "
-            "--all if that is what you want"
+            "--force if that is what you want"
         )
     return frozenset(selected)
 

@@ -1,28 +1,30 @@
 """A table's configuration: partition spec, sort order, declared schema, policies.
 
 Owns the model of ``_icedb/table.json``, and which values it takes. How it is read and created is
-:mod:`icedb_log.table.stored_config`; what of it may change later, and how, :mod:`icedb_log.table.table_changes`.
+:mod:`icedb_log.table.stored_config`; what of it may change later, and how, :mod:`icedb_log.changes.table_changes`.
 
-The mark of a dropped table stands in it (T1 to T6). States, each change by compare-and-set, and who makes it::
+The mark of a dropped table stands in it (T1 to T5). States, each change by compare-and-set, and who makes it::
 
-    (none) ── drop ──▶ trash ── due, or --force ──▶ purging ── nothing is left ──▶ purged ── create ──▶ (none)
-       ▲                 │                             ▲                             │
-       └───── undrop ────┘                             └─── what came late is left ──┘
+    (none) ── drop ──▶ trash ── due, or --purge ──▶ purging ── nothing is left ──▶ purged
+       ▲                 │
+       └───── undrop ────┘
 
-Drop, undrop, create and --force are a person's, the others the janitor's. When a table was dropped is the LastModified
+The next table of a purged name lies under another prefix (T4).
+
+Drop, undrop, create and --purge are a person's, the others the janitor's. When a table was dropped is the LastModified
 of ``table.json``, by the store's clock (T1): so nothing else may write a marked one.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from icedb_log.clock import format_ms
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import InvalidRequest, TableNotFound
 from icedb_log.keys import check_table_name
+from icedb_log.table.decimals import EXAMPLE, find_decimal, spell_decimal
 from icedb_log.table.time_columns import (
     PLAUSIBLE_FROM_MS,
     PLAUSIBLE_TO_MS,
@@ -39,8 +41,9 @@ DropState = Literal["trash", "purging", "purged"]
 
 MAX_NOTE_CHARS: Final = 2000
 
-BELIEVED_MS: Final = 10_000
-"""How long who answers many readers believes that a table is there; it stays in the trash for as much longer (T1)."""
+CONFIG_CACHE_TTL_MS: Final = 10_000
+"""How long a process that answers many readers uses a configuration without reading it again. Policies may change
+meanwhile, partition and sort order may not; a dropped table stays in the trash for as much longer (T1)."""
 
 
 class Dropped(BaseModel):
@@ -50,7 +53,7 @@ class Dropped(BaseModel):
 
     state: DropState
     drop_id: Text
-    """Unique for each drop; what fences carry once the purge has begun (T4)."""
+    """Unique for each drop, so that no content, hence no ETag, comes back (T1)."""
     keep_ms: Annotated[int, Field(ge=0)]
     """How long it stays in the trash, from the drop, by the store's clock."""
     dropped_ms: int | None = None
@@ -59,14 +62,14 @@ class Dropped(BaseModel):
     note: Text = ""
     is_forced: bool = False
     """Whether it went past the trash, for people."""
-    purgers: tuple[str, ...] = ()
-    """Runs whose deletes of names that can come again may still be under way (T5)."""
     is_final: bool = False
-    """Whether the last look at what came late was taken, or is being taken (T6)."""
+    """Whether the last look at what came late was taken (T5)."""
+    newest: Annotated[int, Field(ge=2)] | None = None
+    """Of the first table of a name, once it is purged: which one is the newest of the name (T4)."""
 
 
-def describe_missing(name: str, known: Iterable[str] = (), *, empty: str = "") -> str:
-    """Return what is said of a table that is not there, and to whoever may not know that it is.
+def table_not_found(name: str, known: Iterable[str] = (), *, empty: str = "") -> TableNotFound:
+    """Return the error for a table that is not there, or that its caller may not know of.
 
     Args:
         name: What was asked for.
@@ -74,12 +77,10 @@ def describe_missing(name: str, known: Iterable[str] = (), *, empty: str = "") -
         empty: Where there is no table at all, if so.
     """
     if empty:
-        return (
-            f"table {name[:80]!r} does not exist: {empty} has no table yet; create it with `icedb table create {name}`,"
-            " or correct ICEDB_STORE"
-        )
-    close = did_you_mean(name, known) or "; see `icedb table list`, or create it with `icedb table create`"
-    return f"table {name[:80]!r} does not exist{close}"
+        why = f": {empty} has no table yet; create it with `icedb table create {name}`, or correct ICEDB_STORE"
+    else:
+        why = did_you_mean(name, known) or "; see `icedb table list`, or create it with `icedb table create`"
+    return TableNotFound(f"table {name[:80]!r} does not exist{why}", table=name)
 
 
 def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
@@ -91,7 +92,7 @@ def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
     if mark.state == "purging":
         return (
             f"table {name!r} was dropped at {since} and is being purged: nothing brings it back; "
-            "`icedb table trash` shows how far that is"
+            "`icedb table list --trash` shows how far that is"
         )
     return f"table {name!r} does not exist: it was dropped at {since} and purged; see `icedb table list`"
 
@@ -102,11 +103,15 @@ TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
 WIDTH_TRANSFORMS: Final = ("bucket", "truncate")
 
 SQL_TYPES: Final = ("BIGINT", "BOOLEAN", "DATE", "DOUBLE", "TIMESTAMP", "VARCHAR")
-"""The one canonical spelling of each type that this project writes to a schema line (wire rule)."""
+"""The one canonical spelling of each type that this project writes to a schema line (wire rule); besides them
+``DECIMAL(p,s)`` (:mod:`icedb_log.table.decimals`)."""
+TYPE_NAMES: Final = (*SQL_TYPES[:2], EXAMPLE, *SQL_TYPES[2:])
+"""How types are listed for people."""
 _OTHER_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("INT", "INTEGER", "LONG"), "BIGINT"),
     **dict.fromkeys(("STRING", "TEXT", "JSON"), "VARCHAR"),
-    **dict.fromkeys(("FLOAT", "DECIMAL"), "DOUBLE"),
+    "FLOAT": "DOUBLE",
+    **dict.fromkeys(("DECIMAL", "NUMERIC"), f"{EXAMPLE}, with its digits"),
     "DATETIME": "TIMESTAMP",
 }
 
@@ -117,22 +122,18 @@ Evolution = Literal["strict", "add_columns", "widen"]
 """``strict``: only declared columns; ``add_columns``: new columns appear, types stay; ``widen``: a column may also
 become wider (:data:`WIDENINGS`) where no value loses anything, or where the wider type is declared."""
 
+KeyMemory = Literal["day", "retry"]
+"""``day``: a record for each key, by two small writes; ``retry``: the key is part of the batch's id, and is known while
+the log names that (I7)."""
+
 BadRowsPolicy = Literal["quarantine_batch", "quarantine_rows"]
 """``quarantine_batch``: one bad row and the whole batch waits in quarantine; ``quarantine_rows``: only its bad rows."""
 
-NEW_TABLE_POLICIES: Final[Mapping[str, str]] = MappingProxyType(
-    {"evolution": "widen", "on_bad_rows": "quarantine_rows"}
-)
-"""What a table that is made today gets where nobody says otherwise. Written down when it is made: a ``table.json``
-without them goes on meaning what it always did, the defaults of :class:`TableConfig`."""
-
 MAX_COLUMN_NAME_BYTES: Final = 255
-DIALECT: Final = "duckdb"
-"""Whose SQL the queries of a table are, and the condition of an erasure."""
-QUERIES: Final = MappingProxyType(
-    {"insert_query": "--insert-query", "merge_query": "--merge-query", "view_query": "--query"}
-)
-"""Fields that hold a query, and the option of ``icedb table`` that gives it."""
+OF_ARROW: Final = frozenset({"__batch_index", "__filename", "__fragment_index", "__last_in_fragment"})
+"""Columns that Arrow's datasets have besides those of the file: PyArrow, PyIceberg and DuckDB over Arrow."""
+QUERIES: Final = ("insert_query", "merge_query", "view_query")
+"""Fields that hold a query."""
 
 MAX_QUERY_BYTES: Final = 100_000
 """Of an ``insert_query``, a ``merge_query`` or a ``view_query``."""
@@ -233,11 +234,14 @@ class TableConfig(_Model):
     """Column name to SQL type; a declared type wins over what JSON looks like."""
     times: dict[str, TimeColumn] = Field(default_factory=dict)
     """Of declared columns that are times: what their numbers count, and which times are plausible."""
-    evolution: Evolution = "add_columns"
+    evolution: Evolution = "widen"
     """strict: only declared columns; add_columns: new ones appear; widen: BIGINT may also become DOUBLE, and DATE
     TIMESTAMP, where no value loses anything."""
-    on_bad_rows: BadRowsPolicy = "quarantine_batch"
+    on_bad_rows: BadRowsPolicy = "quarantine_rows"
     """What waits in quarantine: quarantine_batch: the whole batch; quarantine_rows: only its bad rows."""
+    key_memory: KeyMemory = "day"
+    """For how long a producer's own key is known. day: a day, by two small writes for each batch; retry: half of the
+    log_grace, for nothing. A key that is sent before and after a change counts twice."""
     insert_query: Text | None = None
     """SQL over ``_rows`` that every flush runs on the rows it read; its result is what the table gets."""
     source: dict[str, str] = Field(default_factory=dict)
@@ -248,8 +252,6 @@ class TableConfig(_Model):
     """The table whose commits feed this one, a view, by its query; batches are refused then."""
     view_query: Text | None = None
     """Of a view: SQL over ``_rows``, the rows that commits of its source made live; its result feeds it."""
-    dialect: Literal["duckdb"] | None = None
-    """Whose SQL these queries are; ``None``: Spark's, of a release before revision 7. Such queries do not run."""
     retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long a time partition is kept after its end, e.g. 90d; ``None``: for ever. Rows beyond it are removed."""
     retention_field: str | None = None
@@ -258,7 +260,7 @@ class TableConfig(_Model):
     """A partition that got no data file for so long is cold: it is merged rarely, and then as far as possible."""
     target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
     """Data files of at least this size are mature: a merge leaves them alone."""
-    row_group_rows: Annotated[int, Field(ge=2048)] = 122_880
+    row_group_rows: Annotated[int, Field(ge=2048)] = 524_288
     merge_fan_in: Annotated[int, Field(ge=2, le=1000)] = 8
     """Files of one size tier that are merged at once, from 2; higher rewrites less and leaves more files."""
     max_files_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
@@ -294,8 +296,6 @@ class TableConfig(_Model):
     iceberg_bounds: Literal["on", "off"] = "on"
     """Whether engines that speak Iceberg are told the least and greatest values of columns in each data file; off: they
     prune by partitions alone."""
-    incarnation: Text = ""
-    """Which table of this name it is: the id of the drop that made room for it; its fences say the same (T4)."""
     undropped: Text = ""
     """The id of the last drop that was taken back: no content, hence no ETag, ever comes back (T1)."""
     dropped: Dropped | None = None
@@ -339,8 +339,7 @@ class TableConfig(_Model):
             raise ValueError("a sort column is named twice")
         for column, sql_type in self.declared.items():
             _check_type(column, sql_type)
-        if len({column.lower() for column in self.declared}) != len(self.declared):
-            raise ValueError("two declared columns differ only in case")
+        _check_case(self.declared, "declared columns")
         for field in self.partition:
             declared = self.declared.get(field.column)
             is_time = declared in ("TIMESTAMP", "DATE") or (declared == "BIGINT" and self._unit_of(field.column))
@@ -392,8 +391,7 @@ class TableConfig(_Model):
                 )
         if self.evolution == "strict" and not self.declared:
             raise ValueError("evolution 'strict' takes declared columns only, but none is declared: declare them")
-        if len({column.lower() for column in self.source}) != len(self.source):
-            raise ValueError("two source columns differ only in case")
+        _check_case(self.source, "source columns")
         for column, sql_type in self.source.items():
             _check_type(column, sql_type, kind="source column")
         pressure = (("log_files_slow", "log_files_stop"), ("backlog_files_slow", "backlog_files_stop"))
@@ -433,8 +431,6 @@ class TableConfig(_Model):
         Raises:
             InvalidRequest: With the first thing that is wrong.
         """
-        if "dialect" not in fields and any(fields.get(name) is not None for name in QUERIES):
-            fields["dialect"] = DIALECT
         declared, partition = fields.get("declared") or {}, fields.get("partition") or ()
         if isinstance(declared, Mapping) and isinstance(partition, list | tuple):
             known = [field for field in partition if isinstance(field, PartitionField)]
@@ -486,16 +482,44 @@ def unite_columns(logged: Mapping[str, str], config: TableConfig) -> dict[str, s
     return {**logged, **{name: kind for name, kind in config.declared.items() if name.lower() not in spelling}}
 
 
+def require_takes_batches(config: TableConfig) -> None:
+    """Refuse batches and imports for a view: its rows come from its source alone (V1).
+
+    Raises:
+        InvalidRequest: The table is a view.
+    """
+    if config.view_of is not None:
+        raise InvalidRequest(
+            f"table {config.name!r} is a view of {config.view_of!r}: it takes no batches and no imports; "
+            f"send them to {config.view_of!r}, whose commits feed it"
+        )
+
+
 def check_column_name(column: str) -> str:
     """Return the column name if it can be one, else raise ValueError (printable, not empty, at most 255 bytes)."""
+    if column in OF_ARROW:
+        raise ValueError(f"column name {column!r}: Arrow reads no file with it, as it has a column of that name itself")
     if not column or not column.isprintable() or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
         raise ValueError(f"column name {column[:80]!r}: use 1 to {MAX_COLUMN_NAME_BYTES} bytes of printable characters")
     return column
 
 
+def _check_case(columns: Iterable[str], what: str) -> None:
+    spelling: dict[str, str] = {}
+    for column in columns:
+        other = spelling.setdefault(column.lower(), column)
+        if other != column:
+            raise ValueError(f"{what} {other!r} and {column!r} differ only in case: use one spelling")
+
+
 def _check_type(column: str, sql_type: str, *, kind: str = "column") -> None:
     check_column_name(column)
-    if sql_type not in SQL_TYPES:
-        ours = _OTHER_TYPES.get(sql_type.upper())
+    if not is_known_type(sql_type):
+        ours = _OTHER_TYPES.get(sql_type.upper()) or spell_decimal(sql_type)
         close = f"; here it is {ours}" if ours else did_you_mean(sql_type, SQL_TYPES)
-        raise ValueError(f"{kind} {column}: type {sql_type!r} is unknown{close}; use one of {', '.join(SQL_TYPES)}")
+        raise ValueError(f"{kind} {column}: type {sql_type!r} is unknown{close}; use one of {', '.join(TYPE_NAMES)}")
+
+
+def is_known_type(sql_type: str) -> bool:
+    """Return whether this project writes columns of a type."""
+    return sql_type in SQL_TYPES or find_decimal(sql_type) is not None

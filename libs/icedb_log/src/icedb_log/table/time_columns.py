@@ -6,11 +6,13 @@ because seconds that are taken for milliseconds lie in January 1970, and nothing
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from icedb_log.errors import InvalidRequest
 
 TimeUnit = Literal["epoch_s", "epoch_ms", "epoch_us"]
 TIME_UNITS: Final[tuple[TimeUnit, ...]] = get_args(TimeUnit)
@@ -40,6 +42,10 @@ TIME_WORDS: Final[Mapping[str, str]] = {
     "epoch_ns": "nanoseconds",
 }
 _WHOLE: Final = re.compile(r"-?[0-9]{1,40}")
+_RANGE: Final = re.compile(
+    r"(?P<name>.+?)[:=]\s*(?:(?P<low>[0-9TZ:.+-]+?)\s*\.\.\s*(?P<high>[0-9TZ:.+-]+)|off)\s*", re.DOTALL
+)
+_SHOWN: Final = 80
 _MS: Final = timedelta(milliseconds=1)
 _US_PER_MS: Final = 1000
 _NS_PER_US: Final = 1000
@@ -178,6 +184,27 @@ def parse_bound(text: str) -> int:
     moment = datetime.fromisoformat(text)
     aware = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     return (aware.astimezone(UTC).replace(tzinfo=None) - _EPOCH) // _MS
+
+
+def parse_ranges(texts: Iterable[str], *, option: str) -> dict[str, dict[str, int | None]]:
+    """Return plausible ranges from texts ``name:FROM..TO`` or ``name:off``, by column. Raises InvalidRequest."""
+    ranges: dict[str, dict[str, int | None]] = {}
+    for text in texts:
+        match = _RANGE.fullmatch(text)
+        name = match["name"].strip() if match else ""
+        try:
+            if match is None or not name:
+                raise ValueError("not understood")
+            low, high = (None if match[end] is None else parse_bound(match[end]) for end in ("low", "high"))
+        except ValueError as error:
+            raise InvalidRequest(
+                f"{option} {text[:_SHOWN]!r}: {error}; write e.g. ts:1990..2100, ts:2020-01-01..2030-06-30 (the end "
+                "is not part of it) or ts:off"
+            ) from error
+        if name in ranges:
+            raise InvalidRequest(f"{option} {name[:_SHOWN]!r} is given twice")
+        ranges[name] = {"from_ms": low, "to_ms": high}
+    return ranges
 
 
 def show_time(value: Any) -> str:

@@ -7,7 +7,7 @@ encoded for a key yet: that is :func:`icedb_log.table.partitions.encode_partitio
 =============== =========================================== ==========================================
 transform       of                                          text
 =============== =========================================== ==========================================
-``identity``    VARCHAR, BIGINT, BOOLEAN, DATE, TIMESTAMP   the canonical text
+``identity``    every type but DOUBLE                       the canonical text
 ``year``        TIMESTAMP, DATE, BIGINT with a unit         ``2023``
 ``month``       TIMESTAMP, DATE, BIGINT with a unit         ``2023-06``
 ``day``         TIMESTAMP, DATE, BIGINT with a unit         ``2023-06-07``
@@ -17,21 +17,24 @@ transform       of                                          text
 ``truncate[n]`` BIGINT                                      floor to a multiple of n
 =============== =========================================== ==========================================
 
-Canonical text: VARCHAR as it is; BIGINT decimal; BOOLEAN ``true`` or ``false``; DATE ``2023-06-07``; TIMESTAMP
-``2023-06-07T13:00:00.000000Z``; DOUBLE the shortest text that reads back to the same value (``5.0``, ``1e+16``).
-A BIGINT with a unit (``epoch_s``, ``epoch_ms``, ``epoch_us``) is the moment that it counts to, also before 1970;
-outside the years 1 to 9999 it has no partition. All other transforms take it as the number it is.
-A bucket is the first eight hex digits of the MD5 of the canonical text in UTF-8, as an unsigned integer, modulo n:
-the same on every machine and in every release, because it is part of the names of data files.
+Canonical text: VARCHAR as it is; BIGINT decimal; DECIMAL with all digits of its scale; BOOLEAN ``true`` or ``false``;
+DATE ``2023-06-07``; TIMESTAMP ``2023-06-07T13:00:00.000000Z``; DOUBLE the shortest text that reads back to the same
+value (``5.0``, ``1e+16``). A BIGINT with a unit (``epoch_s``, ``epoch_ms``, ``epoch_us``) is the moment that it counts
+to, also before 1970; outside the years 1 to 9999 it has no partition. All other transforms take it as the number it is.
+A bucket is the first eight hex digits of the MD5 of the canonical text in UTF-8, as an unsigned integer, modulo n: the
+same on every machine and in every release, because it is part of the names of data files.
 """
 
 import hashlib
 import re
 from calendar import isleap, monthrange
+from collections.abc import Mapping
 from datetime import date, datetime, timedelta
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
 
 from icedb_log.table.column_bounds import Scalar
+from icedb_log.table.decimals import find_decimal, show_decimal
 from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField
 from icedb_log.table.time_columns import (
     MAX_TIME_MS,
@@ -43,27 +46,58 @@ from icedb_log.table.time_columns import (
     read_count,
 )
 
-TIME_FORMATS: Final = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
-_PYTHON_TIME_FORMATS: Final = {
-    "year": "{0.year:04d}",
-    "month": "{0.year:04d}-{0.month:02d}",
-    "day": "{0.year:04d}-{0.month:02d}-{0.day:02d}",
-    "hour": "{0.year:04d}-{0.month:02d}-{0.day:02d}-{hour:02d}",
+_YEAR: Final = "([+-]?[0-9]{4,6})"
+_YEAR_CHARS: Final = 4
+"""Of the years that Python knows; others have more digits, or a sign."""
+
+
+class _ValueText(NamedTuple):
+    """How the values of a transform are written.
+
+    Attributes:
+        pattern: A regular expression that all of them match, with a group for each number.
+        example: One of them, in words.
+        sql_format: For DuckDB's ``strftime``; empty: the transform makes no time.
+        python_format: The same for :meth:`str.format`, with the value and its ``hour``.
+    """
+
+    pattern: str
+    example: str
+    sql_format: str = ""
+    python_format: str = ""
+
+
+_VALUE_TEXTS: Final[Mapping[str, _ValueText]] = {
+    "year": _ValueText(_YEAR, "a year such as 2026", "%Y", "{0.year:04d}"),
+    "month": _ValueText(rf"{_YEAR}-([0-9]{{2}})", "a month such as 2026-01", "%Y-%m", "{0.year:04d}-{0.month:02d}"),
+    "day": _ValueText(
+        rf"{_YEAR}-([0-9]{{2}})-([0-9]{{2}})",
+        "a day such as 2026-01-31",
+        "%Y-%m-%d",
+        "{0.year:04d}-{0.month:02d}-{0.day:02d}",
+    ),
+    "hour": _ValueText(
+        rf"{_YEAR}-([0-9]{{2}})-([0-9]{{2}})-([0-9]{{2}})",
+        "an hour such as 2026-01-31-13",
+        "%Y-%m-%d-%H",
+        "{0.year:04d}-{0.month:02d}-{0.day:02d}-{hour:02d}",
+    ),
+    "bucket": _ValueText("([0-9]{1,7})", "a bucket number such as 7"),
 }
-_TIME_SHAPES: Final = {
-    "year": re.compile(r"([0-9]{4})"),
-    "month": re.compile(r"([0-9]{4})-([0-9]{2})"),
-    "day": re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})"),
-    "hour": re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})-([0-9]{2})"),
+"""Of the transforms whose values have a form: the one place that says it. A time transform needs a line here, its span
+in :func:`read_time_span`, and its name in :data:`icedb_log.table.table_config.Transform` and ``TIME_TRANSFORMS``."""
+VALUE_SHAPES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    name: (re.compile(text.pattern), text.example) for name, text in _VALUE_TEXTS.items()
 }
+"""How the partition values of a transform look, for those that have a form; and one of them, in words."""
 _LEAST_PARTS: Final = (1, 1, 1, 0)
 """Month, day and hour where a text does not say them; the year is always said."""
 TIMESTAMP_TEXT_FORMAT: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 HASH_HEX_DIGITS: Final = 8
 _USABLE_TYPES: Final = {
-    "identity": ("VARCHAR", "BIGINT", "BOOLEAN", "DATE", "TIMESTAMP"),
+    "identity": ("VARCHAR", "BIGINT", "BOOLEAN", "DATE", "TIMESTAMP", "DECIMAL"),
     "truncate": ("VARCHAR", "BIGINT"),
-    "bucket": ("VARCHAR", "BIGINT", "BOOLEAN", "DATE", "TIMESTAMP", "DOUBLE"),
+    "bucket": ("VARCHAR", "BIGINT", "BOOLEAN", "DATE", "TIMESTAMP", "DOUBLE", "DECIMAL"),
     **dict.fromkeys(TIME_TRANSFORMS, ("TIMESTAMP", "DATE")),
 }
 
@@ -72,7 +106,9 @@ def find_type_problem(field: PartitionField, sql_type: str) -> str | None:
     """Return why a transform cannot take a column of this type, or None if it can."""
     usable = _USABLE_TYPES[field.transform]
     is_time = field.transform in TIME_TRANSFORMS
-    if sql_type in usable or (is_time and sql_type == "BIGINT" and field.unit is not None):
+    if ("DECIMAL" if find_decimal(sql_type) else sql_type) in usable or (
+        is_time and sql_type == "BIGINT" and field.unit is not None
+    ):
         return None
     remedy = f"declare the type of {field.column!r} or use bucket[n]"
     if is_time and sql_type == "BIGINT":
@@ -104,6 +140,9 @@ def canonical_sql(expression: str, sql_type: str) -> str:
         return f"strftime({expression}, '{TIMESTAMP_TEXT_FORMAT}')"
     if sql_type == "DATE":
         return f"strftime({expression}, '%Y-%m-%d')"
+    digits = find_decimal(sql_type)
+    if digits is not None and digits.scale == digits.precision:  # DuckDB writes 0.05 of a DECIMAL(2,2) as .05
+        return f"replace(CAST({expression} AS VARCHAR), '.', '0.')"
     return f"CAST({expression} AS VARCHAR)"
 
 
@@ -115,9 +154,9 @@ def transform_sql(field: PartitionField, expression: str, sql_type: str) -> str:
         expression: SQL of the source value.
         sql_type: Type of the source, one that :func:`find_type_problem` does not object to.
     """
-    if field.transform in TIME_FORMATS:
+    if field.transform in TIME_TRANSFORMS:
         moment = moment_sql(expression, field.unit) if sql_type == "BIGINT" and field.unit else expression
-        return f"strftime({moment}, '{TIME_FORMATS[field.transform]}')"
+        return f"strftime({moment}, '{_VALUE_TEXTS[field.transform].sql_format}')"
     text = canonical_sql(expression, sql_type)
     if field.transform == "bucket":
         return f"CAST(CAST('0x' || left(md5({text}), {HASH_HEX_DIGITS}) AS BIGINT) % {field.width} AS VARCHAR)"
@@ -130,7 +169,7 @@ def transform_sql(field: PartitionField, expression: str, sql_type: str) -> str:
 
 
 def canonical_text(value: Any) -> str:
-    """Return the canonical text of a value: str, int, bool, float, date or naive UTC datetime."""
+    """Return the canonical text of a value: str, int, bool, float, Decimal, date or naive UTC datetime."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -139,7 +178,7 @@ def canonical_text(value: Any) -> str:
         return f"{value.isoformat(timespec='microseconds')}Z"
     if isinstance(value, date):
         return value.isoformat()
-    return repr(value)
+    return show_decimal(value) if isinstance(value, Decimal) else repr(value)
 
 
 def transform_value(field: PartitionField, value: Any) -> str:
@@ -147,19 +186,19 @@ def transform_value(field: PartitionField, value: Any) -> str:
 
     Args:
         field: The partition field.
-        value: The source value: str, int, bool, float, date or naive UTC datetime, never None.
+        value: The source value: str, int, bool, float, Decimal, date or naive UTC datetime, never None.
 
     Raises:
         ValueError: A number stands for no time of the years 1 to 9999.
     """
-    if field.transform in _PYTHON_TIME_FORMATS:
+    if field.transform in TIME_TRANSFORMS:
         if isinstance(value, int) and field.unit is not None:
             moment = read_count(value, field.unit)
             if moment is None:
                 raise ValueError(f"no time of the years 1 to 9999 as {field.unit}")
             value = moment
         hour = value.hour if isinstance(value, datetime) else 0
-        return _PYTHON_TIME_FORMATS[field.transform].format(value, hour=hour)
+        return _VALUE_TEXTS[field.transform].python_format.format(value, hour=hour)
     if field.transform == "bucket":
         digest = hashlib.md5(canonical_text(value).encode(), usedforsecurity=False).hexdigest()
         return str(int(digest[:HASH_HEX_DIGITS], 16) % (field.width or 1))
@@ -199,14 +238,17 @@ def read_bound(bound: Scalar, sql_type: str) -> Any:
             value = date.fromisoformat(bound)
     except ValueError:
         return None
+    digits = find_decimal(sql_type)
+    if digits is not None:
+        return digits.read(bound) if isinstance(bound, str) else None
     python_type = {"TIMESTAMP": datetime, "DATE": date, "VARCHAR": str, "BIGINT": int, "BOOLEAN": bool}.get(sql_type)
     return value if type(value) is python_type else None
 
 
 def read_time_span(transform: str, text: str) -> tuple[datetime, timedelta] | None:
     """Return when the time of a time partition begins, as naive UTC, and how long it is; ``None``: no such text."""
-    match = _TIME_SHAPES[transform].fullmatch(text)
-    if match is None:
+    match = VALUE_SHAPES[transform][0].fullmatch(text)
+    if match is None or len(match[1]) != _YEAR_CHARS:
         return None
     parts = [int(part) for part in match.groups()]
     year, month, day, hour = (*parts, *_LEAST_PARTS[len(parts) :])

@@ -141,7 +141,7 @@ class IssuerEntry(_Entry):
         if (self.keys_file is None) == (self.keys_url is None):
             raise ValueError("give exactly one of keys_file and keys_url")
         if self.keys_url is not None and not _KEYS_URL.match(self.keys_url):
-            raise ValueError("keys_url has to begin with https://: whoever can change the keys can be anybody")
+            raise ValueError("keys_url has to begin with https://: over plain http an attacker can replace the keys")
         return self
 
 

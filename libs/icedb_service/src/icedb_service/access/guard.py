@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from cachetools import LRUCache
 from icedb_log.clock import Clock
-from icedb_log.errors import InvalidRequest, NotFound, Overloaded, PermissionDenied, Unauthenticated
+from icedb_log.errors import InvalidRequest, Overloaded, PermissionDenied, Unauthenticated
 from icedb_log.hosts import is_loopback
-from icedb_log.table.table_config import describe_missing
+from icedb_log.table.table_config import table_not_found
 from icedb_log.units import SECOND_MS
 
 from icedb_service.access.access_file import ANYBODY, SEGMENT, AccessKey, Identity, RateEntry, Verb
@@ -119,7 +119,7 @@ class AccessGuard:
             self._count("bad_credentials", detail="certificate", certificate=certificate_names[0][:MAX_SHOWN_CHARS])
             raise Unauthenticated(
                 "the client certificate is valid, but its names are those of no identity; "
-                "ask whoever keeps the access file, or send a bearer token"
+                "ask the maintainer of the access file, or send a bearer token"
             )
         self._count("no_credentials")
         raise Unauthenticated(
@@ -167,11 +167,11 @@ class AccessGuard:
         shown = table[:MAX_SHOWN_CHARS]
         if not verbs:
             self._count("hidden", identity=identity.name, verb=str(verb), denied_table=shown)
-            raise NotFound(describe_missing(table))
+            raise table_not_found(table)
         self._count("not_granted", identity=identity.name, verb=str(verb), denied_table=shown)
         raise PermissionDenied(
             f"{identity.name} may {', '.join(sorted(verbs))} table {table!r}, but not {verb}; "
-            "ask whoever keeps the access file for a grant"
+            "ask the maintainer of the access file for a grant"
         )
 
     def can_see(self, identity: Identity, table: str) -> bool:

@@ -102,7 +102,7 @@ class Policy:
         if known is not None and hmac.compare_digest(known[0].sha256, digest):
             entry, identity = known
             if entry.expires is not None and self._clock.now_ms() >= entry.expires.timestamp() * SECOND_MS:
-                raise Unauthenticated("the token has expired; ask whoever keeps the access file for a new one")
+                raise Unauthenticated("the token has expired; ask the maintainer of the access file for a new one")
             return identity
         if self._issuers and looks_like_jwt(token):
             with self._seen_lock:

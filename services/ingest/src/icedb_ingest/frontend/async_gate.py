@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
@@ -150,6 +150,7 @@ class AsyncGate:
         self.is_draining = asyncio.Event()
         self._threads = ThreadPoolExecutor(settings.frontend_store_threads, "store")
         self._later: set[asyncio.Future[None]] = set()
+        self._loop = asyncio.get_running_loop()
 
     async def accept(self, offer: Offer) -> Accepted:
         """Make a batch durable; see :meth:`StagingGate.accept`.
@@ -157,7 +158,8 @@ class AsyncGate:
         Raises:
             Unavailable: Also when the store did not confirm in time; the batch may be durable all the same.
         """
-        accepted = await self.run(lambda: self.blocking.accept(offer), held_bytes=len(offer.body))
+        job = self._threads.submit(self.blocking.begin, offer)
+        accepted = await self._await(job, _chain(job), held_bytes=len(offer.body))
         if accepted.binding is not None:
             with suppress(RuntimeError):  # the gate is closed: the batch is durable, and saying so comes first
                 remember = self.blocking.remember
@@ -179,9 +181,13 @@ class AsyncGate:
         Raises:
             Unavailable: It did not end in time; besides what it raises itself.
         """
-        limit_s = self.settings.frontend_ack_timeout_ms / SECOND_MS
         job = self._threads.submit(work)
-        running = asyncio.wrap_future(job)
+        return await self._await(job, job, held_bytes=held_bytes)
+
+    async def _await(self, job: Future[Any], result: Future[T], *, held_bytes: int) -> T:
+        """Wait for what a job in a thread leads to. A batch that waits in a group has begun."""
+        limit_s = self.settings.frontend_ack_timeout_ms / SECOND_MS
+        running = asyncio.wrap_future(result)
         try:
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(running)
@@ -194,16 +200,21 @@ class AsyncGate:
             self._leave(job, running, held_bytes)
             raise
 
+    def keep_soon(self, size_bytes: int) -> None:
+        """Take room for what threads hold besides bodies, or give it back if it is negative; from any thread."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self.budget.give, -size_bytes)
+
     async def close(self) -> None:
         """Finish what runs, and end the threads."""
         if self._later:
             await asyncio.wait(self._later, timeout=CLOSE_LIMIT_S)
         self._threads.shutdown(wait=False)
 
-    def _leave(self, job: Future[T], running: asyncio.Future[T], held_bytes: int) -> None:
+    def _leave(self, job: Future[Any], running: asyncio.Future[T], held_bytes: int) -> None:
         """Let work go on that nobody waits for, or drop it if it has not begun."""
         # WARN: the caller gives its room back now. A store that hangs would otherwise collect bodies without bound.
-        if job.done() or job.cancel():
+        if running.done() or job.cancel():
             running.add_done_callback(_forget)
             return
         self.budget.keep(held_bytes)
@@ -213,6 +224,29 @@ class AsyncGate:
             self.budget.give(held_bytes)
 
         running.add_done_callback(end)
+
+
+def _chain(job: Future[Future[T]]) -> Future[T]:
+    """Return the future of what a job's own future leads to."""
+    ended: Future[T] = Future()
+
+    def follow(job: Future[Future[T]]) -> None:
+        if job.cancelled():
+            ended.cancel()
+        elif (error := job.exception()) is not None:
+            ended.set_exception(error)
+        else:
+            job.result().add_done_callback(end)
+
+    def end(result: Future[T]) -> None:
+        error = result.exception()
+        if error is None:
+            ended.set_result(result.result())
+        else:
+            ended.set_exception(error)
+
+    job.add_done_callback(follow)
+    return ended
 
 
 def _forget(running: asyncio.Future[T]) -> None:

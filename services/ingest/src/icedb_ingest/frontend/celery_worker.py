@@ -76,7 +76,7 @@ def serve(settings: FrontendSettings) -> int:
     watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
 
     aligned = AlignedClock(clock, warehouse.store, may_ask=True)  # I3: ids have the store's time
-    gate = make_gate(warehouse, settings=settings, clock=aligned, on_staged=waker.ask)
+    gate = make_gate(warehouse, settings=settings, clock=aligned, on_staged=waker.ask, on_left=metrics.note_staged)
 
     stopping = threading.Event()
     work = EnqueueWork(
@@ -105,6 +105,7 @@ def serve(settings: FrontendSettings) -> int:
 
     threads = settings.enqueue_threads
     code = serve_queue(app, QUEUE, pool="threads", concurrency=threads, loop=loop, on_stop=begin_to_stop)
+    gate.close()
     waker.stop()
     return code
 

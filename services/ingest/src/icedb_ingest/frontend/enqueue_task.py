@@ -29,7 +29,7 @@ from icedb_log.units import SECOND_MS
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import TaskAccess
 from icedb_service.logs import get_logger
-from icedb_service.tracing import traceparent_of
+from icedb_service.tracing import HEADER, header_of
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from icedb_ingest.frontend.metrics import FrontendMetrics
@@ -199,19 +199,20 @@ class EnqueueWork:
                     raise
                 pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
             else:
-                return {
+                answer = {
                     "outcome": "accepted",
                     "table": accepted.table,
                     "batch_id": message.batch_id,
                     "staged_as": accepted.batch_id,
                     "staged_bytes": accepted.size_bytes,
                 }
+                return answer | ({"warning": accepted.warning} if accepted.warning else {})
 
     def _try_once(self, message: EnqueueMessage, request: Any) -> Accepted:
         with self._metrics.offered("celery"):
             self._access.require(request, Verb.APPEND, message.table)
             started_ms = self._clock.monotonic_ms()
-            told = traceparent_of(request)
+            told = header_of(request, HEADER)
             offer = replace(
                 message.to_offer(max_bytes=self._max_batch_bytes),
                 endpoint="celery",

@@ -3,9 +3,10 @@
 Pure. Nothing here parses a body: the first bytes decide whether it can be what it says it is.
 """
 
-import zlib
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
+from icedb_log.content import UndecodableError, decode_parts, decode_start
 from icedb_log.errors import InvalidRequest
 from icedb_log.formats import (
     BYTE_ORDER_MARK,
@@ -13,10 +14,10 @@ from icedb_log.formats import (
     Compression,
     DataFormat,
     StagingFormat,
+    describe_unread,
     find_format,
     sniff_compression,
 )
-from icedb_log.ingest.content import zstd
 
 from icedb_ingest.frontend.errors import BatchTooLarge, UnsupportedMedia
 
@@ -24,8 +25,6 @@ MEDIA_TYPES: Final = {media_type: record.name for record in FORMATS.values() for
 ENCODINGS: Final[dict[str, Compression]] = {"": "", "identity": "", "gzip": "gz", "x-gzip": "gz", "zstd": "zst"}
 HEAD_BYTES: Final = 1024
 """How much of a body is looked at for its first character."""
-_GZIP_WINDOW: Final = 31  # zlib's number for "a gzip header, the largest window"
-_BROKEN: Final = (zlib.error, zstd.ZstdError, EOFError, OSError)
 
 
 def parse_content_type(value: str) -> DataFormat:
@@ -63,6 +62,8 @@ def check_body(body: bytes, staging_format: StagingFormat) -> None:
     """
     if not body:
         raise InvalidRequest("the batch is empty: send at least one row")
+    if unread := describe_unread(body):
+        raise InvalidRequest(f"the body {unread}")
     found = find_format(staging_format)
     text = _read_text(body, staging_format.partition(".")[2]) if found.is_text else body
     problem = found.find_problem(text) if text else ""
@@ -70,60 +71,52 @@ def check_body(body: bytes, staging_format: StagingFormat) -> None:
         raise InvalidRequest(problem)
 
 
-def decompress(body: bytes, compression: Compression, *, max_bytes: int) -> bytes:
-    """Return a body without its compression.
+def measure(body: bytes, compression: Compression, *, max_bytes: int) -> int:
+    """Return how many bytes a body has without its compression; a piece of them is held at a time.
 
     Raises:
         InvalidRequest: It is damaged.
-        BatchTooLarge: It becomes larger than ``max_bytes``; no more than that is ever held.
+        BatchTooLarge: They are more than ``max_bytes``.
     """
-    if not compression:
-        return body
-    parts: list[bytes] = []
+    return sum(map(len, _decode(body, compression, max_bytes)))
+
+
+def decompress(body: bytes, compression: Compression, *, max_bytes: int) -> bytes:
+    """Return a body without its compression. Raises as :func:`measure`; no more than ``max_bytes`` is ever held."""
+    return b"".join(_decode(body, compression, max_bytes)) if compression else body
+
+
+def _decode(body: bytes, compression: str, max_bytes: int) -> Iterator[bytes]:
     size_bytes = 0
-    rest = body
     try:
-        while rest:
-            stream = _open(compression)
-            part = stream.decompress(rest, max_bytes + 1 - size_bytes)
+        for part in decode_parts(body, compression):
             size_bytes += len(part)
             if size_bytes > max_bytes:
                 raise BatchTooLarge(f"the batch is larger than {max_bytes} bytes after decompression: cut it")
-            if not stream.eof:
-                raise InvalidRequest(f"the body ends in the middle of its {_NAMES[compression]} stream")
-            parts.append(part)
-            rest = stream.unused_data
-    except _BROKEN as error:
-        raise InvalidRequest(f"the body is not a {_NAMES[compression]} stream: {error}") from error
-    return b"".join(parts)
+            yield part
+    except UndecodableError as error:
+        raise InvalidRequest(f"the body is not a whole {_NAMES[compression]} stream: {error}") from error
 
 
 _NAMES: Final = {"gz": "gzip", "zst": "zstd"}
 
 
-def _open(compression: str) -> Any:
-    return zlib.decompressobj(_GZIP_WINDOW) if compression == "gz" else zstd.ZstdDecompressor()
-
-
-def _read_head(body: bytes, compression: str) -> tuple[bytes, bool]:
-    """Return what a text begins with, and whether that is all of it."""
+def _read_head(body: bytes, compression: str) -> bytes:
+    """Return what a text begins with."""
     if not compression:
-        return body[:HEAD_BYTES], len(body) <= HEAD_BYTES
+        return body[:HEAD_BYTES]
     if sniff_compression(body) != compression:
         raise InvalidRequest(f"the body does not begin as a {_NAMES[compression]} stream does")
-    stream = _open(compression)
-    packed = body[: 64 * HEAD_BYTES]
     try:
-        text = bytes(stream.decompress(packed, HEAD_BYTES))
-    except _BROKEN as error:
+        return decode_start(body, compression, HEAD_BYTES)
+    except UndecodableError as error:
         raise InvalidRequest(f"the body is not a {_NAMES[compression]} stream: {error}") from error
-    return text, stream.eof and not stream.unused_data and len(packed) == len(body) and len(text) < HEAD_BYTES
 
 
 def _read_text(body: bytes, compression: str) -> bytes:
     """Return the first characters of a text that are not blank; none after a very long blank start."""
-    head, is_whole = _read_head(body, compression)
+    head = _read_head(body, compression)
     text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
-    if not text and is_whole:
+    if not text and len(head) < HEAD_BYTES:
         raise InvalidRequest("the batch is empty: send at least one row")
     return text  # without any the worker looks further

@@ -87,7 +87,10 @@ class GrpcEndpoint:
                 accepted = await gate.accept(offer)
             gate.metrics.observe_ack("grpc", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=gate.clock)
         return ingest_pb2.AppendResponse(
-            batch_id=accepted.batch_id, table=accepted.table, staged_bytes=accepted.size_bytes
+            batch_id=accepted.batch_id,
+            table=accepted.table,
+            staged_bytes=accepted.size_bytes,
+            warning=accepted.warning,
         )
 
     async def _refuse(self, context: Any, error: Exception, *, method: str, started_ms: int) -> None:

@@ -25,7 +25,7 @@ from icedb_log.errors import (
     Unauthenticated,
     Unavailable,
 )
-from icedb_log.formats import Compression, join_format
+from icedb_log.formats import FORMATS, Compression, join_format
 from icedb_log.units import MIB, SECOND_MS
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import HttpAccess
@@ -51,7 +51,7 @@ from icedb_ingest.frontend.errors import (
     ProducerLeft,
     meaning_of,
 )
-from icedb_ingest.frontend.formats import decompress, parse_content_encoding, parse_content_type
+from icedb_ingest.frontend.formats import decompress, measure, parse_content_encoding, parse_content_type
 from icedb_ingest.frontend.openapi import describe
 from icedb_ingest.frontend.staging_gate import Accepted, BatchStatuses, Offer
 from icedb_ingest.frontend.webhooks import BATCH, CALLS, Credentials, EventGroups, Events, parse_payload, read_events
@@ -182,6 +182,8 @@ def _too_large(max_bytes: int) -> BatchTooLarge:
 MAX_KEY_CHARS: Final = 255
 CHECK_FIRST_BYTES: Final = 64 * 1024
 """A body of this size or more is not read before its table is known to take batches, nor parsed on the event loop."""
+MAX_REASONS: Final = 10
+"""Of events that are set aside, in the answer; all of them are in quarantine."""
 RETRY_HALTED_MS: Final = 60_000
 """When webhooks should send again what a halted table did not take."""
 _PRINTABLE: Final = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
@@ -224,7 +226,7 @@ class HttpEndpoint:
                 await self._gate.run(lambda: self._gate.blocking.acceptance.check(table))
             async with held_body(request, self._gate) as held:
                 started_ms = self._gate.clock.monotonic_ms()
-                if compression and container in ("parquet", "arrow"):
+                if compression and not FORMATS[container].is_text:
                     await self._unpack(held, compression)
                     compression = ""
                 offer = Offer(
@@ -279,13 +281,21 @@ class HttpEndpoint:
                 if is_signed:
                     self._webhooks.guard.require(self._webhooks.guard.segment(), Verb.APPEND, table)
                 try:
-                    accepted = await self._groups.add(table, events.lines, row_count=events.count)
+                    # First what is odd: if the rows are not accepted, the sender sends all of it again.
+                    for lines, row_count, are_odd in (
+                        (events.odd_lines, len(events.reasons), True),
+                        (events.lines, events.count, False),
+                    ):
+                        if row_count:
+                            accepted = await self._groups.add(table, lines, row_count=row_count, are_odd=are_odd)
                 except TableHalted as error:  # such senders keep nothing after a 409, and send again after a 429
                     raise Overloaded(str(error), retry_after_ms=RETRY_HALTED_MS) from error
             gate.metrics.events.inc(events.count)
-            gate.metrics.observe_ack("webhook", started_ms=started_ms, size_bytes=len(events.lines), clock=gate.clock)
-        note(request, batch=accepted.batch_id)
-        return _json({"success": True, "batch_id": accepted.batch_id})
+            size_bytes = len(events.lines) + len(events.odd_lines)
+            gate.metrics.observe_ack("webhook", started_ms=started_ms, size_bytes=size_bytes, clock=gate.clock)
+        odd = {"set_aside": len(events.reasons), "reasons": events.reasons[:MAX_REASONS]} if events.reasons else {}
+        note(request, batch=accepted.batch_id, **odd)
+        return _json({"success": True, "batch_id": accepted.batch_id, **odd})
 
     async def get_health(self, request: Request) -> Response:
         """Answer ``/healthz`` and ``/readyz``."""
@@ -309,7 +319,7 @@ class HttpEndpoint:
         if headers is not None:
             self._credentials.check(
                 signed,
-                payload,
+                payload.write_key,
                 signature=headers.get("x-signature", ""),
                 authorization=headers.get("authorization", ""),
             )
@@ -318,12 +328,13 @@ class HttpEndpoint:
         return read_events(payload, call=call, received_at=received_at, max_bytes=max_bytes)
 
     async def _unpack(self, held: Hold, compression: Compression) -> None:
-        """Replace a body by its content. While that is being made, it has room for the largest there may be."""
-        max_bytes = self._gate.settings.max_batch_bytes
-        packed = held.body
-        async with self._gate.budget.hold(max_bytes):
-            held.body = await self._gate.run(lambda: decompress(packed, compression, max_bytes=max_bytes))
-        held.grow_to(len(packed) + len(held.body))
+        """Replace a body by its content. Raises Busy: it has no room beside the body."""
+        max_bytes, packed = self._gate.settings.max_batch_bytes, held.body
+        # WARN: nobody waits for room while holding some. If each of several bodies waited for the room of its content,
+        # all of them would, for what the others hold.
+        size_bytes = await self._gate.run(lambda: measure(packed, compression, max_bytes=max_bytes))
+        held.grow_to(len(packed) + size_bytes)
+        held.body = await self._gate.run(lambda: decompress(packed, compression, max_bytes=size_bytes))
 
 
 def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str, ...]) -> Starlette:
@@ -386,7 +397,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 def _accepted_response(accepted: Accepted) -> Response:
     status_url = f"/v1/tables/{accepted.table}/batches/{accepted.batch_id}"
     body = {"batch_id": accepted.batch_id, "table": accepted.table, "status": "staged", "status_url": status_url}
-    return _json(body, 202, {"Location": status_url})
+    return _json(body | ({"warning": accepted.warning} if accepted.warning else {}), 202, {"Location": status_url})
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from icedb_log.clock import Clock
+from icedb_log.ingest.group_writer import LeaveReason, LeftGroup
 from icedb_log.units import SECOND_MS
 from icedb_service.metrics import WAKE_OUTCOMES, EndpointMetrics
 
@@ -14,6 +15,8 @@ Endpoint = Literal["grpc", "http", "webhook", "celery"]
 ENDPOINTS: Final[tuple[Endpoint, ...]] = ("grpc", "http", "webhook", "celery")
 
 OUTCOMES: Final = ("accepted", *dict.fromkeys(each.outcome for each in MEANINGS))
+GROUP_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+WAIT_BUCKETS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -36,6 +39,21 @@ class FrontendMetrics(EndpointMetrics):
             buckets=ACK_BUCKETS_S,
             door=ENDPOINTS,
         )
+        self.staged = make.counter(
+            "icedb_frontend_staged_objects_total",
+            "Objects staged, each by one PUT, by why a group left: senders: as many batches waited as are ever on "
+            "their way at once; linger: its time was over; full: 8 MiB or 1,000 batches, or what came next has "
+            "to be alone; closing: the process ends",
+            reason=get_args(LeaveReason),
+        )
+        self.staged_batches = make.histogram(
+            "icedb_frontend_staged_object_batches", "Batches of one staged object", buckets=GROUP_BUCKETS
+        )
+        self.linger_time = make.histogram(
+            "icedb_frontend_linger_seconds",
+            "Time that a batch waited for others of its table, or for a PUT to end, before its own began",
+            buckets=WAIT_BUCKETS_S,
+        )
         self.accepted_bytes = make.counter(
             "icedb_frontend_accepted_bytes_total", "Bytes of accepted batches, as sent", door=ENDPOINTS
         )
@@ -54,6 +72,13 @@ class FrontendMetrics(EndpointMetrics):
             "Wake-ups sent to the ingest worker; collapsed: the same one was on its way",
             outcome=WAKE_OUTCOMES,
         )
+
+    def note_staged(self, group: LeftGroup) -> None:
+        """Count a group that leaves for the store; one of one batch is an object, too."""
+        self.staged.labels(group.reason).inc()
+        self.staged_batches.observe(len(group.waited_ms))
+        for waited_ms in group.waited_ms:
+            self.linger_time.observe(waited_ms / SECOND_MS)
 
     @contextmanager
     def offered(self, endpoint: Endpoint) -> Iterator[None]:

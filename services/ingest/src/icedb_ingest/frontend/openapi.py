@@ -47,6 +47,10 @@ _SCHEMAS: Final[dict[str, Any]] = {
             "table": {"type": "string"},
             "status": {"const": "staged"},
             "status_url": {"type": "string", "format": "uri-reference"},
+            "warning": {
+                "type": "string",
+                "description": "Why it may wait for long: the table takes batches, but its flushes fail.",
+            },
         },
         "examples": [_STAGED | {"status_url": f"/v1/tables/events/batches/{_STAGED['batch_id']}"}],
     },
@@ -55,7 +59,12 @@ _SCHEMAS: Final[dict[str, Any]] = {
         "type": "object",
         "required": ["success", "batch_id"],
         "additionalProperties": False,
-        "properties": {"success": {"const": True}, "batch_id": {"type": "string", "format": "uuid"}},
+        "properties": {
+            "success": {"const": True},
+            "batch_id": {"type": "string", "format": "uuid"},
+            "set_aside": {"type": "integer", "minimum": 1, "description": "Events that will be in quarantine"},
+            "reasons": {"type": "array", "items": {"type": "string"}, "description": "Of the first of them"},
+        },
     },
     "Event": {
         "type": "object",

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from icedb_log.clock import Clock
+from icedb_log.ingest.group_writer import GroupWriter, LeftGroup
 from icedb_log.ingest.staging import Acceptance
 from icedb_log.store.store_clock import AlignedClock
 from icedb_log.units import KIB
@@ -28,14 +29,27 @@ from icedb_ingest.frontend.webhooks import Credentials, EventGroups
 
 
 def make_gate(
-    warehouse: Warehouse, *, settings: FrontendSettings, clock: Clock, on_staged: Callable[[str], None]
+    warehouse: Warehouse,
+    *,
+    settings: FrontendSettings,
+    clock: Clock,
+    on_staged: Callable[[str], None],
+    on_left: Callable[[LeftGroup], object],
+    on_copy: Callable[[int], object] = lambda _: None,
 ) -> StagingGate:
-    """Return a staging gate that asks the store about tables and pressure."""
+    """Return a staging gate that asks the store about tables and pressure. Arguments as of it and of its groups."""
     acceptance = Acceptance(
         warehouse, clock=clock, max_age_ms=settings.frontend_table_cache_ms, missing_age_ms=MISSING_AGE_MS
     )
+    groups = GroupWriter(
+        clock=clock,
+        linger_ms=settings.frontend_linger_ms,
+        puts=settings.frontend_store_threads,
+        on_copy=on_copy,
+        on_left=on_left,
+    )
     bounds = BatchBounds(settings.batch_max_decoded_bytes, settings.batch_max_rows)
-    return StagingGate(acceptance, clock=clock, on_staged=on_staged, bounds=bounds)
+    return StagingGate(acceptance, clock=clock, on_staged=on_staged, groups=groups, bounds=bounds)
 
 
 class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
@@ -60,8 +74,16 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
         self.grpc_port = 0
         self._aligned = AlignedClock(clock, warehouse.store, may_ask=False)  # I3: ids have the store's time
         self._waker = Waker(wake)
-        self._gate = make_gate(warehouse, settings=settings, clock=self._aligned, on_staged=self._waker.ask)
+        self._gate = make_gate(
+            warehouse,
+            settings=settings,
+            clock=self._aligned,
+            on_staged=self._waker.ask,
+            on_left=self.metrics.note_staged,
+            on_copy=self._keep_copy,
+        )
         self._grpc_server: GrpcServer | None = None
+        self._on_copy: Callable[[int], object] | None = None
 
     def addresses(self) -> dict[str, str]:
         """Return where it is served."""
@@ -75,7 +97,13 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
     def stop(self) -> None:
         """Stop in order. May be called again."""
         super().stop()
+        self._gate.close()
         self._waker.stop()
+
+    def _keep_copy(self, size_bytes: int) -> None:
+        """Count what a group takes besides its bodies; called by threads."""
+        if self._on_copy is not None:
+            self._on_copy(size_bytes)
 
     async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
         await super()._show_ready(is_ready)
@@ -85,11 +113,12 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
     async def _open(self, stack: AsyncExitStack) -> None:
         settings, clock = self._settings, self._aligned
         gate = AsyncGate(self._gate, settings=settings, metrics=self.metrics, clock=clock)
+        self._on_copy = gate.keep_soon
         stack.push_async_callback(gate.close)
         groups = EventGroups(
             gate.accept,
             clock=clock,
-            linger_ms=settings.frontend_linger_ms,
+            linger_ms=settings.frontend_webhook_linger_ms,
             max_rows=settings.frontend_group_rows,
             max_bytes=settings.frontend_group_kb * KIB,
             on_group=self.metrics.groups.inc,

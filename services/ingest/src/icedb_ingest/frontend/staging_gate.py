@@ -1,23 +1,29 @@
 """The staging gate: the one way by which a batch of any endpoint becomes durable, and what became of a batch.
 
 Blocking; every endpoint calls it from a thread. Order: the table exists, it takes batches, the body can be what it
-says, the id can still be taken; then the key or the id is bound to the content (I7, I8), the batch staged (I1), and
-only after that its flush is woken.
+says, the id can still be taken and does not stand for other content, as far as this process knows (I8); then the key is
+bound (I7), the batch staged, alone or in a group (I1), and only after that its flush is woken.
 """
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from cachetools import LRUCache
+from icedb_log.batch_ids import BatchIds, make_keyed_id, name_of, parse_batch_id_ms
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
+from icedb_log.content import hash_content
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
 from icedb_log.formats import StagingFormat, find_format
-from icedb_log.ingest.content import hash_content
-from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged
+from icedb_log.ingest.group_writer import GroupWriter
+from icedb_log.ingest.groups import OfferedBatch
+from icedb_log.ingest.idempotency import Binding, bind_key, mark_staged
 from icedb_log.ingest.quarantine import find_reason, list_conflicts
-from icedb_log.ingest.staging import Acceptance, stage_batch
-from icedb_log.phases import current_recorder, phase, recording
+from icedb_log.ingest.staging import Acceptance, find_staged
+from icedb_log.phases import Phase, Recorder, current_recorder, phase, recording
 from icedb_log.serving.batch_commits import Decided, find_decision
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
@@ -31,6 +37,8 @@ from icedb_ingest.frontend.formats import check_body
 
 MISSING_AGE_MS: Final = 1000
 """A table that is not there is looked for again soon: somebody may be creating it."""
+MAX_REMEMBERED_IDS: Final = 100_000
+"""Ids whose contents a process remembers, those that came last (I8): some 30 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +50,12 @@ class Offer:
         body: Its rows.
         format: What the body is.
         batch_id: The producer's id; ``None``: a fresh one.
-        key: The producer's own key, bound to an id first (:mod:`icedb_log.ingest.idempotency`). An id of the
-            producer's is bound the same way: to its content (I8).
+        key: The producer's own key. By the table's ``key_memory`` it is bound to an id first
+            (:mod:`icedb_log.ingest.idempotency`), or becomes part of one (:mod:`icedb_log.batch_ids`).
         is_only_copy: Whether nobody could send it again: then it is staged even if it is too late to tell it from a
-            duplicate, and the flush puts it into quarantine rather than anybody losing it.
+            duplicate, and the flush puts it into quarantine rather than anybody losing it. Its key is always bound: it
+            may come again hours later.
+        is_odd: Whether it is staged for the flush to refuse it: so it need not begin as its format does.
         endpoint: Where it came, for its trace.
         traceparent: The sender's trace, as W3C's header names it.
     """
@@ -56,6 +66,7 @@ class Offer:
     batch_id: str | None = None
     key: str | None = None
     is_only_copy: bool = False
+    is_odd: bool = False
     endpoint: str = ""
     traceparent: str | None = None
 
@@ -70,6 +81,7 @@ class Accepted:
         size_bytes: As staged.
         binding: Of its key, if it came with one and this call staged it: to be marked with ``remember``.
         trace_id: Of its trace, for the log; empty: there is none.
+        warning: Why it may wait for long, in words for its sender; empty: nothing is known.
     """
 
     table: str
@@ -77,6 +89,7 @@ class Accepted:
     size_bytes: int
     binding: Binding | None = None
     trace_id: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,7 @@ class StagingGate:
         acceptance: Knows which tables take batches.
         clock: Times and ids.
         on_staged: Called with the table's name after each batch; must return at once.
+        groups: Stages batches; none: each alone, at once.
         bounds: How large a batch may be when it is decoded.
     """
 
@@ -129,12 +143,16 @@ class StagingGate:
         *,
         clock: Clock,
         on_staged: Callable[[str], None],
+        groups: GroupWriter | None = None,
         bounds: BatchBounds | None = None,
     ) -> None:
         self.acceptance: Final = acceptance
         self._clock = clock
         self._on_staged = on_staged
+        self._groups = groups or GroupWriter(clock=clock, linger_ms=0, puts=1)
         self._bounds = bounds or BatchBounds()
+        self._contents: LRUCache[tuple[str, str], str] = LRUCache(MAX_REMEMBERED_IDS)
+        self._lock = threading.Lock()
 
     def accept(self, offer: Offer) -> Accepted:
         """Make a batch durable. Idempotent for the same id or key, and the same content.
@@ -146,45 +164,57 @@ class StagingGate:
             TableHalted: It takes none until a person has looked.
             Unavailable: The store did not answer; offer it again with the same id or key.
         """
-        with nullcontext() if tracing() is None else recording(self._clock):
-            return self._accept(offer, started_ms=self._clock.now_ms())
+        return self.begin(offer).result()
 
-    def _accept(self, offer: Offer, *, started_ms: int) -> Accepted:
+    def begin(self, offer: Offer) -> Future[Accepted]:
+        """Do all that comes before the PUT, as :meth:`accept` does and with its errors; the future has the rest."""
+        with nullcontext() if tracing() is None else recording(self._clock):
+            return self._begin(offer, started_ms=self._clock.now_ms())
+
+    def close(self) -> None:
+        """Stage what waits in groups. Nothing is accepted after that."""
+        self._groups.close()
+
+    def _begin(self, offer: Offer, *, started_ms: int) -> Future[Accepted]:
         with phase("check the table"):
             config = self.acceptance.check(offer.table)
         table = self.acceptance.warehouse.table(offer.table)
-        check_body(offer.body, offer.format)
+        if not offer.is_odd:
+            check_body(offer.body, offer.format)
         if offer.key is None and offer.batch_id is not None:
             self._check_age(offer.batch_id, config)
         with phase("check the body", bytes=len(offer.body)):
-            content_sha256 = hash_body(offer.body, offer.format)
             # The body is decoded once, a piece at a time.
-            decoded_sha256 = hash_content(offer.body, offer.format, check=self._bounds.counter(offer.format))
+            content_sha256 = hash_content(offer.body, offer.format, check=self._bounds.counter(offer.format))
 
         def bind(key: str, batch_id: str) -> Binding:
-            with _telling_reuse(), phase("bind the id"):
-                return bind_key(
-                    table, key=key, batch_id=batch_id, content_sha256=content_sha256, decoded_sha256=decoded_sha256
-                )
+            with _telling_reuse(), phase("bind the key"):
+                return bind_key(table, key=key, batch_id=batch_id, content_sha256=content_sha256)
 
-        if offer.batch_id is not None:
-            # I8: before it is accepted. What is staged under an id that stands for other content becomes no rows.
-            bind(offer.batch_id, offer.batch_id)
-        batch_id = offer.batch_id or new_batch_id(self._clock)
-        if offer.key is None:
-            return self._stage(table, offer, batch_id, started_ms=started_ms)
+        key, batch_id = offer.key, offer.batch_id
+        if key is not None and config.key_memory == "retry" and not offer.is_only_copy:
+            batch_id = make_keyed_id(key, self._clock.now_ms())  # I7
+            key = None  # it is in the id
+        if batch_id is not None:
+            # I8: what no front end remembers is compared by the flush, and waits in quarantine if it is other content.
+            self._require_same_content(table, batch_id, content_sha256)
+        batch_id = batch_id or new_batch_id(self._clock)
+        batch = OfferedBatch(batch_id, offer.format, offer.body, content_sha256)
+        if key is None:
+            return self._stage(table, offer, batch, started_ms=started_ms)
         # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
-        binding = bind(offer.key, new_batch_id(self._clock) if self._is_late(batch_id, config) else batch_id)
+        binding = bind(key, new_batch_id(self._clock) if self._is_late(batch_id, config) else batch_id)
         if binding.is_staged:
-            return Accepted(offer.table, binding.batch_id, len(offer.body))
+            return _done(Accepted(offer.table, binding.batch_id, len(offer.body)))
         age_ms = self._age_ms(binding.batch_id)
         if age_ms >= config.retry_window_ms and not binding.is_new and not offer.is_only_copy:  # I3
             raise KeyExpired(
-                f"table {offer.table}: the key {offer.key[:80]!r} was first used {age_ms} ms ago for "
+                f"table {offer.table}: the key {key[:80]!r} was first used {age_ms} ms ago for "
                 f"batch {binding.batch_id}, and nobody confirmed that it was staged. It can no longer be told from a "
                 "duplicate: look up what became of that batch; if it never arrived, send it under a fresh key"
             )
-        return replace(self._stage(table, offer, binding.batch_id, started_ms=started_ms), binding=binding)
+        batch = replace(batch, batch_id=binding.batch_id)
+        return self._stage(table, offer, batch, started_ms=started_ms, binding=binding)
 
     def remember(self, binding: Binding) -> None:
         """Remember that the batch of a key is staged. Best effort: without it a late retry is refused, not doubled."""
@@ -193,16 +223,48 @@ class StagingGate:
         except (Unavailable, CommitOutcomeUnknown) as error:
             get_logger().warning("key_not_marked", error=str(error), mitigation="a retry in time is taken once")
 
-    def _stage(self, table: TableStore, offer: Offer, batch_id: str, *, started_ms: int) -> Accepted:
-        with _telling_reuse(), phase("put the batch"):  # id and format were checked: it is staged with other content
-            stage_batch(table, body=offer.body, staging_format=offer.format, batch_id=batch_id)
-        trace_id = self._trace(offer, batch_id, started_ms=started_ms)
-        self._on_staged(table.name)
-        return Accepted(offer.table, batch_id, len(offer.body), trace_id=trace_id)
+    def _require_same_content(self, table: TableStore, batch_id: str, content_sha256: str) -> None:
+        """Remember what an id, or its key, stands for. Raises KeyReused: it stands for something else."""
+        with self._lock:
+            known = self._contents.setdefault((table.paths.prefix, name_of(batch_id)), content_sha256)
+        if known != content_sha256:
+            raise KeyReused(
+                f"table {table.name}: batch {batch_id} was sent before with other content; an id belongs to one batch "
+                "for ever: send the same bytes, or use a fresh id"
+            )
 
-    def _trace(self, offer: Offer, batch_id: str, *, started_ms: int) -> str:
+    def _stage(
+        self, table: TableStore, offer: Offer, batch: OfferedBatch, *, started_ms: int, binding: Binding | None = None
+    ) -> Future[Accepted]:
+        recorder = current_recorder()
+        offered_ms = self._clock.now_ms()
+        with _telling_reuse():
+            staged = self._groups.submit(table, batch, here=True)
+        accepted: Future[Accepted] = Future()
+        accepted.set_running_or_notify_cancel()
+
+        def tell(staged: Future[str]) -> None:
+            try:
+                with _telling_reuse():  # id and format were checked: it is staged with other content
+                    staged.result()
+                if recorder is not None:  # with the wait for others of its group; its thread records no more by now
+                    recorder.adopt([Phase("put the batch", 0, -1, offered_ms, self._clock.now_ms())])
+                trace_id = self._trace(offer, batch.batch_id, recorder, started_ms=started_ms)
+                self._on_staged(table.name)
+                warning = self.acceptance.pressure.find_failure(table.paths)
+                size_bytes = len(offer.body)
+                accepted.set_result(
+                    Accepted(offer.table, batch.batch_id, size_bytes, binding, trace_id=trace_id, warning=warning)
+                )
+            except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it is
+                accepted.set_exception(error)
+
+        staged.add_done_callback(tell)
+        return accepted
+
+    def _trace(self, offer: Offer, batch_id: str, recorder: Recorder | None, *, started_ms: int) -> str:
         """Begin the batch's trace, or go on with the sender's; return its id."""
-        traces, recorder = tracing(), current_recorder()
+        traces = tracing()
         if traces is None or recorder is None:
             return ""
         figures = {"icedb.table": offer.table, "icedb.bytes": len(offer.body), "icedb.endpoint": offer.endpoint}
@@ -230,6 +292,12 @@ class StagingGate:
 
     def _age_ms(self, batch_id: str) -> int:
         return self._clock.now_ms() - parse_uuid7_ms(batch_id)
+
+
+def _done(accepted: Accepted) -> Future[Accepted]:
+    future: Future[Accepted] = Future()
+    future.set_result(accepted)
+    return future
 
 
 @contextmanager
@@ -267,7 +335,7 @@ class BatchStatuses:
         self._readers = LogReaders(clock)
 
     def look_up(self, table: TableStore, batch_id: str) -> BatchStatus:
-        """Return where a batch is. Costs up to three listings, two GETs, and the heads of new log files.
+        """Return where a batch is. Costs up to three listings, two GETs, and what is new of groups and of the log.
 
         Raises:
             InvalidRequest: No batch has such an id.
@@ -275,19 +343,19 @@ class BatchStatuses:
             Unavailable: The store did not answer.
             HaltError: The log cannot be read.
         """
-        parse_uuid7_ms(batch_id)
+        parse_batch_id_ms(batch_id)
         # The order is the batch's own: it leaves staging after the log names it, so a log read later does (I2, I5).
-        if table.store.list_page(f"{table.paths.staging_prefix}{batch_id}.", limit=1).objects:
+        if find_staged(table, (batch_id,)):
             return BatchStatus("staged")
+        asked = BatchIds((batch_id,))
         logs = [file.log for file in self._readers.of_table(table).heads.read().files]
-        reason = find_reason(table, batch_id)
+        committed = [named for log in logs for named in asked.find_in(log.batch_ids).values()]
+        refused = [named for log in logs for named in asked.find_in(log.refused_ids).values()]
+        decided_as = next(iter((*committed, *refused)), batch_id)  # I7: it may be the id of another try
+        reason = find_reason(table, decided_as)
         entry = None if reason is None else reason.entry
-        conflicts = len(list_conflicts(table, batch_id)) or None
-        state = find_decision(
-            entry,
-            is_committed=any(batch_id in log.batch_ids for log in logs),
-            is_refused=any(batch_id in log.refused_ids for log in logs),
-        )
+        conflicts = len(list_conflicts(table, decided_as)) or None
+        state = find_decision(entry, is_committed=bool(committed), is_refused=bool(refused))
         if state is not None and entry is not None:
             return BatchStatus(state, entry.reason, entry.row_count, entry.retry_id, conflicts)
         if state is not None:

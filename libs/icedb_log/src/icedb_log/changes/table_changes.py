@@ -1,0 +1,182 @@
+"""Changes of a table's configuration after its creation: which are safe, and the compare-and-set that makes them.
+
+A worker reads the configuration when its run begins, so that runs with the old and the new one overlap for a while.
+What may change is what such runs do not depend on together:
+
+* policies, bounds and sizes: whoever commits decides, and what one run refuses another cannot commit (I5);
+* declared columns: one that is declared has the type that the log has already, or a wider one. A declaration may be
+  taken back, but for columns that data files are laid out by;
+* what a TIMESTAMP's numbers count, and which times are plausible: they say how batches are read from then on. The unit
+  of a BIGINT that data files are laid out by stays;
+* grace periods of data files, orphans and seals, only upward. A run with the old, longer one would otherwise rely on
+  what a run with the new one deletes (J1, W3, F4).
+
+The grace period of log files stays as it is for good: the window in which a batch may be staged again follows from it
+(I3). Made longer, it would admit a batch whose id has just been forgotten; made shorter, a flush that began before
+would do so.
+Partitions, sort order, ``insert_query``, ``view_query`` and ``source`` are what the data files of the table have in
+common: they stay.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from icedb_log.clock import Clock
+from icedb_log.commit.table import Table
+from icedb_log.errors import InvalidRequest
+from icedb_log.log.fold import union_schema
+from icedb_log.log.widening import fixed_columns, is_widening
+from icedb_log.store.object_store import ObjectInfo
+from icedb_log.store.table_store import TableStore
+from icedb_log.table.stored_config import change_config, require_usable
+from icedb_log.table.table_config import TIME_TRANSFORMS, TableConfig
+from icedb_log.units import MINUTE_MS
+
+FREE_FIELDS: Final = frozenset(
+    {
+        "audit_retention_ms",
+        "backlog_files_slow",
+        "backlog_files_stop",
+        "cold_after_ms",
+        "evolution",
+        "iceberg",
+        "iceberg_bounds",
+        "keep_versions",
+        "key_memory",
+        "log_files_slow",
+        "log_files_stop",
+        "max_files_per_group",
+        "max_partitions_per_flush",
+        "merge_fan_in",
+        "merge_query",
+        "on_bad_rows",
+        "quarantine_retention_ms",
+        "retention_field",
+        "retention_ms",
+        "row_group_rows",
+        "target_file_bytes",
+    }
+)
+"""What may be set to any value that is valid."""
+
+RISING_FIELDS: Final = frozenset({"data_grace_ms", "orphan_age_ms", "seal_age_ms"})
+"""What may only grow."""
+
+
+def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: Clock) -> TableConfig:
+    """Change a table's configuration and return the new one. Idempotent: the same change again changes nothing.
+
+    Args:
+        table: The table.
+        change: Field of :class:`~icedb_log.table.table_config.TableConfig` to its new value. ``declared`` holds only
+            the columns that change: a type declares a column, ``None`` takes a declaration back; ``times`` only those
+            fields of :class:`~icedb_log.table.time_columns.TimeColumn` that change, by column.
+        clock: This host's clock.
+
+    Raises:
+        InvalidRequest: The change is not one of those that are safe, or makes no valid configuration.
+        NotFound: No such table.
+        HaltError: The configuration or the log cannot be read.
+        Unavailable: The store did not answer, or others kept changing the configuration.
+        CommitOutcomeUnknown: No answer; look with ``icedb table show``.
+    """
+
+    def alter(config: TableConfig, info: ObjectInfo) -> TableConfig:
+        require_usable(table, config, info)
+        logged: Mapping[str, str] = {}
+        if change.get("declared"):
+            heads = Table.of(config, table, clock=clock).read_heads()
+            logged = union_schema(table.name, heads.files).effective
+        altered = plan_change(config, change, logged=logged)
+        if altered.declared != config.declared:
+            _check_declared(table, altered, logged)
+        return altered
+
+    return change_config(table, alter).state[0]
+
+
+def plan_change(
+    config: TableConfig, change: Mapping[str, Any], *, logged: Mapping[str, str] | None = None
+) -> TableConfig:
+    """Return a configuration with a change, as far as it can be judged without the log. Pure.
+
+    Args:
+        config: As it is.
+        change: As of :func:`alter_table_config`.
+        logged: The log's schema, if it is at hand: a declaration that it contradicts, so that nothing was ever
+            committed by it, may be put right.
+
+    Raises:
+        InvalidRequest: As :func:`alter_table_config`.
+    """
+    fields: dict[str, Any] = dict(change)
+    for name, value in change.items():
+        if name == "declared":
+            if not isinstance(value, Mapping):
+                raise InvalidRequest(f"table {config.name}: declared: give columns with types, not {value!r:.80}")
+            fields["declared"] = _plan_declared(config, value, logged or {})
+        elif name == "times":
+            if not isinstance(value, Mapping) or not all(isinstance(time, Mapping) for time in value.values()):
+                raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {value!r:.80}")
+            fields["times"] = _plan_times(config, value)
+        elif name not in FREE_FIELDS | RISING_FIELDS and value != getattr(config, name, None):
+            raise InvalidRequest(
+                f"table {config.name}: {name} cannot be changed after the table was created; what can: declared, "
+                f"times, {', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
+            )
+    gone = config.declared.keys() - fields.get("declared", config.declared).keys()
+    if gone:
+        times: Mapping[str, Any] = fields.get("times", config.times)
+        fields["times"] = {column: time for column, time in times.items() if column not in gone}
+    altered = TableConfig.create(**{**dict(config), **fields})
+    for name in sorted(RISING_FIELDS & change.keys()):
+        before, after = getattr(config, name), getattr(altered, name)
+        if after < before:
+            raise InvalidRequest(
+                f"table {config.name}: {name} is {before / MINUTE_MS:g} min and cannot become {after / MINUTE_MS:g} "
+                "min: runs that began before rely on it; it may only grow"
+            )
+    return altered
+
+
+def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged: Mapping[str, str]) -> dict[str, str]:
+    declared = dict(config.declared)
+    for column, sql_type in change.items():
+        is_mended = sql_type is not None and sql_type == logged.get(column)
+        if column in fixed_columns(config) and sql_type != declared.get(column) and not is_mended:
+            raise InvalidRequest(
+                f"table {config.name}: the data files are laid out by column {column!r}: its declaration is "
+                f"{declared.get(column)} for good"
+            )
+        if sql_type is None:
+            declared.pop(column, None)
+        else:
+            declared[column] = sql_type
+    return declared
+
+
+def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    times = {column: time.model_dump() for column, time in config.times.items()}
+    laid_out = {field.column for field in config.partition if field.transform in TIME_TRANSFORMS}
+    for column, fields in change.items():
+        before = times.get(column, {})
+        is_fixed = column in laid_out and config.declared.get(column) == "BIGINT"
+        if is_fixed and fields.get("unit", before.get("unit")) != before.get("unit"):
+            raise InvalidRequest(
+                f"table {config.name}: the data files are laid out by column {column!r}: its unit is "
+                f"{before.get('unit')} for good"
+            )
+        times[column] = {**before, **fields}
+    return times
+
+
+def _check_declared(table: TableStore, altered: TableConfig, logged: Mapping[str, str]) -> None:
+    spelling = {column.lower(): column for column in logged}
+    for column, sql_type in altered.declared.items():
+        name = spelling.get(column.lower(), column)
+        found = logged.get(name, sql_type)
+        if name != column or (found != sql_type and not is_widening(found, sql_type)):
+            raise InvalidRequest(
+                f"table {table.name}: column {column!r} cannot be declared {sql_type}: the log has {name!r} as "
+                f"{found}; declare it as it is, or wider (BIGINT as DOUBLE, DATE as TIMESTAMP)"
+            )

@@ -1,0 +1,1 @@
+"""Parquet files of others become data files of a table, copied or in place."""

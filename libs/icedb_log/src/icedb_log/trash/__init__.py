@@ -1,0 +1,1 @@
+"""Dropped tables: dropped, taken back, purged."""

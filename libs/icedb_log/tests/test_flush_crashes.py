@@ -1,0 +1,307 @@
+"""A batch that crashes who reads it (I5): by an error that nobody foresaw, or by the end of the process."""
+
+import errno
+from dataclasses import replace
+
+import pytest
+from icedb_log.commit.fence import CLAIM_MS, read_fence
+from icedb_log.errors import CommitOutcomeUnknown, Fenced, JobCrashed, SchemaConflict, Unavailable
+from icedb_log.ingest.flush import MAX_LOST_ALONE, FlushLimits, flush_table
+from icedb_log.ingest.quarantine import list_quarantined
+from icedb_log.jobs import SizeClass
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.row_files import RowFileWriter
+from icedb_sim.tables.table_steps import staged_ids
+
+
+class CrashingWriter(RowFileWriter):
+    """Raises over a job with certain batches.
+
+    Attributes:
+        deadly: Ids of these batches.
+        error: What it raises.
+        jobs: The ids of each job.
+    """
+
+    def __init__(self, table, *deadly, error=None, **more):
+        super().__init__(table.store, table.clock)
+        self.__dict__.update(deadly=set(deadly), error=error or ValueError("nobody foresaw this"), jobs=[], **more)
+
+    def write_batches(self, job):
+        ids = [batch.batch_id for batch in job.batches]
+        self.jobs.append(ids)
+        if self.deadly.intersection(ids):
+            raise self.error
+        return super().write_batches(job)
+
+
+def stage(table, count, *, first=0):
+    return [table.stage([{"id": first + number, "p": "a"}]) for number in range(count)]
+
+
+def flush_all(table, writer, limits=None):
+    results = [table.flush(writer=writer, limits=limits)]
+    while results[-1].has_more:
+        results.append(table.flush(writer=writer, limits=limits))
+    return results
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_i5_a_batch_that_crashes_its_reader_goes_to_quarantine_and_the_others_commit(table, place):
+    ids = stage(table, 7)
+    writer = CrashingWriter(table, ids[place])
+    results = flush_all(table, writer)
+    assert table.ids() == [number for number in range(7) if number != place]
+    assert staged_ids(table) == []
+    (entry,) = list_quarantined(table)
+    assert entry.batch_id == ids[place]
+    assert "reading it failed twice, alone" in entry.reason
+    assert "ValueError: nobody foresaw this" in entry.reason
+    assert writer.jobs.count([ids[place]]) == 2  # alone, and once more
+    assert len(writer.jobs) <= 20
+    assert [error for result in results for error in result.crashes]
+    assert ids[place] in [batch for file in table.view().files for batch in file.log.refused_ids]
+
+
+def test_i5_as_many_as_there_are(table):
+    ids = stage(table, 9)
+    deadly = ids[::2]
+    flush_all(table, CrashingWriter(table, *deadly))
+    assert table.ids() == [1, 3, 5, 7]
+    assert sorted(entry.batch_id for entry in list_quarantined(table)) == deadly
+
+
+def test_i5_one_that_crashes_only_beside_others_is_committed(table):
+    """Together they take too much memory, say."""
+    stage(table, 4)
+
+    class Full(RowFileWriter):
+        def write_batches(self, job):
+            if len(job.batches) > 1:
+                raise MemoryError
+            return super().write_batches(job)
+
+    flush_all(table, Full(table.store, table.clock))
+    assert table.ids() == [0, 1, 2, 3]
+    assert list_quarantined(table) == ()
+
+
+def test_i5_one_that_crashes_once_is_committed(table):
+    (batch_id,) = stage(table, 1)
+    writer = CrashingWriter(table, batch_id)
+
+    class Once(RowFileWriter):
+        def write_batches(self, job):
+            try:
+                return writer.write_batches(job)
+            finally:
+                writer.deadly.clear()
+
+    assert table.flush(writer=Once(table.store, table.clock)).row_count == 1
+
+
+def test_a_machine_that_reads_nothing_refuses_nothing(table):
+    """A job without batches crashes as well: the batches are not to blame."""
+    stage(table, 3)
+
+    class Broken(RowFileWriter):
+        def write_batches(self, job):
+            raise ImportError("libarrow.so: cannot open shared object file")
+
+    with pytest.raises(JobCrashed, match="a flush of 0 batches: ImportError: libarrow"):
+        table.flush(writer=Broken(table.store, table.clock))
+    assert len(staged_ids(table)) == 3
+    assert table.flush().row_count == 3
+
+
+@pytest.mark.parametrize("sound", [1, 3])
+def test_a_machine_that_breaks_while_a_batch_is_read_alone_refuses_nothing(table, sound):
+    """After each crash a job without batches says whether the batch is to blame: `sound` jobs still go well."""
+    ids = stage(table, 1)
+    jobs = []
+
+    class Breaking(CrashingWriter):
+        def write_batches(self, job):
+            jobs.append(len(job.batches))
+            if len(jobs) > sound:
+                raise ImportError("libarrow.so: cannot open shared object file")
+            return super().write_batches(job)
+
+    with pytest.raises(JobCrashed, match="a flush of 0 batches"):
+        table.flush(writer=Breaking(table, *ids))
+    assert jobs == [1, 0] if sound == 1 else [1, 0, 1, 0]
+    assert len(staged_ids(table)) == 1
+    assert table.flush().row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Unavailable("the store"), Unavailable),
+        (Fenced("another"), Fenced),
+        (CommitOutcomeUnknown("no answer"), CommitOutcomeUnknown),
+        (SchemaConflict("a person"), SchemaConflict),
+        (OSError(errno.ENOSPC, "No space left on device"), Unavailable),
+        (PermissionError(errno.EACCES, "Permission denied"), Unavailable),
+    ],
+    ids=str,
+)
+def test_trouble_of_the_surroundings_refuses_nothing_and_is_not_tried_again(table, error, expected):
+    ids = stage(table, 3)
+    writer = CrashingWriter(table, *ids, error=error)
+    with pytest.raises(expected) as raised:
+        table.flush(writer=writer)
+    assert not isinstance(raised.value, JobCrashed)
+    assert len(writer.jobs) == 1
+    assert len(staged_ids(table)) == 3
+
+
+def test_an_error_of_reading_that_has_no_number_of_the_system_is_of_the_content(table):
+    ids = stage(table, 2)
+    flush_all(table, CrashingWriter(table, ids[0], error=OSError("Corrupt snappy compressed data")))
+    assert table.ids() == [1]
+
+
+def test_i6_large_batches_are_isolated_too(table):
+    ids = stage(table, 3)
+    writer = CrashingWriter(table, ids[1])
+    limits = FlushLimits(sizes=SizeClass("large", 0, 1 << 40))
+    flush_all(table, writer, limits)
+    assert table.ids() == [0, 2]
+    assert [entry.batch_id for entry in list_quarantined(table)] == [ids[1]]
+
+
+def flush_in_a_process(table, writer):
+    """Flush under a name that no other process has."""
+    return flush_table(table.opened(f"ingest@host:1-{table.clock.new_id()}"), writer)
+
+
+def die(table, writer):
+    """Flush in a process that ends, and let the claim that it leaves behind run out."""
+    with pytest.raises(Crash):
+        flush_in_a_process(table, writer)
+    table.clock.advance(CLAIM_MS + 1)
+
+
+def survive(table, writer, *, processes=60):
+    """Flush in one process after the other until nothing is left; return how many have died."""
+    died = 0
+    for _ in range(processes):
+        try:
+            if not flush_in_a_process(table, writer).has_more:
+                return died
+        except Crash:
+            died += 1
+            table.clock.advance(CLAIM_MS + 1)
+    raise AssertionError(f"batches wait after {processes} processes: {staged_ids(table)}")
+
+
+@pytest.mark.parametrize(("count", "place"), [(1, 0), (2, 0), (2, 1), (40, 0), (40, 23), (40, 39)])
+def test_i5_a_batch_that_ends_the_process_is_refused_by_a_later_one(table, count, place):
+    ids = stage(table, count)
+    writer = CrashingWriter(table, ids[place], error=Crash())
+    died = survive(table, writer)
+    assert table.ids() == [number for number in range(count) if number != place]
+    (entry,) = list_quarantined(table)
+    assert entry.batch_id == ids[place]
+    assert "processes ended without a word while they read this batch, and nothing else" in entry.reason
+    assert writer.jobs.count([ids[place]]) >= MAX_LOST_ALONE
+    assert died <= MAX_LOST_ALONE + 4
+    state, _ = read_fence(table.store, table.paths.fence_key("ingest"))
+    assert state is not None
+    assert (state.lost, state.alone) == (0, "")
+
+
+def test_a_process_that_was_killed_leaves_nothing_behind(table):
+    """It was no batch: the next flush takes a part, the one after it the rest, and all is as before."""
+    ids = stage(table, 40)
+    writer = CrashingWriter(table, ids[0], error=Crash())
+    die(table, writer)
+    writer.deadly.clear()
+    assert table.flush(writer=writer).batch_count == 2
+    assert survive(table, writer) == 0
+    assert table.ids() == list(range(40))
+    state, _ = read_fence(table.store, table.paths.fence_key("ingest"))
+    assert state is not None
+    assert (state.lost, state.alone) == (0, "")
+    stage(table, 40, first=40)
+    assert table.flush(writer=writer).batch_count == 40
+
+
+def test_another_batch_alone_begins_to_count_anew(table):
+    """Processes that die whatever they read refuse no batch, as long as they do not die at one again and again."""
+    ids = stage(table, 4)
+    writer = CrashingWriter(table, ids[0], error=Crash())
+    for _ in range(MAX_LOST_ALONE):
+        die(table, writer)
+    writer.deadly.symmetric_difference_update(ids[:2])
+    assert table.flush(writer=writer).batch_count == 1  # the first one is read, though so many have died at it
+    for _ in range(MAX_LOST_ALONE - 1):
+        die(table, writer)
+    writer.deadly.clear()
+    assert survive(table, writer) == 0
+    assert list_quarantined(table) == ()
+    assert table.ids() == [0, 1, 2, 3]
+
+
+def test_who_died_while_it_committed_is_no_sign_of_a_batch(table):
+    stage(table, 20)
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    table.clock.advance(CLAIM_MS + 1)
+    assert table.flush().batch_count == 20
+
+
+def test_who_takes_a_fence_without_patience_does_not_call_its_owner_lost(table):
+    """He may be at work: three of these at one batch would refuse it. As soon as a claim runs out, it counts."""
+    (batch_id,) = stage(table, 1)
+    writer = CrashingWriter(table, batch_id, error=Crash())
+    for number in range(MAX_LOST_ALONE + 2):
+        impatient = replace(table.opened(f"appender-{number}"), patience_ms=0)
+        with pytest.raises(Crash):
+            flush_table(impatient, writer)
+        state, _ = read_fence(table.store, table.paths.fence_key("ingest"))
+        assert state is not None
+        assert (state.lost, state.alone) == (0, "")
+    table.clock.advance(CLAIM_MS + 1)
+    assert survive(table, writer) == MAX_LOST_ALONE
+    assert [entry.batch_id for entry in list_quarantined(table)] == [batch_id]
+
+
+def test_two_threads_of_one_process_do_not_call_each_other_lost(table):
+    """Neither waits for its own name (F6): each takes the fence from the other, who reads a good batch all the time."""
+    (batch_id,) = stage(table, 1)
+    writer = CrashingWriter(table, batch_id, error=Crash())
+    for _ in range(MAX_LOST_ALONE + 3):
+        with pytest.raises(Crash):
+            flush_table(table.opened("ingest@host:1-5eed"), writer)
+        state, _ = read_fence(table.store, table.paths.fence_key("ingest"))
+        assert state is not None
+        assert (state.lost, state.alone) == (0, "")
+    writer.deadly.clear()
+    assert flush_table(table.opened("ingest@host:1-5eed"), writer).batch_count == 1
+    assert list_quarantined(table) == ()
+
+
+def test_an_orderly_error_is_no_sign_of_a_batch(table):
+    ids = stage(table, 20)
+    writer = CrashingWriter(table, ids[3], error=Unavailable("the store"))
+    with pytest.raises(Unavailable):
+        table.flush(writer=writer)
+    writer.deadly.clear()
+    assert table.flush(writer=writer).batch_count == 20
+
+
+def test_a_job_without_batches_writes_nothing(table):
+    job_of = []
+
+    class Keeping(RowFileWriter):
+        def write_batches(self, job):
+            job_of.append(job)
+            return super().write_batches(job)
+
+    stage(table, 1)
+    table.flush(writer=Keeping(table.store, table.clock))
+    output = RowFileWriter(table.store, table.clock).write_batches(replace(job_of[0], batches=()))
+    assert (output.files, output.accepted, output.row_count) == ((), (), 0)
