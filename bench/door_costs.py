@@ -35,7 +35,7 @@ from bench.growth_day import MILLION, Price
 from bench.growth_tables import ROWS_PER_BATCH
 
 PER_SECOND: Final = 100
-SENDERS: Final = 32
+SENDERS: Final = 64
 LATENCY_MS: Final = 15
 WARM_S: Final = 15
 """Before it is counted: merges and vacuums are under way by then."""

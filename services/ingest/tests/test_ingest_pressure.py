@@ -158,10 +158,12 @@ def test_the_sweep_picks_up_what_was_put_off_when_it_is_due(context):
 
 
 def test_a_long_interval_is_left_to_the_sweep_too(context):
-    ingest = Ingest(context, flush_interval_ms=10_000)
+    ingest = Ingest(context, flush_interval_ms=10_000, pressure_interval_ms=5_000)
     ingest.commit()
     ingest.stage()
+    ingest.store.calls.clear()
     assert ingest.flush()["put_off"] == "the next commit is due in 10000 ms"
+    assert ingest.store.calls == [], "each staged batch wakes a flush: none of these may cost a LIST"
 
 
 def test_rounds_of_one_run_feel_the_pressure_that_they_make(context):
