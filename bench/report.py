@@ -28,6 +28,7 @@ ORDER: Final = (
     "vacuum",
     "iceberg",
     "growth",
+    "doors",
     "day",
     "commit",
 )

@@ -166,7 +166,7 @@ class ClickHouse(Engine):
     def open(self) -> None:
         """Open a session; there is one in a process."""
         if self._session is None:
-            from chdb.session import Session  # type: ignore[import-not-found]  # noqa: PLC0415 - 180 MB, for this engine alone
+            from chdb.session import Session  # noqa: PLC0415 - 180 MB, for this engine alone
 
             self._session = Session()
 

@@ -6,7 +6,6 @@ the life is simulated: of ours a part of it, or all, with real flushes, merges a
 the requests of their appends, at an append a second, without the compactions that they would need.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,15 +16,13 @@ from typing import Any, Final
 from icedb_log.store.object_store import list_all
 
 from bench.counting_s3 import BUCKET, Counts, running_counting_s3, take_all
-from bench.door_costs import DOORS, SETTINGS, DoorCost
-from bench.enqueue_doors import HttpDoor
 from bench.figures import OURS, Figure, TakesTurns
 from bench.growth_day import DAY_S, Day, Price, day_figures
 from bench.growth_tables import ROWS_PER_BATCH, GrowingTable, Usage, measuring, open_store, read_snapshot
 from bench.harness import ONE_TURN_S, Case, Options, Size, System, Workload
 from bench.processes import Remote
 from bench.serve import Peer
-from bench.servers import KEY, delta_options, iceberg_options
+from bench.servers import delta_options, iceberg_options
 from bench.vacuum_places import Bucket
 
 COMMITS_A_TURN: Final = 10
@@ -36,7 +33,6 @@ LAST_COMMITS: Final = 100
 until these last commits: so it is as large as in production when it is measured."""
 PATIENCE_S: Final = 15
 """Most figures are counts, the same in each turn."""
-DOOR_CASE: Final = "100 batches a second, "
 ROWS_A_SECOND: Final = 1_000
 """Of a day in the life: 100 batches of 10 rows."""
 
@@ -233,8 +229,8 @@ class GrowthWorkload(Workload):
 
     description = (
         "what a commit (ours without the rows, peers with 1,000) and a look at the live files take of processor, "
-        f"store and wire, as a table grows; and what a day of 100 batches of {ROWS_PER_BATCH} rows a second costs, and "
-        "each front end. Ours is durable when it is acknowledged; what came to the peers since their last append a "
+        f"store and wire, as a table grows; and what a day of 100 batches of {ROWS_PER_BATCH} rows a second costs. "
+        "Ours is durable when it is acknowledged; what came to the peers since their last append a "
         "second ago is in their writer's memory"
     )
 
@@ -244,19 +240,8 @@ class GrowthWorkload(Workload):
 
     def cases(self) -> Iterable[Case]:
         """Make one case after the other ready."""
-        for cases in (self._files, self._tables, self._commits_and_day, self._doors):
+        for cases in (self._files, self._tables, self._commits_and_day):
             yield from cases()
-
-    def _doors(self) -> Iterator[Case]:
-        """100 batches a second through each front end, counted by the store: real services, a stack for each."""
-        os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
-        for number, (door, kind) in enumerate(DOORS.items()):
-            name = f"{DOOR_CASE}{door}"
-            if self.wants(name):
-                folder, seconds = self.folder / f"door {number}", 5 if self.options.is_quick else 40
-                names = SETTINGS if kind is HttpDoor else (OURS,)
-                systems = [DoorCost(kind, folder, name=each, seconds=seconds) for each in names]
-                yield Case(name, 1, systems, warm_turn_count=0, is_timed=False, patience_s=ONE_TURN_S)
 
     def _case(self, name: str, systems: Sequence[System], axis: str, at: int) -> Case:
         return Case(name, 1, systems, warm_turn_count=0, is_timed=False, patience_s=PATIENCE_S, axis=axis, at=at)
