@@ -135,7 +135,7 @@ INGEST_RULES: Final = (
     breaks(
         "I3",
         "ids in the log are not looked at",
-        around("ingest.flush:_sort_out", _logs_without(batch_ids=())),
+        around("ingest.flush:_classify_batches", _logs_without(batch_ids=())),
     ),
     breaks(
         "I3",
@@ -159,7 +159,7 @@ INGEST_RULES: Final = (
     breaks(
         "I5",
         "refused ids in the log are not looked at",
-        around("ingest.flush:_sort_out", _logs_without(refused_ids=())),
+        around("ingest.flush:_classify_batches", _logs_without(refused_ids=())),
     ),
     breaks(
         "I5",

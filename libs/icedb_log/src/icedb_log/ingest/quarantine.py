@@ -298,20 +298,20 @@ def _list_reasons(table: TableStore) -> list[ObjectInfo]:
     return [info for info in list_all(table.store, table.paths.quarantine_prefix).objects if is_reason(info.key)]
 
 
-Settled = Literal["same", "conflict", "left"]
-"""What a staged copy is. ``same``: its content is rows, or an entry of quarantine, by its id; ``conflict``: it is
-other content, or may be, and has an entry of its own now; ``left``: it has to stay: the janitor is dropping its entry
-just now. A copy that is gone is ``same``: another run has settled it."""
+DuplicateOutcome = Literal["same", "conflict", "left"]
+"""What a staged copy turned out to be. ``same``: its content is in the table, or in quarantine under its id, or another
+run has deleted it; ``conflict``: it is other content, or may be, and is now a quarantine entry of its own; ``left``: it
+stays staged, since the janitor is deleting its quarantine entry."""
 
 
-def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock) -> Settled:
+def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock) -> DuplicateOutcome:
     """Move a staged batch to quarantine. Idempotent; a batch that is gone already was moved by another run.
 
     Only after a commit has refused it (I5). Another run may have moved it meanwhile, and an operator may have begun a
     retry: what they wrote stays. If other content is in quarantine under its id, this becomes an entry of its own (I8).
 
     Returns:
-        What it was; unless it is left, it is deleted if it is alone, and may go with its group otherwise.
+        The outcome. Unless it is ``left``, a copy with an object of its own is deleted, and one in a group may be.
 
     Raises:
         Unavailable: The store did not answer; the batch stays staged, and the next run does it again.
@@ -321,13 +321,13 @@ def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock
         body = read_staged(table.store, batch)
     except NotFound:
         return "same"
-    settled = _keep(table, batch, body, reason=rejected.reason, is_doubtful=rejected.is_doubtful, clock=clock)
-    if settled != "left" and not batch.is_grouped:
+    outcome = _keep(table, batch, body, reason=rejected.reason, is_doubtful=rejected.is_doubtful, clock=clock)
+    if outcome != "left" and not batch.is_grouped:
         delete_or_raise(table.store, [batch.key])
-    return settled
+    return outcome
 
 
-def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> Settled:
+def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> DuplicateOutcome:
     """Clear staging of a batch that a commit in the log has refused already (I5). Idempotent.
 
     It is in quarantine, and was staged once more; or the flush that refused it was cut off before it was moved; or it
@@ -340,7 +340,7 @@ def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> 
     return quarantine_batch(table, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
 
 
-def settle_copy(table: TableStore, batch: StagedBatch, *, known: str, clock: Clock) -> Settled:
+def resolve_duplicate(table: TableStore, batch: StagedBatch, *, known: str, clock: Clock) -> DuplicateOutcome:
     """Look at another staged copy of a committed batch before it is deleted; make an entry of other content (I8).
 
     Args:
@@ -385,7 +385,7 @@ def _keep(
     clock: Clock,
     is_conflict: bool = False,
     is_doubtful: bool = False,
-) -> Settled:
+) -> DuplicateOutcome:
     """Make an entry of a staged body, or see that it is one, before the copy is deleted. Idempotent.
 
     An entry of other content (I8) is named after it, so that whoever does it again, or at the same time, makes the same
