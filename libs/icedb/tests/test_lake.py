@@ -10,7 +10,8 @@ import orjson
 import pyarrow as pa
 import pytest
 from icedb import connect
-from icedb.lake_table import ROOM_WAIT_MS, LakeTable
+from icedb.lake_table import LakeTable
+from icedb.table_writer import ROOM_WAIT_MS
 from icedb.work import Worker
 from icedb_client.bodies import encode_rows
 from icedb_engine.reading.unit import read_batch
@@ -279,7 +280,7 @@ def test_an_append_commits_itself_where_the_worker_does_not(in_memory, clock):
 def test_a_full_log_is_waited_for_and_then_says_what_to_do(in_memory, monkeypatch):
     _, table, _ = in_memory
     table.append([{"n": 1}])
-    monkeypatch.setattr("icedb.lake_table.MAX_LOG_FILES", 1)
+    monkeypatch.setattr("icedb.table_writer.MAX_LOG_FILES", 1)
     with pytest.raises(Overloaded, match=r"1 files.*appender\(\).*log_grace") as refused:
         table.append([{"n": 2}])
     assert "is accepted" in str(refused.value)
@@ -291,7 +292,7 @@ def test_a_full_log_is_waited_for_and_then_says_what_to_do(in_memory, monkeypatc
 def test_who_waits_behind_others_for_a_full_log_waits_no_longer_than_they_do(in_memory, clock, monkeypatch):
     _, table, _ = in_memory
     table.append([{"n": 1}])
-    monkeypatch.setattr("icedb.lake_table.MAX_LOG_FILES", 1)
+    monkeypatch.setattr("icedb.table_writer.MAX_LOG_FILES", 1)
     batches = dict([table.stage(encode_rows([{"n": 2}]), None)])
     waited_ms = []
 
@@ -339,7 +340,7 @@ def test_no_two_threads_of_a_process_take_a_fence_from_each_other(lake, monkeypa
     monkeypatch.setattr("icedb.work.list_open_ids", lambda _: ["one"])
     monkeypatch.setattr("icedb.work.list_sources", lambda *_, **__: [])
     with pytest.raises(Done):
-        Worker(lake).run(task, "events", arguments)
+        Worker(lake, lake.table).run(task, "events", arguments)
     assert seen == [True]
     assert not getattr(table, lock).locked()
 
@@ -391,12 +392,12 @@ def test_a_first_look_at_a_table(lake):
 
 
 def test_what_tidying_meets_is_no_matter_of_the_append(lake, events, monkeypatch):
-    monkeypatch.setattr("icedb.lake_table.TIDY_EVERY", 1)
+    monkeypatch.setattr("icedb.table_writer.TIDY_EVERY", 1)
 
     def refuse(*_, **__):
         raise CorruptLog("a data file is damaged")
 
-    monkeypatch.setattr("icedb.lake_table.merge_table", refuse)
+    monkeypatch.setattr("icedb.table_writer.merge_table", refuse)
     assert events.append(ROWS).row_count == 2
     assert rows_of(lake, "select count(*) from events") == [(2,)]
 
@@ -435,7 +436,7 @@ def test_a_sweep_that_may_delete_no_share_deletes_none(lake, events, monkeypatch
 
     monkeypatch.setattr(LakeTable, "sweep_orphans", sweep)
     for share in (0.0, None):
-        Worker(lake).run(JANITOR_ORPHANS, events.name, {"max_share": share})
+        Worker(lake, lake.table).run(JANITOR_ORPHANS, events.name, {"max_share": share})
     assert asked == [0.0, DEFAULT_MAX_SHARE]
 
 
@@ -502,7 +503,7 @@ def test_a_table_that_fails_again_and_again_is_tried_later_each_time(tmp_path, c
 
     with connect(tmp_path / "lake", clock=clock) as lake:
         lake.create_table("events", partition=["d=day(ts)"])
-        worker = Worker(lake, stops=lambda: clock.monotonic_ms() > 100_000)
+        worker = Worker(lake, lake.table, stops=lambda: clock.monotonic_ms() > 100_000)
         worker._tasks = {**worker._tasks, INGEST_FLUSH: fail}
         worker._repeat(lambda _: None, {INGEST_FLUSH}, pause_ms=1000)
     pauses = [later - before for before, later in itertools.pairwise(tried_ms)]
@@ -512,7 +513,7 @@ def test_a_table_that_fails_again_and_again_is_tried_later_each_time(tmp_path, c
 def test_work_that_never_ends_ends_after_some_rounds_for_who_waits(lake, events, monkeypatch):
     monkeypatch.setattr("icedb.work.MAX_ROUNDS", 3)
     told = []
-    worker = Worker(lake, stops=lambda: len(told) == 20)
+    worker = Worker(lake, lake.table, stops=lambda: len(told) == 20)
     worker._tasks = {**worker._tasks, INGEST_FLUSH: lambda _table: (True, {})}
     worker.work(told.append, until_idle=True)
     assert len(told) == 4
@@ -528,7 +529,7 @@ def test_a_long_merge_holds_up_no_commit_of_others(lake, events, monkeypatch):
         return MergeResult()
 
     monkeypatch.setattr("icedb.lake_table.merge_table", merge)
-    worker = threading.Thread(target=Worker(lake, stops=stop.is_set).work, args=(told.put,))
+    worker = threading.Thread(target=Worker(lake, lake.table, stops=stop.is_set).work, args=(told.put,))
     worker.start()
     try:
         assert began.wait(LIMIT_S)
@@ -546,7 +547,7 @@ def test_what_ends_one_thread_of_a_worker_ends_it_whole(lake, events, task):
     def fail(_table):
         raise SystemExit("the process is to end")
 
-    worker = Worker(lake)
+    worker = Worker(lake, lake.table)
     worker._tasks = {**worker._tasks, task: fail}
     with pytest.raises(SystemExit, match="is to end"):
         worker.work(lambda _: None)
@@ -557,7 +558,7 @@ def test_what_ends_one_thread_of_a_worker_ends_it_whole(lake, events, task):
 def test_what_nobody_foresaw_at_one_table_holds_up_no_other(lake, events, task):
     lake.create_table("another")
     lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
-    worker, told = Worker(lake), []
+    worker, told = Worker(lake, lake.table), []
     plain = worker._tasks[task]
 
     def fail(table):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icedb_log.changes.partition_removal import remove_partitions
 from icedb_log.changes.retention import retain_table
@@ -46,11 +46,8 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.trash.purge import has_work, purge_table, read_now_ms
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 
-from icedb.lake import check_queries
-
-if TYPE_CHECKING:
-    from icedb.lake import Lake
-    from icedb.lake_table import LakeTable
+from icedb.lake_table import LakeTable
+from icedb.session import LakeSession
 
 DUE_EVERY_MS: Final[Mapping[str, int]] = {
     INGEST_FLUSH: SECOND_MS,
@@ -99,11 +96,15 @@ class Worker:
 
     Args:
         lake: The lake.
+        open_table: Returns one of its tables.
         stops: Asked between units of work; once it says yes, nothing new is begun.
     """
 
-    def __init__(self, lake: "Lake", *, stops: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, lake: LakeSession, open_table: Callable[[str], LakeTable], *, stops: Callable[[], bool] = lambda: False
+    ) -> None:
         self._lake = lake
+        self._open = open_table
         self._ends = threading.Event()
         self._stops_asked = stops
         self._due = {task: Intervals(lake.clock, every_ms) for task, every_ms in DUE_EVERY_MS.items()}
@@ -199,7 +200,7 @@ class Worker:
     def _work_once(self, tell: Callable[[Done], None], tasks: Collection[str], *, is_all_due: bool) -> bool:
         """Do once what is due; return whether anything was done."""
         did = False
-        for table in self._lake.tables():
+        for table in self._lake.warehouse.list_tables():
             for task, due in self._due.items():
                 if task in tasks and (is_all_due or due.is_due(table)):
                     due.note(table)
@@ -245,7 +246,7 @@ class Worker:
         return did
 
     def _flush(self, table: str) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+        place = self._open(table)
         if not list_staged(place.place, limit=1).batches:
             return False, {}
         results = [place.flush(is_staged=True)]
@@ -262,7 +263,7 @@ class Worker:
         return any(details.values()), details
 
     def _feed(self, table: str) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+        place = self._open(table)
         view = place.open()
         if view.config.view_of is None or not is_feed_needed(view, open_source(view)):
             return False, {}
@@ -270,15 +271,13 @@ class Worker:
         return result.committed_key is not None, describe_feeds([result])
 
     def _merge(self, table: str, *, full: bool = False, cold: bool = False) -> tuple[bool, Details]:
-        result = self._lake.table(table).merge(
-            full=full, cold=cold, watch=MergeWatch(has_time=lambda: not self._stops())
-        )
+        result = self._open(table).merge(full=full, cold=cold, watch=MergeWatch(has_time=lambda: not self._stops()))
         return result.commit_count > 0, {**result.details(), "has_more": False}
 
     def _change(
         self, table: str, *, kind: str, sql: str, partitions: Sequence[str] = (), dry_run: bool = False
     ) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+        place = self._open(table)
         if kind == "delete":
             result = place.delete(sql, dry_run=dry_run)
         else:
@@ -287,7 +286,7 @@ class Worker:
         return result.file_count > 0, {"kind": kind, "dry_run": dry_run, **details}
 
     def _drop_partitions(self, table: str, *, globs: Sequence[str], may_match_all: bool) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+        place = self._open(table)
         with place.merging:
             removal = remove_partitions(
                 place.open(),
@@ -296,7 +295,7 @@ class Worker:
         return bool(removal.partitions), removal.details()
 
     def _retain(self, table: str, *, force: bool = False) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+        place = self._open(table)
         if place.open().config.retention_ms is None:
             return False, {}
         with place.merging:
@@ -304,7 +303,7 @@ class Worker:
         return bool(result.removal.partitions), result.details()
 
     def _erase(self, table: str, *, preview: str | None = None) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+        place = self._open(table)
         if preview is not None:
             found = place.delete(preview, dry_run=True)
             return found.rows_removed > 0, describe_preview(found)
@@ -314,14 +313,14 @@ class Worker:
         return any(each.has_changed for each in progress), describe_progress(progress)
 
     def _vacuum(self, table: str) -> tuple[bool, Details]:
-        result = self._lake.table(table).vacuum()
+        result = self._open(table).vacuum()
         return bool(result.deleted_logs or result.deleted_data or result.stripped_count), result.details()
 
     def _sweep_orphans(
         self, table: str, *, older_than_ms: int | None = None, max_share: float | None = None, force: bool = False
     ) -> tuple[bool, Details]:
         policy = OrphanPolicy(older_than_ms, DEFAULT_MAX_SHARE if max_share is None else max_share, force)
-        details = self._lake.table(table).sweep_orphans(policy)
+        details = self._open(table).sweep_orphans(policy)
         return bool(details["deleted_orphans"] or details["deleted_leftovers"]), details
 
     def _purge(self, table: str) -> tuple[bool, Details]:
@@ -331,7 +330,7 @@ class Worker:
         return result.deleted_count > 0, details
 
     def _publish(self, table: str) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+        place = self._open(table)
         if place.open().config.iceberg != "on-commit":
             return False, {}
         before = read_publication(place.place)
@@ -342,7 +341,7 @@ class Worker:
         self, table: str, *, config: Mapping[str, Any], schema: Mapping[str, str] | None = None
     ) -> tuple[bool, Details]:
         del table  # it need not exist
-        return True, {"schema": dict(check_queries(self._lake, TableConfig.model_validate(config), schema))}
+        return True, {"schema": dict(self._lake.check_queries(TableConfig.model_validate(config), schema))}
 
     def _import(
         self,
@@ -355,7 +354,7 @@ class Worker:
         changed: bool = False,
         assume: str | None = None,
     ) -> tuple[bool, Details]:
-        place: LakeTable = self._lake.table(table)
+        place = self._open(table)
         opened = place.open()
         options = make_options(opened.config, mode, partition, dry_run=dry_run, changed=changed, assume=assume)
         own = [data_url(opened)] if options.mode == "in_place" else []

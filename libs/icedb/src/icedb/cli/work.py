@@ -49,7 +49,7 @@ def work(
     try:
         if not once:  # also where nobody looks on: a log should say that it began, and where
             err.print(f"[dim]working on {lake.client.settings.store}; Ctrl-C ends it[/]", soft_wrap=True)
-        Worker(lake, stops=stop.is_set).work(tell, until_idle=once)
+        Worker(lake, lake.table, stops=stop.is_set).work(tell, until_idle=once)
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
