@@ -4,7 +4,9 @@ import itertools
 import logging
 import queue
 import threading
+from contextlib import nullcontext
 from decimal import Decimal
+from types import SimpleNamespace
 
 import orjson
 import pyarrow as pa
@@ -19,7 +21,15 @@ from icedb_log.clean.orphans import DEFAULT_MAX_SHARE
 from icedb_log.clock import new_batch_id
 from icedb_log.commit.fence import acquire_fence, look_at_fence
 from icedb_log.commit.table import Table
-from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, InvalidRequest, NotFound, Overloaded, Unavailable
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    CorruptLog,
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.quarantine import list_quarantined
@@ -29,11 +39,13 @@ from icedb_log.names import (
     INGEST_FLUSH,
     INGEST_IMPORT,
     JANITOR_ORPHANS,
+    MERGE_CHANGE,
     MERGE_DROP_PARTITIONS,
     MERGE_ERASE,
     MERGE_MERGE,
     MERGE_RETAIN,
 )
+from icedb_log.results import Work
 from icedb_log.serving.status import find_health, read_status
 from icedb_log.trash.drop import DropRequest, drop_table
 from icedb_log.trash.purge import purge_table
@@ -318,10 +330,11 @@ def test_who_waits_behind_others_for_a_full_log_waits_no_longer_than_they_do(in_
 @pytest.mark.parametrize(
     ("operation", "task", "arguments", "lock"),
     [
-        ("import_files", INGEST_IMPORT, {"sources": ["file:///nowhere/*.parquet"]}, "flushing"),
-        ("retain_table", MERGE_RETAIN, {}, "merging"),
-        ("remove_partitions", MERGE_DROP_PARTITIONS, {"globs": ["d=*"], "may_match_all": True}, "merging"),
-        ("advance_erasure", MERGE_ERASE, {}, "merging"),
+        ("icedb_log.operations.import_files", INGEST_IMPORT, {"sources": ["file:///nowhere/*.parquet"]}, "flushing"),
+        ("icedb.work.retain_table", MERGE_RETAIN, {}, "merging"),
+        ("icedb_log.operations.remove_partitions", MERGE_DROP_PARTITIONS, {"globs": ["d=*"]}, "merging"),
+        ("icedb_log.operations.delete_rows", MERGE_CHANGE, {"kind": "delete", "sql": "true"}, "merging"),
+        ("icedb_log.erasure.erasure_run.advance_erasure", MERGE_ERASE, {}, "merging"),
     ],
 )
 def test_no_two_threads_of_a_process_take_a_fence_from_each_other(lake, monkeypatch, operation, task, arguments, lock):
@@ -329,16 +342,18 @@ def test_no_two_threads_of_a_process_take_a_fence_from_each_other(lake, monkeypa
     table = lake.create_table("events", partition=["d=day(ts)"], retention="90d")
     seen = []
 
-    class Done(Exception):
+    class Done(IceDBError):
         pass
 
-    def look(*_, **__):
-        seen.append(getattr(table, lock).locked())
+    def look(*_, hold=nullcontext, **__):
+        with hold():
+            seen.append(getattr(table, lock).locked())
         raise Done
 
-    monkeypatch.setattr(f"icedb.work.{operation}", look)
-    monkeypatch.setattr("icedb.work.list_open_ids", lambda _: ["one"])
-    monkeypatch.setattr("icedb.work.list_sources", lambda *_, **__: [])
+    monkeypatch.setattr(operation, look)
+    monkeypatch.setattr("icedb_log.erasure.erasure_run.list_open_ids", lambda *_, **__: ["one"])
+    monkeypatch.setattr("icedb_log.erasure.erasure_run.read_erasure", lambda *_: SimpleNamespace(state="requested"))
+    monkeypatch.setattr("icedb_log.operations.list_sources", lambda *_, **__: [])
     with pytest.raises(Done):
         Worker(lake, lake.table).run(task, "events", arguments)
     assert seen == [True]
@@ -514,7 +529,7 @@ def test_work_that_never_ends_ends_after_some_rounds_for_who_waits(lake, events,
     monkeypatch.setattr("icedb.work.MAX_ROUNDS", 3)
     told = []
     worker = Worker(lake, lake.table, stops=lambda: len(told) == 20)
-    worker._tasks = {**worker._tasks, INGEST_FLUSH: lambda _table: (True, {})}
+    worker._tasks = {**worker._tasks, INGEST_FLUSH: lambda _table: Work(is_idle=False)}
     worker.work(told.append, until_idle=True)
     assert len(told) == 4
 

@@ -19,7 +19,6 @@ After a failure a sweep waits, longer each time (:class:`Backoff`); what a user 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -38,6 +37,7 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.intervals import Backoff
+from icedb_log.results import Work
 from icedb_log.units import SECOND_MS
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
@@ -75,19 +75,6 @@ _TOLD: Final = (
 """Figures of a run's result that its span has, too."""
 CONFLICT_ATTEMPTS: Final = 4
 CONFLICT_PAUSE_MS: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a run that ended well did.
-
-    Attributes:
-        is_idle: There was nothing to do.
-        details: Figures for the result and the log: names to JSON scalars, lists or objects.
-    """
-
-    is_idle: bool
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TaskRunner:

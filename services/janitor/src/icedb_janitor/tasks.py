@@ -16,6 +16,7 @@ from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.intervals import Intervals
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
+from icedb_log.results import Work
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
@@ -25,7 +26,7 @@ from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
 from icedb_service.logs import get_logger
 from icedb_service.redis_clients import TableLock
-from icedb_service.runs import Work, backoff_key
+from icedb_service.runs import backoff_key
 from icedb_service.tasks import define_task
 from icedb_service.worker import WorkerContext, sweep_tables
 
@@ -81,8 +82,7 @@ class JanitorTasks:
                 details |= self._sweep_orphans_if_due(opened)
         if result.has_more:
             self._context.wakeups.try_wake(JANITOR_VACUUM, table)
-        did = result.deleted_logs or result.deleted_data or result.stripped_count
-        return Work(is_idle=not (did or details.get("deleted_orphans")), details=details)
+        return Work(is_idle=result.is_idle and not details.get("deleted_orphans"), details=details)
 
     def sweep_orphans(
         self, table: str, *, older_than_ms: int | None = None, max_share: float | None = None, force: bool = False
@@ -121,14 +121,7 @@ class JanitorTasks:
         _warn_of_failures("purge_deletes_failed", result.failed, mitigation="the next sweep goes on")
         if not result.failed and result.state == "purging":
             self._context.wakeups.try_wake(JANITOR_PURGE, table)
-        details: dict[str, Any] = {
-            "state": result.state,
-            "deleted": result.deleted_count,
-            "deleted_bytes": result.deleted_bytes,
-            "failed": len(result.failed),
-            "waits_for": [f"{claim.kind} {claim.held_by}" for claim in result.waits_for],
-        }
-        return Work(is_idle=not result.deleted_count, details=details)
+        return Work.of(result)
 
     def sweep(self) -> Work:
         """Wake the vacuum of every table, and the purge of dropped ones.

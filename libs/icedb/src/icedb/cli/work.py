@@ -62,7 +62,7 @@ def work(
 def _describe(done: Done) -> str:
     """Return what was done in figures; those that are zero are left out."""
     figures = (
-        (name, format_bytes(value) if name.startswith("bytes") else format_count(value))
+        (name, format_bytes(value) if "bytes" in name else format_count(value))
         for name, value in done.details.items()
         if type(value) is int and value and name not in _HIDDEN
     )

@@ -90,6 +90,11 @@ class VacuumResult:
     lost: tuple[str, ...] = ()
     held_back_ms: int = 0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was deleted."""
+        return not (self.deleted_logs or self.deleted_data or self.stripped_count)
+
     def details(self) -> dict[str, Any]:
         """Return it as the result of a task."""
         return {

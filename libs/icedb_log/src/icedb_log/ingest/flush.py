@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from icedb_log.batch_ids import BatchIds, is_keyed, name_of, parse_batch_id_ms
 from icedb_log.commit.commit import Added, AppendCommit
@@ -56,6 +56,9 @@ GROUP_AGE_MS: Final = MINUTE_MS
 """From this age on a batch that keeps a group is staged alone."""
 MAX_STAGED_ALONE: Final = 100
 """So many by one flush: each costs four requests."""
+
+MAX_REASONS: Final = 20
+"""Refused batches that the result of a task names; all of them are in quarantine."""
 
 LOST_SHIFT: Final = 4
 """With each owner of the fence that was lost in a row, a flush takes a 16th of the batches."""
@@ -131,6 +134,40 @@ class FlushResult:
     committed_ids: tuple[str, ...] = ()
     log_file_count: int = 0
     crashes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRun:
+    """What some flushes of one table did, one after the other."""
+
+    results: Sequence[FlushResult]
+
+    @property
+    def commit_count(self) -> int:
+        """Commits."""
+        return sum(1 for each in self.results if each.committed_key)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch was decided, or found to be."""
+        return not (self.commit_count or any(each.duplicate_count for each in self.results))
+
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task; the counts are of all batches, also of those that it does not name."""
+        results = self.results
+        rejected = [{"batch": each.batch.batch_id, "reason": each.reason} for one in results for each in one.rejected]
+        return {
+            "commits": self.commit_count,
+            "batches": sum(each.batch_count for each in results),
+            "rows": sum(each.row_count for each in results),
+            "files": sum(each.file_count for each in results),
+            "written_bytes": sum(each.size_bytes for each in results),
+            "duplicates": sum(each.duplicate_count for each in results),
+            "deferred": sum(each.deferred_count for each in results),
+            "bad_rows": sum(each.bad_row_count for each in results),
+            "rejected": len(rejected),
+            "reasons": rejected[:MAX_REASONS],
+        }
 
 
 def flush_table(
