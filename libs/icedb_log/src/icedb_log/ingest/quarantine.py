@@ -28,14 +28,13 @@ from icedb_log.errors import (
     InvalidRequest,
     InvariantViolated,
     NotFound,
-    PreconditionFailed,
     Unavailable,
 )
 from icedb_log.ingest.staging import read_staged
 from icedb_log.jobs import BadRows, RejectedBatch, RowFault, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo, StoredObject, delete_or_raise, list_all
-from icedb_log.store.records import CasObject
+from icedb_log.store.records import CasObject, put_over
 from icedb_log.store.table_store import TableStore
 
 Kind = Literal["batch", "rows", "conflict"]
@@ -230,15 +229,8 @@ def quarantine_rows(table: TableStore, *, bad: BadRows, replaces: str | None, co
     if bad.faults:
         reason["faults"] = [{"what": fault.what, "rows": list(fault.rows)} for fault in bad.faults]
     key, body = reason_key(table.paths, bad.batch.batch_id), orjson.dumps(reason)
-    try:
-        if replaces is None:
-            table.store.put_if_absent(key, body)
-        else:
-            table.store.put_if_match(key, body, etag=replaces)
-    except PreconditionFailed:
-        found = find_reason(table, bad.batch.batch_id)
-        if found is None or found.fields != reason:  # else refused by its own first try (W2)
-            raise Fenced(f"table {table.name}: another flush wrote {key} meanwhile; this run stops") from None
+    if put_over(table.store, key, body, etag=replaces) is None:
+        raise Fenced(f"table {table.name}: another flush wrote {key} meanwhile; this run stops")
 
 
 def mark_rows_landed(table: TableStore, *, batch_id: str, commit_id: str) -> None:
