@@ -52,9 +52,8 @@ dead. A table that is gone loses its series."""
 SETTINGS = """# Settings
 
 All services are configured by environment variables. An empty variable counts as not set. A setting that is
-wrong ends the service with exit code 2 and one line that names it; a variable whose name is nearly a setting's
-is told by a warning (`setting_unknown`). Settings of a *table* (grace periods,
-target size, partitions) lie with the table: `icedb table show`.
+wrong ends the service with exit code 2 and one line that names it; a variable whose name is almost that of a setting is logged as a warning (`setting_unknown`). Settings of a *table* (grace periods,
+target size, partitions) are stored with the table: `icedb table show`.
 """
 
 

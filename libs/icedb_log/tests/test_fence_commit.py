@@ -158,7 +158,7 @@ def test_w2_an_intent_whose_answer_got_lost_is_found_out(table, effect):
 def test_w2_an_intent_that_did_not_arrive_writes_no_log_file(table, effect):
     fence = acquire(table)
     table.store.script = [Fault("put_if_match", effect, FENCE)]
-    with pytest.raises(CommitOutcomeUnknown, match="fence.*no answer whether it was written"):
+    with pytest.raises(CommitOutcomeUnknown, match=r"fence.*no answer whether it was written"):
         fence.commit(make_log(table))
     assert log_files(table) == {}
     table.store.land_delayed()

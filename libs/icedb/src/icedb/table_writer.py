@@ -85,7 +85,7 @@ class StagedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What became of one batch.
+    """The outcome of one batch.
 
     Attributes:
         batch_id: Its id.
@@ -249,7 +249,7 @@ class TableWriter:
         return done
 
     def flush(self, *, is_staged: bool = False) -> FlushResult:
-        """Commit what is staged, by whomever, in one commit. Raises as :meth:`append`; idempotent in effect.
+        """Commit all staged batches in one commit. Raises as :meth:`append`; idempotent in effect.
 
         Args:
             is_staged: The caller has just seen that something is staged: it is not looked for once more.

@@ -8,7 +8,7 @@ A run never raises: its result is a plain JSON object, which the CLI prints.
 | `done`, `idle` | work was done; there was none | |
 | `busy` | another worker holds the lock | that worker |
 | `lock_lost`, `fenced` | another worker took over; the job is dropped | that worker |
-| `conflict` | somebody else changed the table each time, after a few tries at once | the next sweep |
+| `conflict` | another process changed the table each time, after a few tries at once | the next sweep |
 | `outcome_unknown` | a write may or may not have landed | the next run settles it first (F1) |
 | `unavailable` | Redis, the store or Spark did not answer | the next sweep, after a pause |
 | `halted` | the table needs a person; the gauge is 1 until a run ends well | a person; sweeps look again, rarely |

@@ -29,7 +29,7 @@ class ConsoleMetrics(EndpointMetrics):
         super().__init__("console", package="icedb-console")
         make = self.make
         self._requests = make.counter(
-            "icedb_console_requests_total", "Requests by page, and what became of them", page=PAGES, outcome=OUTCOMES
+            "icedb_console_requests_total", "Requests by page and outcome", page=PAGES, outcome=OUTCOMES
         )
         self._request_time = make.histogram(
             "icedb_console_request_seconds",
@@ -39,7 +39,7 @@ class ConsoleMetrics(EndpointMetrics):
         )
         self._queries = make.counter(
             "icedb_console_queries_total",
-            "Queries by what became of them; refused: not one statement that only reads; busy: too many at once; "
+            "Queries by outcome; refused: not a single reading statement; busy: too many at once; "
             "cancelled: its page was closed",
             outcome=QUERY_OUTCOMES,
         )
@@ -48,7 +48,7 @@ class ConsoleMetrics(EndpointMetrics):
         )
         self._actions = make.counter(
             "icedb_console_actions_total",
-            "What people had done by the console, by what became of it",
+            "Actions taken in the console, by outcome",
             action=ACTIONS,
             outcome=ACTION_OUTCOMES,
         )

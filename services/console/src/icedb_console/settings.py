@@ -21,7 +21,7 @@ class ConsoleSettings(ServiceSettings):
     """Port of the console; 0 takes a free one (logged)."""
 
     console_refresh_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 5 * SECOND_MS
-    """How often the figures of all tables are read while somebody looks, milliseconds. Nobody looks: nothing is read.
+    """How often the figures of all tables are read while a page is open, milliseconds; not at all otherwise.
     A round costs some ten small requests to the store for each table."""
 
     console_read_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS

@@ -346,7 +346,7 @@ class IcebergCatalog:
             raise no_such_namespace(name, self._namespace)
 
     async def _config(self, request: Request, identity: Identity, name: str, table: PublishedTable) -> dict[str, str]:
-        """Return what an engine is told of the way to a table's files."""
+        """Return what an engine needs to reach a table's files."""
         if self._credentials == "none" or not table.location.startswith(_S3):
             return {}
         asked = [each.strip().lower() for each in request.headers.get(_DELEGATION, "").split(",")]

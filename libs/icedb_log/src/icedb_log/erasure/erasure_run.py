@@ -6,7 +6,7 @@ are not live are written down: each has to go, whatever is in it. From there on 
 time. The erasure is complete when a later listing has none of them, no log file names one that had been live (its
 statistics are gone, too), and so it is with what nobody named in the first such listing.
 
-A deletion is written down before it is committed, and what became of it is found out later: a crash behind a commit
+A deletion is written down before it is committed, and its outcome is found out later: a crash behind a commit
 would otherwise lose how many rows it removed (E3). Each step may be repeated, cut short anywhere, and run by any number
 of workers at once.
 """

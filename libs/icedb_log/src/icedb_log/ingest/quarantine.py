@@ -3,11 +3,11 @@
 An entry is two objects: the reason, ``<entry>.json``, and the payload, ``<entry>.<what>-<hash>.<format>``. Its name is
 the id of its batch, and of other content under that id (I8) ``<id>.conflict-<SHA-256>``. The payload is the batch as it
 was staged (``batch``), or the bad rows of one that was committed without them (``rows``), which the data path uploads.
-It is named by its content: whoever writes it late changes nothing of an entry. The reason is written last and the
+It is named by its content, so a late write changes nothing of an entry. The reason is written last and the
 staged object deleted after it, so a crash at any step leads to the same end.
 
-Whoever is about to delete a staged copy that no commit of its own has taken asks here first. Order: the content is an
-entry, with its payload and its reason, or is certainly that of rows or of an entry; then the copy goes.
+A staged copy that no commit of the caller has taken is resolved here before it is deleted. Order: its content becomes
+an entry, with payload and reason, or is certainly that of committed rows or of an entry; then the copy is deleted.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ class QuarantinedBatch(BaseModel):
 
     @property
     def row_reasons(self) -> tuple[tuple[int, str], ...]:
-        """Number in the batch of each of the first bad rows, and what is wrong with it, as they lie in the payload.
+        """Number in the batch of each of the first bad rows, and what is wrong with it, in the order of the payload.
 
         Of the very first rows it is their own line of :attr:`reason`, which has the value and what was expected.
         """
@@ -99,7 +99,7 @@ class QuarantinedBatch(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredReason:
-    """A reason as it was read, for whoever wants to replace it."""
+    """A reason as it was read, to be replaced."""
 
     entry: QuarantinedBatch
     fields: dict[str, Any]
@@ -380,8 +380,7 @@ def _keep(
 ) -> DuplicateOutcome:
     """Make an entry of a staged body, or see that it is one, before the copy is deleted. Idempotent.
 
-    An entry of other content (I8) is named after it, so that whoever does it again, or at the same time, makes the same
-    one.
+    An entry of other content (I8) is named after it, so that a repeated or a concurrent call makes the same one.
     """
     sha256 = hash_content(body, batch.format)
     entry = conflict_name(batch.batch_id, sha256) if is_conflict else batch.batch_id

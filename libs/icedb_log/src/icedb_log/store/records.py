@@ -182,7 +182,7 @@ MAX_CHANGE_ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[_T]):
-    """What became of an update.
+    """The outcome of an update.
 
     Attributes:
         state: What the object says now.
@@ -237,7 +237,7 @@ class CasObject(Generic[_T]):
 
         Raises:
             IceDBError: What ``change`` and ``decode`` raise, or ``gave_up``: nothing was written, nor will be.
-            CommitOutcomeUnknown: A write got no answer and may land yet, or nobody could look what became of it.
+            CommitOutcomeUnknown: A write got no answer and may land yet, or its outcome could not be read.
             Unavailable: The store did not answer; nothing was written.
         """
         last = _LastWrite()
@@ -269,7 +269,7 @@ class CasObject(Generic[_T]):
 
 @dataclass(slots=True)
 class _LastWrite:
-    """What became of the last write of an update (W2).
+    """The outcome of the last write of an update (W2).
 
     Attributes:
         body: What was sent.

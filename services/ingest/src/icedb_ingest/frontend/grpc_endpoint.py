@@ -176,7 +176,7 @@ class _StreamFlow:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # taken; whoever waits for it has it, too
+            task.exception()  # retrieved; a waiting caller has it, too
 
 
 def _traceparent_of(context: Any) -> str | None:

@@ -21,7 +21,7 @@ ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 
 
 class FrontendMetrics(EndpointMetrics):
-    """Counters of what was offered and what became of it."""
+    """Counters of offered batches and their outcomes."""
 
     def __init__(self) -> None:
         super().__init__("frontend", package="icedb-ingest")
@@ -82,7 +82,7 @@ class FrontendMetrics(EndpointMetrics):
 
     @contextmanager
     def offered(self, endpoint: Endpoint) -> Iterator[None]:
-        """Count what becomes of one offered batch: accepted, unless an error passes."""
+        """Count the outcome of one offered batch: accepted, unless an error passes."""
         gauge = self.in_flight.labels(endpoint)
         gauge.inc()
         try:

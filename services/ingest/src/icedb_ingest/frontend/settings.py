@@ -62,7 +62,7 @@ class FrontendSettings(BatchBoundSettings):
     """Requests to the store at once. Durable batches per second are about this, divided by the latency of a PUT."""
 
     frontend_ack_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
-    """How long a producer waits for the store before it is told to try again (503, UNAVAILABLE), milliseconds. The
+    """How long a producer waits for the store before it gets 503 or UNAVAILABLE, milliseconds. The
     batch may be durable all the same."""
 
     frontend_body_timeout_ms: Annotated[int, Field(ge=100)] = 60 * SECOND_MS
@@ -90,7 +90,7 @@ class FrontendSettings(BatchBoundSettings):
     """Bytes of webhook events of one batch at most, KiB; a single request may exceed it."""
 
     frontend_table_cache_ms: Annotated[int, Field(ge=0)] = 30 * SECOND_MS
-    """How long a table is known to exist without looking, milliseconds."""
+    """How long a table is assumed to exist after a look, milliseconds."""
 
     frontend_shutdown_ms: Annotated[int, Field(ge=0)] = 20 * SECOND_MS
     """How long SIGTERM waits for requests that are being answered, milliseconds."""
