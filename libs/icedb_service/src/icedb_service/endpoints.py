@@ -44,7 +44,7 @@ from icedb_service.main import (
 )
 from icedb_service.metrics import Endpoint, EndpointMetrics
 from icedb_service.progress import LoopProgress
-from icedb_service.settings import ServiceSettings, env_name
+from icedb_service.settings import HttpServiceSettings, env_name
 from icedb_service.tls import ssl_context
 from icedb_service.tracing import flush_traces
 
@@ -216,15 +216,15 @@ def log_request(event: str, scope: Scope, status: int, *, which: str, is_whole: 
     )
 
 
-S = TypeVar("S", bound=ServiceSettings)
+S = TypeVar("S", bound=HttpServiceSettings)
 M = TypeVar("M", bound=EndpointMetrics)
 
 
 class EndpointService(ServerThread, ABC, Generic[S, M]):
     """A whole service: endpoints on an event loop in a thread of its own, and metrics and health. Start it, stop it.
 
-    A kind of service says of itself what the class variables are for. Its settings are called after its component:
-    ``<component>_host``, ``…_max_connections``, ``…_header_timeout_ms``, ``…_keep_alive_ms`` and ``…_shutdown_ms``.
+    A kind of service says of itself what the class variables are for. Some settings are named after its component:
+    ``<component>_host``, ``…_port`` and ``…_shutdown_ms``.
 
     Attributes:
         port: Where it is served (HTTP), once it is started.
@@ -320,9 +320,9 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
             host=self.host,
             port=self._setting(port),
             address_settings=f"{host_setting} and {port_setting}",
-            max_connections=self._setting("max_connections"),
-            header_timeout_ms=self._setting("header_timeout_ms"),
-            keep_alive_ms=self._setting("keep_alive_ms"),
+            max_connections=self._settings.http_max_connections,
+            header_timeout_ms=self._settings.http_header_timeout_ms,
+            keep_alive_ms=self._settings.http_keep_alive_ms,
             shutdown_ms=self._setting("shutdown_ms"),
             tls=self._tls,
         )

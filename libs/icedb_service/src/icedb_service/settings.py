@@ -184,6 +184,19 @@ class ServiceSettings(StoreFields, BaseSettings):
         return self.redlock_urls or (self.redis_url,)
 
 
+class HttpServiceSettings(ServiceSettings):
+    """Settings of the services that answer callers over HTTP: front end, S3 gateway, console."""
+
+    http_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 2000
+    """HTTP connections at once; requests above it are answered 503. An open page of the console holds one."""
+
+    http_header_timeout_ms: Annotated[int, Field(ge=100)] = 10 * SECOND_MS
+    """How long a connection may take to send a request's headers, milliseconds."""
+
+    http_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
+    """How long an idle connection is kept, milliseconds; longer than the load balancer's own limit."""
+
+
 class SparkServiceSettings(ServiceSettings):
     """What services with a Spark session need in addition."""
 

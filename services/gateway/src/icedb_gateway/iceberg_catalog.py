@@ -201,7 +201,7 @@ class IcebergCatalog:
         self._credentials = settings.gateway_iceberg_credentials
         self._s3_url = settings.gateway_iceberg_s3_url
         self._key_ttl_ms = settings.gateway_iceberg_key_ttl_ms
-        self._form_timeout_s = settings.gateway_header_timeout_ms / SECOND_MS
+        self._form_timeout_s = settings.http_header_timeout_ms / SECOND_MS
 
     async def get_config(self, request: Request) -> Response:
         """Say what clients have to know first."""

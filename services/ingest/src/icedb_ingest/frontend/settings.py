@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, Self
 
 from icedb_log.units import KIB, MIB, SECOND_MS
-from icedb_service.settings import MAX_PORT, CommaSeparated, ServiceSettings
+from icedb_service.settings import MAX_PORT, CommaSeparated, HttpServiceSettings, ServiceSettings
 from pydantic import Field, SecretStr, model_validator
 
 
@@ -25,7 +25,7 @@ class BatchBoundSettings(ServiceSettings):
         return self.batch_max_decoded_mb * MIB
 
 
-class FrontendSettings(BatchBoundSettings):
+class FrontendSettings(HttpServiceSettings, BatchBoundSettings):
     """What the front end, and the Celery worker of the queue `enqueue`, need to know."""
 
     frontend_host: str = "127.0.0.1"
@@ -51,9 +51,6 @@ class FrontendSettings(BatchBoundSettings):
     frontend_max_calls: Annotated[int, Field(ge=1, le=100_000)] = 256
     """gRPC calls and streams at once; those above it are refused (RESOURCE_EXHAUSTED)."""
 
-    frontend_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 2000
-    """HTTP connections at once; requests above it are refused (503)."""
-
     frontend_stream_in_flight: Annotated[int, Field(ge=1, le=1000)] = 8
     """Batches of one gRPC stream that are staged side by side; then the stream is not read until the first is
     durable. More hides the store's latency, and holds more memory."""
@@ -67,12 +64,6 @@ class FrontendSettings(BatchBoundSettings):
 
     frontend_body_timeout_ms: Annotated[int, Field(ge=100)] = 60 * SECOND_MS
     """How long a request's body may take to come, milliseconds."""
-
-    frontend_header_timeout_ms: Annotated[int, Field(ge=100)] = 10 * SECOND_MS
-    """How long a new connection may take to send a request's headers, milliseconds."""
-
-    frontend_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
-    """How long an idle HTTP connection is kept, milliseconds; longer than the load balancer's own limit."""
 
     frontend_linger_ms: Annotated[int, Field(ge=0, le=SECOND_MS)] = 100
     """How long a batch waits at most for others of its table, to become durable with them by one PUT, milliseconds.
