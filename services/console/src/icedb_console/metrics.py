@@ -43,9 +43,6 @@ class ConsoleMetrics(EndpointMetrics):
             "cancelled: its page was closed",
             outcome=QUERY_OUTCOMES,
         )
-        self._query_time = make.histogram(
-            "icedb_console_query_seconds", "Time that the process of a query took", buckets=TIME_BUCKETS_S
-        )
         self._actions = make.counter(
             "icedb_console_actions_total",
             "Actions taken in the console, by outcome",
@@ -62,11 +59,9 @@ class ConsoleMetrics(EndpointMetrics):
         self._requests.labels(page, outcome_of(status, _BY_STATUS)).inc()
         self._request_time.labels(page).observe(duration_ms / SECOND_MS)
 
-    def count_query(self, outcome: str, *, duration_ms: int | None = None) -> None:
-        """Count a query; ``duration_ms``: of its process, if it had one."""
+    def count_query(self, outcome: str) -> None:
+        """Count a query."""
         self._queries.labels(outcome).inc()
-        if duration_ms is not None:
-            self._query_time.observe(duration_ms / SECOND_MS)
 
     def count_action(self, action: str, *, is_done: bool) -> None:
         """Count what somebody had done."""

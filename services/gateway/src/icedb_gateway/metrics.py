@@ -62,7 +62,6 @@ class GatewayMetrics(EndpointMetrics):
             operation=OPERATIONS,
         )
         self.sent_bytes = make.counter("icedb_gateway_sent_bytes_total", "Bytes of files that were sent")
-        self.listed_keys = make.counter("icedb_gateway_listed_keys_total", "Keys and common prefixes in listings")
         self.bodies = make.gauge("icedb_gateway_open_bodies", "Files that are being sent now")
         self.broken_bodies = make.counter(
             "icedb_gateway_broken_bodies_total",

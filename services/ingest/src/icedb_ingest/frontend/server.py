@@ -121,7 +121,6 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
             linger_ms=settings.frontend_webhook_linger_ms,
             max_rows=settings.frontend_group_rows,
             max_bytes=settings.frontend_group_kb * KIB,
-            on_group=self.metrics.groups.inc,
         )
         stack.push_async_callback(groups.finish)
         servers: list[Awaitable[None]] = []
