@@ -66,8 +66,8 @@ def _describe(done: Done) -> str:
         for name, value in done.details.items()
         if type(value) is int and value and name not in _HIDDEN
     )
-    return ", ".join(f"{value} {_words(name, is_one=value == '1')}" for name, value in figures)
+    return ", ".join(f"{value} {_words(name, is_one=value == '1')}".rstrip() for name, value in figures)
 
 
 def _words(name: str, *, is_one: bool) -> str:
-    return " ".join(_SINGULAR.get(word, word) if is_one else word for word in name.split("_"))
+    return " ".join(_SINGULAR.get(word, word) if is_one else word for word in name.split("_") if word != "bytes")
