@@ -1,15 +1,14 @@
 """One table of a :class:`~icedb.lake.Lake`: append, read, merge, change, clean, publish."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from icedb_client.client import QueryResult
 from icedb_client.requests import Partitions, Time
 from icedb_client.snapshots import Snapshot
 from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
-from icedb_log.clean.deletion import sweep_audit
-from icedb_log.clean.leftovers import sweep_leftovers
-from icedb_log.clean.orphans import OrphanPolicy, describe_sweep, sweep_orphans
+from icedb_log.clean.orphans import OrphanPolicy
+from icedb_log.clean.sweep import SweepResult, sweep_table
 from icedb_log.errors import (
     InvalidRequest,
 )
@@ -101,16 +100,9 @@ class LakeTable(TableWriter):
                     break
         return total
 
-    def sweep_orphans(self, policy: OrphanPolicy | None = None) -> dict[str, Any]:
-        """Delete data files that no log file names, and leftovers, whose time has come; return what was found.
-
-        Raises as :meth:`vacuum`.
-        """
-        table = self.open()
-        found = sweep_orphans(table, policy=policy, audit=self.audit)
-        leftovers = sweep_leftovers(table, found.walk, audit=self.audit)
-        done = sweep_audit(table, retention_ms=table.config.audit_retention_ms, clock=table.clock)
-        return {**describe_sweep(found, leftovers), "deleted_audit": len(done.keys)}
+    def sweep_orphans(self, policy: OrphanPolicy | None = None) -> SweepResult:
+        """Delete data files that no log file names, and leftovers, whose time has come. Raises as :meth:`vacuum`."""
+        return sweep_table(self.open(), policy=policy, audit=self.audit)
 
     def delete(self, where: str, *, dry_run: bool = False) -> ChangeResult:
         """Delete the rows for which a condition is true, in one commit; where it is NULL they stay.

@@ -296,8 +296,7 @@ class Worker:
         self, table: str, *, older_than_ms: int | None = None, max_share: float | None = None, force: bool = False
     ) -> Work:
         policy = OrphanPolicy(older_than_ms, DEFAULT_MAX_SHARE if max_share is None else max_share, force)
-        details = self._open(table).sweep_orphans(policy)
-        return Work(is_idle=not (details["deleted_orphans"] or details["deleted_leftovers"]), details=details)
+        return Work.of(self._open(table).sweep_orphans(policy))
 
     def _purge(self, table: str) -> Work:
         lake = self._lake
