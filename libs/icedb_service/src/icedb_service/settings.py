@@ -196,6 +196,10 @@ class HttpServiceSettings(ServiceSettings):
     http_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
     """How long an idle connection is kept, milliseconds; longer than the load balancer's own limit."""
 
+    access_log: Literal["all", "errors", "none"] = "all"
+    """Which HTTP requests and gRPC calls are logged: all, those that were refused or failed, or none. Never with a
+    signature, a token or a query."""
+
 
 class SparkServiceSettings(ServiceSettings):
     """What services with a Spark session need in addition."""

@@ -1,6 +1,6 @@
 """Settings of the console, besides those that all services share."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Self
 
 from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 from icedb_service.settings import MAX_PORT, HttpServiceSettings
@@ -64,9 +64,6 @@ class ConsoleSettings(HttpServiceSettings):
     console_secret: SecretStr | None = None
     """What sessions of browsers are sealed with: 32 characters or more, the same at all replicas. A new one ends all
     sessions. Empty: each process makes one up, so that there may be one replica, and its restart ends all sessions."""
-
-    console_access_log: Literal["all", "errors", "none"] = "all"
-    """Which requests are logged: all, those that were refused or failed, or none. Never with a token or a query."""
 
     @model_validator(mode="after")
     def _check_console(self) -> Self:

@@ -114,9 +114,6 @@ class GatewaySettings(HttpServiceSettings):
     """Where engines reach the gateway's S3 endpoint, `https://s3.example.com`. Empty: the host by which they called the
     catalog, and the S3 port. Set it behind a proxy."""
 
-    gateway_access_log: Literal["all", "errors", "none"] = "all"
-    """Which requests are logged: all, those that were refused or failed, or none. Never with a signature."""
-
     @model_validator(mode="after")
     def _check_vended_keys(self) -> Self:
         secret = self.gateway_iceberg_secret

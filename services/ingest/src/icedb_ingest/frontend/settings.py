@@ -1,6 +1,6 @@
 """Settings of the front end, and those that it shares with the workers of ingest: how large a batch may be."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from icedb_log.units import KIB, MIB, SECOND_MS
 from icedb_service.settings import MAX_PORT, CommaSeparated, HttpServiceSettings, ServiceSettings
@@ -96,9 +96,6 @@ class FrontendSettings(HttpServiceSettings, BatchBoundSettings):
 
     frontend_cors_origins: CommaSeparated = ()
     """Web pages that may send events from browsers, comma separated, e.g. `https://shop.example`; `*` for all."""
-
-    frontend_access_log: Literal["all", "errors", "none"] = "all"
-    """Which HTTP requests and gRPC calls are logged: all, those that were refused or failed, or none."""
 
     enqueue_threads: Annotated[int, Field(ge=1, le=64)] = 4
     """Messages of the queue `enqueue` that are staged at once."""
