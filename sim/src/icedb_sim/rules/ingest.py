@@ -269,7 +269,9 @@ REUSE_RULES: Final = seen_with(
         answers("ingest.quarantine:_is_content_of", True),
         by="test_id_conflicts.py::test_i8_other_content_under_a_refused_id_is_kept_beside_it",
     ),
-    breaks("I8", "the janitor deletes copies by their id alone", answers("clean.vacuum:VacuumRun._may_delete_copy", True)),
+    breaks(
+        "I8", "the janitor deletes copies by their id alone", answers("clean.vacuum:VacuumRun._may_delete_copy", True)
+    ),
     breaks("I8", "other content goes without a copy in quarantine", with_store(_KEEP, _without_payloads)),
     breaks(
         "I8",
