@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 import orjson
 from icedb_log.clock import Clock, SystemClock
@@ -44,7 +44,7 @@ from icedb_service.main import (
 )
 from icedb_service.metrics import Endpoint, EndpointMetrics
 from icedb_service.progress import LoopProgress
-from icedb_service.settings import HttpServiceSettings, env_name
+from icedb_service.settings import HttpServiceSettings, ServiceSettings, env_name
 from icedb_service.tls import ssl_context
 from icedb_service.tracing import flush_traces
 
@@ -216,7 +216,7 @@ def log_request(event: str, scope: Scope, status: int, *, which: str, is_whole: 
     )
 
 
-S = TypeVar("S", bound=HttpServiceSettings)
+S = TypeVar("S", bound=ServiceSettings)
 M = TypeVar("M", bound=EndpointMetrics)
 
 
@@ -315,14 +315,15 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
 
     async def _listen(self, app: ASGIApp, port: str = "port") -> HttpServer:
         """Serve an application at the service's address; ``port``: the name of its setting, without the component."""
+        http = cast("HttpServiceSettings", self._settings)  # as those have that serve HTTP
         host_setting, port_setting = (env_name(f"{self.metrics.component}_{each}") for each in ("host", port))
         options = HttpServerOptions(
             host=self.host,
             port=self._setting(port),
             address_settings=f"{host_setting} and {port_setting}",
-            max_connections=self._settings.http_max_connections,
-            header_timeout_ms=self._settings.http_header_timeout_ms,
-            keep_alive_ms=self._settings.http_keep_alive_ms,
+            max_connections=http.http_max_connections,
+            header_timeout_ms=http.http_header_timeout_ms,
+            keep_alive_ms=http.http_keep_alive_ms,
             shutdown_ms=self._setting("shutdown_ms"),
             tls=self._tls,
         )
