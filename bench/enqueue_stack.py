@@ -84,7 +84,7 @@ def open_doors(
             "ICEDB_REDIS_URL": redis.url,
             "ICEDB_FRONTEND_HTTP_PORT": str(http_port),
             "ICEDB_FRONTEND_GRPC_PORT": str(grpc_port),
-            "ICEDB_FRONTEND_ACCESS_LOG": "errors",
+            "ICEDB_ACCESS_LOG": "errors",
             "ICEDB_METRICS_PORT": "0",
             "ICEDB_ENQUEUE_THREADS": "16",
             **(settings or {}),

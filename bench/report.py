@@ -85,7 +85,7 @@ def _summary(reports: Sequence[Report]) -> Iterable[str]:
                 compared += each.ratio is not None
                 ahead += each.ratio is not None and each.ratio < 1
     yield (
-        "Medians; the fastest of the peers, whatever it leaves out. *Ratio*: how many times as fast we are, "
+        "Medians, beside the fastest peer, whatever it leaves out. *Ratio*: how many times as fast IceDB is, "
         f"1 is a draw. **In {ahead} of {compared} comparisons a peer is ahead.**"
     )
     yield ""
@@ -194,7 +194,7 @@ def _circumstances(report: Report) -> Iterable[str]:
     yield f"`{report.command}`, {when}; {report.machine}; {versions}."
     load = report.load
     if load is None:
-        yield "⚠ Nobody looked whether the machine was busy with other work."
+        yield "⚠ Other load on the machine was not measured."
         return
     said = (
         f"load average {load.average:.1f} on {load.core_count} cores before the run, "

@@ -45,7 +45,7 @@ def running_service(store: StoreSettings, folder: Path) -> Iterator[Service]:
 @contextmanager
 def running_catalog(store: StoreSettings, folder: Path) -> Iterator[Service]:
     """Run a gateway on a warehouse; its address is that of the Iceberg catalog."""
-    env = {"ICEDB_GATEWAY_PORT": "0", "ICEDB_GATEWAY_ICEBERG_PORT": "0", "ICEDB_GATEWAY_ACCESS_LOG": "none"}
+    env = {"ICEDB_GATEWAY_PORT": "0", "ICEDB_GATEWAY_ICEBERG_PORT": "0", "ICEDB_ACCESS_LOG": "none"}
     with _running(store, folder, "gateway", "iceberg", env) as service:
         yield service
 

@@ -72,6 +72,21 @@ def read_room_imports(package: Path) -> dict[str, set[str]]:
     return found
 
 
+def read_module_imports(packages: Iterable[Path]) -> dict[str, set[str]]:
+    """Return for each module of some packages which other modules of them it imports, anywhere in its code."""
+    modules = {
+        ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in packages
+        for path in package.rglob("*.py")
+    }
+    found: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        imported = _imported_names(ast.parse(path.read_text()))
+        names = {name if name in modules else name.rpartition(".")[0] for name in imported}
+        found[module] = {name for name in names if name in modules and name != module}
+    return found
+
+
 def _imported_names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -81,7 +96,7 @@ def _imported_names(tree: ast.AST) -> Iterator[str]:
 
 
 def find_circles(imports: Mapping[str, Iterable[str]]) -> list[frozenset[str]]:
-    """Return the strongly connected components of more than one room: each can be reached from each other of it."""
+    """Return the strongly connected components of more than one: each can be reached from each other of it."""
 
     def reach(room: str) -> set[str]:
         seen: set[str] = set()
@@ -120,6 +135,9 @@ def count_all() -> dict[str, str]:
     page = (ROOT / "docs" / "protocol.md").read_text()
     promises = (ROOT / "docs" / "internals" / "promises.md").read_text()
     commands, options = count_commands(load_all())
+    packages = [path.parent for folder in ("libs", "services") for path in (ROOT / folder).glob("*/src/*/__init__.py")]
+    modules = find_circles(read_module_imports([*packages, ROOT / "sim" / "src" / "icedb_sim"]))
+    names = "; ".join(" ".join(sorted(circle)) for circle in modules)
     sources = [path for folder in ("libs", "services") for path in (ROOT / folder).glob("*/src/**/*.py")]
     circles = find_circles(read_room_imports(ROOT / "libs" / "icedb_log" / "src" / "icedb_log"))
     rooms = "; ".join(" ".join(sorted(circle)) for circle in circles)
@@ -129,6 +147,7 @@ def count_all() -> dict[str, str]:
         "rules of one party": f"{count_rules(promises)}",
         "kinds of objects": f"{count_kinds(page)}",
         "circles between rooms of icedb_log": f"{len(circles)}{f'  ({rooms})' if rooms else ''}",
+        "circles between modules": f"{len(modules)}{f'  ({names})' if names else ''}",
         "commands": f"{commands}",
         "options": f"{options}",
         "files in tests/compat": f"{sum(1 for each in compat.rglob('*') if each.is_file() and each.suffix != '.pyc')}",

@@ -24,7 +24,7 @@ from icedb_log.texts import read_field_docs
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_service.beat import BeatMetrics
-from icedb_service.settings import ServiceSettings, SparkServiceSettings, env_name
+from icedb_service.settings import HttpServiceSettings, ServiceSettings, SparkServiceSettings, env_name
 from icedb_snapshot.metrics import SnapshotMetrics, TableMetrics
 from icedb_snapshot.settings import SnapshotSettings
 from prometheus_client import CollectorRegistry
@@ -52,9 +52,8 @@ dead. A table that is gone loses its series."""
 SETTINGS = """# Settings
 
 All services are configured by environment variables. An empty variable counts as not set. A setting that is
-wrong ends the service with exit code 2 and one line that names it; a variable whose name is nearly a setting's
-is told by a warning (`setting_unknown`). Settings of a *table* (grace periods,
-target size, partitions) lie with the table: `icedb table show`.
+wrong ends the service with exit code 2 and one line that names it; a variable whose name is almost that of
+a setting is logged as a warning (`setting_unknown`). Settings of a *table* (grace periods, target size, partitions) are stored with the table: `icedb table show`.
 """
 
 
@@ -114,6 +113,7 @@ def render_settings_page() -> str:
     """Return docs/settings.md."""
     shared = set(ServiceSettings.model_fields)
     spark = set(SparkServiceSettings.model_fields)
+    http = set(HttpServiceSettings.model_fields)
     parts = [
         NOTE,
         SETTINGS,
@@ -121,18 +121,20 @@ def render_settings_page() -> str:
         render_settings(ServiceSettings) + "\n",
         "## Ingest and merger: Spark\n",
         render_settings(SparkServiceSettings, besides=shared) + "\n",
+        "## Front end, S3 gateway and console: HTTP\n",
+        render_settings(HttpServiceSettings, besides=shared) + "\n",
         "## Ingest\n",
         render_settings(IngestSettings, besides=spark) + "\n",
         "## Front end, and the worker of the queue `enqueue`\n",
-        render_settings(FrontendSettings, besides=shared) + "\n",
+        render_settings(FrontendSettings, besides=http) + "\n",
         "## Merger\n",
         render_settings(MergerSettings, besides=spark) + "\n",
         "## Snapshot\n",
         render_settings(SnapshotSettings, besides=shared) + "\n",
         "## S3 gateway\n",
-        render_settings(GatewaySettings, besides=shared) + "\n",
+        render_settings(GatewaySettings, besides=http) + "\n",
         "## Console\n",
-        render_settings(ConsoleSettings, besides=shared) + "\n",
+        render_settings(ConsoleSettings, besides=http) + "\n",
     ]
     if set(JanitorSettings.model_fields) != shared:
         parts += ["## Janitor\n", render_settings(JanitorSettings, besides=shared) + "\n"]

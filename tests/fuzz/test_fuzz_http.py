@@ -60,7 +60,7 @@ def doors(tmp_path_factory):
         frontend_max_batch_mb=1,
         frontend_memory_mb=32,
         frontend_webhook_linger_ms=5,
-        frontend_header_timeout_ms=500,
+        http_header_timeout_ms=500,
         frontend_body_timeout_ms=500,
     )
     (folder / "gateway").mkdir()
@@ -74,8 +74,8 @@ def doors(tmp_path_factory):
             "grants": [{"identities": ["fuzz"], "tables": ["*"], "verbs": ["read"]}],
         },
     )
-    open_gateway = start_gateway(warehouse, gateway_header_timeout_ms=500)
-    closed_gateway = start_gateway(warehouse, gateway_header_timeout_ms=500, access_file=str(access))
+    open_gateway = start_gateway(warehouse, http_header_timeout_ms=500)
+    closed_gateway = start_gateway(warehouse, http_header_timeout_ms=500, access_file=str(access))
     table = open_gateway.table("events").create("d=day(ts)")
     path = table.write("d=2026-01-01", PAR)
     table.commit([path])

@@ -60,7 +60,7 @@ from icedb_log.names import JANITOR_VACUUM
 from icedb_log.phases import tell_progress
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WorkerMetrics
-from icedb_service.runs import Work
+from icedb_log.results import Work
 from icedb_service.settings import ServiceSettings
 from icedb_service.tasks import define_task
 from icedb_service.wakeup import Wakeups

@@ -66,7 +66,7 @@ def impatient(tmp_path_factory):
     """A front end whose time limits pass within a test."""
     rig = start_rig(
         tmp_path_factory.mktemp("impatient") / "store",
-        frontend_header_timeout_ms=300,
+        http_header_timeout_ms=300,
         frontend_body_timeout_ms=300,
         frontend_ack_timeout_ms=300,
     )

@@ -28,7 +28,7 @@ def start(tmp_path, **settings):
         ICEDB_REDIS_URL="redis://127.0.0.1:9/0",  # nobody there: wake-ups are left to the sweep
         ICEDB_FRONTEND_HTTP_PORT=0,
         ICEDB_FRONTEND_GRPC_PORT=0,
-        ICEDB_FRONTEND_ACCESS_LOG="errors",
+        ICEDB_ACCESS_LOG="errors",
         **settings,
     )
     return start_talking("icedb_ingest.frontend", env)

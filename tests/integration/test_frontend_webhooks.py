@@ -118,7 +118,7 @@ def test_webhooks_are_signed_when_there_is_a_secret(tmp_path, caplog, capfd):
         frontend_segment_secret="top secret",
         frontend_segment_write_key="key-1",
         frontend_webhook_linger_ms=0,
-        frontend_access_log="all",
+        access_log="all",
         frontend_cors_origins=("https://shop.example",),
     )
     try:

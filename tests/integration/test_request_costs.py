@@ -4,7 +4,7 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from icedb import lake_table
+from icedb import table_writer
 from icedb.lake import connect
 from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, Offer, StagingGate
 from icedb_ingest.metrics import IngestMetrics
@@ -107,7 +107,7 @@ def test_a_warm_flush_asks_no_more_than_this(endpoint, door):
 
 
 def test_an_append_asks_no_more_than_this(endpoint, monkeypatch):
-    monkeypatch.setattr(lake_table, "UNDECIDED_EVERY_MS", 600_000)  # a slow machine looks, as one that waits does
+    monkeypatch.setattr(table_writer, "UNDECIDED_EVERY_MS", 600_000)  # a slow machine looks, as one that waits does
     stack = Stack("appends")
     for _ in range(2):
         stack.table.append([{"n": 1}])

@@ -35,7 +35,7 @@ from pathlib import Path
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_log.clock import SystemClock
 from icedb_service.main import run_main
-from icedb_service.runs import Work
+from icedb_log.results import Work
 from icedb_service.settings import ServiceSettings
 from icedb_service.tasks import define_task
 from icedb_service.worker import NoEngine, WorkerService, run_worker

@@ -15,12 +15,13 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import Acceptance
+from icedb_log.results import Work
 from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_proto import snapshot_pb2, snapshot_pb2_grpc
 from icedb_service.metrics import WorkerMetrics
-from icedb_service.runs import TaskRunner, Work
+from icedb_service.runs import TaskRunner
 from icedb_service.spans import MAX_LINKS, MAX_TRACED_BATCHES, Tracing, derive, format_traceparent, parse_traceparent
 from icedb_service.tracing import current_run, traced_by
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

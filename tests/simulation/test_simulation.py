@@ -7,8 +7,8 @@ import sys
 from collections import Counter
 
 import pytest
-from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.simulation.__main__ import main
+from icedb_sim.simulation.faulty_store import FaultyStore
 from icedb_sim.simulation.scenario import PLAIN
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
 from icedb_sim.simulation.shrink import check_seeds

@@ -3,7 +3,7 @@
 import pytest
 from icedb.cli.app import run
 from icedb.cli.output import format_bytes, format_span, format_time
-from icedb.cli.read import maybe_time
+from icedb.cli.read_times import maybe_time
 from icedb.cli.runner import (
     HALTED,
     INVALID,

@@ -6,7 +6,7 @@ from urllib.parse import unquote_plus
 import orjson
 import pytest
 from icedb.cli import output, status_watch, table_cost
-from icedb.cli.status import _format_leases, _print_all, _print_one, format_pressure, status_to_json
+from icedb.cli.status_figures import _format_leases, _print_all, _print_one, format_pressure, status_to_json
 from icedb_log.commit.fence import FenceState, acquire_fence, write_fence
 from icedb_log.commit.table import Table
 from icedb_log.holds.leases import acquire_lease

@@ -80,6 +80,21 @@ def test_that_rooms_import_each_other_in_whatever_way_it_is_written(tmp_path):
     assert found == {"one": {"two"}, "two": {"three"}, "three": {"one"}}
 
 
+def test_that_modules_import_modules_and_a_name_stands_for_its_module(tmp_path):
+    for name, text in {
+        "house/__init__.py": "",
+        "house/door.py": "from house.room.wall import WALL\nimport house.roof",
+        "house/roof.py": "def f():\n    from house import door",
+        "house/room/__init__.py": "",
+        "house/room/wall.py": "import json\nWALL = 1",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = CONCEPTS["read_module_imports"]([tmp_path / "house"])
+    assert found["house.door"] == {"house.room.wall", "house.roof"}
+    assert CONCEPTS["find_circles"](found) == [{"house.door", "house.roof"}]
+
+
 def test_that_commands_and_options_are_counted_and_help_is_none():
     app, inner = typer.Typer(add_completion=False), typer.Typer()
 

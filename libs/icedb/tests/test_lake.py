@@ -4,13 +4,16 @@ import itertools
 import logging
 import queue
 import threading
+from contextlib import nullcontext
 from decimal import Decimal
+from types import SimpleNamespace
 
 import orjson
 import pyarrow as pa
 import pytest
 from icedb import connect
-from icedb.lake_table import ROOM_WAIT_MS, LakeTable
+from icedb.lake_table import LakeTable
+from icedb.table_writer import ROOM_WAIT_MS
 from icedb.work import Worker
 from icedb_client.bodies import encode_rows
 from icedb_engine.reading.unit import read_batch
@@ -18,7 +21,15 @@ from icedb_log.clean.orphans import DEFAULT_MAX_SHARE
 from icedb_log.clock import new_batch_id
 from icedb_log.commit.fence import acquire_fence, look_at_fence
 from icedb_log.commit.table import Table
-from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, InvalidRequest, NotFound, Overloaded, Unavailable
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    CorruptLog,
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.quarantine import list_quarantined
@@ -28,11 +39,13 @@ from icedb_log.names import (
     INGEST_FLUSH,
     INGEST_IMPORT,
     JANITOR_ORPHANS,
+    MERGE_CHANGE,
     MERGE_DROP_PARTITIONS,
     MERGE_ERASE,
     MERGE_MERGE,
     MERGE_RETAIN,
 )
+from icedb_log.results import Work
 from icedb_log.serving.status import find_health, read_status
 from icedb_log.trash.drop import DropRequest, drop_table
 from icedb_log.trash.purge import purge_table
@@ -279,7 +292,7 @@ def test_an_append_commits_itself_where_the_worker_does_not(in_memory, clock):
 def test_a_full_log_is_waited_for_and_then_says_what_to_do(in_memory, monkeypatch):
     _, table, _ = in_memory
     table.append([{"n": 1}])
-    monkeypatch.setattr("icedb.lake_table.MAX_LOG_FILES", 1)
+    monkeypatch.setattr("icedb.table_writer.MAX_LOG_FILES", 1)
     with pytest.raises(Overloaded, match=r"1 files.*appender\(\).*log_grace") as refused:
         table.append([{"n": 2}])
     assert "is accepted" in str(refused.value)
@@ -291,7 +304,7 @@ def test_a_full_log_is_waited_for_and_then_says_what_to_do(in_memory, monkeypatc
 def test_who_waits_behind_others_for_a_full_log_waits_no_longer_than_they_do(in_memory, clock, monkeypatch):
     _, table, _ = in_memory
     table.append([{"n": 1}])
-    monkeypatch.setattr("icedb.lake_table.MAX_LOG_FILES", 1)
+    monkeypatch.setattr("icedb.table_writer.MAX_LOG_FILES", 1)
     batches = dict([table.stage(encode_rows([{"n": 2}]), None)])
     waited_ms = []
 
@@ -317,10 +330,11 @@ def test_who_waits_behind_others_for_a_full_log_waits_no_longer_than_they_do(in_
 @pytest.mark.parametrize(
     ("operation", "task", "arguments", "lock"),
     [
-        ("import_files", INGEST_IMPORT, {"sources": ["file:///nowhere/*.parquet"]}, "flushing"),
-        ("retain_table", MERGE_RETAIN, {}, "merging"),
-        ("remove_partitions", MERGE_DROP_PARTITIONS, {"globs": ["d=*"], "may_match_all": True}, "merging"),
-        ("advance_erasure", MERGE_ERASE, {}, "merging"),
+        ("icedb_log.operations.import_files", INGEST_IMPORT, {"sources": ["file:///nowhere/*.parquet"]}, "flushing"),
+        ("icedb.work.retain_table", MERGE_RETAIN, {}, "merging"),
+        ("icedb_log.operations.remove_partitions", MERGE_DROP_PARTITIONS, {"globs": ["d=*"]}, "merging"),
+        ("icedb_log.operations.delete_rows", MERGE_CHANGE, {"kind": "delete", "sql": "true"}, "merging"),
+        ("icedb_log.erasure.erasure_run.advance_erasure", MERGE_ERASE, {}, "merging"),
     ],
 )
 def test_no_two_threads_of_a_process_take_a_fence_from_each_other(lake, monkeypatch, operation, task, arguments, lock):
@@ -328,18 +342,20 @@ def test_no_two_threads_of_a_process_take_a_fence_from_each_other(lake, monkeypa
     table = lake.create_table("events", partition=["d=day(ts)"], retention="90d")
     seen = []
 
-    class Done(Exception):
+    class Done(IceDBError):
         pass
 
-    def look(*_, **__):
-        seen.append(getattr(table, lock).locked())
+    def look(*_, hold=nullcontext, **__):
+        with hold():
+            seen.append(getattr(table, lock).locked())
         raise Done
 
-    monkeypatch.setattr(f"icedb.work.{operation}", look)
-    monkeypatch.setattr("icedb.work.list_open_ids", lambda _: ["one"])
-    monkeypatch.setattr("icedb.work.list_sources", lambda *_, **__: [])
+    monkeypatch.setattr(operation, look)
+    monkeypatch.setattr("icedb_log.erasure.erasure_run.list_open_ids", lambda *_, **__: ["one"])
+    monkeypatch.setattr("icedb_log.erasure.erasure_run.read_erasure", lambda *_: SimpleNamespace(state="requested"))
+    monkeypatch.setattr("icedb_log.operations.list_sources", lambda *_, **__: [])
     with pytest.raises(Done):
-        Worker(lake).run(task, "events", arguments)
+        Worker(lake, lake.table).run(task, "events", arguments)
     assert seen == [True]
     assert not getattr(table, lock).locked()
 
@@ -391,12 +407,12 @@ def test_a_first_look_at_a_table(lake):
 
 
 def test_what_tidying_meets_is_no_matter_of_the_append(lake, events, monkeypatch):
-    monkeypatch.setattr("icedb.lake_table.TIDY_EVERY", 1)
+    monkeypatch.setattr("icedb.table_writer.TIDY_EVERY", 1)
 
     def refuse(*_, **__):
         raise CorruptLog("a data file is damaged")
 
-    monkeypatch.setattr("icedb.lake_table.merge_table", refuse)
+    monkeypatch.setattr("icedb.table_writer.merge_table", refuse)
     assert events.append(ROWS).row_count == 2
     assert rows_of(lake, "select count(*) from events") == [(2,)]
 
@@ -427,15 +443,15 @@ def test_an_appender_goes_on_after_what_passes_and_says_what_does_not(lake, even
 
 
 def test_a_sweep_that_may_delete_no_share_deletes_none(lake, events, monkeypatch):
-    asked = []
+    asked, honest = [], LakeTable.sweep_orphans
 
-    def sweep(_table, policy):
+    def sweep(table, policy):
         asked.append(policy.max_share)
-        return {"deleted_orphans": 0, "deleted_leftovers": 0}
+        return honest(table, policy)
 
     monkeypatch.setattr(LakeTable, "sweep_orphans", sweep)
     for share in (0.0, None):
-        Worker(lake).run(JANITOR_ORPHANS, events.name, {"max_share": share})
+        Worker(lake, lake.table).run(JANITOR_ORPHANS, events.name, {"max_share": share})
     assert asked == [0.0, DEFAULT_MAX_SHARE]
 
 
@@ -502,7 +518,7 @@ def test_a_table_that_fails_again_and_again_is_tried_later_each_time(tmp_path, c
 
     with connect(tmp_path / "lake", clock=clock) as lake:
         lake.create_table("events", partition=["d=day(ts)"])
-        worker = Worker(lake, stops=lambda: clock.monotonic_ms() > 100_000)
+        worker = Worker(lake, lake.table, stops=lambda: clock.monotonic_ms() > 100_000)
         worker._tasks = {**worker._tasks, INGEST_FLUSH: fail}
         worker._repeat(lambda _: None, {INGEST_FLUSH}, pause_ms=1000)
     pauses = [later - before for before, later in itertools.pairwise(tried_ms)]
@@ -512,8 +528,8 @@ def test_a_table_that_fails_again_and_again_is_tried_later_each_time(tmp_path, c
 def test_work_that_never_ends_ends_after_some_rounds_for_who_waits(lake, events, monkeypatch):
     monkeypatch.setattr("icedb.work.MAX_ROUNDS", 3)
     told = []
-    worker = Worker(lake, stops=lambda: len(told) == 20)
-    worker._tasks = {**worker._tasks, INGEST_FLUSH: lambda _table: (True, {})}
+    worker = Worker(lake, lake.table, stops=lambda: len(told) == 20)
+    worker._tasks = {**worker._tasks, INGEST_FLUSH: lambda _table: Work(is_idle=False)}
     worker.work(told.append, until_idle=True)
     assert len(told) == 4
 
@@ -528,7 +544,7 @@ def test_a_long_merge_holds_up_no_commit_of_others(lake, events, monkeypatch):
         return MergeResult()
 
     monkeypatch.setattr("icedb.lake_table.merge_table", merge)
-    worker = threading.Thread(target=Worker(lake, stops=stop.is_set).work, args=(told.put,))
+    worker = threading.Thread(target=Worker(lake, lake.table, stops=stop.is_set).work, args=(told.put,))
     worker.start()
     try:
         assert began.wait(LIMIT_S)
@@ -546,7 +562,7 @@ def test_what_ends_one_thread_of_a_worker_ends_it_whole(lake, events, task):
     def fail(_table):
         raise SystemExit("the process is to end")
 
-    worker = Worker(lake)
+    worker = Worker(lake, lake.table)
     worker._tasks = {**worker._tasks, task: fail}
     with pytest.raises(SystemExit, match="is to end"):
         worker.work(lambda _: None)
@@ -557,7 +573,7 @@ def test_what_ends_one_thread_of_a_worker_ends_it_whole(lake, events, task):
 def test_what_nobody_foresaw_at_one_table_holds_up_no_other(lake, events, task):
     lake.create_table("another")
     lake.gate.stage("events", encode_rows(ROWS), new_batch_id(lake.gate.clock))
-    worker, told = Worker(lake), []
+    worker, told = Worker(lake, lake.table), []
     plain = worker._tasks[task]
 
     def fail(table):

@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, InvalidRequest, Unavailable
-from icedb_log.store.records import MAX_CHANGE_ATTEMPTS, CasObject
+from icedb_log.store.records import MAX_CHANGE_ATTEMPTS, CasObject, put_over
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
 
@@ -87,3 +87,34 @@ def test_what_is_likely_new_costs_one_request(thing):
     thing.update(plus_one, is_likely_new=True)
     assert [call.method for call in thing.store.calls] == ["put_if_absent"]
     assert thing.update(lambda now: now or 7, is_likely_new=True).state == 1
+
+
+@pytest.mark.parametrize(
+    ("effect", "landed"), [(None, True), (Effect.LOSE_ANSWER, True), (Effect.TRY_TWICE, True), (Effect.REFUSE, False)]
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_w2_a_state_that_is_written_over_is_found_by_its_bytes(thing, effect, landed, is_first):
+    store = thing.store
+    etag = None if is_first else store.inner.put(KEY, b"1")
+    call = "put_if_absent" if is_first else "put_if_match"
+    store.script = [] if effect is None else [Fault(call, effect, KEY)]
+    found = put_over(store, KEY, b"2", etag=etag)
+    assert found == (store.get(KEY).info.etag if landed else None)
+    if landed:
+        assert put_over(store, KEY, b"3", etag=etag) is None  # another state is there by now
+
+
+def test_w2_a_state_that_may_be_written_over_yet_is_not_called_another_one(thing):
+    store = thing.store
+    etag = store.inner.put(KEY, b"1")
+    store.script = [Fault("put_if_match", Effect.DELAY, KEY)]
+    with pytest.raises(CommitOutcomeUnknown):
+        put_over(store, KEY, b"2", etag=etag)
+    store.script = [
+        Fault("put_if_match", Effect.DROP, KEY),
+        Fault("get", None, KEY, before=lambda: store.inner.delete([KEY])),
+    ]
+    assert put_over(store, KEY, b"2", etag=etag) is None  # nothing is written over what is gone
+    store.script = [Fault("put_if_absent", Effect.DELAY, KEY)]
+    with pytest.raises(CommitOutcomeUnknown):
+        put_over(store, KEY, b"2", etag=None)

@@ -1,7 +1,7 @@
 """Commits under a fence: intent, log file, and what a lost answer means (F3, F4, W2, W3)."""
 
 import pytest
-from icedb_log.commit.fence import MAX_SETTLE_ATTEMPTS, seal
+from icedb_log.commit.fence import seal
 from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -11,6 +11,7 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.model import LogFile
+from icedb_log.store.records import MAX_SETTLE_ATTEMPTS
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import live
 from icedb_sim.tables.table_steps import FENCE, LOG, acquire, log_files, make_log, state_of
@@ -157,7 +158,7 @@ def test_w2_an_intent_whose_answer_got_lost_is_found_out(table, effect):
 def test_w2_an_intent_that_did_not_arrive_writes_no_log_file(table, effect):
     fence = acquire(table)
     table.store.script = [Fault("put_if_match", effect, FENCE)]
-    with pytest.raises(CommitOutcomeUnknown, match="whether the fence was written"):
+    with pytest.raises(CommitOutcomeUnknown, match=r"fence.*no answer whether it was written"):
         fence.commit(make_log(table))
     assert log_files(table) == {}
     table.store.land_delayed()

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.clock import new_batch_id
-from icedb_log.commit.fence import FENCE_LOOK_MS, MAX_SETTLE_ATTEMPTS, FenceWatch, acquire_fence, read_fence
+from icedb_log.commit.fence import FENCE_LOOK_MS, FenceWatch, acquire_fence, read_fence
 from icedb_log.commit.table import Table
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.store.records import MAX_SETTLE_ATTEMPTS
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger, RowFileWriter, encode_rows
 

@@ -150,7 +150,7 @@ def test_j4_a_pending_pin_holds_everything_cannot_be_read_and_runs_out(table):
         pin(table, ttl_ms=5000)
     with pytest.raises(InvalidRequest, match="is being made"):
         read_pinned(table, "q3")
-    with pytest.raises(InvalidRequest, match="being made by somebody else"):
+    with pytest.raises(InvalidRequest, match="being made by another process"):
         pin(table)
     table.append(3)
     table.merge(full=True)
@@ -172,7 +172,7 @@ def test_a_pending_pin_can_be_ended_and_its_maker_is_told(table):
         assert unpin(table, "q3")
 
     table.store.script = [Fault("put_if_match", None, "/holds/pin.", before=end)]
-    with pytest.raises(CommitConflict, match="somebody ended"):
+    with pytest.raises(CommitConflict, match="was ended while it was made"):
         pin(table)
     assert status(table) == "ended"
     table.merge(full=True)
@@ -185,7 +185,7 @@ def test_j4_a_pin_that_was_ended_while_it_was_made_holds_nothing(table):
     table.merge(full=True)
     table.clock.advance(table.config.data_grace_ms)
     table.store.script = [Fault("put_if_match", None, "/holds/pin.", before=lambda: unpin(table, "q3"))]
-    with pytest.raises(CommitConflict, match="somebody ended"):
+    with pytest.raises(CommitConflict, match="was ended while it was made"):
         pin(table)
     table.vacuum()
     table.vacuum()
@@ -195,7 +195,7 @@ def test_j4_a_pin_that_was_ended_while_it_was_made_holds_nothing(table):
 def test_j4_a_pin_that_was_ended_before_its_maker_has_looked_at_it_stays_ended(table):
     for method in ("get", "head"):  # whichever its maker looks with
         table.store.script.append(Fault(method, None, "/holds/pin.", before=lambda: unpin(table, "q3")))
-    with pytest.raises(CommitConflict, match="somebody ended"):
+    with pytest.raises(CommitConflict, match="was ended while it was made"):
         pin(table)
     assert status(table) == "ended"
 

@@ -240,7 +240,7 @@ def test_a_record_that_somebody_takes_away_is_told(table):
         table.store.inner.delete(table.keys(table.paths.holds_of("publication")))
 
     table.store.script = [Fault("get", None, RECORD, before=sweep)]
-    with pytest.raises(CommitConflict, match="somebody ended this hold"):
+    with pytest.raises(CommitConflict, match="this hold was ended"):
         published(table)
 
 

@@ -4,8 +4,8 @@ import pytest
 from celery import Celery
 from icedb_log.errors import Unavailable
 from icedb_log.names import MERGE_SWEEP
+from icedb_log.results import Work
 from icedb_service.metrics import WorkerMetrics
-from icedb_service.runs import Work
 from icedb_service.settings import ServiceSettings
 from icedb_service.worker import WorkerContext
 from icedb_sim.fakes.fake_clock import FakeClock

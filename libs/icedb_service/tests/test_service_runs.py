@@ -1,10 +1,11 @@
 import pytest
 from icedb_log import errors
 from icedb_log.names import MERGE_MERGE, MERGE_SWEEP
+from icedb_log.results import Work
 from icedb_service import metrics as metrics_module
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.redis_clients import LockBusy, LockLost
-from icedb_service.runs import CONFLICT_ATTEMPTS, TaskRunner, Work, backoff_key, outcome_of
+from icedb_service.runs import CONFLICT_ATTEMPTS, TaskRunner, backoff_key, outcome_of
 from icedb_sim.fakes.manual_clock import ManualClock
 
 

@@ -2,11 +2,11 @@ import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, PROGRESS_HEADER, QUEUES, TASKS
 from icedb_log.phases import tell_progress
+from icedb_log.results import Work
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import Need, TaskAccess
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WorkerMetrics
-from icedb_service.runs import Work
 from icedb_service.settings import ServiceSettings
 from icedb_service.tasks import EX_RECYCLE, define_task
 from icedb_sim.rigs.guard_rig import TOKEN

@@ -170,7 +170,7 @@ class Counting:
     def __init__(self):
         self.outcomes = []
 
-    def count_query(self, outcome, *, duration_ms=None):
+    def count_query(self, outcome):
         self.outcomes.append(outcome)
 
 

@@ -62,7 +62,7 @@ def test_a_sweep_that_failed_waits_for_the_next_interval_and_stops_no_vacuum(con
         raise Unavailable("the listing broke off")
 
     with monkeypatch.context() as patch:
-        patch.setattr("icedb_janitor.tasks.sweep_orphans", breaks_off)
+        patch.setattr("icedb_log.clean.sweep.sweep_orphans", breaks_off)
         with pytest.raises(Unavailable):
             tasks.vacuum("events")
         assert tasks.vacuum("events").is_idle

@@ -1,6 +1,7 @@
 import pytest
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.commit.table import Table
+from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.errors import InvalidRequest, JobCrashed, Unavailable
 from icedb_log.holds.erasures import create_erasure, list_open_ids, read_erasure
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
@@ -86,14 +87,13 @@ def test_one_that_is_refused_or_fails_does_not_keep_the_others_waiting(context, 
 
 def test_one_that_nobody_foresaw_does_not_keep_the_others_waiting(context, tasks, monkeypatch):
     first, second = ask(context), ask(context, "n = 3")
-    plain = tasks._advance_erasure
 
-    def advance(place, erasure_id):
+    def advance(opened, changer, erasure_id):
         if erasure_id == first:
             raise KeyError("nobody foresaw this")
-        return plain(place, erasure_id)
+        return advance_erasure(opened, changer, erasure_id)
 
-    monkeypatch.setattr(tasks, "_advance_erasure", advance)
+    monkeypatch.setattr("icedb_log.erasure.erasure_run.advance_erasure", advance)
     with pytest.raises(JobCrashed, match=f"erasure {first}: KeyError"):
         tasks.erase("events")
     paths = context.warehouse.table("events").paths

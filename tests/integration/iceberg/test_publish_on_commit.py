@@ -70,9 +70,9 @@ def test_a_worker_publishes_too(lake, engines):
     events = lake.create_table("events")
     events.append([{"n": 1}])
     done = []
-    Worker(lake).work(done.append, until_idle=True)
+    Worker(lake, lake.table).work(done.append, until_idle=True)
     assert PUBLISH not in [each.task for each in done]
     alter_table_config(events.place, {"iceberg": "on-commit"}, clock=lake.clock)
-    Worker(lake).work(done.append, until_idle=True)
+    Worker(lake, lake.table).work(done.append, until_idle=True)
     assert [each.problem for each in done if each.task == PUBLISH] == [None]
     assert is_shown(engines, events, [1])

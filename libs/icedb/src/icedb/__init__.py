@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from icedb.appender import Appender
     from icedb.lake import Lake, connect
-    from icedb.lake_table import Appended, LakeTable
+    from icedb.lake_table import LakeTable
+    from icedb.table_writer import Appended
 
 __all__ = ["Appended", "Appender", "Lake", "LakeTable", "connect"]
 
 _HOMES: Final = {
-    "Appended": "lake_table",
+    "Appended": "table_writer",
     "Appender": "appender",
     "Lake": "lake",
     "LakeTable": "lake_table",

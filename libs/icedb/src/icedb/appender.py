@@ -2,14 +2,13 @@
 
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from icedb_client.files import to_body
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, InvalidRequest, Unavailable
 from icedb_log.units import SECOND_MS
 
-if TYPE_CHECKING:
-    from icedb.lake_table import LakeTable, StagedBatch
+from icedb.table_writer import StagedBatch, TableWriter
 
 MAX_KEPT_REASONS: Final = 20
 
@@ -30,7 +29,7 @@ class Appender:
         bad_row_count: Rows of them that went to quarantine.
     """
 
-    def __init__(self, table: "LakeTable", *, commit_every_ms: int = SECOND_MS) -> None:
+    def __init__(self, table: TableWriter, *, commit_every_ms: int = SECOND_MS) -> None:
         self.committed_count = 0
         self.row_count = 0
         self.bad_row_count = 0
@@ -66,7 +65,7 @@ class Appender:
         """Accept one batch: it is durable when this returns, and committed soon. Idempotent for the same ``batch_id``.
 
         Args:
-            rows: As of :meth:`LakeTable.append`.
+            rows: As of :meth:`~icedb.LakeTable.append`.
             batch_id: A UUIDv7 chosen by the caller, who means to try again; a fresh one by default.
 
         Returns:
@@ -109,7 +108,7 @@ class Appender:
                 return
 
     def _commit(self) -> None:
-        """Commit what is staged. Raises as :meth:`LakeTable.commit`; then it stays staged."""
+        """Commit what is staged. Raises as :meth:`TableWriter.commit`; then it stays staged."""
         with self._lock:
             batches = dict(self._staged)
         if not batches:

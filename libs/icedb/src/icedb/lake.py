@@ -5,22 +5,18 @@ of :mod:`icedb_log`, which the services run, too, on the same tables and by the 
 """
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from icedb_client.client import Client, QueryResult
+from icedb_client.client import QueryResult
 from icedb_client.requests import Time
 from icedb_client.settings import ClientSettings, load_client_settings
-from icedb_log.clock import Clock, SystemClock
-from icedb_log.commit.table import Table, name_owner
+from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
-from icedb_log.feed.views import create_view, read_source_schema
+from icedb_log.feed.views import create_view
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import (
     QUERIES,
@@ -33,13 +29,11 @@ from icedb_log.units import parse_duration
 from icedb_log.warehouse import Warehouse
 
 from icedb.lake_table import LakeTable
+from icedb.session import LakeSession
 
 if TYPE_CHECKING:
-    from icedb_engine.local_engine import LocalEngine
-
     from icedb.work import Done
 
-_LAKES: Final = count()
 _log: Final = logging.getLogger(__name__)
 
 
@@ -61,15 +55,7 @@ def connect(
     return Lake(settings, clock=clock, warehouse=warehouse)
 
 
-class _LocalClient(Client):
-    """A client that wakes nobody."""
-
-    def _wake(self, table: str) -> bool:
-        del table
-        return False
-
-
-class Lake:
+class Lake(LakeSession):
     """A warehouse: its tables, and queries over them. Thread-safe; a context manager.
 
     Args:
@@ -81,20 +67,9 @@ class Lake:
     def __init__(
         self, settings: ClientSettings, *, clock: Clock | None = None, warehouse: Warehouse | None = None
     ) -> None:
-        self.clock: Clock = clock or SystemClock()
-        # A snapshot service that the environment names is not asked: here the store is read.
-        self.client: Client = _LocalClient(
-            settings=settings.model_copy(update={"snapshot_address": None}), clock=self.clock, warehouse=warehouse
-        )
-        self.warehouse: Warehouse = self.client.warehouse
-        self.gate = self.client.gate
-        self.owner = f"{name_owner('embedded')}.{next(_LAKES)}"  # F6: each waits for the others, of one process, too
-        self._process_id = os.getpid()
+        super().__init__(settings, clock=clock, warehouse=warehouse)
         self._tables: dict[str, LakeTable] = {}
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"Lake({self.client.settings.store!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -105,22 +80,6 @@ class Lake:
     def close(self) -> None:
         """Close what is open. A closed lake may be used again."""
         self.client.close()
-
-    def require_own_process(self) -> None:
-        """Raise InvalidRequest in a child that was forked: it has its parent's name, and locks that nobody lets go."""
-        if os.getpid() != self._process_id:
-            raise InvalidRequest("this lake was opened before the process was forked: call connect() in the child")
-
-    @cached_property
-    def engine(self) -> "LocalEngine":
-        """What reads and writes rows, loaded when the first are written."""
-        import structlog  # noqa: PLC0415 - it is slow to load, and for those who write
-        from icedb_engine.local_engine import LocalEngine  # noqa: PLC0415 - and so are DuckDB and Arrow
-
-        if not structlog.is_configured():
-            # A library prints nothing on its own account; a program that has set structlog up sees all of it.
-            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-        return LocalEngine(self.warehouse.store, clock=self.clock)
 
     def create_table(
         self,
@@ -173,7 +132,7 @@ class Lake:
         config = with_plausible_times(config, said=fields.get("times"))
         place.store.probe()
         if any(getattr(config, query) is not None for query in QUERIES):
-            found = check_queries(self, config)
+            found = self.check_queries(config)
             config = config.model_copy(update={"declared": {**found, **config.declared}})
         try:
             if config.view_of is None:
@@ -229,19 +188,9 @@ class Lake:
             until_idle: Return once nothing is due any more, instead of going on until this is interrupted.
             tell: Told of each piece of work that was done, or could not be.
         """
-        from icedb.work import Worker  # noqa: PLC0415 - it knows this module
+        from icedb.work import Worker  # noqa: PLC0415 - for those who work here
 
-        Worker(self).work(tell, until_idle=until_idle)
-
-
-def check_queries(lake: Lake, config: TableConfig, schema: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """Check queries as :func:`icedb_engine.sql.checks.check_queries`; NotFound: a view's source is not there."""
-    from icedb_engine.sql import checks  # noqa: PLC0415 - DuckDB is for those who need it
-
-    def read_source(name: str) -> Mapping[str, str]:
-        return read_source_schema(Table.open(lake.warehouse.table(name), clock=lake.clock))
-
-    return checks.check_queries(config, schema or {}, read_source=read_source)
+        Worker(self, self.table).work(tell, until_idle=until_idle)
 
 
 def _read_setting(name: str, value: Any) -> tuple[str, Any]:

@@ -5,21 +5,20 @@ is due is found in the store alone. Any number of these may run, beside each oth
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from icedb_log.changes.partition_removal import remove_partitions
 from icedb_log.changes.retention import retain_table
 from icedb_log.clean.orphans import DEFAULT_MAX_SHARE, OrphanPolicy
-from icedb_log.erasure.erasure_run import advance_erasure, describe_preview, describe_progress
+from icedb_log.commit.table import Table
+from icedb_log.erasure.erasure_run import advance_erasures, preview_erasure
 from icedb_log.errors import IceDBError, NotFound, Unavailable, crashes_told
-from icedb_log.feed.feeds import describe_feeds
+from icedb_log.feed.feeds import FeedRun
 from icedb_log.feed.views import is_feed_needed, open_source
-from icedb_log.holds.erasures import list_open_ids
-from icedb_log.imports.import_sources import list_sources, parse_pattern
-from icedb_log.imports.imports import data_url, import_files, make_options
+from icedb_log.ingest.flush import FlushResult, FlushRun
 from icedb_log.ingest.staging import list_staged
 from icedb_log.intervals import Backoff, Intervals
 from icedb_log.merge.merge import MergeWatch
@@ -38,19 +37,16 @@ from icedb_log.names import (
     MERGE_MERGE,
     MERGE_RETAIN,
 )
+from icedb_log.operations import ChangeRequest, ImportRequest, drop_partitions, parse_config
 from icedb_log.publish.head import read_publication
+from icedb_log.results import Work
 from icedb_log.store.s3_options import S3Options
 from icedb_log.store_settings import StoreSettings
-from icedb_log.table.partitions import select_partitions
-from icedb_log.table.table_config import TableConfig
 from icedb_log.trash.purge import has_work, purge_table, read_now_ms
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 
-from icedb.lake import check_queries
-
-if TYPE_CHECKING:
-    from icedb.lake import Lake
-    from icedb.lake_table import LakeTable
+from icedb.lake_table import LakeTable
+from icedb.session import LakeSession
 
 DUE_EVERY_MS: Final[Mapping[str, int]] = {
     INGEST_FLUSH: SECOND_MS,
@@ -72,8 +68,6 @@ PURGE_EVERY_MS: Final = 30 * SECOND_MS
 MAX_ROUNDS: Final = 100
 _NOTHING: Final[Mapping[str, Any]] = {}
 
-Details = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -88,7 +82,7 @@ class Done:
 
     task: str
     table: str
-    details: Details
+    details: Mapping[str, Any]
     problem: IceDBError | None = None
 
 
@@ -99,18 +93,22 @@ class Worker:
 
     Args:
         lake: The lake.
+        open_table: Returns one of its tables.
         stops: Asked between units of work; once it says yes, nothing new is begun.
     """
 
-    def __init__(self, lake: "Lake", *, stops: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, lake: LakeSession, open_table: Callable[[str], LakeTable], *, stops: Callable[[], bool] = lambda: False
+    ) -> None:
         self._lake = lake
+        self._open = open_table
         self._ends = threading.Event()
         self._stops_asked = stops
         self._due = {task: Intervals(lake.clock, every_ms) for task, every_ms in DUE_EVERY_MS.items()}
         self._due[PUBLISH] = Intervals(lake.clock, PUBLISH_EVERY_MS)
         self._purges = Intervals(lake.clock, PURGE_EVERY_MS)
         self._backoff = Backoff(lake.clock)
-        self._tasks: Mapping[str, Callable[..., tuple[bool, Details]]] = {
+        self._tasks: Mapping[str, Callable[..., Work]] = {
             INGEST_FLUSH: self._flush,
             INGEST_FEED: self._feed,
             INGEST_IMPORT: self._import,
@@ -130,14 +128,15 @@ class Worker:
     def _stops(self) -> bool:
         return self._ends.is_set() or self._stops_asked()
 
-    def run(self, task: str, table: str, arguments: Mapping[str, Any] = _NOTHING) -> Details:
+    def run(self, task: str, table: str, arguments: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
         """Do one task now, and return what the services' task of that name returns.
 
         Raises:
             IceDBError: As the operation; what was committed by then stays.
         """
-        did, details = self._tasks[task](table, **arguments)
-        return {"task": task, "task_id": "", "table": table, "outcome": "done" if did else "idle", **details}
+        work = self._tasks[task](table, **arguments)
+        outcome = "idle" if work.is_idle else "done"
+        return {"task": task, "task_id": "", "table": table, "outcome": outcome, **work.details}
 
     def work(self, tell: Callable[[Done], None], *, until_idle: bool = False, pause_ms: int = 200) -> None:
         """Do what is due on all tables, again and again.
@@ -199,7 +198,7 @@ class Worker:
     def _work_once(self, tell: Callable[[Done], None], tasks: Collection[str], *, is_all_due: bool) -> bool:
         """Do once what is due; return whether anything was done."""
         did = False
-        for table in self._lake.tables():
+        for table in self._lake.warehouse.list_tables():
             for task, due in self._due.items():
                 if task in tasks and (is_all_due or due.is_due(table)):
                     due.note(table)
@@ -232,7 +231,7 @@ class Worker:
             return False
         try:
             with crashes_told(f"table {table}: {task}"):
-                did, details = self._tasks[task](table)
+                work = self._tasks[task](table)
         except NotFound:
             return False  # dropped meanwhile
         except IceDBError as error:  # of this table alone: the others have their turn
@@ -240,132 +239,94 @@ class Worker:
             tell(Done(task, table, {}, error))
             return False
         self._backoff.record_success(key)
-        if did:
-            tell(Done(task, table, details))
-        return did
+        if not work.is_idle:
+            tell(Done(task, table, work.details))
+        return not work.is_idle
 
-    def _flush(self, table: str) -> tuple[bool, Details]:
-        place = self._lake.table(table)
-        if not list_staged(place.place, limit=1).batches:
-            return False, {}
-        results = [place.flush(is_staged=True)]
-        while results[-1].has_more and results[-1].committed_key and not self._stops():
+    def _flush(self, table: str) -> Work:
+        place = self._open(table)
+        results: list[FlushResult] = []
+        has_more = bool(list_staged(place.place, limit=1).batches)
+        while has_more and not (results and self._stops()):
             results.append(place.flush(is_staged=True))
-        details = {
-            "commits": sum(1 for each in results if each.committed_key),
-            "batches": sum(each.batch_count for each in results),
-            "rows": sum(each.row_count for each in results),
-            "files": sum(each.file_count for each in results),
-            "bad_rows": sum(each.bad_row_count for each in results),
-            "rejected": sum(len(each.rejected) for each in results),
-        }
-        return any(details.values()), details
+            has_more = results[-1].has_more and bool(results[-1].committed_key)
+        return Work.of(FlushRun(results))
 
-    def _feed(self, table: str) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+    def _feed(self, table: str) -> Work:
+        place = self._open(table)
         view = place.open()
-        if view.config.view_of is None or not is_feed_needed(view, open_source(view)):
-            return False, {}
-        result = place.feed()
-        return result.committed_key is not None, describe_feeds([result])
+        is_needed = view.config.view_of is not None and is_feed_needed(view, open_source(view))
+        return Work.of(FeedRun([place.feed()] if is_needed else []))
 
-    def _merge(self, table: str, *, full: bool = False, cold: bool = False) -> tuple[bool, Details]:
-        result = self._lake.table(table).merge(
-            full=full, cold=cold, watch=MergeWatch(has_time=lambda: not self._stops())
-        )
-        return result.commit_count > 0, {**result.details(), "has_more": False}
+    def _merge(self, table: str, *, full: bool = False, cold: bool = False) -> Work:
+        watch = MergeWatch(has_time=lambda: not self._stops())
+        return Work.of(replace(self._open(table).merge(full=full, cold=cold, watch=watch), has_more=False))
 
     def _change(
-        self, table: str, *, kind: str, sql: str, partitions: Sequence[str] = (), dry_run: bool = False
-    ) -> tuple[bool, Details]:
-        place = self._lake.table(table)
-        if kind == "delete":
-            result = place.delete(sql, dry_run=dry_run)
-        else:
-            result = place.rewrite(sql, partitions=partitions, dry_run=dry_run)
-        details = result.details("delete" if kind == "delete" else "rewrite")
-        return result.file_count > 0, {"kind": kind, "dry_run": dry_run, **details}
+        self, table: str, *, kind: str, sql: str, partitions: Sequence[str] | None = None, dry_run: bool = False
+    ) -> Work:
+        request = ChangeRequest.parse(table, kind=kind, sql=sql, partitions=partitions, dry_run=dry_run)
+        with self._opened(table, self._open(table).merging) as opened:
+            return request.describe(request.run(opened, self._lake.engine.changer))
 
-    def _drop_partitions(self, table: str, *, globs: Sequence[str], may_match_all: bool) -> tuple[bool, Details]:
-        place = self._lake.table(table)
-        with place.merging:
-            removal = remove_partitions(
-                place.open(),
-                lambda _, infos: select_partitions(table, globs, [i.path for i in infos], may_match_all=may_match_all),
-            )
-        return bool(removal.partitions), removal.details()
+    def _drop_partitions(self, table: str, *, globs: Sequence[str], may_match_all: bool = False) -> Work:
+        with self._opened(table, self._open(table).merging) as opened:
+            return Work.of(drop_partitions(opened, globs, may_match_all=may_match_all))
 
-    def _retain(self, table: str, *, force: bool = False) -> tuple[bool, Details]:
-        place = self._lake.table(table)
-        if place.open().config.retention_ms is None:
-            return False, {}
-        with place.merging:
-            result = retain_table(place.open(), force=force)
-        return bool(result.removal.partitions), result.details()
+    def _retain(self, table: str, *, force: bool = False) -> Work:
+        if self._open(table).open().config.retention_ms is None:
+            return Work(is_idle=True)
+        with self._opened(table, self._open(table).merging) as opened:
+            return Work.of(retain_table(opened, force=force))
 
-    def _erase(self, table: str, *, preview: str | None = None) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+    def _erase(self, table: str, *, preview: str | None = None) -> Work:
+        place, changer = self._open(table), self._lake.engine.changer
         if preview is not None:
-            found = place.delete(preview, dry_run=True)
-            return found.rows_removed > 0, describe_preview(found)
-        changer = self._lake.engine.changer
-        with place.merging:
-            progress = [advance_erasure(place.open(), changer, each) for each in list_open_ids(place.place)]
-        return any(each.has_changed for each in progress), describe_progress(progress)
+            found = preview_erasure(place.open(), changer, preview)
+            return Work(is_idle=not found["rows"], details=found)
+        result = advance_erasures(place.place, changer, lambda _: self._opened(table, place.merging))
+        if result.problems:
+            raise result.problems[0]
+        return Work.of(result)
 
-    def _vacuum(self, table: str) -> tuple[bool, Details]:
-        result = self._lake.table(table).vacuum()
-        return bool(result.deleted_logs or result.deleted_data or result.stripped_count), result.details()
+    def _vacuum(self, table: str) -> Work:
+        return Work.of(self._open(table).vacuum())
 
     def _sweep_orphans(
         self, table: str, *, older_than_ms: int | None = None, max_share: float | None = None, force: bool = False
-    ) -> tuple[bool, Details]:
+    ) -> Work:
         policy = OrphanPolicy(older_than_ms, DEFAULT_MAX_SHARE if max_share is None else max_share, force)
-        details = self._lake.table(table).sweep_orphans(policy)
-        return bool(details["deleted_orphans"] or details["deleted_leftovers"]), details
+        return Work.of(self._open(table).sweep_orphans(policy))
 
-    def _purge(self, table: str) -> tuple[bool, Details]:
-        place, lake = self._lake.warehouse.table(table), self._lake
-        result = purge_table(place, clock=lake.clock, owner=lake.owner)
-        details = {"state": result.state, "deleted": result.deleted_count, "failed": len(result.failed)}
-        return result.deleted_count > 0, details
+    def _purge(self, table: str) -> Work:
+        lake = self._lake
+        return Work.of(purge_table(lake.warehouse.table(table), clock=lake.clock, owner=lake.owner))
 
-    def _publish(self, table: str) -> tuple[bool, Details]:
-        place = self._lake.table(table)
+    def _publish(self, table: str) -> Work:
+        place = self._open(table)
         if place.open().config.iceberg != "on-commit":
-            return False, {}
+            return Work(is_idle=True)
         before = read_publication(place.place)
         uri = place.publish()
-        return before is None or not uri.endswith(before.metadata_key), {"metadata": uri}
+        is_same = before is not None and uri.endswith(before.metadata_key)
+        return Work(is_idle=is_same, details={"metadata": uri})
 
-    def _check_query(
-        self, table: str, *, config: Mapping[str, Any], schema: Mapping[str, str] | None = None
-    ) -> tuple[bool, Details]:
-        del table  # it need not exist
-        return True, {"schema": dict(check_queries(self._lake, TableConfig.model_validate(config), schema))}
+    def _check_query(self, table: str, *, config: Mapping[str, Any], schema: Mapping[str, str] | None = None) -> Work:
+        found = self._lake.check_queries(parse_config(table, config), schema)
+        return Work(is_idle=False, details={"schema": dict(found)})
 
-    def _import(
-        self,
-        table: str,
-        *,
-        sources: Sequence[str] = (),
-        mode: str = "copy",
-        partition: Mapping[str, str] | None = None,
-        dry_run: bool = False,
-        changed: bool = False,
-        assume: str | None = None,
-    ) -> tuple[bool, Details]:
-        place: LakeTable = self._lake.table(table)
-        opened = place.open()
-        options = make_options(opened.config, mode, partition, dry_run=dry_run, changed=changed, assume=assume)
-        own = [data_url(opened)] if options.mode == "in_place" else []
-        s3 = self._lake.client.settings.s3 or S3Options()
-        found = list_sources(
-            [parse_pattern(text) for text in sources or own],
+    def _import(self, table: str, **request: Any) -> Work:
+        place, s3 = self._open(table), self._lake.client.settings.s3 or S3Options()
+        _, work = ImportRequest(**request).run(
+            place.open(),
+            self._lake.engine.importer,
             open_store=lambda url: StoreSettings(url, s3).open().store,
-            allowed=["s3://", "file:///", *own],  # whoever runs this may read what it may read
+            allowed=["s3://", "file:///"],  # whoever runs this may read what it may read
+            hold=lambda: place.flushing,
         )
-        with place.flushing:
-            result = import_files(opened, self._lake.engine.importer, found, options=options)
-        did = bool(result.file_count or result.refused or dry_run)
-        return did, {"mode": mode, "sources": len(found), **result.details()}
+        return work
+
+    @contextmanager
+    def _opened(self, table: str, lock: AbstractContextManager[Any]) -> Iterator[Table]:
+        with lock:
+            yield self._open(table).open()

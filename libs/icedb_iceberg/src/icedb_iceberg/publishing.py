@@ -1,4 +1,4 @@
-"""Publishes a table in Iceberg's form, for whoever asks: a command, a service, a program.
+"""Publishes a table in Iceberg's form: for commands, services and programs.
 
 Nothing is written while nothing has changed. Engines without a catalog find the newest metadata by
 ``version-hint.text`` beside it, the one object below ``metadata/`` that is written over; nothing is decided by it.

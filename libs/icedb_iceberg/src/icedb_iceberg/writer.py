@@ -53,7 +53,7 @@ from icedb_iceberg.unfit_files import Fitness, UnfitFiles, read_row_counts
 READ_THREADS: Final = 16
 MAX_HINTED: Final = 10_000
 LOOK_INTERVAL_MS: Final = MINUTE_MS
-"""How long it may take until a publication is missed of which somebody has deleted a part."""
+"""How long a deleted part of a publication may stay unnoticed."""
 MAX_KEPT_FILES: Final = 1_000_000
 """Data files of all publications, over all tables, whose places are kept in memory; about 300 bytes each."""
 
@@ -124,7 +124,7 @@ class IcebergWriter:
         return said == (locate_table(table), table.config.iceberg_bounds == "on")
 
     def _is_whole(self, table: Table, base: Publication) -> bool:
-        """Look now and then whether somebody has deleted what a publication refers to: memory does not tell."""
+        """Look now and then whether objects of a publication were deleted from outside: memory does not tell."""
         place = table.store.uri(table.paths.prefix)
         now_ms = table.clock.monotonic_ms()
         with self._lock:

@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 import orjson
 from icedb_log.clock import Clock, SystemClock
@@ -44,7 +44,7 @@ from icedb_service.main import (
 )
 from icedb_service.metrics import Endpoint, EndpointMetrics
 from icedb_service.progress import LoopProgress
-from icedb_service.settings import ServiceSettings, env_name
+from icedb_service.settings import HttpServiceSettings, ServiceSettings, env_name
 from icedb_service.tls import ssl_context
 from icedb_service.tracing import flush_traces
 
@@ -223,8 +223,8 @@ M = TypeVar("M", bound=EndpointMetrics)
 class EndpointService(ServerThread, ABC, Generic[S, M]):
     """A whole service: endpoints on an event loop in a thread of its own, and metrics and health. Start it, stop it.
 
-    A kind of service says of itself what the class variables are for. Its settings are called after its component:
-    ``<component>_host``, ``…_max_connections``, ``…_header_timeout_ms``, ``…_keep_alive_ms`` and ``…_shutdown_ms``.
+    A kind of service says of itself what the class variables are for. Some settings are named after its component:
+    ``<component>_host``, ``…_port`` and ``…_shutdown_ms``.
 
     Attributes:
         port: Where it is served (HTTP), once it is started.
@@ -315,14 +315,15 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
 
     async def _listen(self, app: ASGIApp, port: str = "port") -> HttpServer:
         """Serve an application at the service's address; ``port``: the name of its setting, without the component."""
+        http = cast("HttpServiceSettings", self._settings)  # as those have that serve HTTP
         host_setting, port_setting = (env_name(f"{self.metrics.component}_{each}") for each in ("host", port))
         options = HttpServerOptions(
             host=self.host,
             port=self._setting(port),
             address_settings=f"{host_setting} and {port_setting}",
-            max_connections=self._setting("max_connections"),
-            header_timeout_ms=self._setting("header_timeout_ms"),
-            keep_alive_ms=self._setting("keep_alive_ms"),
+            max_connections=http.http_max_connections,
+            header_timeout_ms=http.http_header_timeout_ms,
+            keep_alive_ms=http.http_keep_alive_ms,
             shutdown_ms=self._setting("shutdown_ms"),
             tls=self._tls,
         )

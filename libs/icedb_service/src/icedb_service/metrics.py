@@ -89,7 +89,7 @@ class AccessMetrics:
             "1 while the access file, or one that it names, cannot be used; what was read before goes on",
         )
         self.loaded = make.gauge(
-            "icedb_access_file_loaded_timestamp_seconds", "When the access file was taken up last, unix time"
+            "icedb_access_file_loaded_timestamp_seconds", "When the access file was loaded last, unix time"
         )
         self.certificate_expiry = make.gauge(
             "icedb_access_certificate_expiry_timestamp_seconds",
@@ -269,13 +269,13 @@ class WorkerMetrics(ProcessMetrics):
         self.runs = make.counter(f"{start}_runs_total", "Runs of tasks by outcome", task=tasks, outcome=OUTCOMES)
         self.run_duration = make.histogram(
             f"{start}_run_duration_seconds",
-            "Time that a run took, whatever came of it",
+            "Duration of a run, whatever its outcome",
             buckets=DURATION_BUCKETS_S,
             task=tasks,
         )
         self.locks = make.counter(
             f"{start}_lock_attempts_total",
-            "Locks asked for, by what came of them; a lock that is lost was acquired before",
+            "Requests for locks by outcome; a lost lock had been acquired before",
             outcome=LOCK_OUTCOMES,
         )
         self.takeovers = make.counter(

@@ -8,7 +8,7 @@ A run never raises: its result is a plain JSON object, which the CLI prints.
 | `done`, `idle` | work was done; there was none | |
 | `busy` | another worker holds the lock | that worker |
 | `lock_lost`, `fenced` | another worker took over; the job is dropped | that worker |
-| `conflict` | somebody else changed the table each time, after a few tries at once | the next sweep |
+| `conflict` | another process changed the table each time, after a few tries at once | the next sweep |
 | `outcome_unknown` | a write may or may not have landed | the next run settles it first (F1) |
 | `unavailable` | Redis, the store or Spark did not answer | the next sweep, after a pause |
 | `halted` | the table needs a person; the gauge is 1 until a run ends well | a person; sweeps look again, rarely |
@@ -19,7 +19,6 @@ After a failure a sweep waits, longer each time (:class:`Backoff`); what a user 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -38,6 +37,7 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.intervals import Backoff
+from icedb_log.results import Work
 from icedb_log.units import SECOND_MS
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
@@ -75,19 +75,6 @@ _TOLD: Final = (
 """Figures of a run's result that its span has, too."""
 CONFLICT_ATTEMPTS: Final = 4
 CONFLICT_PAUSE_MS: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a run that ended well did.
-
-    Attributes:
-        is_idle: There was nothing to do.
-        details: Figures for the result and the log: names to JSON scalars, lists or objects.
-    """
-
-    is_idle: bool
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TaskRunner:

@@ -74,18 +74,18 @@ class ServiceSettings(StoreFields, BaseSettings):
     is lost or deleted early by any skew; docs/internals/clocks.md says what suffers. The store tells whole seconds."""
 
     clock_skew_limit_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = 5 * MINUTE_MS
-    """With its clock further off than this a service does not begin to work: it waits, and says so, milliseconds. One
-    that works goes on. S3 itself refuses requests of a host that is 15 minutes off."""
+    """A service whose clock is further off than this waits before it starts work, and logs that, milliseconds; a
+    running one goes on. S3 itself refuses requests of a host that is 15 minutes off."""
 
     message_expiry_ms: Annotated[int, Field(ge=SECOND_MS)] = MINUTE_MS
     """How long a wake-up may wait in a queue, milliseconds. An expired one is made good by the next sweep. Longer
     keeps wake-ups across longer outages, shorter repairs a lost wake-up sooner."""
 
     result_expiry_ms: Annotated[int, Field(ge=MINUTE_MS)] = HOUR_MS
-    """How long the result of a task that somebody waits for is kept, milliseconds."""
+    """How long the result of a task is kept for its caller, milliseconds."""
 
     ingest_sweep_interval_ms: Annotated[int, Field(ge=200)] = 2 * SECOND_MS
-    """How often all tables are searched for staged batches that nobody woke the worker for, milliseconds.
+    """How often all tables are searched for staged batches without a wake-up, milliseconds.
     Shorter bounds the delay of a lost wake-up; each sweep lists every table's staging folder."""
 
     merge_sweep_interval_ms: Annotated[int, Field(ge=200)] = 10 * SECOND_MS
@@ -113,15 +113,15 @@ class ServiceSettings(StoreFields, BaseSettings):
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 turns them off."""
 
     access_file: str | None = None
-    """Who may do what with which table: a TOML or JSON file (docs/access.md), taken up anew when it changes. Not set:
+    """Who may do what with which table: a TOML or JSON file (docs/access.md), loaded again when it changes. Not set:
     everybody may do everything, and only services on a loopback address start."""
 
     open_access: bool = False
     """Whether a service without `ICEDB_ACCESS_FILE` may listen on an address that others can reach. Only behind a proxy
-    or in a network that lets nobody in: whoever reaches the port may read and write every table."""
+    or in a closed network: everyone who reaches the port may read and write every table."""
 
     tls_cert_file: str | None = None
-    """Certificate chain (PEM) of gRPC and HTTP; with it they are served by TLS only. Taken up anew when it changes.
+    """Certificate chain (PEM) of gRPC and HTTP; with it they are served by TLS only. Loaded again when it changes.
     `/metrics` stays as it is."""
 
     tls_key_file: str | None = None
@@ -182,6 +182,23 @@ class ServiceSettings(StoreFields, BaseSettings):
     def lock_master_urls(self) -> tuple[str, ...]:
         """The masters that locks are taken on."""
         return self.redlock_urls or (self.redis_url,)
+
+
+class HttpServiceSettings(ServiceSettings):
+    """Settings of the services that answer callers over HTTP: front end, S3 gateway, console."""
+
+    http_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 2000
+    """HTTP connections at once; requests above it are answered 503. An open page of the console holds one."""
+
+    http_header_timeout_ms: Annotated[int, Field(ge=100)] = 10 * SECOND_MS
+    """How long a connection may take to send a request's headers, milliseconds."""
+
+    http_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
+    """How long an idle connection is kept, milliseconds; longer than the load balancer's own limit."""
+
+    access_log: Literal["all", "errors", "none"] = "all"
+    """Which HTTP requests and gRPC calls are logged: all, those that were refused or failed, or none. Never with a
+    signature, a token or a query."""
 
 
 class SparkServiceSettings(ServiceSettings):

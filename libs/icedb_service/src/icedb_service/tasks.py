@@ -17,12 +17,12 @@ from celery import Celery, Task
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import PROGRESS_HEADER, TASKS
 from icedb_log.phases import following
+from icedb_log.results import Work
 from icedb_log.units import SECOND_MS
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from icedb_service.access.credentials import Needs
 from icedb_service.logs import get_logger
-from icedb_service.runs import Work
 from icedb_service.tracing import HEADER, header_of
 from icedb_service.worker import EX_RECYCLE, WorkerContext
 

@@ -33,6 +33,7 @@ from icedb_log.errors import HaltError, IceDBError, Unavailable, crashes_told
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.names import Queue
+from icedb_log.results import Work
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from kombu.asynchronous.hub import Hub
@@ -49,7 +50,7 @@ from icedb_service.metrics import RedisUse, WorkerMetrics
 from icedb_service.progress import BEAT_S, LoopProgress, SharedCount
 from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import TableLock, ask_redis, open_redis
-from icedb_service.runs import TaskRunner, Work, backoff_key
+from icedb_service.runs import TaskRunner, backoff_key
 from icedb_service.settings import ServiceSettings
 from icedb_service.tracing import flush_traces
 from icedb_service.wakeup import SERVED_EVERY_S, Wakeups

@@ -29,7 +29,7 @@ class ConsoleMetrics(EndpointMetrics):
         super().__init__("console", package="icedb-console")
         make = self.make
         self._requests = make.counter(
-            "icedb_console_requests_total", "Requests by page, and what became of them", page=PAGES, outcome=OUTCOMES
+            "icedb_console_requests_total", "Requests by page and outcome", page=PAGES, outcome=OUTCOMES
         )
         self._request_time = make.histogram(
             "icedb_console_request_seconds",
@@ -39,16 +39,13 @@ class ConsoleMetrics(EndpointMetrics):
         )
         self._queries = make.counter(
             "icedb_console_queries_total",
-            "Queries by what became of them; refused: not one statement that only reads; busy: too many at once; "
+            "Queries by outcome; refused: not a single reading statement; busy: too many at once; "
             "cancelled: its page was closed",
             outcome=QUERY_OUTCOMES,
         )
-        self._query_time = make.histogram(
-            "icedb_console_query_seconds", "Time that the process of a query took", buckets=TIME_BUCKETS_S
-        )
         self._actions = make.counter(
             "icedb_console_actions_total",
-            "What people had done by the console, by what became of it",
+            "Actions taken in the console, by outcome",
             action=ACTIONS,
             outcome=ACTION_OUTCOMES,
         )
@@ -62,11 +59,9 @@ class ConsoleMetrics(EndpointMetrics):
         self._requests.labels(page, outcome_of(status, _BY_STATUS)).inc()
         self._request_time.labels(page).observe(duration_ms / SECOND_MS)
 
-    def count_query(self, outcome: str, *, duration_ms: int | None = None) -> None:
-        """Count a query; ``duration_ms``: of its process, if it had one."""
+    def count_query(self, outcome: str) -> None:
+        """Count a query."""
         self._queries.labels(outcome).inc()
-        if duration_ms is not None:
-            self._query_time.observe(duration_ms / SECOND_MS)
 
     def count_action(self, action: str, *, is_done: bool) -> None:
         """Count what somebody had done."""

@@ -70,7 +70,7 @@ class ConsoleApp(ObservedApp):
         del duration_ms  # a page that is kept up to date is a request that goes on
         notes: dict[str, Any] = scope.get(NOTES, {"page": "other"})
         self._parts.metrics.count_request(notes["page"], status or FIRST_FAILURE, duration_ms=waited_ms)
-        which = self._parts.settings.console_access_log
+        which = self._parts.settings.access_log
         log_request("console_request", scope, status, which=which, duration_ms=waited_ms, **notes)
 
 

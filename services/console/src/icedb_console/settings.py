@@ -1,16 +1,16 @@
 """Settings of the console, besides those that all services share."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Self
 
 from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
-from icedb_service.settings import MAX_PORT, ServiceSettings
+from icedb_service.settings import MAX_PORT, HttpServiceSettings
 from pydantic import Field, SecretStr, model_validator
 
 MIN_SECRET_CHARS: Final = 32
 MAX_ROWS: Final = 10_000
 
 
-class ConsoleSettings(ServiceSettings):
+class ConsoleSettings(HttpServiceSettings):
     """What the console needs to know."""
 
     console_host: str = "127.0.0.1"
@@ -21,7 +21,7 @@ class ConsoleSettings(ServiceSettings):
     """Port of the console; 0 takes a free one (logged)."""
 
     console_refresh_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 5 * SECOND_MS
-    """How often the figures of all tables are read while somebody looks, milliseconds. Nobody looks: nothing is read.
+    """How often the figures of all tables are read while a page is open, milliseconds; not at all otherwise.
     A round costs some ten small requests to the store for each table."""
 
     console_read_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
@@ -52,17 +52,8 @@ class ConsoleSettings(ServiceSettings):
     console_query_rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 1000
     """Rows of a result that are shown."""
 
-    console_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """Connections at once; requests above it are answered 503. An open page holds one."""
-
     console_max_streams: Annotated[int, Field(ge=0, le=100_000)] = 300
     """Pages that are kept up to date at once; more show what was when they were loaded."""
-
-    console_header_timeout_ms: Annotated[int, Field(ge=100)] = 10 * SECOND_MS
-    """How long a connection may take to send a request's headers, milliseconds."""
-
-    console_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
-    """How long an idle connection is kept, milliseconds; longer than the load balancer's own limit."""
 
     console_shutdown_ms: Annotated[int, Field(ge=0)] = 10 * SECOND_MS
     """How long SIGTERM waits for requests that are being answered, milliseconds."""
@@ -73,9 +64,6 @@ class ConsoleSettings(ServiceSettings):
     console_secret: SecretStr | None = None
     """What sessions of browsers are sealed with: 32 characters or more, the same at all replicas. A new one ends all
     sessions. Empty: each process makes one up, so that there may be one replica, and its restart ends all sessions."""
-
-    console_access_log: Literal["all", "errors", "none"] = "all"
-    """Which requests are logged: all, those that were refused or failed, or none. Never with a token or a query."""
 
     @model_validator(mode="after")
     def _check_console(self) -> Self:

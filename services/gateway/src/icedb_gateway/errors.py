@@ -47,7 +47,7 @@ class S3Error(IceDBError):
 
 
 def access_denied(message: str) -> S3Error:
-    """Return what somebody gets who may not do this."""
+    """Return the answer to a caller who may not do this."""
     return S3Error("AccessDenied", message, status=403)
 
 

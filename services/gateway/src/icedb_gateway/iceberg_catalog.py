@@ -201,7 +201,7 @@ class IcebergCatalog:
         self._credentials = settings.gateway_iceberg_credentials
         self._s3_url = settings.gateway_iceberg_s3_url
         self._key_ttl_ms = settings.gateway_iceberg_key_ttl_ms
-        self._form_timeout_s = settings.gateway_header_timeout_ms / SECOND_MS
+        self._form_timeout_s = settings.http_header_timeout_ms / SECOND_MS
 
     async def get_config(self, request: Request) -> Response:
         """Say what clients have to know first."""
@@ -346,7 +346,7 @@ class IcebergCatalog:
             raise no_such_namespace(name, self._namespace)
 
     async def _config(self, request: Request, identity: Identity, name: str, table: PublishedTable) -> dict[str, str]:
-        """Return what an engine is told of the way to a table's files."""
+        """Return what an engine needs to reach a table's files."""
         if self._credentials == "none" or not table.location.startswith(_S3):
             return {}
         asked = [each.strip().lower() for each in request.headers.get(_DELEGATION, "").split(",")]

@@ -181,7 +181,6 @@ class Lister:
             await self._fill(page, asked, identity)
         else:
             self._guard.charge(identity)
-        self._parts.metrics.listed_keys.inc(len(page))
         bucket = self._parts.settings.gateway_bucket
         return await self._compute(lambda: render_list(bucket, asked, page))
 

@@ -42,7 +42,7 @@ TIME_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 
 
 class GatewayMetrics(EndpointMetrics):
-    """Counters of requests and of what became of them."""
+    """Counters of requests and their outcomes."""
 
     def __init__(self) -> None:
         super().__init__("gateway", package="icedb-gateway")
@@ -50,7 +50,7 @@ class GatewayMetrics(EndpointMetrics):
         self.requests = make.counter(
             "icedb_gateway_requests_total",
             "Requests by what they asked for (bucket: HeadBucket, location, versioning; iceberg_load: a table of the "
-            "Iceberg catalog, or its keys) and what became of them; "
+            "Iceberg catalog, or its keys) and outcome; "
             "slow_down: too many at once, or the caller's rate; abandoned: the client went away or stood still",
             operation=OPERATIONS,
             outcome=OUTCOMES,
@@ -62,7 +62,6 @@ class GatewayMetrics(EndpointMetrics):
             operation=OPERATIONS,
         )
         self.sent_bytes = make.counter("icedb_gateway_sent_bytes_total", "Bytes of files that were sent")
-        self.listed_keys = make.counter("icedb_gateway_listed_keys_total", "Keys and common prefixes in listings")
         self.bodies = make.gauge("icedb_gateway_open_bodies", "Files that are being sent now")
         self.broken_bodies = make.counter(
             "icedb_gateway_broken_bodies_total",
@@ -75,7 +74,7 @@ class GatewayMetrics(EndpointMetrics):
         )
         self.lost_listings = make.counter(
             "icedb_gateway_lost_listings_total",
-            "Listings that had to begin anew, because the snapshot of their first page could not be read any more",
+            "Listings that were restarted because the snapshot of their first page was gone",
         )
         self.missing_files = make.counter(
             "icedb_gateway_missing_files_total",
@@ -86,13 +85,15 @@ class GatewayMetrics(EndpointMetrics):
         )
         self.publications = make.counter(
             "icedb_gateway_publications_total",
-            "Looks of the Iceberg catalog whether a table has a newer state to publish, by what came of them; "
+            "Checks of the Iceberg catalog for a newer table state to publish, by outcome; "
             "held_back: an older state is shown, for the newest has files that engines would read wrongly; refused: "
             "the table cannot be shown as it is; failed: its log is halted, or the store failed",
             outcome=PUBLICATIONS,
         )
         self.publication_time = make.histogram(
-            "icedb_gateway_publication_seconds", "Time of such a look", buckets=TIME_BUCKETS_S
+            "icedb_gateway_publication_seconds",
+            "Duration of a check for a newer state to publish",
+            buckets=TIME_BUCKETS_S,
         )
 
     def count_refusal(self, code: str) -> None:

@@ -134,7 +134,7 @@ class GatewayApp(ObservedApp):
         self, app: ASGIApp, parts: GatewayParts, health: HealthChecks, *, event: str, other: Operation
     ) -> None:
         super().__init__(app, clock=parts.clock, health=health)
-        self._logged = parts.settings.gateway_access_log
+        self._logged = parts.settings.access_log
         self._metrics = parts.metrics
         self._event = event
         self._other = other

@@ -3,7 +3,7 @@
 from typing import Annotated, Final, Literal, Self
 
 from icedb_log.units import HOUR_MS, KIB, MINUTE_MS, SECOND_MS
-from icedb_service.settings import MAX_PORT, ServiceSettings, matching
+from icedb_service.settings import MAX_PORT, HttpServiceSettings, matching
 from pydantic import Field, SecretStr, model_validator
 
 MAX_STALENESS_MS: Final = 10 * MINUTE_MS
@@ -21,7 +21,7 @@ _S3_URL: Final = matching(
 )
 
 
-class GatewaySettings(ServiceSettings):
+class GatewaySettings(HttpServiceSettings):
     """What the S3 gateway and its Iceberg catalog need to know."""
 
     gateway_host: str = "127.0.0.1"
@@ -80,15 +80,6 @@ class GatewaySettings(ServiceSettings):
     """How long a client may take to read the next 256 KiB of a file, milliseconds; then its connection is closed.
     Longer bears with slow networks, and lets clients that stand still keep others out."""
 
-    gateway_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 2000
-    """Connections at once; requests above it are answered 503."""
-
-    gateway_header_timeout_ms: Annotated[int, Field(ge=100)] = 10 * SECOND_MS
-    """How long a connection may take to send a request's headers, milliseconds."""
-
-    gateway_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
-    """How long an idle connection is kept, milliseconds; longer than the load balancer's own limit."""
-
     gateway_shutdown_ms: Annotated[int, Field(ge=0)] = 20 * SECOND_MS
     """How long SIGTERM waits for requests that are being answered, milliseconds."""
 
@@ -122,9 +113,6 @@ class GatewaySettings(ServiceSettings):
     gateway_iceberg_s3_url: Annotated[str, _S3_URL] | None = None
     """Where engines reach the gateway's S3 endpoint, `https://s3.example.com`. Empty: the host by which they called the
     catalog, and the S3 port. Set it behind a proxy."""
-
-    gateway_access_log: Literal["all", "errors", "none"] = "all"
-    """Which requests are logged: all, those that were refused or failed, or none. Never with a signature."""
 
     @model_validator(mode="after")
     def _check_vended_keys(self) -> Self:

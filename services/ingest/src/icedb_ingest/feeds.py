@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Final
 from cachetools import TTLCache
 from icedb_log.commit.table import Table
 from icedb_log.errors import HaltError, IceDBError, crashes_told
-from icedb_log.feed.feeds import FeedResult, describe_feeds, feed_view
+from icedb_log.feed.feeds import FeedResult, FeedRun, feed_view
 from icedb_log.feed.views import is_feed_needed, list_view_names, read_registration, source_of
 from icedb_log.intervals import Intervals
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FEED
+from icedb_log.results import Work
 from icedb_log.store.table_store import TableStore
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.logs import get_logger
-from icedb_service.runs import Work, backoff_key
+from icedb_service.runs import backoff_key
 from icedb_service.worker import WorkerContext
 
 from icedb_ingest.metrics import IngestMetrics
@@ -33,9 +34,6 @@ VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS
 
 TABLE_KIND_AGE_MS: Final = MINUTE_MS
 """How long a process remembers that a table is no view: it can only become one by being removed by hand."""
-
-MAX_REASONS: Final = 20
-"""Reasons of refused commits in a task's result; all of them lie below the view's ``_icedb/refused/``."""
 
 _MAX_TABLES: Final = 10_000
 
@@ -81,21 +79,13 @@ class FeedTasks:
             results.append(self._feed_once(place.paths))
             if results[-1].committed_key is None or not results[-1].waiting_count:
                 break
-        figures = describe_feeds(results)
-        if figures["commits"]:
-            self._wake_merge(table, figures["commits"])
+        run = FeedRun(results)
+        if run.commit_count:
+            self._wake_merge(table, run.commit_count)
             self.wake_views(place)
-            if figures["waiting"] and not is_put_off:
+            if results[-1].waiting_count and not is_put_off:
                 self._context.wakeups.try_wake(INGEST_FEED, table)
-        refused = [each for result in results for each in result.refused]
-        details = {
-            **figures,
-            "attached": all(result.is_attached for result in results),
-            "log_full": any(result.is_log_full for result in results),
-            "put_off": is_put_off,
-            "reasons": [{"commit": each.commit.name, "reason": each.reason} for each in refused[:MAX_REASONS]],
-        }
-        return Work(is_idle=figures["commits"] == 0, details=details)
+        return Work.of(run, put_off=is_put_off)
 
     def wake_views(self, table: TableStore) -> None:
         """Wake the feeds of a table's views. Best effort: what is lost, the sweep finds."""

@@ -5,17 +5,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from icedb_log.commit.invariants import MAX_LOG_FILES
-from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.imports.import_sources import list_sources, parse_pattern
-from icedb_log.imports.imports import data_url, import_files, make_options
 from icedb_log.names import MERGE_MERGE
+from icedb_log.operations import ImportRequest
+from icedb_log.results import Work
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.s3_options import S3Options
 from icedb_log.store.table_store import TableStore
 from icedb_log.store_settings import StoreSettings
 from icedb_service.redis_clients import LockBusy
-from icedb_service.runs import Work
 from icedb_service.worker import WorkerContext
 
 from icedb_ingest.metrics import IngestMetrics
@@ -62,30 +59,19 @@ class ImportTasks:
         nothing; the same request again imports what is missing, and nothing twice.
         """
         opened = self._context.open(table)
-        options = make_options(opened.config, mode, partition, dry_run=dry_run, changed=changed, assume=assume)
-        log_files = len(opened.read_log().files)
-        if log_files >= MAX_LOG_FILES and not dry_run:
-            raise Unavailable(
-                f"table {table}: the log has {log_files} files and takes no more than {MAX_LOG_FILES}: merges and "
-                "vacuum have to bring it down first"
-            )
-        if not isinstance(sources, list | tuple) or not all(isinstance(text, str) for text in sources):
-            raise InvalidRequest("import sources are a list of URLs")
-        own_files = [data_url(opened)] if options.mode == "in_place" else []
-        found = list_sources(
-            [parse_pattern(text) for text in sources or own_files],
+        result, work = ImportRequest(sources, mode, partition, dry_run, changed, assume).run(
+            opened,
+            self._context.engine.importer,
             open_store=self._open_source,
-            allowed=[*self._allowed(), *own_files],
+            allowed=self._allowed(),
+            hold=partial(self._hold, table),
         )
-        hold = partial(self._hold, table)
-        result = import_files(opened.renewed(), self._context.engine.importer, found, options=options, hold=hold)
         if not dry_run:
             self._metrics.record_import(result)
             if result.committed_keys:
                 self._context.wakeups.try_wake(MERGE_MERGE, table)
                 self._wake_views(opened)
-        is_idle = not (result.file_count or result.refused or dry_run)
-        return Work(is_idle=is_idle, details={"mode": mode, "sources": len(found), **result.details()})
+        return work
 
     def _allowed(self) -> list[str]:
         """Return what may be read on request: not every file of the worker's machine."""

@@ -54,7 +54,7 @@ class IngestMetrics(SparkWorkerMetrics):
         self.large = make.counter(
             "icedb_ingest_large_batches_total",
             "Large batches; left: found, and left to a flush of their own; flushed: committed or refused by the worker "
-            "of the queue ingest-large; flushed_here: by that of the queue ingest, because nobody serves the other",
+            "of the queue ingest-large; flushed_here: by that of the queue ingest, because no worker serves the other",
             outcome=LARGE_OUTCOMES,
         )
         self.put_off = make.counter(

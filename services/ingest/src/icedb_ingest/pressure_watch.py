@@ -60,7 +60,7 @@ class _Known:
 
     Attributes:
         interval_ms: Least time between two commits, as the pressure wants it.
-        committed_ms: When the newest commit landed, whoever made it.
+        committed_ms: When the newest commit of any process landed.
         measured_ms: When it was measured last.
         cost_ms: How long that took.
         pressure: What was found.

@@ -17,7 +17,7 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     flush_interval_ms: Annotated[int, Field(ge=0, le=60 * SECOND_MS)] = SECOND_MS
     """Least time between two commits of a table, milliseconds. Longer makes fewer, larger log and data files;
     shorter makes events visible sooner. Back-pressure stretches it, so that a table stays below 1,000 log files. Above
-    a second it is kept to within `ICEDB_INGEST_SWEEP_INTERVAL_MS`: nobody waits that long, the sweep takes it up."""
+    a second it is kept to within `ICEDB_INGEST_SWEEP_INTERVAL_MS`: longer waits are left to the sweep."""
 
     flush_max_interval_ms: Annotated[int, Field(ge=SECOND_MS, le=10 * MINUTE_MS)] = MINUTE_MS
     """Longest time between two commits of a table under back-pressure, milliseconds. Longer takes more load off a
@@ -52,8 +52,8 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     import_sources: CommaSeparated = ()
     """What `icedb import` may make this worker read: URL prefixes, comma separated, e.g. `s3://lake/in,file:///data/in`.
     Empty: every `s3://` that its credentials can read, and the warehouse's own folder if that is a directory; with
-    `ICEDB_ACCESS_FILE`, nothing. Wider saves copying; narrower keeps whoever can send tasks from reading what only the
-    worker can: leave the warehouse itself out where there are tenants."""
+    `ICEDB_ACCESS_FILE`, nothing. Wider saves copying; narrower keeps senders of tasks from reading what only the worker
+    can read: leave the warehouse itself out where there are tenants."""
 
     @property
     def job_limits(self) -> JobLimits:

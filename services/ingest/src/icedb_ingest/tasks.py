@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from celery import Celery
 from icedb_log.commit.invariants import MAX_LOG_FILES
 from icedb_log.commit.table import Table
-from icedb_log.errors import InvalidRequest
 from icedb_log.feed.views import read_source_schema
-from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
+from icedb_log.ingest.flush import FlushLimits, FlushResult, FlushRun, flush_table
 from icedb_log.jobs import SizeClass
 from icedb_log.keys import TablePaths
 from icedb_log.names import (
@@ -27,17 +26,16 @@ from icedb_log.names import (
     MERGE_MERGE,
     TASKS,
 )
+from icedb_log.operations import parse_config
+from icedb_log.results import Work
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB, SECOND_MS
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import Need, needs
 from icedb_service.logs import get_logger
-from icedb_service.runs import Work
 from icedb_service.tasks import define_task
 from icedb_service.tracing import current_run
 from icedb_service.worker import WorkerContext, sweep_tables
-from pydantic import ValidationError
 
 from icedb_ingest.feeds import FeedTasks
 from icedb_ingest.flush_choice import FlushChoice, Takes
@@ -48,9 +46,6 @@ from icedb_ingest.settings import IngestSettings
 
 if TYPE_CHECKING:
     from icedb_engine.jobs.engine import JobEngine
-
-MAX_REASONS: Final = 20
-"""Reasons of rejected batches in a task's result; all of them lie in quarantine."""
 
 MAX_PRESSURE_AGE_MS: Final = 30 * SECOND_MS
 """How old a measure may be when a flush begins: other workers commit and merge, too."""
@@ -165,11 +160,7 @@ class IngestTasks:
             ``schema``: column to SQL type, to be declared; empty with a ``merge_query`` only. Outcome ``refused`` with
             the reason if a query is wrong.
         """
-        try:
-            parsed = TableConfig.model_validate(config)
-        except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
-            raise InvalidRequest(f"table {table}: configuration: {problem['loc']}: {problem['msg']}") from error
+        parsed = parse_config(table, config)
         from icedb_engine.sql.checks import check_queries  # noqa: PLC0415 - the parent needs none of it
 
         def read_source(name: str) -> Mapping[str, str]:
@@ -265,31 +256,14 @@ class IngestTasks:
         return result
 
     def _end_run(self, place: TableStore, run: _Run, *, task: str) -> Work:
-        table, results = place.name, run.results
-        commits = sum(1 for each in results if each.committed_key)
+        table, done = place.name, FlushRun(run.results)
         if run.has_more and run.put_off is None:
             self._context.wakeups.try_wake(task, table)
-        self._wake_merge(table, commits)
-        if commits:
+        self._wake_merge(table, done.commit_count)
+        if done.commit_count:
             self.feeds.wake_views(place)
-        rejected = [{"batch": each.batch.batch_id, "reason": each.reason} for one in results for each in one.rejected]
-        details = {
-            "rounds": len(results),
-            "commits": commits,
-            "batches": sum(each.batch_count for each in results),
-            "rows": sum(each.row_count for each in results),
-            "files": sum(each.file_count for each in results),
-            "written_bytes": sum(each.size_bytes for each in results),
-            "duplicates": sum(each.duplicate_count for each in results),
-            "deferred": sum(each.deferred_count for each in results),
-            "bad_rows": sum(each.bad_row_count for each in results),
-            "rejected": len(rejected),
-            "reasons": rejected[:MAX_REASONS],
-            "has_more": run.has_more,
-            "put_off": run.put_off,
-            "pressure": self._watch.pressure_of(table).level,
-        }
-        return Work(is_idle=not (commits or rejected or details["duplicates"]), details=details)
+        pressure = self._watch.pressure_of(table).level
+        return Work.of(done, rounds=len(run.results), has_more=run.has_more, put_off=run.put_off, pressure=pressure)
 
     def _needs_flush(self, paths: TablePaths) -> bool:
         table = paths.name

@@ -52,7 +52,7 @@ class JanitorMetrics(WorkerMetrics):
         self.audit_failures = make.counter(
             "icedb_janitor_audit_failures_total",
             "Audit objects that could not be written; announce: the run stopped and nothing was deleted; conclude: "
-            "what became of the objects is not written down",
+            "the outcome of the deletes is not written down",
             step=AUDIT_STEPS,
         )
         self.id_conflicts = make.counter(
@@ -143,7 +143,7 @@ class JanitorMetrics(WorkerMetrics):
             self.purging.labels(paths.name).set(now_ms / 1000)
 
     def record_leftovers(self, paths: TablePaths, result: LeftoverResult) -> None:
-        """Count what became of a table's leftovers."""
+        """Count the outcome of a table's leftovers."""
         for kind, count in result.deleted.items():
             self.deleted.labels(kind).inc(count)
         for each in result.failed:

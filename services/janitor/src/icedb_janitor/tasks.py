@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from celery import Celery
-from icedb_log.clean.deletion import AuditLog, AuditStep, sweep_audit
-from icedb_log.clean.leftovers import LeftoverResult, sweep_leftovers, sweep_probes
-from icedb_log.clean.orphans import OrphanPolicy, OrphanResult, describe_sweep, sweep_orphans
+from icedb_log.clean.deletion import AuditLog, AuditStep
+from icedb_log.clean.leftovers import LeftoverResult, sweep_probes
+from icedb_log.clean.orphans import OrphanPolicy, OrphanResult
+from icedb_log.clean.sweep import SweepResult, sweep_table
 from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
 from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.intervals import Intervals
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
+from icedb_log.results import Work
 from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
@@ -25,7 +27,7 @@ from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
 from icedb_service.logs import get_logger
 from icedb_service.redis_clients import TableLock
-from icedb_service.runs import Work, backoff_key
+from icedb_service.runs import backoff_key
 from icedb_service.tasks import define_task
 from icedb_service.worker import WorkerContext, sweep_tables
 
@@ -75,14 +77,12 @@ class JanitorTasks:
             _warn_of_clock(result)
             _warn_of_lost(result)
             _warn_of_failures("deletes_failed", result.failed)
-            details = result.details()
             # Not before the dead objects are done with: a walk through the whole table can wait.
-            if not result.has_more:
-                details |= self._sweep_orphans_if_due(opened)
+            swept = None if result.has_more else self._sweep_if_due(opened)
         if result.has_more:
             self._context.wakeups.try_wake(JANITOR_VACUUM, table)
-        did = result.deleted_logs or result.deleted_data or result.stripped_count
-        return Work(is_idle=not (did or details.get("deleted_orphans")), details=details)
+        more = {} if swept is None else swept.details()
+        return Work(is_idle=result.is_idle and not more.get("deleted_orphans"), details={**result.details(), **more})
 
     def sweep_orphans(
         self, table: str, *, older_than_ms: int | None = None, max_share: float | None = None, force: bool = False
@@ -96,9 +96,9 @@ class JanitorTasks:
             opened = self._open(table, held)
             share = self._settings.janitor_orphan_share if max_share is None else max_share
             age_ms = self._age_ms(opened) if older_than_ms is None else older_than_ms
-            details = self._sweep(opened, OrphanPolicy(age_ms, share, force))
+            result = self._sweep(opened, OrphanPolicy(age_ms, share, force))
             self._orphan_sweeps.note(table)
-        return Work(is_idle=not (details["deleted_orphans"] or details["deleted_leftovers"]), details=details)
+        return Work.of(result)
 
     def purge(self, table: str) -> Work:
         """Purge a dropped table whose time in the trash is over, or go on with its purge.
@@ -121,14 +121,7 @@ class JanitorTasks:
         _warn_of_failures("purge_deletes_failed", result.failed, mitigation="the next sweep goes on")
         if not result.failed and result.state == "purging":
             self._context.wakeups.try_wake(JANITOR_PURGE, table)
-        details: dict[str, Any] = {
-            "state": result.state,
-            "deleted": result.deleted_count,
-            "deleted_bytes": result.deleted_bytes,
-            "failed": len(result.failed),
-            "waits_for": [f"{claim.kind} {claim.held_by}" for claim in result.waits_for],
-        }
-        return Work(is_idle=not result.deleted_count, details=details)
+        return Work.of(result)
 
     def sweep(self) -> Work:
         """Wake the vacuum of every table, and the purge of dropped ones.
@@ -139,13 +132,13 @@ class JanitorTasks:
         work = sweep_tables(self._context, task=JANITOR_VACUUM, also=purging)
         return Work(is_idle=work.is_idle and not purge_count, details={**work.details, "purges": purge_count})
 
-    def _sweep_orphans_if_due(self, table: Table) -> dict[str, Any]:
-        """Do the same if the last time is long enough ago. The table's lock is held.
+    def _sweep_if_due(self, table: Table) -> SweepResult | None:
+        """Sweep a table if the last time is long enough ago. The table's lock is held.
 
         A sweep that failed is the next interval's, too: it lists all that a table has, and vacuums come often.
         """
         if not self._orphan_sweeps.is_due(table.name):
-            return {}
+            return None
         table = table.renewed()
         self._orphan_sweeps.note(table.name)
         return self._sweep(table, OrphanPolicy(self._age_ms(table), self._settings.janitor_orphan_share))
@@ -153,20 +146,17 @@ class JanitorTasks:
     def _age_ms(self, table: Table) -> int:
         return max(self._settings.janitor_orphan_age_ms, table.config.orphan_age_ms)
 
-    def _sweep(self, table: Table, policy: OrphanPolicy) -> dict[str, Any]:
-        clock, audit = self._context.clock, self._open_audit(table)
-        result = sweep_orphans(table, policy=policy, audit=audit)
-        self._metrics.record_orphans(table.paths, result)
-        _warn_of_orphans(result)
-        leftovers = sweep_leftovers(table, result.walk, audit=audit)
-        old_audit = sweep_audit(
-            table, retention_ms=table.config.audit_retention_ms, clock=clock, check_alive=table.check_alive
-        )
-        self._metrics.record_leftovers(table.paths, leftovers)
-        self._metrics.record_deletes("audit", deleted_count=len(old_audit.keys), failed=old_audit.failed)
-        _warn_of_leftovers(leftovers)
+    def _sweep(self, table: Table, policy: OrphanPolicy) -> SweepResult:
+        def account(orphans: OrphanResult) -> None:
+            self._metrics.record_orphans(table.paths, orphans)
+            _warn_of_orphans(orphans)
+
+        result = sweep_table(table, policy=policy, audit=self._open_audit(table), on_orphans=account)
+        self._metrics.record_leftovers(table.paths, result.leftovers)
+        self._metrics.record_deletes("audit", deleted_count=len(result.audit.keys), failed=result.audit.failed)
+        _warn_of_leftovers(result.leftovers)
         self._sweep_probes()
-        return describe_sweep(result, leftovers) | {"deleted_audit": len(old_audit.keys)}
+        return result
 
     def _sweep_probes(self) -> None:
         """Take away what probes of the store left: once an interval, whatever the table is. Never fails."""

@@ -34,13 +34,12 @@ TASKS: Final = (MERGE_MERGE, MERGE_COLD, MERGE_SWEEP, MERGE_CHANGE, MERGE_DROP_P
 
 
 class MergeMetrics(SparkWorkerMetrics):
-    """Counters of commits, groups, files, bytes and rows."""
+    """Counters of commits, files, bytes and rows."""
 
     def __init__(self) -> None:
         super().__init__("merge", package="icedb-merger", tasks=TASKS)
         make = self.make
         self.commits = make.counter("icedb_merge_commits_total", "Log files committed")
-        self.groups = make.counter("icedb_merge_groups_total", "Groups of data files that were merged")
         self.files = make.counter(
             "icedb_merge_files_total", "Data files; in: merged and tombstoned, out: made", direction=DIRECTIONS
         )
@@ -89,16 +88,6 @@ class MergeMetrics(SparkWorkerMetrics):
             "Partitions removed; drop: by hand, retention: their time had passed",
             cause=REMOVAL_CAUSES,
         )
-        self.rows_removed = make.counter(
-            "icedb_merge_partition_rows_removed_total",
-            "Rows of removed partitions, where the log says how many; drop: by hand, retention: their time had passed",
-            cause=REMOVAL_CAUSES,
-        )
-        self.bytes_removed = make.counter(
-            "icedb_merge_partition_bytes_removed_total",
-            "Bytes of removed partitions; drop: by hand, retention: their time had passed",
-            cause=REMOVAL_CAUSES,
-        )
         self.retention_kept = make.gauge(
             "icedb_merge_retention_kept_partitions",
             "Partitions that the last run of retention kept, by reason (docs/partitions.md)",
@@ -136,8 +125,6 @@ class MergeMetrics(SparkWorkerMetrics):
             return
         self.commits.inc()
         self.partitions_removed.labels(cause).inc(len(removal.partitions))
-        self.rows_removed.labels(cause).inc(removal.row_count or 0)
-        self.bytes_removed.labels(cause).inc(removal.size_bytes)
 
     def record_retention(self, table: str, result: RetentionResult) -> None:
         """Count one run of retention."""
@@ -150,7 +137,6 @@ class MergeMetrics(SparkWorkerMetrics):
         self.lane_commits.labels(lane).inc(result.commit_count)
         self.lane_bytes.labels(lane).inc(result.input_bytes)
         self.commits.inc(result.commit_count)
-        self.groups.inc(result.group_count)
         self.files.labels("in").inc(result.input_count)
         self.files.labels("out").inc(result.output_count)
         self.moved.labels("in").inc(result.input_bytes)

@@ -1,25 +1,22 @@
 """The tasks of the merger: which table is merged, changed or erased from when. What and how, is the library's."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from cachetools import LRUCache
 from celery import Celery
-from icedb_log.changes.partition_removal import PartitionInfo, remove_partitions
 from icedb_log.changes.retention import retain_table
-from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
 from icedb_log.commit.table import Table
-from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure, describe_preview, describe_progress
-from icedb_log.errors import IceDBError, InvalidRequest, NotFound, crashes_told
-from icedb_log.holds.erasures import Erasure, list_open_ids, read_erasure
+from icedb_log.erasure.erasure_run import advance_erasures, preview_erasure
+from icedb_log.errors import IceDBError
+from icedb_log.holds.erasures import Erasure, list_open_ids
 from icedb_log.intervals import Intervals
 from icedb_log.jobs import CheckAlive
 from icedb_log.keys import TablePaths
 from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeIndex, MergeLimits, MergeOptions, plan_merge
-from icedb_log.model import LogView
 from icedb_log.names import (
     INGEST_FLUSH,
     MERGE_CHANGE,
@@ -30,18 +27,18 @@ from icedb_log.names import (
     MERGE_RETAIN,
     MERGE_SWEEP,
 )
+from icedb_log.operations import ChangeRequest, drop_partitions
+from icedb_log.results import Work
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters, select_partitions
 from icedb_log.table.stored_config import read_table_config
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
 from icedb_service.logs import get_logger
 from icedb_service.redis_clients import LockBusy
-from icedb_service.runs import Work
 from icedb_service.tasks import define_task
 from icedb_service.worker import WorkerContext, sweep_tables
 
-from icedb_merger.metrics import ChangeCause, LaneLabel, MergeMetrics, TurnEnd
+from icedb_merger.metrics import LaneLabel, MergeMetrics, TurnEnd
 from icedb_merger.settings import MergerSettings
 
 if TYPE_CHECKING:
@@ -109,48 +106,27 @@ class MergeTasks:
             partitions: For a rewrite, partition filters as text; all must hold.
             dry_run: Only say what would be touched; takes no lock.
         """
-        if kind not in get_args(ChangeCause):
-            raise InvalidRequest(f"table {table}: a change is 'delete' or 'rewrite', not {str(kind)[:80]!r}")
-        if not isinstance(sql, str) or (kind == "delete" and partitions is not None):
-            raise InvalidRequest(f"table {table}: a {kind} takes SQL as text, and partitions only for a rewrite")
-        cause: ChangeCause = "delete" if kind == "delete" else "rewrite"
-        changer = self._context.engine.changer
+        request = ChangeRequest.parse(table, kind=kind, sql=sql, partitions=partitions, dry_run=dry_run)
         with nullcontext(self._context.open(table)) if dry_run else self._context.open_locked(table) as opened:
-            if cause == "delete":
-                result = delete_rows(opened, changer, sql, dry_run=dry_run)
-            elif not _are_texts(partitions):
-                raise InvalidRequest(
-                    f"table {table}: a rewrite needs a list of partition filters; an empty one means all"
-                )
-            else:
-                matches = PartitionMatcher(parse_partition_filters(partitions or ()), opened.config)
-                result = rewrite_partitions(opened, changer, sql, matches=matches, dry_run=dry_run)
-        self._metrics.record_change(cause, result)
-        is_idle = not result.file_count
-        return Work(is_idle=is_idle, details={"kind": kind, "dry_run": dry_run, **result.details(cause)})
+            result = request.run(opened, self._context.engine.changer)
+        self._metrics.record_change(request.kind, result)
+        return request.describe(result)
 
     def drop_partitions(
         self,
         table: str,
         globs: list[str],
         may_match_all: bool = False,  # noqa: FBT001, FBT002 - the message's own form
-        dry_run: bool = False,  # noqa: FBT001, FBT002
     ) -> Work:
         """Remove the partitions that some globs mean, in one commit.
 
         Delivery: sent by the CLI, once. A run that is lost has removed everything or nothing; one that is repeated
         finds no partition and is refused.
         """
-        if not _are_texts(globs):
-            raise InvalidRequest(f"table {table}: globs must be a list of texts")
-
-        def choose(_view: LogView, infos: tuple[PartitionInfo, ...]) -> frozenset[str]:
-            return select_partitions(table, globs, [info.path for info in infos], may_match_all=may_match_all)
-
         with self._context.open_locked(table) as opened:
-            removal = remove_partitions(opened, choose, dry_run=dry_run)
+            removal = drop_partitions(opened, globs, may_match_all=may_match_all)
         self._metrics.record_removal("drop", removal)
-        return Work(is_idle=not removal.partitions, details=removal.details())
+        return Work.of(removal)
 
     def retain(self, table: str, force: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
         """Remove the partitions of a table whose retention has passed, in one commit.
@@ -165,7 +141,7 @@ class MergeTasks:
             self._retention.forget(table)
             raise
         self._metrics.record_retention(table, result)
-        return Work(is_idle=not result.removal.partitions, details=result.details())
+        return Work.of(result)
 
     def erase(self, table: str, preview: str | None = None) -> Work:
         """Carry all open erasures of a table on, as far as they go now; or say what one would remove.
@@ -178,26 +154,29 @@ class MergeTasks:
             preview: A condition: nothing is erased, the result says what would be deleted. Outcome ``refused`` with the
                 reason if it does not fit the table.
         """
+        context = self._context
+        changer = context.engine.changer
         if preview is not None:
-            return self._preview_erasure(table, preview)
-        place = self._context.warehouse.table(table)
-        problems: list[IceDBError] = []
-        progress: list[ErasureProgress] = []
-        for erasure_id in list_open_ids(place, ended=self._ended_erasures):
-            try:
-                with crashes_told(f"table {table}: erasure {erasure_id}"):
-                    progress.append(self._advance_erasure(place, erasure_id))
-            except IceDBError as error:
-                problems.append(error)
-                if not isinstance(error, LockBusy):
-                    get_logger().warning(
-                        "erasure_not_advanced", erasure_id=erasure_id, error=type(error).__name__, mitigation="next run"
-                    )
-        if any(each.waits_for == "flush" for each in progress):
-            self._context.wakeups.try_wake(INGEST_FLUSH, table)
-        if problems:
-            raise problems[0]
-        return Work(is_idle=not any(each.has_changed for each in progress), details=describe_progress(progress))
+            found = preview_erasure(context.open(table), changer, preview)
+            return Work(is_idle=not found["rows"], details=found)
+
+        def open_table(is_rewrite: bool) -> AbstractContextManager[Table]:  # noqa: FBT001 - as it is asked
+            # The rewrite competes with merges; what follows only looks.
+            return context.open_locked(table) if is_rewrite else nullcontext(context.open(table))
+
+        result = advance_erasures(
+            context.warehouse.table(table),
+            changer,
+            open_table,
+            ended=self._ended_erasures,
+            on_problem=_warn_of_erasure,
+            on_step=self._account_erasure,
+        )
+        if any(each.waits_for == "flush" for each in result.progress):
+            context.wakeups.try_wake(INGEST_FLUSH, table)
+        if result.problems:
+            raise result.problems[0]
+        return Work.of(result)
 
     def sweep(self) -> Work:
         """Wake what each table has to do: hot merges; now and then cold ones, its retention and its open erasures.
@@ -300,19 +279,6 @@ class MergeTasks:
             commit_bytes=settings.merge_commit_bytes,
         )
 
-    def _advance_erasure(self, place: TableStore, erasure_id: str) -> ErasureProgress:
-        try:
-            before = read_erasure(place, erasure_id)
-        except NotFound:
-            raise NotFound(f"table {place.name}: erasure {erasure_id} is gone from its record") from None
-        context = self._context
-        # The rewrite competes with merges; what follows only looks.
-        is_rewrite = before.state == "requested"
-        with context.open_locked(place.name) if is_rewrite else nullcontext(context.open(place.name)) as opened:
-            progress = advance_erasure(opened, context.engine.changer, erasure_id)
-        self._account_erasure(before, progress.erasure)
-        return progress
-
     def _account_erasure(self, before: Erasure, erasure: Erasure) -> None:
         if erasure.state == before.state:
             return
@@ -327,16 +293,12 @@ class MergeTasks:
         if erasure.has_ended:
             self._metrics.erasures.labels(erasure.state).inc()
 
-    def _preview_erasure(self, table: str, condition: str) -> Work:
-        result = delete_rows(self._context.open(table), self._context.engine.changer, condition, dry_run=True)
-        return Work(
-            is_idle=not result.rows_removed,
-            details=describe_preview(result),
+
+def _warn_of_erasure(erasure_id: str, error: IceDBError) -> None:
+    if not isinstance(error, LockBusy):
+        get_logger().warning(
+            "erasure_not_advanced", erasure_id=erasure_id, error=type(error).__name__, mitigation="next run"
         )
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def register_tasks(

@@ -49,7 +49,7 @@ class SnapshotSettings(ServiceSettings):
     shorter."""
 
     snapshot_write_timeout_ms: Annotated[int, Field(ge=100)] = 60_000
-    """How long a stream waits for its reader to take a page, milliseconds; then its answer is let go, and it ends
+    """How long a stream waits for its reader to take a page, milliseconds; then the stream ends
     (RESOURCE_EXHAUSTED)."""
 
     snapshot_connection_age_ms: Annotated[int, Field(ge=1000, le=24 * 60 * 60 * 1000)] = 60 * 60 * 1000

@@ -130,7 +130,7 @@ def start_rig(folder: Path, **fields: Any) -> FrontendRig:
     warehouse = Warehouse(store)
     config = TableConfig.create(name=TABLE, on_bad_rows="quarantine_batch")
     create_table(TableStore(store, warehouse.table(TABLE).paths), config)
-    values = {"frontend_http_port": 0, "frontend_grpc_port": 0, "frontend_access_log": "none", **fields}
+    values = {"frontend_http_port": 0, "frontend_grpc_port": 0, "access_log": "none", **fields}
     settings = FrontendSettings(store=f"file://{folder}", **values)
     woken: list[str] = []
     frontend = Frontend(warehouse, settings=settings, clock=CLOCK, wake=woken.append)

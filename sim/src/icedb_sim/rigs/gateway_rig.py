@@ -149,7 +149,7 @@ def start_gateway(
         "store": "file:///not-used",
         "gateway_port": 0,
         "gateway_iceberg_port": 0,
-        "gateway_access_log": "none",
+        "access_log": "none",
         **fields,
     }
     settings = GatewaySettings(**values)

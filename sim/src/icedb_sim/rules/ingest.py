@@ -135,7 +135,7 @@ INGEST_RULES: Final = (
     breaks(
         "I3",
         "ids in the log are not looked at",
-        around("ingest.flush:_sort_out", _logs_without(batch_ids=())),
+        around("ingest.flush:_classify_batches", _logs_without(batch_ids=())),
     ),
     breaks(
         "I3",
@@ -159,7 +159,7 @@ INGEST_RULES: Final = (
     breaks(
         "I5",
         "refused ids in the log are not looked at",
-        around("ingest.flush:_sort_out", _logs_without(refused_ids=())),
+        around("ingest.flush:_classify_batches", _logs_without(refused_ids=())),
     ),
     breaks(
         "I5",
@@ -216,9 +216,9 @@ def _run_without_proof(original: Any, commit: Any, writer: Any, batches: Any, **
     return original(commit, writer, batches, **kwargs) if batches else None
 
 
-def _die_at_one_batch_only(original: Any, commit: Any, sorted_out: Any) -> None:
+def _die_at_one_batch_only(original: Any, commit: Any, classified: Any) -> None:
     commit.fence._state = replace(commit.fence._state, alone="")
-    original(commit, sorted_out)
+    original(commit, classified)
 
 
 POISON_RULES: Final = seen_with(
@@ -250,8 +250,8 @@ def _only_look(original: Any, table: Any, batch: Any, body: Any, **kwargs: Any) 
 
 
 def _take_left_for_kept(original: Any, *args: Any, **kwargs: Any) -> Any:
-    settled = original(*args, **kwargs)
-    return "conflict" if settled == "left" else settled
+    outcome = original(*args, **kwargs)
+    return "conflict" if outcome == "left" else outcome
 
 
 _KEEP: Final = "ingest.quarantine:_keep"
@@ -269,7 +269,9 @@ REUSE_RULES: Final = seen_with(
         answers("ingest.quarantine:_is_content_of", True),
         by="test_id_conflicts.py::test_i8_other_content_under_a_refused_id_is_kept_beside_it",
     ),
-    breaks("I8", "the janitor deletes copies by their id alone", answers("clean.vacuum:VacuumRun._settle", True)),
+    breaks(
+        "I8", "the janitor deletes copies by their id alone", answers("clean.vacuum:VacuumRun._may_delete_copy", True)
+    ),
     breaks("I8", "other content goes without a copy in quarantine", with_store(_KEEP, _without_payloads)),
     breaks(
         "I8",
@@ -295,9 +297,9 @@ REUSE_RULES: Final = seen_with(
 # Groups of batches
 
 
-def _clear_touched(settled: Any, groups: Any) -> Any:
+def _clear_touched(decided: Any, groups: Any) -> Any:
     del groups
-    return tuple({batch.key: None for batch in settled})
+    return tuple({batch.key: None for batch in decided})
 
 
 def _hold_refusals_only(original: Any, plan: Any, view: Any, staged: Any) -> Any:

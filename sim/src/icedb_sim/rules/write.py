@@ -29,7 +29,7 @@ from icedb_sim.rules.mutations import (
     with_arguments,
     with_store,
 )
-from icedb_sim.simulation.changes import RowTest
+from icedb_sim.tables.row_tests import RowTest
 
 _BUILD: Final = "commit.merge_log:build_merge_log"
 _FENCE: Final = "commit.fence:HeldFence."

@@ -34,10 +34,10 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import PartitionFilter, PartitionMatcher
 from icedb_log.table.table_config import PartitionField, TableConfig
 
-from icedb_sim.fakes.faulty_store import FaultyStore
-from icedb_sim.simulation.changes import Intent, IntentClock, RowTest, SimRowChanger
+from icedb_sim.simulation.changes import Intent, IntentClock, SimRowChanger
 from icedb_sim.simulation.data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
 from icedb_sim.simulation.facts import AuditWatch, SimBatch
+from icedb_sim.simulation.faulty_store import FaultyStore
 from icedb_sim.simulation.model import SimModel, SimReader
 from icedb_sim.simulation.settings import (
     MAX_STALL_MS,
@@ -49,6 +49,7 @@ from icedb_sim.simulation.settings import (
 )
 from icedb_sim.simulation.world import Actor, SimClock, Violation, World
 from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.row_tests import RowTest
 
 ORDINARY: Final = (Unavailable, CommitConflict, CommitOutcomeUnknown, Fenced, NotFound)
 """What an actor may meet at any time: it goes on with its next run."""

@@ -7,7 +7,6 @@ began must be gone once its commit has landed.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import orjson
 from icedb_log.jobs import CountJob, RowChange
@@ -17,27 +16,7 @@ from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.simulation.data import SimGroupMerger
 from icedb_sim.simulation.world import SimClock, Violation, World
-
-
-@dataclass(frozen=True, slots=True)
-class RowTest:
-    """Which row numbers a change is about: those with a remainder. Its text form stands in for SQL."""
-
-    modulus: int
-    rest: int
-
-    def holds(self, row: int) -> bool:
-        """Whether the change is about a row."""
-        return row % self.modulus == self.rest
-
-    def to_sql(self) -> str:
-        """Return the text form."""
-        return orjson.dumps([self.modulus, self.rest]).decode()
-
-    @classmethod
-    def parse(cls, sql: str) -> Self:
-        """Parse the text form."""
-        return cls(*orjson.loads(sql))
+from icedb_sim.tables.row_tests import RowTest
 
 
 class SimRowChanger(SimGroupMerger):

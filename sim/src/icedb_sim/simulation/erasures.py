@@ -20,11 +20,13 @@ from icedb_log.log.reader import LogReader
 from icedb_log.store.table_store import TableStore
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.changes import Intent, IntentClock, RowTest, SimRowChanger
+from icedb_sim.simulation.changes import Intent, IntentClock, SimRowChanger
 from icedb_sim.simulation.data import read_staged_ids
 from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
-from icedb_sim.simulation.settings import ANY_SHARE, PATHS
+from icedb_sim.simulation.settings import PATHS
 from icedb_sim.simulation.world import Actor, SimClock, Violation
+from icedb_sim.tables.row_tests import RowTest
+from icedb_sim.tables.small_table import ANY_SHARE
 
 ERASER: Final = "eraser"
 CLEANER: Final = "janitor of erasures"

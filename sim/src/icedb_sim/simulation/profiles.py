@@ -2,8 +2,8 @@
 
 A rule about who wakes up too late is seen when somebody stalls at the right call and everybody else works on; crashes
 and refusals only get in the way. So in a profile one thing goes wrong, and often: actors of one kind stall anywhere, or
-where one rule is decided. A stall (:mod:`icedb_sim.fakes.faulty_store`) may come at any call; a :class:`StallAt` comes
-just where a profile wants it, before a merge's log file is sent, say. Each is a fault with a name, so a failing
+where one rule is decided. A stall (:mod:`.faulty_store`) may come at any call; a :class:`StallAt` comes just where a
+profile wants it, before a merge's log file is sent, say. Each is a fault with a name, so a failing
 schedule is shrunk and replayed with them. A rule switched off names the profile in which it is missed
 (:class:`~icedb_sim.rules.mutations.Mutation`), and a quarter of all schedules has one.
 """
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteReport, ObjectInfo, ObjectPage, StoredObject
 
-from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.simulation.actors import Simulation
+from icedb_sim.simulation.faulty_store import FaultyStore
 from icedb_sim.simulation.repeats import flush_by_size_for_ever, read_afresh_for_ever, send_again_for_ever
 from icedb_sim.simulation.scenario import Body, Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import MINUTE_MS, SECOND_MS, FaultRates, Settings

@@ -16,16 +16,17 @@ from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 
-from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import BODIES, Simulation, next_name, spawn_actor
 from icedb_sim.simulation.data import SimBatchWriter, SimGroupMerger
 from icedb_sim.simulation.facts import AuditWatch, Counters
+from icedb_sim.simulation.faulty_store import FaultyStore
 from icedb_sim.simulation.model import SimModel
 from icedb_sim.simulation.scenario import Mix, Scenario, Surroundings
 from icedb_sim.simulation.scenarios import draw_mix, find_scenarios
-from icedb_sim.simulation.settings import ANY_SHARE, PATHS, SEAL_AGE_MS, Settings, draw_settings
+from icedb_sim.simulation.settings import PATHS, SEAL_AGE_MS, Settings, draw_settings
 from icedb_sim.simulation.world import TRACE_TAIL, Actor, Script, SimClock, Step, TraceLine, Violation, World
+from icedb_sim.tables.small_table import ANY_SHARE
 
 _ROUNDS: Final = 5
 _NOTES: Final = ("/_icedb_probe/clock", "/_icedb/fence/ingest.json", "/_icedb/fence/merge.json")

@@ -12,6 +12,8 @@ from icedb_log.keys import TablePaths
 from icedb_log.table.stored_config import decode_table_config, encode_table_config
 from icedb_log.table.table_config import TableConfig
 
+from icedb_sim.tables.small_table import ANY_SHARE
+
 SECOND_MS = 1000
 MINUTE_MS = 60 * SECOND_MS
 START_MS = 1_700_000_000_000
@@ -29,10 +31,6 @@ MAX_CLOCK_STEPS = 2
 """How often a worker's clock jumps, at most."""
 
 PATHS = TablePaths("events", "lake/events")
-
-
-ANY_SHARE = OrphanPolicy(max_share=1.0)
-"""Small tables have few files: what one crash leaves is often most of their bytes."""
 
 
 @dataclass(frozen=True, slots=True)

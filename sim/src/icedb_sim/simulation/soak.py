@@ -19,7 +19,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import InvariantViolated
 
 from icedb_sim.rules.by_test import run_tests_of_rules
-from icedb_sim.rules.catalogue import TEST_OF_RULE
+from icedb_sim.rules.catalogue import ALL_RULES, TEST_OF_RULE
 from icedb_sim.rules.mutations import BROKEN, Mutation, mutated
 from icedb_sim.simulation.scenario import Mix
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
@@ -68,6 +68,8 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int], *, remember
     by_test = run_tests_of_rules([rule.name for rule in rules if rule.name in TEST_OF_RULE])
     unexpected = 0
     known: dict[str, int] = orjson.loads(remember.read_bytes()) if remember and remember.exists() else {}
+    by_schedules = {rule.name for rule in ALL_RULES} - TEST_OF_RULE.keys()
+    known = {name: seed for name, seed in known.items() if name in by_schedules}
     for mutation in rules:
         outcome = by_test.get(mutation.name)
         try:

@@ -22,8 +22,9 @@ from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.facts import AuditWatch
 from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
-from icedb_sim.simulation.settings import ANY_SHARE, MINUTE_MS, PATHS, START_MS, Settings
+from icedb_sim.simulation.settings import MINUTE_MS, PATHS, START_MS, Settings
 from icedb_sim.simulation.world import Actor, SimClock, Violation
+from icedb_sim.tables.small_table import ANY_SHARE
 
 SWEEPER: Final = "sweeper"
 _JUMP_RATE: Final = 0.008

@@ -31,8 +31,9 @@ from icedb_log.table.table_config import TableConfig
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.data import ROW_BITS, SimGroupMerger, write_rows
 from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
-from icedb_sim.simulation.settings import ANY_SHARE, PATHS
+from icedb_sim.simulation.settings import PATHS
 from icedb_sim.simulation.world import Actor, SimClock, Violation
+from icedb_sim.tables.small_table import ANY_SHARE
 
 FEEDER: Final = "feeder"
 VIEW: Final = PATHS.sibling("view")

@@ -32,9 +32,11 @@ from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import DEFAULT_START_MS, FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, ScriptedStore
-from icedb_sim.simulation.settings import ANY_SHARE
 from icedb_sim.tables.row_files import Row, RowFileChanger, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
 from icedb_sim.tables.row_footers import RowFooterReader
+
+ANY_SHARE = OrphanPolicy(max_share=1.0)
+"""Small tables have few files: what one crash leaves is often most of their bytes."""
 
 DEFAULTS: dict[str, Any] = {
     "partition": (PartitionField(name="p", column="p"),),

@@ -43,7 +43,7 @@ from icedb.cli.output import (
     print_table,
     write_text,
 )
-from icedb.cli.read import parse_since
+from icedb.cli.read_times import parse_since
 from icedb.cli.runner import FAILED, LIST, Run, TableName, command, flag, option
 
 MAX_HOLDERS: Final = 20

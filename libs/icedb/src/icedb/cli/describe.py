@@ -14,7 +14,7 @@ from icedb.cli.output import (
     print_note,
     print_pairs,
 )
-from icedb.cli.read import AsOf, TagOption, maybe_time
+from icedb.cli.read_times import AsOf, TagOption, maybe_time
 from icedb.cli.rows import ROW_FORMATS, answer_rows, print_rows, to_text
 from icedb.cli.runner import Run, TableName, command, option
 

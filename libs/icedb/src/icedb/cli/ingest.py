@@ -233,7 +233,7 @@ def _wait(run: Run, report: dict[str, Any], fresh_ids: Sequence[str], *, timeout
     table, ids, is_quiet = report["table"], report["batch_ids"], run.as_data
     if timeout_ms is None:
         timeout_ms = 0
-        from icedb.lake_table import StagedBatch  # noqa: PLC0415 - what commits here comes with it
+        from icedb.table_writer import StagedBatch  # noqa: PLC0415 - what commits here comes with it
 
         with progress("committing", is_quiet=is_quiet):
             run.open_lake().table(table).commit({each: StagedBatch() for each in fresh_ids})

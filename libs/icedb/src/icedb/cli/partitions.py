@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
-from icedb_log.changes.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
+from icedb_log.changes.partition_removal import PartitionInfo, RemovalResult, list_partitions
 from icedb_log.changes.retention import KeptReason, RetentionResult, count_kept, retain_table
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.fold import fold
-from icedb_log.model import LogView
 from icedb_log.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
+from icedb_log.operations import drop_partitions
 from icedb_log.table.partitions import decode_partition, select_partitions
 
 from icedb.cli.output import (
@@ -65,10 +65,7 @@ def partitions(
     if not globs:
         raise InvalidRequest("say which partitions go: a glob, e.g. 'd=2023-06-*', or --expired")
 
-    def choose(_view: LogView, infos: tuple[PartitionInfo, ...]) -> Collection[str]:
-        return select_partitions(table, globs, [info.path for info in infos], may_match_all=force)
-
-    planned = remove_partitions(run.open(table, owner="dry run"), choose, dry_run=True)
+    planned = drop_partitions(run.open(table, owner="dry run"), globs, may_match_all=force, dry_run=True)
     if not yes:
         _confirm(table, planned, can_ask=not run.as_data)
     run.task(MERGE_DROP_PARTITIONS, table, {"globs": list(globs), "may_match_all": force}).carry_out()

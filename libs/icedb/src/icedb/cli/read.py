@@ -1,19 +1,16 @@
 """``icedb snapshot``, ``query``, ``changes``, ``watch``: read tables, for people, scripts and other engines."""
 
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
 from icedb_client.file_list import DataFile, FileList
-from icedb_client.requests import Changes, SnapshotEvent, to_ms
+from icedb_client.requests import Changes, SnapshotEvent
 from icedb_client.snapshots import Snapshot
 from icedb_log.batch_ids import parse_batch_id_ms
 from icedb_log.errors import IceDBError, InvalidRequest
 from icedb_log.table.partitions import parse_partition_filters
-from icedb_log.units import parse_duration
 
 from icedb.cli.output import (
     count_of,
@@ -28,43 +25,14 @@ from icedb.cli.output import (
     print_table,
     to_json,
 )
+from icedb.cli.read_times import AsOf, MaxStaleness, TagOption, maybe_time, parse_since
 from icedb.cli.rows import ROW_FORMATS, ToOption, answer_rows
 from icedb.cli.runner import LIST, Run, TableName, argument, command, maybe_duration, option
 from icedb.cli.table_settings import read_query
 
 SHOWN_FILES: Final = 20
-_SPAN: Final = re.compile(r"[0-9.]+ *[a-z]+")
 _NAME_WIDTH: Final = 20
 _EVENT: Final = ("table", "snapshot_id", "file_count", "row_count", "size_bytes", "last_commit_ms", "problem")
-
-AsOf = Annotated[
-    str | None,
-    typer.Option("--as-of", metavar="TIME", help="Time travel: 2026-01-02T03:04:05Z, a date, or unix milliseconds."),
-]
-TagOption = Annotated[
-    str | None,
-    typer.Option("--tag", metavar="NAME", help="Read the state that this tag keeps; see `icedb tag list`."),
-]
-MaxStaleness = Annotated[
-    str | None,
-    typer.Option(
-        "--max-staleness",
-        metavar="TIME",
-        help="How old the snapshot service's cached state may be, e.g. 5s; 0s reads the log now.",
-    ),
-]
-
-
-def parse_since(text: str, *, option: str, now_ms: int) -> int:
-    """Return unix milliseconds from a time, or from how long ago it was, e.g. ``7d``. Raises InvalidRequest."""
-    if not _SPAN.fullmatch(text.strip()):
-        return to_ms(text, what=option)
-    return max(0, now_ms - parse_duration(text, option=option))
-
-
-def maybe_time(text: str | None, *, option: str) -> int | None:
-    """Return unix milliseconds from ISO 8601 (UTC if it names no zone) or from digits. Raises InvalidRequest."""
-    return None if text is None else to_ms(text, what=option)
 
 
 @command(gives=(*LIST, "paths", "duckdb", "clickhouse"))

@@ -179,7 +179,8 @@ class Run:
         """Do in this process what workers are asked for otherwise, and return their result. Raises IceDBError."""
         from icedb.work import Worker  # noqa: PLC0415 - as above
 
-        return Worker(self.open_lake()).run(task, table, arguments or {})
+        lake = self.open_lake()
+        return Worker(lake, lake.table).run(task, table, arguments or {})
 
     def wake(self, task: str, table: str) -> bool:
         """Wake the worker of a task, or do it here; return whether that worked."""

@@ -22,7 +22,7 @@ from icedb_log.texts import first_line, quote_name
 
 from icedb.cli.describe import show_description
 from icedb.cli.output import count_of, format_time, print_error, print_note
-from icedb.cli.read import maybe_time
+from icedb.cli.read_times import maybe_time
 from icedb.cli.rows import answer_rows, print_rows
 from icedb.cli.runner import Run, maybe_duration
 

@@ -1,37 +1,19 @@
 """``icedb status``: every table in figures, read from its log; ``--watch`` is :mod:`icedb.cli.status_watch`."""
 
-from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Final
 
 import typer
-from icedb_log.commit.fence import FenceLook
-from icedb_log.errors import HaltError, IceDBError, NotFound, TableHalted, crashes_told
-from icedb_log.feed.views import ViewLag
+from icedb_log.errors import HaltError, IceDBError
 from icedb_log.ingest.pressure import describe_failure
 from icedb_log.serving.status import TableStatus, read_status
 from icedb_log.units import parse_duration
 
-from icedb.cli.output import (
-    Markup,
-    count_of,
-    format_bytes,
-    format_count,
-    format_span,
-    format_time,
-    pick,
-    print_error,
-    print_note,
-    print_pairs,
-    print_table,
-)
-from icedb.cli.runner import FAILED, HALTED, Run, argument, command, describe_no_tables, flag, option
+from icedb.cli.output import print_error
+from icedb.cli.runner import FAILED, HALTED, Run, argument, command, flag, option
+from icedb.cli.status_figures import Found, read_figures, show_found, to_document
 
-MAX_LEASES_SHOWN: Final = 5
 DEFAULT_EVERY: Final = "2s"
 LEAST_EVERY_MS: Final = 200
-
-Found = dict[str, TableStatus | IceDBError]
 
 
 @command(records="tables")
@@ -81,35 +63,6 @@ def _add_cost(run: Run, table: str, document: dict[str, Any]) -> str | None:
     return describe_cost(costs)
 
 
-def read_figures(name: str, read: Callable[[str], TableStatus], *, is_only: bool) -> TableStatus | IceDBError | None:
-    """Return a table's figures, or why they cannot be read; ``None``: it was dropped since it was listed.
-
-    What is wrong with one of many hides none of the others; of the only one it is raised, unless the table is halted.
-    """
-    try:
-        with crashes_told(f"table {name}: its figures"):
-            return read(name)
-    except IceDBError as error:
-        if is_only and not isinstance(error, HaltError):
-            raise
-        return None if isinstance(error, NotFound) else error
-
-
-def to_document(found: Found) -> dict[str, Any]:
-    """Return the figures of tables as a document."""
-    return {"tables": [status_to_json(name, state) for name, state in found.items()]}
-
-
-def show_found(run: Run, table: str | None, found: Found, *, cost: str | None = None) -> None:
-    """Print the figures of the one table that was asked for, with what it costs, or of all."""
-    if table is not None and isinstance(only := found[table], TableStatus):
-        _print_one(only, cost)
-    elif found:
-        _print_all(found)
-    else:
-        print_note(describe_no_tables(run.client))
-
-
 def _find_problem(name: str, state: TableStatus | IceDBError) -> str:
     if halt := _find_halt(state):
         return f"table {name} is halted: {halt}"
@@ -122,159 +75,3 @@ def _find_halt(state: TableStatus | IceDBError) -> str:
     if isinstance(state, TableStatus):
         return state.halted
     return str(state) if isinstance(state, HaltError) else ""
-
-
-def _print_all(found: Found) -> None:
-    print_table(
-        ("table", ">files", ">rows", ">size", ">logs", ">lost", ">staged", ">quarant.", ">lag", ">pressure"),
-        ((name, *_figures(state)) for name, state in found.items()),
-    )
-    for name, state in found.items():
-        if isinstance(state, TableStatus) and state.lost_commits:
-            print_note(f"table {name}: lost commits: {_format_lost(state)}")
-
-
-def _figures(state: TableStatus | IceDBError) -> tuple[object, ...]:
-    if isinstance(state, IceDBError):
-        return (Markup(f"[bold red]{'halted' if isinstance(state, HaltError) else 'unread'}[/]"),)
-    return (
-        state.live_files,
-        format_count(state.live_rows),
-        format_bytes(state.live_bytes),
-        state.log_files,
-        Markup(f"[bold red]{format_count(len(state.lost_commits))}[/]") if state.lost_commits else None,
-        state.staged_batches,
-        state.quarantined_batches,
-        format_span(state.merge_lag_ms) if state.merge_lag_files else None,
-        _format_level(state),
-    )
-
-
-def _print_one(state: TableStatus, cost: str | None) -> None:
-    lag = "none"
-    if state.merge_lag_files:
-        files, size = format_count(state.merge_lag_files), format_bytes(state.merge_lag_bytes)
-        lag = f"{format_span(state.merge_lag_ms)}: {files} files, {size}"
-    print_pairs(
-        {
-            "table": state.config.name,
-            "halted": state.halted or None,
-            "flushes fail": state.failing or None,
-            "data files": f"{format_count(state.live_files)} in {count_of(state.partition_count, 'partition')}",
-            "rows": format_count(state.live_rows),
-            "size": format_bytes(state.live_bytes),
-            "cost a day": cost,
-            "log files": state.log_files,
-            "lost commits": _format_lost(state) if state.lost_commits else None,
-            "dead files": f"{format_count(state.tombstoned_files)} data, {format_count(state.tombstoned_logs)} log",
-            "pressure": format_pressure(state),
-            "staged batches": format_staged(state),
-            "quarantined batches": _format_quarantined(state),
-            "open erasures": _format_erasures(state),
-            "leases": _format_leases(state),
-            "Iceberg": _format_published(state),
-            "merge lag": lag,
-            "at work": "; ".join(map(format_worker, state.workers)) or "nobody",
-            "view": None if state.view is None else _format_view(state.view),
-            "last commit": format_time(state.last_commit_ms) if state.last_commit_ms else "none yet",
-            "oldest time": format_time(state.horizon_ms) if state.horizon_ms else "the beginning",
-        }
-    )
-
-
-def _format_published(state: TableStatus) -> str | None:
-    if not state.published_ms and not state.held_back:
-        return None
-    shown = f"as of {format_time(state.published_ms)}" if state.published_ms else "not shown"
-    return f"{shown}, may be held back: {state.held_back}" if state.held_back else shown
-
-
-def _format_lost(state: TableStatus) -> str:
-    first = state.lost_commits[0]
-    return f"{format_count(len(state.lost_commits))}, the first is {first}: `icedb fsck {state.config.name}`"
-
-
-def _format_view(view: ViewLag) -> str:
-    text = f"of {view.source}: {view.state}"
-    if view.waiting_commits:
-        text += f", {count_of(view.waiting_commits, 'commit')} behind, the oldest for {format_span(view.lag_ms)}"
-    return f"{text}, {count_of(view.refused_commits, 'commit')} refused" if view.refused_commits else text
-
-
-def format_staged(state: TableStatus) -> str:
-    """Return what waits for a flush."""
-    if not state.staged_batches:
-        return "0"
-    size, age = format_bytes(state.staged_bytes), format_span(state.staged_lag_ms)
-    return f"{format_count(state.staged_batches)}, {size}; the oldest for {age}"
-
-
-def _format_quarantined(state: TableStatus) -> str:
-    text = format_count(state.quarantined_batches)
-    return (
-        f"{text}, {format_count(state.bad_row_batches)} of them only some bad rows" if state.bad_row_batches else text
-    )
-
-
-def _format_erasures(state: TableStatus) -> str:
-    if not state.open_erasures:
-        return "none"
-    return f"{format_count(state.open_erasures)}; the oldest for {format_span(state.oldest_erasure_ms)}"
-
-
-def _format_leases(state: TableStatus) -> str:
-    if not state.leases:
-        return "none"
-    shown = [f"{lease} until {format_time(lease.expires_ms)}" for lease in state.leases[:MAX_LEASES_SHOWN]]
-    more = len(state.leases) - len(shown)
-    text = "; ".join([*shown, *([f"{more} more"] if more else [])])
-    return f"{format_count(len(state.leases))}, the oldest time {format_span(state.oldest_lease_ms)} ago: {text}"
-
-
-def format_worker(worker: FenceLook) -> str:
-    """Return who is at work on a table, and at what."""
-    what = {"ingest": "adds rows", "merge": "replaces data files"}[worker.role]
-    return f"{worker.owner or '?'} {what}{', commits now' if worker.commit else ''}"
-
-
-def _format_level(state: TableStatus) -> str | None:
-    if state.halted:
-        return Markup("[bold red]halted[/]")
-    if state.failing:
-        return Markup("[bold red]failing[/]")
-    return None if state.pressure.level == "none" else state.pressure.level
-
-
-def format_pressure(state: TableStatus) -> str:
-    """Return how much the table slows its producers down, and by what."""
-    pressure = state.pressure
-    if pressure.level == "none":
-        return "none"
-    effect = f"flush interval × {pressure.stretch:.1f}"  # noqa: RUF001 - a sign for people
-    if pressure.level == "stop":
-        effect += ", front ends refuse batches"
-    return f"{pressure.level}: {pressure.reason} ({effect})"
-
-
-def status_to_json(name: str, state: TableStatus | IceDBError) -> dict[str, Any]:
-    """Return a table's figures for a document."""
-    if isinstance(state, IceDBError):
-        error = {"kind": type(state).__name__, "message": str(state)}
-        return {"table": name, "halted": isinstance(state, HaltError), "error": error}
-    figures = {
-        field: getattr(state, field)
-        for field in TableStatus.__dataclass_fields__
-        if field not in ("config", "pressure", "leases", "view", "last_commit_ms", "horizon_ms", "halted", "workers")
-    }
-    return {
-        "table": name,
-        "halted": bool(state.halted),
-        **({"error": {"kind": TableHalted.__name__, "message": state.halted}} if state.halted else {}),
-        **figures,
-        "pressure": asdict(state.pressure),
-        "leases": [asdict(lease) for lease in state.leases],
-        "view": None if state.view is None else asdict(state.view),
-        "workers": [pick(worker, "owner", "role", "claimed_ms", "commit") for worker in state.workers],
-        "last_commit_ms": state.last_commit_ms or None,
-        "horizon_ms": state.horizon_ms or None,
-    }

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from icedb.cli.output import VisibleConsole, err, out, print_error, print_lines, to_json
 from icedb.cli.runner import Run
-from icedb.cli.status import Found, read_figures, show_found, to_document
+from icedb.cli.status_figures import Found, read_figures, show_found, to_document
 
 MAX_WATCHED: Final = 2000
 """Tables of which it is kept in memory what their logs say; of more, the others are read whole in each round."""

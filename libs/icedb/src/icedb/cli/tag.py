@@ -20,7 +20,7 @@ from icedb.cli.output import (
     print_pairs,
     print_table,
 )
-from icedb.cli.read import maybe_time
+from icedb.cli.read_times import maybe_time
 from icedb.cli.runner import Commands, Run, TableName, command, maybe_duration, option
 
 app: Final = Commands(name="tag", help="Keep a state of a table readable under a name.")

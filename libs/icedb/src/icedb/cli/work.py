@@ -49,7 +49,7 @@ def work(
     try:
         if not once:  # also where nobody looks on: a log should say that it began, and where
             err.print(f"[dim]working on {lake.client.settings.store}; Ctrl-C ends it[/]", soft_wrap=True)
-        Worker(lake, stops=stop.is_set).work(tell, until_idle=once)
+        Worker(lake, lake.table, stops=stop.is_set).work(tell, until_idle=once)
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
@@ -62,12 +62,12 @@ def work(
 def _describe(done: Done) -> str:
     """Return what was done in figures; those that are zero are left out."""
     figures = (
-        (name, format_bytes(value) if name.startswith("bytes") else format_count(value))
+        (name, format_bytes(value) if "bytes" in name else format_count(value))
         for name, value in done.details.items()
         if type(value) is int and value and name not in _HIDDEN
     )
-    return ", ".join(f"{value} {_words(name, is_one=value == '1')}" for name, value in figures)
+    return ", ".join(f"{value} {_words(name, is_one=value == '1')}".rstrip() for name, value in figures)
 
 
 def _words(name: str, *, is_one: bool) -> str:
-    return " ".join(_SINGULAR.get(word, word) if is_one else word for word in name.split("_"))
+    return " ".join(_SINGULAR.get(word, word) if is_one else word for word in name.split("_") if word != "bytes")

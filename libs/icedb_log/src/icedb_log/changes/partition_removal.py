@@ -68,6 +68,11 @@ class RemovalResult:
         """Rows that are gone; ``None`` when some data file does not say."""
         return sum_rows(info.row_count for info in self.partitions)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no partition was to go."""
+        return not self.partitions
+
     def details(self) -> dict[str, Any]:
         """Return it as the result of a task; the counts are of all partitions, also of those that it does not name."""
         return {

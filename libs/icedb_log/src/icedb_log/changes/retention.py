@@ -87,6 +87,11 @@ class RetentionResult:
     plan: RetentionPlan
     removal: RemovalResult
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has expired."""
+        return self.removal.is_idle
+
     def details(self) -> dict[str, Any]:
         """Return it as the result of a task."""
         kept = {f"kept_{reason}": count for reason, count in count_kept(self.plan).items()}

@@ -12,7 +12,7 @@ only files that came later are counted under it.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from icedb_log.changes.partition_removal import by_partition
 from icedb_log.commit.exchange import ExchangeCommit
@@ -48,7 +48,7 @@ class ChangeResult:
         rows_read: Rows in the dead ones, by the log where it says so.
         rows_removed: Rows that are gone; for a rewrite, rows read less rows written (below zero if the query makes
             more of them; 0 for a dry run, which runs no query).
-        scanned_count: Data files in which rows were counted (a deletion).
+        scanned_count: Data files in which rows were counted; ``None`` for a rewrite.
         partitions: Encoded partition paths that changed, ascending.
         removed_paths: Data files that died, ascending.
         input_bytes: Bytes of the dead ones.
@@ -61,15 +61,20 @@ class ChangeResult:
     output_count: int = 0
     rows_read: int = 0
     rows_removed: int = 0
-    scanned_count: int = 0
+    scanned_count: int | None = None
     partitions: tuple[str, ...] = ()
     removed_paths: tuple[str, ...] = ()
     input_bytes: int = 0
     output_bytes: int = 0
 
-    def details(self, kind: Literal["delete", "rewrite"]) -> dict[str, Any]:
+    @property
+    def is_idle(self) -> bool:
+        """Whether no file died, or would."""
+        return not self.file_count
+
+    def details(self) -> dict[str, Any]:
         """Return it as the result of a task; the counts are of all partitions, also of those that it does not name."""
-        scanned = {"files_scanned": self.scanned_count} if kind == "delete" else {}
+        scanned = {} if self.scanned_count is None else {"files_scanned": self.scanned_count}
         return {
             "rows_removed": self.rows_removed,
             "rows_read": self.rows_read,
@@ -240,7 +245,7 @@ class _Run:
             file_count=len(inputs),
             rows_read=sum(marker.row_count or 0 for marker in inputs),
             rows_removed=sum(self.counts.get(marker.path, 0) for marker in inputs),
-            scanned_count=len(self.counts),
+            scanned_count=len(self.counts) if self.change.kind == "delete" else None,
             partitions=tuple(sorted({self.table.paths.partition_of(marker.path) for marker in inputs})),
             removed_paths=tuple(sorted(marker.path for marker in inputs)),
             input_bytes=sum(marker.size_bytes for marker in inputs),

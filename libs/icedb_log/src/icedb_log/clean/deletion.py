@@ -4,7 +4,7 @@ A chunk is announced to the audit, deleted, and its outcome written down. Betwee
 was deleted by then is known, what was not is found again by the next run.
 
 The audit is written ahead: what is about to be deleted stands below ``_icedb/audit/`` before the store is asked to
-delete it, and is written once more with what became of it. If the first cannot be written, nothing is deleted; if the
+delete it, and is written once more with the outcome. If the first cannot be written, nothing is deleted; if the
 second cannot, the entry stays ``announced``: the object may have gone or not. A run that deletes nothing writes
 nothing. Nothing about a decision is read from there: an audit that is lost costs knowledge, never data.
 
@@ -236,7 +236,7 @@ def found_holds(holds: Holds) -> dict[str, list[str]]:
 
 
 class AuditEntry(BaseModel):
-    """What the audit says of one object: as :class:`~icedb_log.clean.deletion.DeleteCandidate`, and what became of it.
+    """What the audit says of one object: as :class:`~icedb_log.clean.deletion.DeleteCandidate`, and the outcome.
 
     Attributes:
         outcome: See :data:`Outcome`.
@@ -370,7 +370,7 @@ class RunAudit:
             raise
 
     def conclude(self, failed: Sequence[FailedDelete]) -> None:
-        """Write down what became of the chunk announced last. Never raises: the announcement says it already."""
+        """Record the outcome of the chunk announced last. Never raises: the announcement says it already."""
         # WARN: by an unconditional PUT: an announcement that was sent twice and lands once more, late, takes the
         # outcomes back to "announced". That says less, and nothing wrong.
         reasons = {each.key: each.reason for each in failed}

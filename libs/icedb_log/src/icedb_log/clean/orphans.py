@@ -15,10 +15,10 @@ it lies.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from icedb_log.clean.deletion import AuditLog, DeleteCandidate, Deleted, RunFacts, open_deleter
-from icedb_log.clean.leftovers import LeftoverResult, find_leftover_ages
+from icedb_log.clean.leftovers import find_leftover_ages
 from icedb_log.clean.table_walk import TableWalk, Tally, born_ms, walk_table
 from icedb_log.commit.fence import settle_fence
 from icedb_log.commit.table import Table
@@ -183,22 +183,6 @@ def sweep_orphans(
         max_share=policy.max_share,
         held=plan.held,
     )
-
-
-def describe_sweep(result: OrphanResult, leftovers: LeftoverResult) -> dict[str, Any]:
-    """Return what a sweep did as the result of a task."""
-    walk = result.walk
-    return {
-        "deleted_orphans": len(result.deleted),
-        "failed_orphans": len(result.failed),
-        "waiting_orphans": walk.old_tally.count - len(result.deleted) - len(result.failed),
-        "held_orphans": result.held.count,
-        "young_orphans": walk.young_tally.count,
-        "orphan_share": round(result.share, 4),
-        "unknown_objects": walk.unknown_count,
-        "deleted_leftovers": sum(leftovers.deleted.values()),
-        "failed_leftovers": len(leftovers.failed),
-    }
 
 
 def _delete(

@@ -81,7 +81,7 @@ def _replace_head(table: TableStore, head: Head, changed: Head) -> bool:
 
     def write(now: Head | None) -> Head:
         if now is None or now.etag != head.etag:
-            raise CommitConflict(f"{table.paths.publication_head_key}: somebody else changed it")
+            raise CommitConflict(f"{table.paths.publication_head_key}: another process changed it")
         return changed
 
     try:

@@ -41,7 +41,7 @@ from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFaile
 from icedb_log.feed.views import find_wanted
 from icedb_log.holds.guards import DATA_GUARDS, LOG_GUARDS, Death, Hold, Holds, Waiting
 from icedb_log.holds.stored_holds import HoldReader
-from icedb_log.ingest.quarantine import settle_copy
+from icedb_log.ingest.quarantine import resolve_duplicate
 from icedb_log.ingest.staging import find_staged
 from icedb_log.jobs import StagedBatch
 from icedb_log.keys import TablePaths, log_name, parse_log_key
@@ -89,6 +89,11 @@ class VacuumResult:
     has_more: bool = False
     lost: tuple[str, ...] = ()
     held_back_ms: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was deleted."""
+        return not (self.deleted_logs or self.deleted_data or self.stripped_count)
 
     def details(self) -> dict[str, Any]:
         """Return it as the result of a task."""
@@ -321,20 +326,20 @@ class VacuumRun:
     def _delete_copies(self, copies: Mapping[str, tuple[StagedBatch, str]]) -> set[str]:
         """Delete the staged copies of the batches that expired log files made live; return those that are gone."""
         # WARN: I8: not by the id alone. What a producer staged under it since may be other content, and nowhere else.
-        settled = [key for key, (copy, _) in copies.items() if self._settle(copy)]
-        return self._note(self._deleter.delete(self._copy_candidate(copy, copies[copy][1]) for copy in settled))
+        deletable = [key for key, (copy, _) in copies.items() if self._may_delete_copy(copy)]
+        return self._note(self._deleter.delete(self._copy_candidate(copy, copies[copy][1]) for copy in deletable))
 
-    def _settle(self, copy: StagedBatch) -> bool:
+    def _may_delete_copy(self, copy: StagedBatch) -> bool:
         """Return whether a staged copy may go: it is what was committed, or other content and in quarantine now."""
         known = self._contents.get(copy.batch_id, "")
         try:
-            settled = settle_copy(self._table, copy, known=known, clock=self._table.clock)
+            outcome = resolve_duplicate(self._table, copy, known=known, clock=self._table.clock)
         except (Unavailable, CommitOutcomeUnknown) as error:
             self._failed.append(FailedDelete(copy.key, str(error)))
             return False
-        if settled == "conflict":
+        if outcome == "conflict":
             self._conflicts.add(copy.key)
-        return settled != "left"
+        return outcome != "left"
 
     def _copy_candidate(self, copy: str, log_key: str) -> DeleteCandidate:
         why = f"its batch was committed by {log_name(log_key)}, which goes as well"

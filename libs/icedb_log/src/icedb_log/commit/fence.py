@@ -36,14 +36,12 @@ from icedb_log.log.fold import add_landed
 from icedb_log.model import LogFile
 from icedb_log.phases import phase
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.records import FIRST_BACKOFF_MS, MAX_SETTLE_ATTEMPTS, back_off, put_over
 from icedb_log.store.table_store import TableStore
 from icedb_log.texts import first_message
 from icedb_log.units import MINUTE_MS, SECOND_MS
 
 MAX_ACQUIRE_ATTEMPTS = 20
-MAX_SETTLE_ATTEMPTS = 8
-FIRST_BACKOFF_MS = 5
-MAX_BACKOFF_MS = 1000
 
 CLAIM_MS: Final = 8 * SECOND_MS
 """How long others keep away from a fence after each write of its owner (F6)."""
@@ -332,7 +330,7 @@ class HeldFence:
         """Find out what became of a PUT (W2); return if it landed."""
         has_tried_to_seal = False
         for attempt in range(MAX_SETTLE_ATTEMPTS):
-            _back_off(self._clock, attempt)
+            back_off(self._clock, attempt)
             try:
                 found = decode_log_file(key, self._store.get(key).body)
             except NotFound:
@@ -388,7 +386,7 @@ def acquire_fence(table: Table, role: Role) -> HeldFence:
     until_ms = begun_ms + table.patience_ms + table.patience_ms * int(unique_owner[-2:], 16) // 1024
     attempt = 0
     while attempt < MAX_ACQUIRE_ATTEMPTS:
-        _back_off(clock, attempt)
+        back_off(clock, attempt)
         found = _wait_for_others(table, key, until_ms=until_ms)
         current = found.state
         attempt = 1 if found.has_waited else attempt + 1  # many wait, one wins: that is no reason to give up
@@ -552,31 +550,7 @@ def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | 
         CommitOutcomeUnknown: The write may still land.
     """
     said = {name: value for name in _STATE_FIELDS if (value := getattr(state, name)) or name in _ALWAYS_SAID}
-    body = orjson.dumps(said)
-    is_unknown = False
-    try:
-        return store.put_if_absent(key, body) if etag is None else store.put_if_match(key, body, etag=etag)
-    except PreconditionFailed:
-        pass  # W2: an earlier try of this very request may have landed; only reading tells
-    except CommitOutcomeUnknown:
-        is_unknown = True
-    for attempt in range(MAX_SETTLE_ATTEMPTS):
-        _back_off(clock, attempt)
-        try:
-            found = store.get(key)
-        except NotFound:
-            break
-        except Unavailable:
-            is_unknown = True
-            continue
-        if found.body == body:  # states are unique, so this is our own write
-            return found.info.etag
-        if found.info.etag != etag:
-            return None
-        break
-    if is_unknown:
-        raise CommitOutcomeUnknown(f"{key}: no answer whether the fence was written")
-    return None
+    return put_over(store, key, orjson.dumps(said), etag=etag, clock=clock)  # W2: states are unique
 
 
 def seal(store: ObjectStore, key: str) -> bool:
@@ -611,11 +585,6 @@ def _has_landed(store: ObjectStore, key: str) -> bool:
     except (NotFound, Unavailable, HaltError):
         return False
     return not head.is_seal and head.commit_id == parse_log_key(key).commit_id
-
-
-def _back_off(clock: Clock, attempt: int) -> None:
-    if attempt:
-        clock.sleep_ms(min(FIRST_BACKOFF_MS << attempt, MAX_BACKOFF_MS))
 
 
 FENCE_LOOK_MS: Final = 5000

@@ -6,27 +6,29 @@ are not live are written down: each has to go, whatever is in it. From there on 
 time. The erasure is complete when a later listing has none of them, no log file names one that had been live (its
 statistics are gone, too), and so it is with what nobody named in the first such listing.
 
-A deletion is written down before it is committed, and what became of it is found out later: a crash behind a commit
+A deletion is written down before it is committed, and its outcome is found out later: a crash behind a commit
 would otherwise lose how many rows it removed (E3). Each step may be repeated, cut short anywhere, and run by any number
 of workers at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from icedb_log.changes.row_changes import ChangeResult, ChangeTooLarge, delete_rows
+from icedb_log.changes.row_changes import ChangeTooLarge, delete_rows
 from icedb_log.clean.publication_ending import count_withdrawn, withdraw_publications
 from icedb_log.commit.fence import acquire_fence
 from icedb_log.commit.table import Table
 from icedb_log.erasure.erasure_scope import count_staged_until, find_not_covered, read_objects
-from icedb_log.errors import Fenced, InvalidRequest
+from icedb_log.errors import Fenced, IceDBError, InvalidRequest, NotFound, crashes_told
 from icedb_log.holds.erasures import (
     DeletionRun,
     Erasure,
     NamedObjects,
     change_erasure,
+    list_open_ids,
     read_erasure,
 )
 from icedb_log.holds.guards import STORE_RESOLUTION_MS
@@ -34,6 +36,7 @@ from icedb_log.jobs import MergedGroup, RowChanger
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import named_paths, read_horizon_ms
 from icedb_log.model import LogView
+from icedb_log.store.table_store import TableStore
 
 MAX_PROBES: Final = 16
 """Objects that nobody named are looked for one by one, so many of them, before all data objects are listed."""
@@ -84,31 +87,93 @@ def advance_erasure(table: Table, changer: RowChanger, erasure_id: str) -> Erasu
     return ErasureProgress(erasure, waits_for, count, has_changed=erasure != before)
 
 
-def describe_preview(result: ChangeResult) -> dict[str, Any]:
-    """Return what an erasure would remove as the result of a task."""
+@dataclass(frozen=True, slots=True)
+class ErasuresResult:
+    """How far the erasures of a table are after a run.
+
+    Attributes:
+        progress: Of each that this run has carried on.
+        problems: Why it could not carry on others, each of which the next run tries again.
+    """
+
+    progress: tuple[ErasureProgress, ...]
+    problems: tuple[IceDBError, ...]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no record was changed."""
+        return not any(each.has_changed for each in self.progress)
+
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task; the counts are of all erasures, also of those that it does not name."""
+        return {
+            "open": sum(not each.erasure.has_ended for each in self.progress),
+            "ended": sum(each.erasure.has_ended for each in self.progress),
+            "erasures": [
+                {
+                    "id": each.erasure.erasure_id,
+                    "state": each.erasure.state,
+                    "waits_for": each.waits_for,
+                    "waiting": each.waiting_count,
+                }
+                for each in self.progress[:MAX_NAMED]
+            ],
+        }
+
+
+def advance_erasures(
+    table: TableStore,
+    changer: RowChanger,
+    open_table: Callable[[bool], AbstractContextManager[Table]],
+    *,
+    ended: set[str] | None = None,
+    on_problem: Callable[[str, IceDBError], object] = lambda _erasure_id, _error: None,
+    on_step: Callable[[Erasure, Erasure], object] = lambda _before, _after: None,
+) -> ErasuresResult:
+    """Carry all open erasures of a table on, as far as they go now. What stops one stops none of the others.
+
+    Args:
+        table: The table.
+        changer: Counts and rewrites.
+        open_table: Opens the table for one erasure; told whether that rewrites data files, as merges do, or only looks.
+        ended: As of :func:`~icedb_log.holds.erasures.list_open_ids`.
+        on_problem: Told of an erasure that could not be carried on.
+        on_step: Told of the record before and after.
+
+    Raises:
+        Unavailable: The store did not list them.
+    """
+    progress: list[ErasureProgress] = []
+    problems: list[IceDBError] = []
+    for erasure_id in list_open_ids(table, ended=ended):
+        try:
+            with crashes_told(f"table {table.name}: erasure {erasure_id}"):
+                before = _read_listed(table, erasure_id)
+                with open_table(before.state == "requested") as opened:
+                    progress.append(advance_erasure(opened, changer, erasure_id))
+                on_step(before, progress[-1].erasure)
+        except IceDBError as error:
+            problems.append(error)
+            on_problem(erasure_id, error)
+    return ErasuresResult(tuple(progress), tuple(problems))
+
+
+def _read_listed(table: TableStore, erasure_id: str) -> Erasure:
+    try:
+        return read_erasure(table, erasure_id)
+    except NotFound:
+        raise NotFound(f"table {table.name}: erasure {erasure_id} is gone from its record") from None
+
+
+def preview_erasure(table: Table, changer: RowChanger, condition: str) -> dict[str, Any]:
+    """Return what an erasure would remove now, as the result of a task. Raises as :func:`delete_rows`."""
+    result = delete_rows(table, changer, condition, dry_run=True)
     return {
         "rows": result.rows_removed,
         "files": result.file_count,
         "bytes": result.input_bytes,
         "files_counted": result.scanned_count,
         "partitions": len(result.partitions),
-    }
-
-
-def describe_progress(progress: Sequence[ErasureProgress]) -> dict[str, Any]:
-    """Return how far erasures are as the result of a task; the counts are of all, also of what it does not name."""
-    return {
-        "open": sum(not each.erasure.has_ended for each in progress),
-        "ended": sum(each.erasure.has_ended for each in progress),
-        "erasures": [
-            {
-                "id": each.erasure.erasure_id,
-                "state": each.erasure.state,
-                "waits_for": each.waits_for,
-                "waiting": each.waiting_count,
-            }
-            for each in progress[:MAX_NAMED]
-        ],
     }
 
 

@@ -8,6 +8,7 @@ here. Safe under any number of concurrent feeds, flushes, merges and janitors, w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import orjson
 
@@ -36,6 +37,9 @@ from icedb_log.jobs import (
 from icedb_log.keys import log_name
 from icedb_log.model import FeedState, LogHeads
 from icedb_log.units import MIB
+
+MAX_REASONS: Final = 20
+"""Refused commits that the result of a task names; all of them lie below the view's ``_icedb/refused/``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +84,38 @@ class FeedResult:
     is_log_full: bool = False
 
 
-def describe_feeds(results: Sequence[FeedResult]) -> dict[str, int]:
-    """Return what some feeds of one view did, one after the other, as figures of a task's result."""
-    return {
-        "commits": sum(1 for each in results if each.committed_key),
-        "taken": sum(each.commit_count for each in results),
-        "refused": sum(len(each.refused) for each in results),
-        "rows_read": sum(each.rows_read for each in results),
-        "rows": sum(each.row_count for each in results),
-        "files": sum(each.file_count for each in results),
-        "waiting": results[-1].waiting_count if results else 0,
-    }
+@dataclass(frozen=True, slots=True)
+class FeedRun:
+    """What some feeds of one view did, one after the other."""
+
+    results: Sequence[FeedResult]
+
+    @property
+    def commit_count(self) -> int:
+        """Commits."""
+        return sum(1 for each in self.results if each.committed_key)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was committed."""
+        return not self.commit_count
+
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task; the counts are of all commits, also of those that it does not name."""
+        results = self.results
+        refused = [each for result in results for each in result.refused]
+        return {
+            "commits": self.commit_count,
+            "taken": sum(each.commit_count for each in results),
+            "refused": len(refused),
+            "rows_read": sum(each.rows_read for each in results),
+            "rows": sum(each.row_count for each in results),
+            "files": sum(each.file_count for each in results),
+            "waiting": results[-1].waiting_count if results else 0,
+            "attached": all(each.is_attached for each in results),
+            "log_full": any(each.is_log_full for each in results),
+            "reasons": [{"commit": each.commit.name, "reason": each.reason} for each in refused[:MAX_REASONS]],
+        }
 
 
 def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLimits | None = None) -> FeedResult:

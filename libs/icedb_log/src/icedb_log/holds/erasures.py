@@ -5,8 +5,8 @@ Owns ``_icedb/erasures/<id>.json``. States and who writes them, all by compare-a
     (nothing) ── put if absent, CLI ──▶ requested ──▶ deleted ──▶ complete     by :mod:`icedb_log.erasure.erasure_run`
                                             └──────▶ refused                   by the same: the condition does not fit
 
-A record is never removed, and one that has ended is never changed: of ``complete`` the certificate is made. So whoever
-looks for the open ones again and again reads each ended one once.
+A record is never removed, and one that has ended is never changed: the certificate is made of ``complete``. A search
+for the open ones therefore reads each ended one once.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class NotCovered(_Model):
         import_sources: Where imported files were copied from; what lies there is not this table's.
         views: Tables that are fed by this one.
         view_of: The table that feeds this one.
-        late: Data files that nobody named when somebody looked, and that were committed after that: their rows came
+        late: Data files that no log file named at the look, and that were committed after it: their rows came
             after the request. They may hold some for which the condition is true.
     """
 
@@ -339,13 +339,13 @@ def _look_at(store: ObjectStore, key: str) -> tuple[str, bool | None]:
     except NotFound:
         return key, None
     except UnsupportedFormat:
-        return key, False  # whoever works on it says what is wrong with it
+        return key, False  # the run that works on it raises what is wrong with it
 
 
 def find_oldest_open(table: TableStore, *, ended: set[str] | None = None) -> tuple[int, int | None]:
     """Return how many erasures have not ended, and when the oldest of them was asked for.
 
-    The time is that of its id, by the clock of whoever asked, unix ms; ``None`` without one. Costs and ``ended`` as
+    The time is that of its id, by the clock of the requester, unix ms; ``None`` without one. Costs and ``ended`` as
     :func:`list_open_ids`.
     """
     ids = list_open_ids(table, ended=ended)
@@ -365,7 +365,7 @@ def list_erasures(table: TableStore, *, limit: int) -> tuple[Erasure, ...]:
 def change_erasure(table: TableStore, erasure_id: str, change: Callable[[Erasure], Erasure]) -> Erasure:
     """Change a record that has not ended by compare-and-set; return what it says then.
 
-    ``change`` makes the new record of the current one; it is called again when somebody else was faster, so it must
+    ``change`` makes the new record of the current one; it is called again when another process was faster, so it must
     change only what is still to be changed. Returning its argument writes nothing. It is not asked of a record that has
     ended: that one is returned as it is (E1).
 

@@ -1,4 +1,4 @@
-"""What keeps a dead object for now: its age, and whatever somebody holds of its table. Pure.
+"""What keeps a dead object for now: its age, and the holds on its table. Pure.
 
 A dead object goes when no guard holds it. Each guard has a name, which is what ``icedb vacuum --dry-run``, the audit
 and the metrics say (docs/guards.md):
@@ -11,13 +11,13 @@ and the metrics say (docs/guards.md):
 | ``publication`` | a data file that engines may have been shown (J4) | it has left, and a grace period more |
 | ``versions`` | what is part of one of the newest states (J8) | enough commits have landed |
 | ``commit`` | a log file whose committer may still look at it (J9) | the committer has gone on, or is too late |
-| ``refusal`` | a log file that refused a batch which is still staged (J2) | a flush has moved the batch |
+| ``staged`` | a log file that names a batch which is still staged (J2) | a flush has cleared the batch |
 | ``view`` | an append that a view has not taken (V4) | the view is fed |
 | ``live`` | a dead log file that alone names a live data file: another writer's removal dropped it (J2) | a merge |
 
 Leases, pins, publications, versions, commits under way and views are one thing here, a :class:`Hold`; they differ in
-how they are made and ended. An object that several of them hold is told with the one that ends last. What a hold keeps
-is said once, :meth:`Hold.keeps`: a vacuum goes by it, and so does who proves a hold before he relies on it.
+how they are made and ended. Of several holds on one object the one that ends last is reported. :meth:`Hold.keeps` alone
+says what a hold keeps: for a vacuum, and for the proof of a hold before its holder relies on it.
 """
 
 from collections.abc import Collection, Iterable
@@ -42,7 +42,7 @@ STORE_RESOLUTION_MS: Final = 1000
 """S3 tells LastModified in whole seconds, cut off: a tombstone may have landed this much later than it says."""
 
 EVERY_STATE_MS: Final = -1
-"""A time before all commits: whoever keeps the states since then keeps all."""
+"""A time before all commits: a hold since then keeps every state."""
 
 _NEVER_MS: Final = 1 << 62
 
@@ -54,7 +54,8 @@ class Waiting:
     Attributes:
         path: Its key.
         guard: What keeps it.
-        until_ms: When the guard ends, by the store's clock, as far as is known today; ``None``: when somebody acts.
+        until_ms: When the guard ends, by the store's clock, as far as is known today; ``None``: it has no end of its
+            own.
         held_by: Who or what holds it: the id of a lease and who took it, the name of a pin or a view, the role and
             owner of a fence, how many versions are kept; empty for ``grace`` and ``refusal``.
     """
@@ -73,9 +74,9 @@ class Kept:
         guard: What keeps it.
         held_by: Who or what holds it, as of :class:`Waiting`.
         count: How many dead objects.
-        first_ms: When the first of them is let go, as far as is known; ``None``: nobody knows of any.
-        last_ms: When the last of them is.
-        is_open: Whether some of them are kept until somebody acts.
+        first_ms: When the first of them is released, as far as is known; ``None``: unknown for all.
+        last_ms: When the last of them is released.
+        is_open: Whether some of them are kept by a hold without an end of its own.
     """
 
     guard: Guard
@@ -175,22 +176,22 @@ def may_be_going(death: Death, *, written_ms: int, grace_ms: int) -> bool:
 
 
 def find_certain_ms(*, written_ms: int, grace_ms: int) -> int:
-    """Return the time since when nothing has died that :func:`may_be_going`, whoever saw it alive."""
+    """Return the time since when nothing has died that :func:`may_be_going`."""
     return written_ms + MAX_STORE_GAP_MS + STORE_RESOLUTION_MS - grace_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What somebody needs of a table: its states since a time, or certain objects.
+    """What a holder needs of a table: its states since a time, or certain objects.
 
     Attributes:
         kind: Who.
         name: Id of the lease or the erasure, name of the pin or the view, how many versions are kept, key of the log
             file under way. Never anything personal.
-        until_ms: Until when, by the store's clock, as far as is known today; ``None``: until somebody acts.
+        until_ms: Until when, by the store's clock, as far as is known today; ``None``: it has no end of its own.
         since_ms: What died later is held; ``None``: this goes by ``files``.
         files: Keys.
-        told: What people are told instead of the name.
+        told: What messages show instead of the name.
     """
 
     kind: HoldKind

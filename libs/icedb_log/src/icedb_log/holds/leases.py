@@ -1,8 +1,8 @@
 """Leases: a reader's hold on a table since a point in time, and how one is taken, renewed and ended (rule J4).
 
 A lease is a hold without a list (:mod:`icedb_log.holds.stored_holds`): while it lasts, the janitor deletes nothing that
-was live at its time, or at any time since. It is active from its first write on, and whoever took it relies on it once
-it is proven. Used by the snapshot service, and by clients that read the store themselves.
+was live at its time, or at any time since. It is active from its first write on; its holder relies on it once it is
+proven. Used by the snapshot service, and by clients that read the store themselves.
 """
 
 import contextlib
@@ -159,7 +159,7 @@ def renew_lease(table: TableStore, lease_id: str, *, clock: Clock, ttl_ms: int) 
         fields = {"state": "active", "at": found.at_ms, "ttl_ms": ttl_ms, "token": clock.new_id(), "by": found.holder}
         renewed = replace_hold(table.store, found, encode_hold(fields | {"until": found.ends_ms}))
         if renewed is None:
-            continue  # somebody else renewed or ended it: what is there now tells
+            continue  # another process renewed or ended it: what is there now tells
         if renewed.is_late:
             # WARN: J4: it ended before this landed, and a janitor may have looked in between.
             _take_back(table, renewed.key)

@@ -1,4 +1,4 @@
-"""Pins: named snapshots that last until their time is over or somebody unpins them (rule J4).
+"""Pins: named snapshots that last for a time or until they are unpinned (rule J4).
 
 A pin is a hold with a list (:mod:`icedb_log.holds.stored_holds`): a snapshot written down in the form of a log file,
 its schema and its live data files, without statistics. So a pin needs no log file: the log is cleaned as if there were
@@ -151,7 +151,7 @@ def create_pin(
         table: The table. This host's clock decides nothing about times.
         name: Of the pin; free again when the pin has ended.
         at_ms: Which time, unix ms; ``None``: the newest state.
-        ttl_ms: How long, from now; ``None``: until somebody unpins it.
+        ttl_ms: How long, from now; ``None``: until it is unpinned.
         note: Why, for people.
 
     Raises:
@@ -236,7 +236,7 @@ def _require_free(table: TableStore, name: str, *, mine: str = "") -> None:
             continue
         if pin.status(listed.store_now_ms) == "pending":
             raise InvalidRequest(
-                f"table {table.name}: pin {name!r} is being made by somebody else, or its maker died; try again, "
+                f"table {table.name}: pin {name!r} is being made by another process, or that process died; try again, "
                 f"another name, or `icedb tag delete {table.name} {name}`"
             )
         raise InvalidRequest(
@@ -248,7 +248,7 @@ def _require_free(table: TableStore, name: str, *, mine: str = "") -> None:
 def _activate(table: Table, pending: StoredHold, body: bytes) -> StoredHold:
     pin = _replace(table.store, pending, body)
     if pin is None:
-        raise CommitConflict(f"table {table.name}: somebody ended pin {pending.name!r} while it was made; pin again")
+        raise CommitConflict(f"table {table.name}: pin {pending.name!r} was ended while it was made; pin again")
     if pin.is_late:
         # WARN: J4: a janitor that found the pending pin run out held nothing. It is ended as far as the store answers:
         # nobody can read it anyway.

@@ -1,20 +1,20 @@
-"""Holds: the objects by which somebody keeps what dies of a table, until a time or until somebody ends them (rule J4).
+"""Holds: objects that keep dead files of a table from deletion, for a time or until they are ended (rule J4).
 
 ``_icedb/holds/<owner>.<name>.<id>.jsonl``; a lease has no name. The first line says what the hold is
 (:class:`StoredHold`). Behind it stands its list, in the words of its owner: of a pin a snapshot as a log file, of a
 publication the names of earlier objects, of a lease nothing. A hold that lists data files keeps these, another one what
-dies after its time. One that cannot be understood keeps everything: a lease for a day, a pin until somebody ends it.
+dies after its time. One that cannot be understood keeps everything: a lease for a day, a pin until it is ended.
 
 States, each by compare-and-set, none ever comes back::
 
     pending ──▶ active ──▶ ended      a pin; it may be ended while it is pending
-                active ──▶ active     a lease that is renewed; whoever releases it deletes it
-                active                a publication: when it ends, the head of its chain says (icedb_log.publish.head)
+                active ──▶ active     a lease that is renewed; its release deletes it
+                active                a publication: the head of its chain says when it ends (icedb_log.publish.head)
 
 Times run from LastModified by the store's clock, so nobody else's clock matters. A state names the end of the one that
 it replaced (``until``): one that landed later than that counts for nothing, because a janitor may have looked between.
 
-Order of making: the object; the log; the proof (:func:`require_certain`). What a maker that died left behind runs out.
+Order of making: the object; the log; the proof (:func:`require_certain`). A hold whose maker died expires.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ class StoredHold:
         modified_ms: LastModified of its object: its times run from there.
         state: As it was written; ``None``: it cannot be understood.
         at_ms: The time that is held, unix ms.
-        ttl_ms: How long it lasts; ``None``: until somebody ends it.
+        ttl_ms: How long it lasts; ``None``: until it is ended.
         until_ms: When the state that this one replaced would have ended.
         holder: Who made it, for people.
         note: Why, for people.
@@ -101,7 +101,7 @@ class StoredHold:
 
     @property
     def ends_ms(self) -> int | None:
-        """When it ends, or ended, by the store's clock; ``None``: when somebody ends it."""
+        """When it ends, or ended, by the store's clock; ``None``: it has no end of its own."""
         if self.state is None:
             return self.modified_ms + MAX_LEASE_TTL_MS if self.owner == "lease" else None
         if self.state == "ended":
@@ -133,7 +133,7 @@ class StoredHold:
 
         WARN: not at once. Two servers of one store may differ: a janitor hears from one that a hold has ended, while
         another one takes its next state and says that it came in time. What a pin names may be read without any other
-        hold, and somebody may have begun just before it ended.
+        hold, and a reader may have begun just before it ended.
         """
         if self.ends_ms is None:
             return None
@@ -305,7 +305,7 @@ def put_hold(store: ObjectStore, key: str, body: bytes) -> StoredHold:
         CommitOutcomeUnknown: The store did not confirm it.
         Unavailable: The store did not take it.
     """
-    ended = "somebody ended this hold while it was made; try again"
+    ended = "this hold was ended while it was made; try again"
     found = create_claim(store, key, body, ended=ended)
     if found.body != body:
         # WARN: J4: not with the ETag of whatever stands there. Somebody ends a pending pin just after it was written;

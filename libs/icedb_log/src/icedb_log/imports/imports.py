@@ -140,6 +140,11 @@ class ImportResult:
             self.unsorted_count += not placed.file.is_sorted
             self.partitions[placed.file.partition] += placed.file.row_count
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no file was imported or refused, or was to be."""
+        return not (self.file_count or self.refused or self.is_dry_run)
+
     def details(self) -> dict[str, Any]:
         """Return it as the result of a task; the counts are of all, also of what it does not name."""
         return {

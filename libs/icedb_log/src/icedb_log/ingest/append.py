@@ -1,4 +1,4 @@
-"""An append: data files that a job of somebody else has written become live, all or none, once (rules A1 to A3).
+"""An append: data files that a foreign job has written become live, all or none, once (rules A1 to A3).
 
 What a flush does for staged batches, for a job that writes its rows itself, such as a Spark write: the data files come
 first (W1), then one commit under the ``ingest`` fence that names a batch id of its own. Order: the fence, for which it

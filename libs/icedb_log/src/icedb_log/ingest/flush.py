@@ -8,14 +8,14 @@ A batch may crash what reads it in a way that nobody foresaw: by an error that i
 process. It must not keep the others waiting (I5). A job that crashed is tried with the older half of its batches, and
 so on; one that crashes with a single batch is tried with it once more, and that is refused. A job without batches runs
 in between: if it crashes as well, the machine is to blame, and nothing is refused. If it was this process that ended,
-the fence tells: its next owner finds that it was never let go, and takes fewer batches.
+the fence tells: its next owner finds that it was never released, and takes fewer batches.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from icedb_log.batch_ids import BatchIds, is_keyed, name_of, parse_batch_id_ms
 from icedb_log.commit.commit import Added, AppendCommit
@@ -24,13 +24,13 @@ from icedb_log.content import DIGEST_CHARS
 from icedb_log.errors import InvalidRequest, InvariantViolated, JobCrashed, NotFound, crashes_told
 from icedb_log.formats import StagingFormat
 from icedb_log.ingest.quarantine import (
-    Settled,
+    DuplicateOutcome,
     find_reason,
     mark_rows_landed,
     quarantine_again,
     quarantine_batch,
     quarantine_rows,
-    settle_copy,
+    resolve_duplicate,
 )
 from icedb_log.ingest.staging import StagedListing, find_cleared, list_staged, read_staged, stage_batch
 from icedb_log.jobs import (
@@ -56,6 +56,9 @@ GROUP_AGE_MS: Final = MINUTE_MS
 """From this age on a batch that keeps a group is staged alone."""
 MAX_STAGED_ALONE: Final = 100
 """So many by one flush: each costs four requests."""
+
+MAX_REASONS: Final = 20
+"""Refused batches that the result of a task names; all of them are in quarantine."""
 
 LOST_SHIFT: Final = 4
 """With each owner of the fence that was lost in a row, a flush takes a 16th of the batches."""
@@ -133,6 +136,40 @@ class FlushResult:
     crashes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FlushRun:
+    """What some flushes of one table did, one after the other."""
+
+    results: Sequence[FlushResult]
+
+    @property
+    def commit_count(self) -> int:
+        """Commits."""
+        return sum(1 for each in self.results if each.committed_key)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch was decided, or found to be."""
+        return not (self.commit_count or any(each.duplicate_count for each in self.results))
+
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task; the counts are of all batches, also of those that it does not name."""
+        results = self.results
+        rejected = [{"batch": each.batch.batch_id, "reason": each.reason} for one in results for each in one.rejected]
+        return {
+            "commits": self.commit_count,
+            "batches": sum(each.batch_count for each in results),
+            "rows": sum(each.row_count for each in results),
+            "files": sum(each.file_count for each in results),
+            "written_bytes": sum(each.size_bytes for each in results),
+            "duplicates": sum(each.duplicate_count for each in results),
+            "deferred": sum(each.deferred_count for each in results),
+            "bad_rows": sum(each.bad_row_count for each in results),
+            "rejected": len(rejected),
+            "reasons": rejected[:MAX_REASONS],
+        }
+
+
 def flush_table(
     table: Table, writer: BatchWriter, *, limits: FlushLimits | None = None, is_staged: bool = False
 ) -> FlushResult:
@@ -166,36 +203,36 @@ def flush_table(
         with phase("list staged"):
             find_decided = cache(partial(_find_decided, commit.log))
             staged = list_staged(table, limit=limits.listed_batches, skip=limits.skip, find_decided=find_decided)
-        sorted_out = _sort_out(staged.batches, commit.log, config=table.config, limits=limits)
-        conflict_count, left_count = _settle_decided(commit, sorted_out, staged)
-        if sorted_out.taken or sorted_out.late:
+        classified = _classify_batches(staged.batches, commit.log, config=table.config, limits=limits)
+        conflict_count, left_count = _clear_decided(commit, classified, staged)
+        if classified.taken or classified.late:
             commit.require_room()
-        _take_fewer(commit, sorted_out)
+        _take_fewer(commit, classified)
         found = FlushResult(
-            duplicate_count=len(sorted_out.duplicates) + len(sorted_out.refused) - left_count,
+            duplicate_count=len(classified.duplicates) + len(classified.refused) - left_count,
             conflict_count=conflict_count,
             unknown_count=len(staged.unknown),
-            has_more=staged.has_more or sorted_out.has_more,
-            left_out=tuple(sorted_out.left_out),
+            has_more=staged.has_more or classified.has_more,
+            left_out=tuple(classified.left_out),
             log_file_count=len(commit.log.files),
         )
-        if not (sorted_out.taken or sorted_out.late):
+        if not (classified.taken or classified.late):
             if not found.has_more:
                 commit.fence.forget_lost()
             return found
-        return _decide(commit, writer, sorted_out, found=found, sizes=limits.sizes, staged=staged)
+        return _decide(commit, writer, classified, found=found, sizes=limits.sizes, staged=staged)
 
 
 @dataclass(slots=True)
-class _SortedOut:
+class _ClassifiedBatches:
     taken: list[StagedBatch] = field(default_factory=list)
     duplicates: list[StagedBatch] = field(default_factory=list)
     refused: list[StagedBatch] = field(default_factory=list)
     late: list[RejectedBatch] = field(default_factory=list)
     decided_as: dict[str, str] = field(default_factory=dict)
     """Under which id the log has decided each of these two: its own, or another one of the same key (I7)."""
-    settled: list[StagedBatch] = field(default_factory=list)
-    """Copies in groups that may go as soon as the others in their group may."""
+    removable: list[StagedBatch] = field(default_factory=list)
+    """Copies in groups, to be deleted as soon as all others in their group may be."""
     waiting: list[StagedBatch] = field(default_factory=list)
     """Refused copies in groups that are decided in part: looked at when the group may go."""
     has_more: bool = False
@@ -210,50 +247,50 @@ def _find_decided(log: LogHeads) -> BatchIds:
     return BatchIds(batch_id for file in log.files for batch_id in (*file.log.batch_ids, *file.log.refused_ids))
 
 
-def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut, staged: StagedListing) -> tuple[int, int]:
-    """Clear staging of what the log has decided; return how many were other content, and how many have to stay (I8)."""
+def _clear_decided(commit: AppendCommit, classified: _ClassifiedBatches, staged: StagedListing) -> tuple[int, int]:
+    """Clear staging of batches that the log has decided; return how many are conflicts, and how many are left (I8)."""
     table = commit.table
-    duplicates = {sorted_out.decided_as[batch.batch_id] for batch in sorted_out.duplicates}
+    duplicates = {classified.decided_as[batch.batch_id] for batch in classified.duplicates}
     known = {
         batch_id: file.log.contents[batch_id]
         for file in commit.log.files
         for batch_id in duplicates & file.log.contents.keys()
     }
-    settled: list[Settled] = []
+    outcomes: list[DuplicateOutcome] = []
     done: list[StagedBatch] = []
-    for batch in sorted_out.duplicates:
+    for batch in classified.duplicates:
         commit.still_mine()  # each that is alone costs a GET
         # WARN: not by the id alone: another content under it would vanish, though it was accepted.
-        copy = sorted_out.as_decided(batch)
-        found = settle_copy(table, copy, known=known.get(copy.batch_id, ""), clock=table.clock)
-        settled.append(found)
-        if found != "left":
+        copy = classified.as_decided(batch)
+        outcome = resolve_duplicate(table, copy, known=known.get(copy.batch_id, ""), clock=table.clock)
+        outcomes.append(outcome)
+        if outcome != "left":
             done.append(batch)
-    young = _find_half_decided(sorted_out, staged)
-    for batch in sorted_out.refused:
+    young = _find_half_decided(classified, staged)
+    for batch in classified.refused:
         if batch.key in young:
-            sorted_out.waiting.append(batch)
-            settled.append("left")
+            classified.waiting.append(batch)
+            outcomes.append("left")
             continue
-        copy = sorted_out.as_decided(batch)
-        found = quarantine_again(table, batch=copy, clock=table.clock)
-        settled.append(found)
-        if found != "left" and batch.is_grouped:
+        copy = classified.as_decided(batch)
+        outcome = quarantine_again(table, batch=copy, clock=table.clock)
+        outcomes.append(outcome)
+        if outcome != "left" and batch.is_grouped:
             done.append(batch)
     if gone := find_cleared(done, staged.groups):
         # I3: their rows are live already. If none goes, a flush that finds nothing else would be asked for ever.
         delete_or_raise(table.store, gone)
-    sorted_out.settled += [batch for batch in done if batch.is_grouped and batch.key not in gone]
-    return settled.count("conflict"), settled.count("left")
+    classified.removable += [batch for batch in done if batch.is_grouped and batch.key not in gone]
+    return outcomes.count("conflict"), outcomes.count("left")
 
 
-def _find_half_decided(sorted_out: _SortedOut, staged: StagedListing) -> frozenset[str]:
+def _find_half_decided(classified: _ClassifiedBatches, staged: StagedListing) -> frozenset[str]:
     """Return the groups that stay for now, as they have undecided batches, and are young. Pure.
 
     A refused batch of such a group is looked at when the others are decided, or the group is old: each look writes its
     reason anew, so that nobody drops that before the copy goes (J11).
     """
-    decided = {batch.name for batch in (*sorted_out.duplicates, *sorted_out.refused)}
+    decided = {batch.name for batch in (*classified.duplicates, *classified.refused)}
     return frozenset(
         key
         for key, batches in staged.groups.items()
@@ -266,9 +303,9 @@ def _is_old(batches: Sequence[StagedBatch], staged: StagedListing) -> bool:
     return batches[0].staged_ms + GROUP_AGE_MS <= staged.store_now_ms
 
 
-def _sort_out(
+def _classify_batches(
     batches: tuple[StagedBatch, ...], log: LogHeads, *, config: TableConfig, limits: FlushLimits
-) -> _SortedOut:
+) -> _ClassifiedBatches:
     # The log has the ids of all that came within its grace period: only those that are staged are gathered.
     staged_ids = BatchIds(batch.batch_id for batch in batches)
     committed: dict[str, str] = {}
@@ -278,7 +315,7 @@ def _sort_out(
         refused |= staged_ids.find_in(file.log.refused_ids)
     first = _find_first_of_keys(batches)
     decided: set[str] = set()
-    found = _SortedOut(decided_as=refused | committed)
+    found = _ClassifiedBatches(decided_as=refused | committed)
     taken_bytes = 0
     for batch in batches:
         if batch.batch_id in committed:
@@ -325,13 +362,13 @@ def _find_first_of_keys(batches: Iterable[StagedBatch]) -> Mapping[str, StagedBa
     return found
 
 
-def _take_fewer(commit: AppendCommit, sorted_out: _SortedOut) -> None:
+def _take_fewer(commit: AppendCommit, classified: _ClassifiedBatches) -> None:
     """Take a part of the batches if owners of the fence before this one were lost, at last one alone (I5)."""
-    fence, taken = commit.fence, sorted_out.taken
+    fence, taken = commit.fence, classified.taken
     if not fence.lost or not taken:
         return
     kept = max(1, len(taken) >> LOST_SHIFT * fence.lost)
-    sorted_out.has_more |= kept < len(taken)
+    classified.has_more |= kept < len(taken)
     del taken[kept:]
     if kept > 1:
         return
@@ -341,7 +378,7 @@ def _take_fewer(commit: AppendCommit, sorted_out: _SortedOut) -> None:
             "need more memory than a worker has, or a reader may fail on it. Give workers more memory and retry it, or "
             "send its rows in another format, and report it"
         )
-        sorted_out.late.append(RejectedBatch(taken.pop(), reason))
+        classified.late.append(RejectedBatch(taken.pop(), reason))
         fence.forget_lost()
         return
     # WARN: before the batch is read. After it there may be nobody who could write.
@@ -376,7 +413,7 @@ def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
 def _decide(
     commit: AppendCommit,
     writer: BatchWriter,
-    sorted_out: _SortedOut,
+    classified: _ClassifiedBatches,
     *,
     found: FlushResult,
     sizes: SizeClass | None,
@@ -386,14 +423,14 @@ def _decide(
     table = commit.table
     output = FlushOutput((), commit.known.effective, (), (), (), 0)
     crashes: list[str] = []
-    if sorted_out.taken:
-        output = _write(commit, writer, tuple(sorted_out.taken), sizes=sizes, crashes=crashes)  # W1: data files first
-    rejected = (*sorted_out.late, *output.rejected)
-    moved: list[Settled] = []
+    if classified.taken:
+        output = _write(commit, writer, tuple(classified.taken), sizes=sizes, crashes=crashes)  # W1: data files first
+    rejected = (*classified.late, *output.rejected)
+    moved: list[DuplicateOutcome] = []
 
     def clear() -> None:
         with phase("clear staging"):
-            moved.extend(_clear(commit, sorted_out, output, rejected=rejected, staged=staged))  # I2, I5: only now
+            moved.extend(_clear(commit, classified, output, rejected=rejected, staged=staged))  # I2, I5: only now
 
     committed_key: str | None = None
     if output.accepted or rejected:
@@ -435,26 +472,26 @@ def _decide(
 
 def _clear(
     commit: AppendCommit,
-    sorted_out: _SortedOut,
+    classified: _ClassifiedBatches,
     output: FlushOutput,
     *,
     rejected: Sequence[RejectedBatch],
     staged: StagedListing,
-) -> list[Settled]:
+) -> list[DuplicateOutcome]:
     """Move what the commit has refused to quarantine, and clear staging of what is decided; return what was moved."""
     table = commit.table
     moved = [quarantine_batch(table, rejected=refusal, clock=table.clock) for refusal in rejected]
-    done = [*sorted_out.settled, *output.accepted]
+    done = [*classified.removable, *output.accepted]
     done += [
         refusal.batch
-        for refusal, what in zip(rejected, moved, strict=True)
-        if refusal.batch.is_grouped and what != "left"
+        for refusal, outcome in zip(rejected, moved, strict=True)
+        if refusal.batch.is_grouped and outcome != "left"
     ]
     done += _stage_alone(table, done, staged)
-    names = {batch.name for batch in (*done, *sorted_out.waiting)}
-    for batch in sorted_out.waiting:
+    names = {batch.name for batch in (*done, *classified.waiting)}
+    for batch in classified.waiting:
         is_whole = all(other.name in names for other in staged.groups[batch.key])
-        copy = sorted_out.as_decided(batch)
+        copy = classified.as_decided(batch)
         if is_whole and quarantine_again(table, batch=copy, clock=table.clock) != "left":
             done.append(batch)
     if gone := find_cleared(done, staged.groups):
@@ -465,17 +502,17 @@ def _clear(
 
 
 def _stage_alone(table: Table, done: Sequence[StagedBatch], staged: StagedListing) -> list[StagedBatch]:
-    """Stage alone what keeps old groups, whose other batches are settled; return the copies that have another one now.
+    """Stage alone what keeps old groups, whose other batches are decided; return the copies that have another one now.
 
     A deferred or large batch would otherwise hold the bytes of all that came with it, and log files as well (J2).
     """
-    settled = {batch.name for batch in done}
+    decided = {batch.name for batch in done}
     old = [
         key
         for key in dict.fromkeys(batch.key for batch in done if batch.is_grouped)
         if _is_old(staged.groups[key], staged)
     ]
-    left = [batch for key in old for batch in staged.groups[key] if batch.name not in settled][:MAX_STAGED_ALONE]
+    left = [batch for key in old for batch in staged.groups[key] if batch.name not in decided][:MAX_STAGED_ALONE]
     return [batch for batch in left if _has_own_copy(table, batch)]
 
 
@@ -487,7 +524,7 @@ def _has_own_copy(table: Table, batch: StagedBatch) -> bool:
         key = stage_batch(table, body=body, staging_format=staging_format, batch_id=batch.batch_id)
         info = table.store.head(key)
     except NotFound:
-        return True  # another flush has settled it
+        return True  # another flush has decided it
     except InvalidRequest:
         return False  # other content is there (I8): both wait until one is decided
     # WARN: I3: by the store's time of the copy. It is younger than the group: too young, it would be refused as a retry

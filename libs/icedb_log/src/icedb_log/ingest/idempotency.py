@@ -29,7 +29,7 @@ class Binding(BaseModel):
         batch_id: The batch's id.
         content_sha256: Of the decoded body (:func:`icedb_log.content.hash_content`): a key belongs to one
             content, in whatever format (I8). Empty where there is no body, as of a write by Spark.
-        is_staged: Whether the batch certainly was staged, or committed by whoever bound the key.
+        is_staged: Whether the batch certainly was staged or committed by the process that bound the key.
         is_new: Whether this call bound the key.
         record_key: Where the record lies.
     """

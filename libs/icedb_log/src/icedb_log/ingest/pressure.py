@@ -1,7 +1,7 @@
 """Back-pressure: how much a table's log and merge backlog slow ingest down. See ``docs/protocol.md``, "Back-pressure".
 
 Owns the measure (pure), ``_icedb/pressure.json``, by which the ingest worker tells every front end, and the gate
-that front ends ask. That flushes of a table halt or fail is told in the same way. Nothing here is needed for
+that front ends ask. Halted and failing flushes of a table are reported in the same way. Nothing here is needed for
 correctness: an absent, old or unreadable object means no pressure, and two workers that write the object at once only
 say the same thing twice. Must never keep producers out for ever: what a dead worker said runs out.
 """
@@ -45,7 +45,8 @@ Trouble = Literal["halted", "failing"]
 TROUBLES: Final[tuple[Trouble, ...]] = get_args(Trouble)
 
 FAILURES_TOLD: Final = 3
-"""So many flushes in a row that fail for want of a server are told; one that nobody foresaw is told at once."""
+"""So many flushes in a row that fail for an unreachable server are reported; an unforeseen failure is reported at
+once."""
 
 HALT_TTL_MS: Final = 10 * MINUTE_MS
 """How long either counts: flushes of such a table are tried again within a minute or two."""
@@ -237,7 +238,7 @@ def find_trouble(error: Exception, *, failure_count: int) -> Trouble | None:
 
 
 def is_failure(error: Exception) -> bool:
-    """Return whether an error of a flush counts as a failure, and is not that somebody else was first, or asked for."""
+    """Return whether an error of a flush counts as a failure: not a lost race, and not a wrong request."""
     if isinstance(error, Overloaded):
         return False
     return isinstance(error, HaltError | Unavailable | CommitOutcomeUnknown) or not isinstance(error, IceDBError)

@@ -3,11 +3,11 @@
 An entry is two objects: the reason, ``<entry>.json``, and the payload, ``<entry>.<what>-<hash>.<format>``. Its name is
 the id of its batch, and of other content under that id (I8) ``<id>.conflict-<SHA-256>``. The payload is the batch as it
 was staged (``batch``), or the bad rows of one that was committed without them (``rows``), which the data path uploads.
-It is named by its content: whoever writes it late changes nothing of an entry. The reason is written last and the
+It is named by its content, so a late write changes nothing of an entry. The reason is written last and the
 staged object deleted after it, so a crash at any step leads to the same end.
 
-Whoever is about to delete a staged copy that no commit of its own has taken asks here first. Order: the content is an
-entry, with its payload and its reason, or is certainly that of rows or of an entry; then the copy goes.
+A staged copy that no commit of the caller has taken is resolved here before it is deleted. Order: its content becomes
+an entry, with payload and reason, or is certainly that of committed rows or of an entry; then the copy is deleted.
 """
 
 import contextlib
@@ -28,14 +28,13 @@ from icedb_log.errors import (
     InvalidRequest,
     InvariantViolated,
     NotFound,
-    PreconditionFailed,
     Unavailable,
 )
 from icedb_log.ingest.staging import read_staged
 from icedb_log.jobs import BadRows, RejectedBatch, RowFault, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo, StoredObject, delete_or_raise, list_all
-from icedb_log.store.records import CasObject
+from icedb_log.store.records import CasObject, put_over
 from icedb_log.store.table_store import TableStore
 
 Kind = Literal["batch", "rows", "conflict"]
@@ -86,7 +85,7 @@ class QuarantinedBatch(BaseModel):
 
     @property
     def row_reasons(self) -> tuple[tuple[int, str], ...]:
-        """Number in the batch of each of the first bad rows, and what is wrong with it, as they lie in the payload.
+        """Number in the batch of each of the first bad rows, and what is wrong with it, in the order of the payload.
 
         Of the very first rows it is their own line of :attr:`reason`, which has the value and what was expected.
         """
@@ -100,7 +99,7 @@ class QuarantinedBatch(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredReason:
-    """A reason as it was read, for whoever wants to replace it."""
+    """A reason as it was read, to be replaced."""
 
     entry: QuarantinedBatch
     fields: dict[str, Any]
@@ -230,15 +229,8 @@ def quarantine_rows(table: TableStore, *, bad: BadRows, replaces: str | None, co
     if bad.faults:
         reason["faults"] = [{"what": fault.what, "rows": list(fault.rows)} for fault in bad.faults]
     key, body = reason_key(table.paths, bad.batch.batch_id), orjson.dumps(reason)
-    try:
-        if replaces is None:
-            table.store.put_if_absent(key, body)
-        else:
-            table.store.put_if_match(key, body, etag=replaces)
-    except PreconditionFailed:
-        found = find_reason(table, bad.batch.batch_id)
-        if found is None or found.fields != reason:  # else refused by its own first try (W2)
-            raise Fenced(f"table {table.name}: another flush wrote {key} meanwhile; this run stops") from None
+    if put_over(table.store, key, body, etag=replaces) is None:
+        raise Fenced(f"table {table.name}: another flush wrote {key} meanwhile; this run stops")
 
 
 def mark_rows_landed(table: TableStore, *, batch_id: str, commit_id: str) -> None:
@@ -298,20 +290,20 @@ def _list_reasons(table: TableStore) -> list[ObjectInfo]:
     return [info for info in list_all(table.store, table.paths.quarantine_prefix).objects if is_reason(info.key)]
 
 
-Settled = Literal["same", "conflict", "left"]
-"""What a staged copy is. ``same``: its content is rows, or an entry of quarantine, by its id; ``conflict``: it is
-other content, or may be, and has an entry of its own now; ``left``: it has to stay: the janitor is dropping its entry
-just now. A copy that is gone is ``same``: another run has settled it."""
+DuplicateOutcome = Literal["same", "conflict", "left"]
+"""What a staged copy turned out to be. ``same``: its content is in the table, or in quarantine under its id, or another
+run has deleted it; ``conflict``: it is other content, or may be, and is now a quarantine entry of its own; ``left``: it
+stays staged, since the janitor is deleting its quarantine entry."""
 
 
-def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock) -> Settled:
+def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock) -> DuplicateOutcome:
     """Move a staged batch to quarantine. Idempotent; a batch that is gone already was moved by another run.
 
     Only after a commit has refused it (I5). Another run may have moved it meanwhile, and an operator may have begun a
     retry: what they wrote stays. If other content is in quarantine under its id, this becomes an entry of its own (I8).
 
     Returns:
-        What it was; unless it is left, it is deleted if it is alone, and may go with its group otherwise.
+        The outcome. Unless it is ``left``, a copy with an object of its own is deleted, and one in a group may be.
 
     Raises:
         Unavailable: The store did not answer; the batch stays staged, and the next run does it again.
@@ -321,13 +313,13 @@ def quarantine_batch(table: TableStore, *, rejected: RejectedBatch, clock: Clock
         body = read_staged(table.store, batch)
     except NotFound:
         return "same"
-    settled = _keep(table, batch, body, reason=rejected.reason, is_doubtful=rejected.is_doubtful, clock=clock)
-    if settled != "left" and not batch.is_grouped:
+    outcome = _keep(table, batch, body, reason=rejected.reason, is_doubtful=rejected.is_doubtful, clock=clock)
+    if outcome != "left" and not batch.is_grouped:
         delete_or_raise(table.store, [batch.key])
-    return settled
+    return outcome
 
 
-def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> Settled:
+def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> DuplicateOutcome:
     """Clear staging of a batch that a commit in the log has refused already (I5). Idempotent.
 
     It is in quarantine, and was staged once more; or the flush that refused it was cut off before it was moved; or it
@@ -340,7 +332,7 @@ def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> 
     return quarantine_batch(table, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
 
 
-def settle_copy(table: TableStore, batch: StagedBatch, *, known: str, clock: Clock) -> Settled:
+def resolve_duplicate(table: TableStore, batch: StagedBatch, *, known: str, clock: Clock) -> DuplicateOutcome:
     """Look at another staged copy of a committed batch before it is deleted; make an entry of other content (I8).
 
     Args:
@@ -385,11 +377,10 @@ def _keep(
     clock: Clock,
     is_conflict: bool = False,
     is_doubtful: bool = False,
-) -> Settled:
+) -> DuplicateOutcome:
     """Make an entry of a staged body, or see that it is one, before the copy is deleted. Idempotent.
 
-    An entry of other content (I8) is named after it, so that whoever does it again, or at the same time, makes the same
-    one.
+    An entry of other content (I8) is named after it, so that a repeated or a concurrent call makes the same one.
     """
     sha256 = hash_content(body, batch.format)
     entry = conflict_name(batch.batch_id, sha256) if is_conflict else batch.batch_id

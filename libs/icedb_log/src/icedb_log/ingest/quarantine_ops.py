@@ -67,7 +67,7 @@ def drop_quarantined(table: TableStore, batch_id: str) -> None:
 
     Raises:
         NotFound: No such entry.
-        InvalidRequest: The batch is staged: a flush is about to say what becomes of it; nothing was deleted.
+        InvalidRequest: The batch is staged: a flush is about to decide it; nothing was deleted.
         Unavailable: The store did not answer; do it again.
     """
     # WARN: before the reason is read. Between the two a flush would refuse the batch as a whole and take it out of
@@ -95,7 +95,7 @@ def _is_retried(found: StoredReason) -> bool:
 
 
 def begin_drop(table: TableStore, batch_id: str, *, etag: str) -> tuple[str, ...] | None:
-    """Take an entry away from whoever might retry it; return its payloads, which are to be deleted before the reason.
+    """Mark an entry as being dropped, so that no retry takes it; return its payloads, to be deleted before the reason.
 
     For the janitor, which deletes by age. The reason is marked by compare-and-set: a retry that begins meanwhile finds
     another ETag, and then no such entry.
@@ -106,7 +106,7 @@ def begin_drop(table: TableStore, batch_id: str, *, etag: str) -> tuple[str, ...
         etag: Of the reason whose age the caller knows. One that was written since is younger.
 
     Returns:
-        The keys of the payloads; ``None``: the entry is gone, a retry of it has begun, or somebody changed it since.
+        The keys of the payloads; ``None``: the entry is gone, was changed since, or a retry of it has begun.
 
     Raises:
         Unavailable: The store did not answer.

@@ -164,18 +164,18 @@ def read_staged(store: ObjectStore, batch: StagedBatch) -> bytes:
     return store.get_range(batch.key, start=batch.offset_bytes, length=batch.size_bytes).body
 
 
-def find_cleared(settled: Iterable[StagedBatch], groups: Mapping[str, tuple[StagedBatch, ...]]) -> tuple[str, ...]:
-    """Return the staged objects that hold nothing but settled batches. Pure.
+def find_cleared(decided: Iterable[StagedBatch], groups: Mapping[str, tuple[StagedBatch, ...]]) -> tuple[str, ...]:
+    """Return the staged objects that hold nothing but decided batches. Pure.
 
     A group goes only as a whole: with one batch of it that nobody has decided it would take that away (I2).
 
     Args:
-        settled: Copies that have done their duty: committed, in quarantine, or staged elsewhere as well.
+        decided: Copies that are needed no more: committed, in quarantine, or staged elsewhere as well.
         groups: All batches of the groups that these are in, as a listing has them.
     """
-    names = {batch.name for batch in settled}
-    alone = [batch.key for batch in settled if not batch.is_grouped]
-    touched = dict.fromkeys(batch.key for batch in settled if batch.is_grouped)
+    names = {batch.name for batch in decided}
+    alone = [batch.key for batch in decided if not batch.is_grouped]
+    touched = dict.fromkeys(batch.key for batch in decided if batch.is_grouped)
     whole = [key for key in touched if all(batch.name in names for batch in groups[key])]
     return (*alone, *whole)
 

@@ -57,6 +57,11 @@ class MergeResult:
         figures = {name: getattr(self, name) + getattr(other, name) for name in _FIGURES}
         return MergeResult(other.committed_key or self.committed_key, has_more=other.has_more, **figures)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was committed."""
+        return self.commit_count == 0
+
     def details(self) -> dict[str, Any]:
         """Return it as the result of a task."""
         return {

@@ -11,14 +11,14 @@ The record of one publication is a hold (:mod:`icedb_log.holds.stored_holds`), n
 it. It lists the objects of the publication that it goes on from. All that decides stands in its name, so that a listing
 is enough.
 
-Objects are named without what their keys begin with, :attr:`~icedb_log.keys.TablePaths.published_prefix`.
+Objects are named without the common prefix of their keys, :attr:`~icedb_log.keys.TablePaths.published_prefix`.
 
 What publications hold, and which of them are over, follows from one listing of the records and one look at the head. A
 publication holds, as a lease does, every data file that died later than the time in its record's name: while it may
 become the current one, while it is, and for a grace period of data files after it has left, for those who read then
-what they were shown before. When a publication has left nobody writes down. But who writes the record of number n + 2
-has read a head of number n + 1, at which n was not the current one any more; and so has whoever wrote the head that is
-there. The earliest of these times is late enough.
+what they were shown before. The time at which a publication has left is not recorded. But the writer of record n + 2
+has read a head of number n + 1, at which n was not the current one any more, and so has the writer of the present head.
+The earliest of these times is late enough.
 """
 
 from bisect import bisect_left
@@ -160,7 +160,7 @@ def head_object(table: TableStore) -> CasObject[Head]:
 
 
 def begin_chain(table: TableStore, chain: str) -> None:
-    """Put the head of a chain of its own where there is none: whoever is refused reads the other one's (P1)."""
+    """Put the head of a chain of its own where there is none; a publisher that is refused reads the other one (P1)."""
     head_object(table).update(lambda found: found or Head(chain, 0), is_likely_new=True)
 
 

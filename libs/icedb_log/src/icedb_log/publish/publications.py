@@ -2,7 +2,7 @@
 
 Order: the head; a listing of the log, which says whether there is anything new; the record; the log; the objects; the
 head, by compare-and-set. The record is a hold (J4): what dies later than its time is kept; the log that is read after
-it proves the rest. One that loses is never read by anybody: whoever made it begins again.
+it proves the rest. One that loses the race is never read; its publisher begins again.
 
 Nothing that was published changes. A publisher that sleeps anywhere, for however long, has lost when it wakes up and
 the head has moved on.
@@ -143,7 +143,7 @@ class _Maker:
         self._record_key = table.paths.publication_key(self._name)
 
     def make(self, writer: PublicationWriter, state: LogState | None) -> Publication | None:
-        """Make it the current one; ``None``: somebody else was faster. Raises as :func:`publish`."""
+        """Make it the current one; ``None``: another publisher was faster. Raises as :func:`publish`."""
         written_ms = self._put_record()
         try:
             made = self._write(writer, state, written_ms=written_ms)

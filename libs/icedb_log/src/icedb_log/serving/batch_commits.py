@@ -1,4 +1,4 @@
-"""What became of a batch, and read your own writes: reads a table's log until it names a batch.
+"""The status of a batch, and read your own writes: reads a table's log until it names a batch.
 
 A batch leaves staging after the log names it (I2, I5). So a log that is read after a look into staging has it, if it is
 not there; unless the log files of that time are deleted, which is when nobody can tell any more. Who waits does so in
@@ -30,7 +30,7 @@ Decided = Literal["committed", "quarantined"]
 def find_decision(
     entry: QuarantinedBatch | None, *, is_committed: bool, is_refused: bool, was_staged: bool = False
 ) -> Decided | None:
-    """Return what became of a batch that is not staged any more (I2, I5); ``None``: nobody knows.
+    """Return the decision about a batch that is not staged any more (I2, I5); ``None``: unknown.
 
     Args:
         entry: Its own entry in quarantine, ``None`` if it has none; read when it had left staging, as the log.

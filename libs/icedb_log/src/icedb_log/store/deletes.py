@@ -121,7 +121,7 @@ def delete_in_batches(
 
     Args:
         keys: Each once.
-        send: Sends one request, once, and says what became of its keys. Called by several threads at once.
+        send: Sends one request, once, and returns the outcome for each key. Called by several threads at once.
         pace: Of the store.
         clock: For the waits.
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from icedb_log.clock import Clock
 from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -23,6 +24,11 @@ from icedb_log.errors import (
 )
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, limit_reads, map_each
 from icedb_log.texts import first_message
+
+MAX_SETTLE_ATTEMPTS: Final = 8
+"""How often it is looked for a write without an answer, where looks get none either."""
+FIRST_BACKOFF_MS: Final = 5
+MAX_BACKOFF_MS: Final = 1000
 
 _T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -101,37 +107,69 @@ def create_claim(store: ObjectStore, key: str, body: bytes, *, ended: str) -> St
         raise _unknown(key) from error
 
 
-def replace_claim(store: ObjectStore, key: str, body: bytes, *, etag: str) -> ObjectInfo | None:
-    """Write over the state with ``etag``, and look; ``None`` if another state is there, or none.
+def put_over(store: ObjectStore, key: str, body: bytes, *, etag: str | None, clock: Clock | None = None) -> str | None:
+    """Write over the state that was read, and return the new ETag; ``None`` if another state is there, or none.
+
+    One PUT, if it is answered.
 
     Args:
         store: The object store.
         key: Its key.
-        body: Another one than any before: bodies never repeat.
-        etag: Of the state that was read.
+        body: Another one than any before: bodies never repeat, so that one that is found is this very write (W2).
+        etag: Of the state that was read; ``None``: there was none.
+        clock: Waits between looks that get no answer; ``None``: there is one look.
 
     Raises:
-        CommitOutcomeUnknown: No answer, and the old state is there: the write may still land. Or nobody could look.
+        CommitOutcomeUnknown: No answer, and the write may still land. Or nobody could look.
         Unavailable: The store did not take it.
     """
-    unknown: CommitOutcomeUnknown | None = None
+    is_unknown = False
     try:
-        store.put_if_match(key, body, etag=etag)
+        return store.put_if_absent(key, body) if etag is None else store.put_if_match(key, body, etag=etag)
     except PreconditionFailed:
         pass  # W2: an earlier try of this very request may have landed; only reading tells
-    except CommitOutcomeUnknown as error:
-        unknown = error
+    except CommitOutcomeUnknown:
+        is_unknown = True
+    for attempt in range(1 if clock is None else MAX_SETTLE_ATTEMPTS):
+        if clock is not None:
+            back_off(clock, attempt)
+        try:
+            found = store.get(key)
+        except NotFound:
+            if is_unknown and etag is None:
+                break
+            return None
+        except Unavailable:
+            is_unknown = True
+            continue
+        if found.body == body:
+            return found.info.etag
+        if is_unknown and found.info.etag == etag:
+            break
+        return None
+    raise _unknown(key)
+
+
+def replace_claim(store: ObjectStore, key: str, body: bytes, *, etag: str) -> ObjectInfo | None:
+    """Write as :func:`put_over`, and return what the store says of the new state, above all its time.
+
+    ``None`` if another state is there, or none, by now. Raises as :func:`put_over`.
+    """
+    if put_over(store, key, body, etag=etag) is None:
+        return None
     try:
         found = store.get(key)
     except NotFound:
         return None
     except Unavailable as error:
         raise _unknown(key) from error
-    if found.body == body:
-        return found.info
-    if unknown is not None and found.info.etag == etag:
-        raise unknown
-    return None
+    return found.info if found.body == body else None
+
+
+def back_off(clock: Clock, attempt: int) -> None:
+    """Wait before a look, longer each time; not before the first, which is number 0."""
+    if attempt:
+        clock.sleep_ms(min(FIRST_BACKOFF_MS << attempt, MAX_BACKOFF_MS))
 
 
 def _unknown(key: str) -> CommitOutcomeUnknown:
@@ -144,7 +182,7 @@ MAX_CHANGE_ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[_T]):
-    """What became of an update.
+    """The outcome of an update.
 
     Attributes:
         state: What the object says now.
@@ -199,7 +237,7 @@ class CasObject(Generic[_T]):
 
         Raises:
             IceDBError: What ``change`` and ``decode`` raise, or ``gave_up``: nothing was written, nor will be.
-            CommitOutcomeUnknown: A write got no answer and may land yet, or nobody could look what became of it.
+            CommitOutcomeUnknown: A write got no answer and may land yet, or its outcome could not be read.
             Unavailable: The store did not answer; nothing was written.
         """
         last = _LastWrite()
@@ -231,7 +269,7 @@ class CasObject(Generic[_T]):
 
 @dataclass(slots=True)
 class _LastWrite:
-    """What became of the last write of an update (W2).
+    """The outcome of the last write of an update (W2).
 
     Attributes:
         body: What was sent.

@@ -74,6 +74,21 @@ class PurgeResult:
     failed: tuple[FailedDelete, ...] = ()
     waits_for: tuple[Hold, ...] = ()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was deleted."""
+        return not self.deleted_count
+
+    def details(self) -> dict[str, Any]:
+        """Return it as the result of a task."""
+        return {
+            "state": self.state,
+            "deleted": self.deleted_count,
+            "deleted_bytes": self.deleted_bytes,
+            "failed": len(self.failed),
+            "waits_for": [f"{hold.kind} {hold.held_by}" for hold in self.waits_for],
+        }
+
 
 def purge_table(
     table: TableStore,

@@ -1,7 +1,7 @@
 """The Celery worker of the queue ``enqueue``: ``python -m icedb_ingest.frontend.celery_worker``. Wiring only.
 
-A process of its own beside the front end: whoever sends no Celery messages does not need it, and a queue that is stuck
-must not take the other endpoints along. Light: threads instead of children, no engine.
+A process of its own beside the front end: only deployments with Celery producers need it, and a stuck queue must not
+block the other endpoints. Light: threads instead of children, no engine.
 """
 
 import threading

@@ -107,10 +107,10 @@ class EnqueueMessage(BaseModel):
     def _encode_row(self, number: int, row: Mapping[str, Any]) -> bytes:
         try:
             line = orjson.dumps(row)
-        except TypeError:  # an integer above 64 bits, or more levels than it takes: what becomes of it, the flush says
+        except TypeError:  # an integer above 64 bits, or more levels than it takes: the flush decides
             line = b""
         try:
-            if not line or b"null" in line:  # which is also what becomes of NaN
+            if not line or b"null" in line:  # NaN becomes null, too
                 text = json.dumps(row, ensure_ascii=False, allow_nan=False)
                 line = line or text.encode()
         except (ValueError, RecursionError) as error:

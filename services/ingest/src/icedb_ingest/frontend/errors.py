@@ -37,7 +37,7 @@ class KeyReused(InvalidRequest):
 
 
 class KeyExpired(InvalidRequest):
-    """A batch id or key is too old for a retry. What the caller does: see what became of it, then use a fresh one."""
+    """A batch id or key is too old for a retry. What the caller does: look up its status, then use a fresh one."""
 
 
 class BodyTimeout(InvalidRequest):

@@ -103,7 +103,7 @@ class GrpcEndpoint:
         await context.abort(status.code, status.details, status.trailing_metadata)
 
     def _log(self, method: str, code: str, started_ms: int, **fields: Any) -> None:
-        which = self._gate.settings.frontend_access_log
+        which = self._gate.settings.access_log
         if which == "none" or (which == "errors" and code == "OK"):
             return
         duration_ms = self._gate.clock.monotonic_ms() - started_ms
@@ -176,7 +176,7 @@ class _StreamFlow:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # taken; whoever waits for it has it, too
+            task.exception()  # retrieved; a waiting caller has it, too
 
 
 def _traceparent_of(context: Any) -> str | None:

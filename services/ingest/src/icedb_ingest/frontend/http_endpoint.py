@@ -246,7 +246,7 @@ class HttpEndpoint:
         return _accepted_response(accepted)
 
     async def get_batch(self, request: Request) -> Response:
-        """Say what became of a batch."""
+        """Return the status of a batch."""
         table, batch_id = request.path_params["table"], request.path_params["batch_id"]
         self._access.require(request.scope, Verb.APPEND, table)
         place = self._gate.blocking.acceptance.warehouse.table(table)

@@ -21,7 +21,7 @@ ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 
 
 class FrontendMetrics(EndpointMetrics):
-    """Counters of what was offered and what became of it."""
+    """Counters of offered batches and their outcomes."""
 
     def __init__(self) -> None:
         super().__init__("frontend", package="icedb-ingest")
@@ -63,10 +63,6 @@ class FrontendMetrics(EndpointMetrics):
         self.held_bytes = make.gauge("icedb_frontend_held_bytes", "Bodies held in memory now")
         self.streams = make.gauge("icedb_frontend_streams", "gRPC streams open now")
         self.events = make.counter("icedb_frontend_webhook_events_total", "Events in accepted webhook requests")
-        self.groups = make.counter(
-            "icedb_frontend_webhook_groups_total",
-            "Staged batches made of webhook requests; fewer than requests, because many share one",
-        )
         self.wakes = make.counter(
             "icedb_frontend_wakes_total",
             "Wake-ups sent to the ingest worker; collapsed: the same one was on its way",
@@ -82,7 +78,7 @@ class FrontendMetrics(EndpointMetrics):
 
     @contextmanager
     def offered(self, endpoint: Endpoint) -> Iterator[None]:
-        """Count what becomes of one offered batch: accepted, unless an error passes."""
+        """Count the outcome of one offered batch: accepted, unless an error passes."""
         gauge = self.in_flight.labels(endpoint)
         gauge.inc()
         try:

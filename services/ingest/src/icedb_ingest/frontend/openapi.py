@@ -206,7 +206,7 @@ OPERATIONS: Final[dict[str, dict[str, Any]]] = {
     },
     "/v1/tables/{table}/batches/{batch_id}": {
         "operationId": "getBatch",
-        "summary": "Ask what became of a batch.",
+        "summary": "Get the status of a batch.",
         "description": "Reads the table's log: ask when in doubt, not after each batch.",
         "tags": ["batches"],
         "parameters": [_TABLE, _parameter("batch_id", "As the answer to the batch said it.", format="uuid")],

@@ -121,7 +121,6 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
             linger_ms=settings.frontend_webhook_linger_ms,
             max_rows=settings.frontend_group_rows,
             max_bytes=settings.frontend_group_kb * KIB,
-            on_group=self.metrics.groups.inc,
         )
         stack.push_async_callback(groups.finish)
         servers: list[Awaitable[None]] = []
@@ -145,7 +144,7 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
             health=self._health.checks(),
             access=HttpAccess(self._guard.at("http")),
         )
-        app = make_app(endpoint, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
+        app = make_app(endpoint, access_log=settings.access_log, cors_origins=settings.frontend_cors_origins)
         http_server = await self._listen(app, "http_port")
         servers.append(http_server.stop())
         self.grpc_port, self.port = self._grpc_server.port, http_server.port

@@ -1,9 +1,9 @@
 """Settings of the front end, and those that it shares with the workers of ingest: how large a batch may be."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from icedb_log.units import KIB, MIB, SECOND_MS
-from icedb_service.settings import MAX_PORT, CommaSeparated, ServiceSettings
+from icedb_service.settings import MAX_PORT, CommaSeparated, HttpServiceSettings, ServiceSettings
 from pydantic import Field, SecretStr, model_validator
 
 
@@ -25,7 +25,7 @@ class BatchBoundSettings(ServiceSettings):
         return self.batch_max_decoded_mb * MIB
 
 
-class FrontendSettings(BatchBoundSettings):
+class FrontendSettings(HttpServiceSettings, BatchBoundSettings):
     """What the front end, and the Celery worker of the queue `enqueue`, need to know."""
 
     frontend_host: str = "127.0.0.1"
@@ -51,9 +51,6 @@ class FrontendSettings(BatchBoundSettings):
     frontend_max_calls: Annotated[int, Field(ge=1, le=100_000)] = 256
     """gRPC calls and streams at once; those above it are refused (RESOURCE_EXHAUSTED)."""
 
-    frontend_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 2000
-    """HTTP connections at once; requests above it are refused (503)."""
-
     frontend_stream_in_flight: Annotated[int, Field(ge=1, le=1000)] = 8
     """Batches of one gRPC stream that are staged side by side; then the stream is not read until the first is
     durable. More hides the store's latency, and holds more memory."""
@@ -62,17 +59,11 @@ class FrontendSettings(BatchBoundSettings):
     """Requests to the store at once. Durable batches per second are about this, divided by the latency of a PUT."""
 
     frontend_ack_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
-    """How long a producer waits for the store before it is told to try again (503, UNAVAILABLE), milliseconds. The
+    """How long a producer waits for the store before it gets 503 or UNAVAILABLE, milliseconds. The
     batch may be durable all the same."""
 
     frontend_body_timeout_ms: Annotated[int, Field(ge=100)] = 60 * SECOND_MS
     """How long a request's body may take to come, milliseconds."""
-
-    frontend_header_timeout_ms: Annotated[int, Field(ge=100)] = 10 * SECOND_MS
-    """How long a new connection may take to send a request's headers, milliseconds."""
-
-    frontend_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
-    """How long an idle HTTP connection is kept, milliseconds; longer than the load balancer's own limit."""
 
     frontend_linger_ms: Annotated[int, Field(ge=0, le=SECOND_MS)] = 100
     """How long a batch waits at most for others of its table, to become durable with them by one PUT, milliseconds.
@@ -90,7 +81,7 @@ class FrontendSettings(BatchBoundSettings):
     """Bytes of webhook events of one batch at most, KiB; a single request may exceed it."""
 
     frontend_table_cache_ms: Annotated[int, Field(ge=0)] = 30 * SECOND_MS
-    """How long a table is known to exist without looking, milliseconds."""
+    """How long a table is assumed to exist after a look, milliseconds."""
 
     frontend_shutdown_ms: Annotated[int, Field(ge=0)] = 20 * SECOND_MS
     """How long SIGTERM waits for requests that are being answered, milliseconds."""
@@ -105,9 +96,6 @@ class FrontendSettings(BatchBoundSettings):
 
     frontend_cors_origins: CommaSeparated = ()
     """Web pages that may send events from browsers, comma separated, e.g. `https://shop.example`; `*` for all."""
-
-    frontend_access_log: Literal["all", "errors", "none"] = "all"
-    """Which HTTP requests and gRPC calls are logged: all, those that were refused or failed, or none."""
 
     enqueue_threads: Annotated[int, Field(ge=1, le=64)] = 4
     """Messages of the queue `enqueue` that are staged at once."""

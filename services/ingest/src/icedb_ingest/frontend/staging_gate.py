@@ -1,4 +1,4 @@
-"""The staging gate: the one way by which a batch of any endpoint becomes durable, and what became of a batch.
+"""The staging gate: the one way by which a batch of any endpoint becomes durable, and the status of a batch.
 
 Blocking; every endpoint calls it from a thread. Order: the table exists, it takes batches, the body can be what it
 says, the id can still be taken and does not stand for other content, as far as this process knows (I8); then the key is
@@ -36,7 +36,7 @@ from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
 from icedb_ingest.frontend.formats import check_body
 
 MISSING_AGE_MS: Final = 1000
-"""A table that is not there is looked for again soon: somebody may be creating it."""
+"""A missing table is looked for again soon: it may be about to be created."""
 MAX_REMEMBERED_IDS: Final = 100_000
 """Ids whose contents a process remembers, those that came last (I8): some 30 MB."""
 
@@ -211,7 +211,7 @@ class StagingGate:
             raise KeyExpired(
                 f"table {offer.table}: the key {key[:80]!r} was first used {age_ms} ms ago for "
                 f"batch {binding.batch_id}, and nobody confirmed that it was staged. It can no longer be told from a "
-                "duplicate: look up what became of that batch; if it never arrived, send it under a fresh key"
+                "duplicate: look up the status of that batch; if it never arrived, send it under a fresh key"
             )
         batch = replace(batch, batch_id=binding.batch_id)
         return self._stage(table, offer, batch, started_ms=started_ms, binding=binding)
@@ -256,7 +256,7 @@ class StagingGate:
                 accepted.set_result(
                     Accepted(offer.table, batch.batch_id, size_bytes, binding, trace_id=trace_id, warning=warning)
                 )
-            except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it is
+            except BaseException as error:  # noqa: BLE001 - waiting callers get it, whatever it is
                 accepted.set_exception(error)
 
         staged.add_done_callback(tell)

@@ -280,7 +280,6 @@ class EventGroups:
         linger_ms: How long a group waits for more.
         max_rows: Events of one group at most.
         max_bytes: Bytes of one group at most; one request alone may exceed both.
-        on_group: Called for each group that was accepted.
     """
 
     def __init__(
@@ -291,14 +290,12 @@ class EventGroups:
         linger_ms: int,
         max_rows: int,
         max_bytes: int,
-        on_group: Callable[[], object] = lambda: None,
     ) -> None:
         self._accept = accept
         self._clock = clock
         self._linger_s = linger_ms / 1000
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        self._on_group = on_group
         self._open: dict[tuple[str, bool], _Group] = {}
         self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """Of each table, while groups of it are on their way."""
@@ -351,7 +348,6 @@ class EventGroups:
         except BaseException as error:  # noqa: BLE001 - the requests that wait are told, whatever it is
             _tell(group.done, error)
         else:
-            self._on_group()
             if not group.done.done():
                 group.done.set_result(accepted)
 
