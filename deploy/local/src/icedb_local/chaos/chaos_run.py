@@ -28,9 +28,18 @@ from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Injector
 from icedb_local.chaos.load import DEADLINE_MS, POLL_MS, Load
-from icedb_local.chaos.metric_history import ENOUGH_FROM_S, Scraper, lack_of_work, read_metrics, sum_figures
+from icedb_local.chaos.metric_history import (
+    ENOUGH_FROM_S,
+    FLUSHED_GROUPS,
+    KILLS_WITH_GROUP,
+    Scraper,
+    lack_of_work,
+    read_metrics,
+    sum_figures,
+)
 from icedb_local.chaos.outages import find_recovery_ms
 from icedb_local.chaos.small_disks import SmallDisks
+from icedb_local.chaos.staged_groups import StagedGroups
 from icedb_local.chaos.verdicts import CountedFailures, count_failures
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
@@ -85,6 +94,7 @@ class ChaosRun:
     clock: Clock
     say: Say
     ledger: BatchLedger = field(default_factory=BatchLedger)
+    groups: StagedGroups = field(default_factory=StagedGroups)
     faults: list[InjectedFault] = field(default_factory=list)
     quarantine: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
@@ -112,7 +122,9 @@ class ChaosRun:
         with contextlib.ExitStack() as exits:
             disks = exits.enter_context(SmallDisks(folders))
             self.how_disks = disks.how
-            proxy = exits.enter_context(FaultProxy(layout.ports.s3, layout.proxy_ports, clock=self.clock))
+            proxy = exits.enter_context(
+                FaultProxy(layout.ports.s3, layout.proxy_ports, clock=self.clock, on_done=self.groups.note)
+            )
             stack = exits.enter_context(LocalStack(layout, start_deadline_ms=2 * DEADLINE_MS, clock=self.clock))
             self.say(f"the stack is up; disks get full by {disks.how}")
             warehouse = layout.server_settings.open()
@@ -144,7 +156,7 @@ class ChaosRun:
             if self.checker.violations:
                 count = save_bucket(warehouse, layout.run_dir / "bucket")
                 self.say(f"{count} objects of the bucket are kept in {layout.run_dir / 'bucket'}")
-            self.figures = sum_figures(scraper.history)
+            self.figures = self._sum_figures(scraper)
             if self.phase_seconds["faults"] >= ENOUGH_FROM_S and (lack := lack_of_work(self.figures)):
                 self.checker.note(f"there was little to break: {lack}", table="", reader="figures")
             self.snapshot_count = len({name for reader in load.readers for name in reader.snapshots})
@@ -158,6 +170,10 @@ class ChaosRun:
 
     def _enter(self, phase: str) -> None:
         self.phases.append((phase, self.clock.monotonic_ms()))
+
+    def _sum_figures(self, scraper: Scraper) -> dict[str, float]:
+        kills = sum(fault.has_effect and fault.planned.kind.name == "kill_with_group" for fault in self.faults)
+        return sum_figures(scraper.history) | {FLUSHED_GROUPS: self.groups.flushed_count, KILLS_WITH_GROUP: kills}
 
     def _config(self, table: str) -> TableConfig:
         pace = self.layout.pace
@@ -190,7 +206,7 @@ class ChaosRun:
             nonlocal end_ms
             now_ms = self.clock.monotonic_ms()
             is_long = self.plan.seconds >= ENOUGH_FROM_S
-            if is_long and end_ms <= now_ms < last_ms and lack_of_work(sum_figures(scraper.history)):
+            if is_long and end_ms <= now_ms < last_ms and lack_of_work(self._sum_figures(scraper)):
                 end_ms = now_ms + MORE_MS
             is_enough = 0 < self.plan.fault_count <= conductor.effect_count
             is_late = now_ms >= end_ms
