@@ -59,8 +59,8 @@ class ChaosPlan:
 
     Attributes:
         seed: Of faults and rows.
-        seconds: How long faults go on; up to twice as long where little has been merged and deleted until then.
-        fault_count: After so many faults that met somebody it is enough; 0: go by time alone.
+        seconds: How long faults go on; up to twice as long where little has come of them until then.
+        fault_count: So many that met somebody are enough, if enough has come of them; 0: go by time alone.
         shape: Of the plan of faults.
         each_kind_once: Stop as soon as each kind has been tried once.
         pause_s: Of each producer between two batches.
@@ -76,6 +76,11 @@ class ChaosPlan:
     pause_s: float = 0.3
     scrape_s: float = 0.5
     waits_for_orphans: bool = True
+
+    @property
+    def has_to_work(self) -> bool:
+        """Whether the run has time for what :func:`lack_of_work` asks for."""
+        return self.seconds >= ENOUGH_FROM_S and not self.each_kind_once
 
 
 @dataclass(slots=True)
@@ -157,7 +162,7 @@ class ChaosRun:
                 count = save_bucket(warehouse, layout.run_dir / "bucket")
                 self.say(f"{count} objects of the bucket are kept in {layout.run_dir / 'bucket'}")
             self.figures = self._sum_figures(scraper)
-            if self.phase_seconds["faults"] >= ENOUGH_FROM_S and (lack := lack_of_work(self.figures)):
+            if self.plan.has_to_work and (lack := lack_of_work(self.figures)):
                 self.checker.note(f"there was little to break: {lack}", table="", reader="figures")
             self.snapshot_count = len({name for reader in load.readers for name in reader.snapshots})
             self._enter("stop")
@@ -199,21 +204,23 @@ class ChaosRun:
             has_spark=self._has_spark,
         )
         self.faults = conductor.faults
-        end_ms = self.clock.monotonic_ms() + 1000 * self.plan.seconds
-        last_ms = end_ms + 1000 * self.plan.seconds
+        plan = self.plan
+        end_ms = self.clock.monotonic_ms() + 1000 * plan.seconds
+        last_ms = end_ms + 1000 * plan.seconds
+        look_ms, lacks_work = 0, plan.has_to_work
 
         def is_over() -> bool:
-            nonlocal end_ms
+            nonlocal look_ms, lacks_work
             now_ms = self.clock.monotonic_ms()
-            is_long = self.plan.seconds >= ENOUGH_FROM_S
-            if is_long and end_ms <= now_ms < last_ms and lack_of_work(self._sum_figures(scraper)):
-                end_ms = now_ms + MORE_MS
-            is_enough = 0 < self.plan.fault_count <= conductor.effect_count
-            is_late = now_ms >= end_ms
-            is_whole = self.plan.each_kind_once and len({fault.planned.kind.name for fault in self.faults}) == len(
-                KINDS
-            )
-            return is_enough or is_late or is_whole or bool(self.checker.violations)
+            is_enough = 0 < plan.fault_count <= conductor.effect_count
+            is_whole = plan.each_kind_once and len({fault.planned.kind.name for fault in self.faults}) == len(KINDS)
+            if is_whole or self.checker.violations:
+                return True
+            if now_ms < end_ms and not is_enough:
+                return False
+            if lacks_work and now_ms >= look_ms:
+                lacks_work, look_ms = bool(lack_of_work(self._sum_figures(scraper))), now_ms + MORE_MS
+            return not lacks_work or now_ms >= last_ms
 
         conductor.run(draw_faults(self.plan.seed, self.plan.shape), is_over)
         # What the last fault did shows in the scrapes that come.

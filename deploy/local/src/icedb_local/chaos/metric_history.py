@@ -284,8 +284,8 @@ LEAST: Final[Mapping[tuple[str, ...], int]] = {
     (KILLS_WITH_GROUP,): 1,
 }
 ENOUGH_FROM_S: Final = 200
-"""A run whose faults went on for so long (`--short` ends sooner, whatever its bound) has to have done so much: else
-there was nothing to break."""
+"""A run whose faults may go on for so long (`--short` ends sooner, whatever its bound) has to do so much: else there
+was nothing to break."""
 
 
 def lack_of_work(figures: Mapping[str, float]) -> str:
