@@ -270,7 +270,7 @@ class GrowingTable:
 
     def write_batches(self, job: FlushJob) -> FlushOutput:
         """Stand for the Spark job of a flush: get each staged object, put one data file."""
-        size_bytes = Counter[str]()
+        size_bytes: Counter[str] = Counter()
         for batch in job.batches:
             size_bytes[batch.key] += batch.size_bytes
         for key, size in size_bytes.items():

@@ -18,7 +18,7 @@ from icedb_local.chaos.content_checker import ContentChecker
 from icedb_local.chaos.fault_plan import KIND_BY_NAME, KINDS, PlannedFault, PlanShape, draw_faults
 from icedb_local.chaos.fault_proxy import ActiveFaults, FaultHits, ProxyFault
 from icedb_local.chaos.fault_records import InjectedFault, sum_kinds
-from icedb_local.chaos.injector import Effect, Injector
+from icedb_local.chaos.injector import GROUP_HELD_MS, Effect, Injector
 from icedb_local.chaos.metric_history import (
     START_TIME,
     MetricHistory,
@@ -379,8 +379,8 @@ def test_a_group_is_flushed_when_an_ingest_worker_deletes_it():
 
 
 @pytest.mark.parametrize(("number", "action"), [(1, "slow"), (2, "hold")])
-@pytest.mark.parametrize("has_group", [True, False])
-def test_a_front_end_is_killed_while_a_group_is_on_its_way(number, action, has_group):
+@pytest.mark.parametrize(("has_group", "is_slow"), [(True, False), (True, True), (False, False)])
+def test_a_front_end_is_killed_while_a_group_is_on_its_way(number, action, has_group, is_slow):
     clock, killed = FakeClock(), []
     active = ActiveFaults(clock)
 
@@ -392,13 +392,17 @@ def test_a_front_end_is_killed_while_a_group_is_on_its_way(number, action, has_g
         assert (fault.action, killed) == (action, [])
         return hits
 
-    process = SimpleNamespace(kill=lambda: killed.append(1))
+    def kill():
+        killed.append(1)
+        clock.advance(GROUP_HELD_MS if is_slow else 0)
+
+    process = SimpleNamespace(kill=kill)
     stack, proxy = SimpleNamespace(find_process=lambda _: process), SimpleNamespace(begin=begin, end=active.remove)
     injector = Injector(None, stack, proxy, None, None, clock=clock)
     planned = PlannedFault(number, KIND_BY_NAME["kill_with_group"], "frontend", 0, 0)
     refused = contextlib.nullcontext() if has_group else pytest.raises(Unavailable, match="no group")
     with refused, injector.inject(planned) as effect:
-        assert effect.count == 1
+        assert effect.count == (not is_slow), "else the group was answered by then"
     assert killed == [1] * has_group
     assert active.take("PUT", GROUP, door="frontend") is None, "the next one goes through"
 

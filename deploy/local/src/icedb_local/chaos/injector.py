@@ -134,15 +134,17 @@ class Injector:
     def _kill_with_group(self, planned: PlannedFault) -> Iterator[Effect]:
         """Kill a front end that has sent a group and has no answer: the group lands, or, each second time, never."""
         action: Action = "slow" if planned.number % 2 else "hold"
+        process = self._stack.find_process(planned.target)
         put = self._proxy.begin(ProxyFault(action, frozenset({"PUT"}), GROUP_KEY, delay_ms=GROUP_HELD_MS, limit=1))
         try:
             if not self._wait_until(lambda: put.total > 0, GROUP_WAIT_MS):
                 raise Unavailable(f"{planned.target} stages no group now")
             with _there():
-                self._stack.find_process(planned.target).kill()
+                process.kill()
         finally:
             self._proxy.end(put)
-        yield Effect(1)
+        (sent_ms,) = (time_ms for times_ms in put.times_ms.values() for time_ms in times_ms)
+        yield Effect(int(self._clock.monotonic_ms() - sent_ms < GROUP_HELD_MS))  # else it was answered before
 
     @contextlib.contextmanager
     def _kill_child(self, planned: PlannedFault) -> Iterator[Effect]:
