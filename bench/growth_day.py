@@ -40,7 +40,7 @@ class Day:
     Attributes:
         events: How many.
         requests: By kind, of writers, mergers and the janitor.
-        staging_requests: Those among them that make a batch safe before it is committed: a PUT and a GET each.
+        staging_requests: Those among them that make batches safe before they are committed, and read them again.
         log_written_bytes: Written of log, or of metadata.
         log_bytes: Of the log at the end; 0: not known.
         log_files: Objects of it.
@@ -66,11 +66,10 @@ class Day:
         for usage in table.used.values():
             requests += usage.requests
         sent_bytes = sum(usage.sent_bytes for who, usage in table.used.items() if who != "stage")
-        batch_count = table.commit_count * table.batches_per_commit
         return cls(
             events=table.event_count,
             requests=requests,
-            staging_requests=Counter({"put": batch_count, "get": batch_count}),
+            staging_requests=table.staging_requests,
             log_written_bytes=sent_bytes - table.appended_bytes - table.rewritten_bytes,
             log_bytes=table.log_bytes(),
             log_files=table.log_file_count(),

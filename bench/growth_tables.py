@@ -15,8 +15,10 @@ from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.commit.table import Table
+from icedb_log.content import hash_content
 from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.staging import stage_batch
+from icedb_log.ingest.groups import OfferedBatch
+from icedb_log.ingest.staging import stage_batch, stage_group
 from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
@@ -154,18 +156,22 @@ class GrowingTable:
         clock: The simulated time.
         name: Of the table.
         batches_per_commit: Batches of ten rows that are staged between two commits.
+        batches_per_object: Batches that a front end stages as one object: those that come within its linger time.
         interval_ms: Between two commits.
         upkeep_pace: How many times as seldom as services do it merges and vacuums come.
         used: By whom the store was used how much: ``stage``, ``flush``, ``merge``, ``vacuum``.
+        staging_requests: What it takes to make batches safe before they are committed, and to read them again.
     """
 
     store: CountingStore
     clock: FakeClock
     name: str = "events"
     batches_per_commit: int = 100
+    batches_per_object: int = 1
     interval_ms: int = SECOND_MS
     upkeep_pace: int = 1
     used: dict[str, Usage] = field(default_factory=dict)
+    staging_requests: Counter[str] = field(default_factory=Counter)
     commit_count: int = 0
     appended_bytes: int = 0
     rewritten_bytes: int = 0
@@ -207,15 +213,21 @@ class GrowingTable:
             self.keep_up()
 
     def stage(self) -> None:
-        """Stage batches, each by a request of its own."""
-        with self._using("stage"):
-            for _ in range(self.batches_per_commit):
-                stage_batch(
-                    TableStore(self.store, self._table.paths),
-                    body=_BODY,
-                    staging_format="ndjson",
-                    batch_id=new_batch_id(self.clock),
-                )
+        """Stage batches, each object by a request of its own."""
+        place = TableStore(self.store, self._table.paths)
+        with self._using("stage") as usage:
+            for count in self._object_sizes():
+                batches = [OfferedBatch(new_batch_id(self.clock), "ndjson", _BODY, _BODY_SHA256) for _ in range(count)]
+                if count > 1:
+                    stage_group(place, batches)
+                else:
+                    stage_batch(place, body=_BODY, staging_format="ndjson", batch_id=batches[0].batch_id)
+                self.staging_requests["get"] += 1 if count == 1 else 2  # a group's index is read before its bodies
+        self.staging_requests["put"] += usage.requests["put"]
+
+    def _object_sizes(self) -> Iterator[int]:
+        for begin in range(0, self.batches_per_commit, self.batches_per_object):
+            yield min(self.batches_per_object, self.batches_per_commit - begin)
 
     def flush(self) -> None:
         """Commit what is staged."""
@@ -257,9 +269,12 @@ class GrowingTable:
         return self._index.log.live
 
     def write_batches(self, job: FlushJob) -> FlushOutput:
-        """Stand for the Spark job of a flush: get each batch, put one data file."""
+        """Stand for the Spark job of a flush: get each staged object, put one data file."""
+        size_bytes: Counter[str] = Counter()
         for batch in job.batches:
-            self.store.get(batch.key)
+            size_bytes[batch.key] += batch.size_bytes
+        for key, size in size_bytes.items():
+            self.store.get_range(key, start=0, length=size)  # of a group: the bodies, without the index
         row_count = len(job.batches) * ROWS_PER_BATCH
         marker = self._written(row_count * ROW_BYTES, row_count)
         self.appended_bytes += marker.size_bytes
@@ -337,3 +352,4 @@ def measuring(store: CountingStore, usage: Usage | None = None) -> Iterator[Usag
 
 
 _BODY: Final = b'{"ts":"2026-11-01T00:00:00Z","event":"page_view","user_id":"u1","amount":9.75}\n' * ROWS_PER_BATCH
+_BODY_SHA256: Final = hash_content(_BODY, "ndjson")

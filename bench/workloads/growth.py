@@ -16,6 +16,7 @@ from typing import Any, Final
 from icedb_log.store.object_store import list_all
 
 from bench.counting_s3 import BUCKET, Counts, running_counting_s3, take_all
+from bench.door_costs import PER_SECOND, SPARING
 from bench.figures import OURS, Figure, TakesTurns
 from bench.growth_day import DAY_S, Day, Price, day_figures
 from bench.growth_tables import ROWS_PER_BATCH, GrowingTable, Usage, measuring, open_store, read_snapshot
@@ -38,6 +39,23 @@ ROWS_A_SECOND: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """What decides how many batches share a request.
+
+    Attributes:
+        linger_ms: How long a front end lets a batch wait for others.
+        interval_ms: Between two commits.
+    """
+
+    linger_ms: int
+    interval_ms: int
+
+
+DAYS: Final = {OURS: Times(100, 1_000), SPARING: Times(500, 5_000)}
+"""Of a day in the life: the defaults, and those of :data:`bench.door_costs.SETTINGS`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sizes:
     """How far each axis goes.
 
@@ -46,27 +64,27 @@ class Sizes:
         commits: Of our table.
         peer_commits: Of the peers' tables.
         tables: Tables in a warehouse.
-        day_s: Simulated seconds of a day in the life, by the interval between commits, ms.
+        day_s: Simulated seconds of a day in the life, by the settings of front ends and workers.
     """
 
     files: tuple[int, ...]
     commits: tuple[int, ...]
     peer_commits: tuple[int, ...]
     tables: tuple[int, ...]
-    day_s: Mapping[int, int]
+    day_s: Mapping[str, int]
 
 
 SIZES: Final[Mapping[Size, Sizes]] = {
-    "small": Sizes((1_000, 10_000), (100, 300), (10, 40), (1, 30), {5_000: 600}),
+    "small": Sizes((1_000, 10_000), (100, 300), (10, 40), (1, 30), {OURS: 300}),
     "middle": Sizes(
-        (1_000, 10_000, 100_000), (100, 1_000, 3_000), (30, 100, 300), (1, 30, 300), {1_000: 900, 5_000: 3_600}
+        (1_000, 10_000, 100_000), (100, 1_000, 3_000), (30, 100, 300), (1, 30, 300), {OURS: 900, SPARING: 3_600}
     ),
     "full": Sizes(
         (1_000, 10_000, 100_000, 1_000_000),
         (100, 1_000, 10_000, 100_000),
         (100, 200, 500),
         (1, 30, 1_000),
-        {1_000: 1_800, 5_000: DAY_S},
+        {OURS: 1_800, SPARING: DAY_S},
     ),
 }
 
@@ -289,13 +307,8 @@ class GrowthWorkload(Workload):
     def _day(self, peers: Sequence[PeerTable]) -> Iterator[Case]:
         if not self.wants("a day of 100 batches a second"):
             return
-        first = min(self.sizes.day_s)
         systems: list[System] = [
-            DayOf(
-                OURS if interval_ms == first else f"{OURS}, a commit in {interval_ms // 1000} s",
-                partial(_live, interval_ms, seconds),
-            )
-            for interval_ms, seconds in self.sizes.day_s.items()
+            DayOf(name, partial(_live, DAYS[name], seconds)) for name, seconds in self.sizes.day_s.items()
         ]
         systems += [DayOf(peer.name, peer.day) for peer in peers]
         yield Case(
@@ -309,11 +322,16 @@ def _grow_to(table: GrowingTable, commit_count: int) -> None:
         table.step()
 
 
-def _live(interval_ms: int, seconds: int) -> Day:
+def _live(times: Times, seconds: int) -> Day:
     store, clock = open_store()
-    batches = 100 * interval_ms // 1000
-    table = GrowingTable(store, clock, batches_per_commit=batches, interval_ms=interval_ms)
-    for _ in range(seconds * 1000 // interval_ms):
+    table = GrowingTable(
+        store,
+        clock,
+        batches_per_commit=PER_SECOND * times.interval_ms // 1000,
+        batches_per_object=PER_SECOND * times.linger_ms // 1000,
+        interval_ms=times.interval_ms,
+    )
+    for _ in range(seconds * 1000 // times.interval_ms):
         table.step()
     return Day.of_table(table)
 

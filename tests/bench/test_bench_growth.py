@@ -1,6 +1,7 @@
 """What W=growth counts: a table of ours in memory and simulated time, and days computed from what was counted."""
 
 import pytest
+from icedb_log.ingest.groups import forget_groups
 from icedb_log.units import MIB
 
 from bench.growth_day import Day, Price, day_figures
@@ -93,6 +94,25 @@ def test_a_day_of_ours_is_what_its_table_used():
     assert day.log_bytes == table.log_bytes() > 0
     assert day.write_amplification > 1
     assert 0 < day.log_written_bytes < table.used["flush"].sent_bytes + table.used["merge"].sent_bytes
+
+
+def test_batches_that_come_together_share_an_object():
+    used = []
+    for per_object in (1, 4):
+        forget_groups()
+        store, clock = open_store()
+        table = GrowingTable(store, clock, batches_per_commit=10, batches_per_object=per_object)
+        for _ in range(20):
+            table.step()
+        assert table.event_count == 20 * 10 * 10
+        day = Day.of_table(table)
+        assert day.requests["put"] - day.staging_requests["put"] == 20 * 5 + table.used["merge"].requests["put"]
+        used.append((day.staging_requests, table.used["stage"].requests["put"], table.used["flush"].requests["get"]))
+    (alone, alone_puts, alone_gets), (shared, shared_puts, shared_gets) = used
+    assert alone == {"put": 200, "get": 200}
+    assert shared == {"put": 20 * 3, "get": 20 * 3 * 2}, "four, four, and two: an index and the bodies each"
+    assert (alone_puts, shared_puts) == (200, 60)
+    assert alone_gets - shared_gets == alone["get"] - shared["get"]
 
 
 def test_a_day_of_appends_lies_on_the_line_through_what_was_counted():

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.s3
 SHORT_TIMEOUT_S = 0.5
 """Where the answer never comes."""
 CLOCK = SystemClock()
+DONE = []
+"""What the proxy was asked, and the server has answered."""
 
 
 class Rig:
@@ -59,7 +61,9 @@ class _During:
 @pytest.fixture(scope="module")
 def proxy(s3_server):
     port = int(s3_server.endpoint_url.rpartition(":")[2])
-    with FaultProxy(port, {"services": 0, "watchers": 0}, clock=CLOCK) as running:
+    with FaultProxy(
+        port, {"services": 0, "watchers": 0}, clock=CLOCK, on_done=lambda *what: DONE.append(what)
+    ) as running:
         yield running
 
 
@@ -92,6 +96,20 @@ def test_without_a_fault_everything_passes(rig):
     with pytest.raises(NotFound):
         rig.store.get(key)
     assert rig.failures == []
+
+
+def test_what_the_server_has_done_is_told_with_its_body(rig):
+    key = rig.key()
+    DONE.clear()
+    with rig.during(ProxyFault("drop", WRITES)), pytest.raises(CommitOutcomeUnknown):
+        rig.store.put_if_absent(key, b"body")
+    with rig.during(ProxyFault("reset", WRITES)), pytest.raises(CommitOutcomeUnknown):
+        rig.store.put_if_absent(rig.key(), b"never")
+    rig.store.delete([key])
+    (put, deleted) = DONE
+    assert put == ("services", f"PUT /{rig.bucket}/{key}", b"body")
+    assert deleted[1].startswith((f"POST /{rig.bucket}", f"DELETE /{rig.bucket}"))
+    assert key in deleted[1] + deleted[2].decode()
 
 
 @pytest.mark.parametrize(

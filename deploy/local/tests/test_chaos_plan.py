@@ -5,20 +5,33 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from icedb_local.chaos.batches import BatchEntry, BatchLedger, encode_batch
 from icedb_local.chaos.chaos_layout import ChaosLayout, Pace
+from icedb_local.chaos.chaos_producers import ChaosProducer
 from icedb_local.chaos.conductor import Conductor
+from icedb_local.chaos.content_checker import ContentChecker
 from icedb_local.chaos.fault_plan import KIND_BY_NAME, KINDS, PlannedFault, PlanShape, draw_faults
 from icedb_local.chaos.fault_proxy import ActiveFaults, FaultHits, ProxyFault
 from icedb_local.chaos.fault_records import InjectedFault, sum_kinds
-from icedb_local.chaos.injector import Effect, Injector
-from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, lack_of_work, parse_metrics
+from icedb_local.chaos.injector import GROUP_HELD_MS, Effect, Injector
+from icedb_local.chaos.metric_history import (
+    START_TIME,
+    MetricHistory,
+    Scrape,
+    Trace,
+    lack_of_work,
+    parse_metrics,
+    sum_figures,
+)
 from icedb_local.chaos.outages import Outages, find_recovery_ms
+from icedb_local.chaos.staged_groups import StagedGroups
 from icedb_local.chaos.verdicts import count_failures, find_cuts, judge_fault
+from icedb_log.errors import Unavailable
 from icedb_sim.fakes.fake_clock import FakeClock
 
 COUNTER = "icedb_store_request_failures_total"
@@ -288,13 +301,31 @@ def test_the_jvm_of_an_idle_worker_that_died_must_show(later, seen):
     assert fault.seen == seen
 
 
-def test_a_long_run_has_to_merge_and_delete_enough():
-    def figures(merges, files, logs):
-        return {"commits of merges": merges, "deleted data files": files, "deleted log files": logs}
+def test_a_long_run_has_to_have_done_enough():
+    enough = {
+        "commits of merges": 20, "deleted data files": 60, "deleted log files": 40,
+        "staged groups": 20, "flushed groups": 20, "front ends killed with a group": 1,
+    }  # fmt: skip
+    assert lack_of_work(enough) == ""
+    assert lack_of_work({**enough, "commits of merges": 19}) == "19 of 20 commits of merges"
+    assert lack_of_work({**enough, "deleted log files": 39}) == "99 of 100 deleted data files and deleted log files"
+    assert lack_of_work({**enough, "flushed groups": 3, "front ends killed with a group": 0}) == (
+        "3 of 20 flushed groups, 0 of 1 front ends killed with a group"
+    )
 
-    assert lack_of_work(figures(20, 60, 40)) == ""
-    assert "19 of 20 merges" in lack_of_work(figures(19, 500, 40))
-    assert "99 of 100 deleted" in lack_of_work(figures(50, 59, 40))
+
+def test_groups_are_staged_objects_of_two_batches_or_more():
+    def staged(alone, every):
+        sizes = "icedb_frontend_staged_object_batches"
+        text = (
+            f'{START_TIME} 1\n{sizes}_bucket{{le="1.0"}} {alone}\n{sizes}_bucket{{le="2.0"}} 9\n{sizes}_count {every}\n'
+        )
+        return parse_metrics(text)
+
+    made = MetricHistory()
+    for time_ms, values in ((5, staged(0, 0)), (15, staged(4, 7)), (25, staged(5, 11))):
+        made.add("frontend", Scrape(time_ms, values))
+    assert sum_figures(made)["staged groups"] == 6
 
 
 @pytest.mark.parametrize(("seconds", "must_show"), [(1, False), (70, True)])
@@ -330,6 +361,71 @@ def test_totals_go_on_over_restarts():
 def test_only_the_series_that_count_are_kept():
     text = f'# HELP x y\n{COUNTER}{{operation="read",reason="timeout"}} 3.0\npython_info 1.0\n{START_TIME} 1.7e9\n'
     assert parse_metrics(text) == {f'{COUNTER}{{operation="read",reason="timeout"}}': 3.0, START_TIME: 1.7e9}
+
+
+GROUP = "/icedb/wh/events/_icedb/staging/0198.ab12.group"
+
+
+def test_a_group_is_flushed_when_an_ingest_worker_deletes_it():
+    groups = StagedGroups()
+    groups.note("ingest", f"PUT {GROUP}", b"")
+    groups.note("janitor", f"DELETE {GROUP}", b"")
+    groups.note("ingest", f"DELETE {GROUP.replace('group', 'ndjson')}", b"")
+    assert groups.flushed_count == 0
+    body = f"<Delete><Object><Key>{GROUP[7:]}</Key></Object><Object><Key>{GROUP[7:-6]}2.group</Key></Object></Delete>"
+    groups.note("ingest", "POST /icedb?delete", body.encode())
+    groups.note("ingest", "POST /icedb?delete", body.encode())
+    assert groups.flushed_count == 2
+
+
+@pytest.mark.parametrize(("number", "action"), [(1, "slow"), (2, "hold")])
+@pytest.mark.parametrize(("has_group", "is_slow"), [(True, False), (True, True), (False, False)])
+def test_a_front_end_is_killed_while_a_group_is_on_its_way(number, action, has_group, is_slow):
+    clock, killed = FakeClock(), []
+    active = ActiveFaults(clock)
+
+    def begin(fault):
+        hits = active.add(fault)
+        active.take("PUT", "/icedb/wh/events/_icedb/staging/0198.ndjson", door="frontend")
+        if has_group:
+            active.take("PUT", GROUP, door="frontend")
+        assert (fault.action, killed) == (action, [])
+        return hits
+
+    def kill():
+        killed.append(1)
+        clock.advance(GROUP_HELD_MS if is_slow else 0)
+
+    process = SimpleNamespace(kill=kill)
+    stack, proxy = SimpleNamespace(find_process=lambda _: process), SimpleNamespace(begin=begin, end=active.remove)
+    injector = Injector(None, stack, proxy, None, None, clock=clock)
+    planned = PlannedFault(number, KIND_BY_NAME["kill_with_group"], "frontend", 0, 0)
+    refused = contextlib.nullcontext() if has_group else pytest.raises(Unavailable, match="no group")
+    with refused, injector.inject(planned) as effect:
+        assert effect.count == (not is_slow), "else the group was answered by then"
+    assert killed == [1] * has_group
+    assert active.take("PUT", GROUP, door="frontend") is None, "the next one goes through"
+
+
+def test_batches_that_are_sent_at_once_are_of_one_table():
+    clock, ledger, sent = FakeClock(), BatchLedger(), []
+    together, enough = threading.Barrier(3), threading.Event()
+
+    def send(entry, _):
+        together.wait(30)
+        sent.append(entry.table)
+        if len(sent) == 6:
+            enough.set()
+
+    producer = ChaosProducer(
+        "http", send, ledger=ledger, checker=ContentChecker(ledger, seed=1), tables=("a", "b"),
+        retry_ms=1, pause_s=0, seed=1, clock=clock, at_once=3,
+    )  # fmt: skip
+    with producer:
+        assert enough.wait(30)
+    entries = list(ledger.entries().values())
+    assert [entry.table for entry in entries[:6]] == ["a"] * 3 + ["b"] * 3
+    assert {entry.state for entry in entries} == {"acknowledged"}
 
 
 def test_a_proxy_fault_that_met_nobody_has_no_hits():

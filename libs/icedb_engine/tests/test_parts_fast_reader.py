@@ -4,7 +4,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_engine.arrow_types import REPEATED_TEXT
 from icedb_engine.reading import frame
@@ -12,6 +12,7 @@ from icedb_engine.reading.frame import UnitSections
 from icedb_engine.reading.read_fast import read_counts, read_days, read_moments
 from icedb_engine.unit_engine import UnitEngine
 from icedb_engine.writing import part_files
+from icedb_sim.tables.profiles import SHARED_FIXTURES
 
 SCHEMA = {"v": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "b": "BOOLEAN", "t": "TIMESTAMP", "d": "DATE"}
 MOMENTS = (
@@ -96,7 +97,7 @@ def outcome(table, batches, schema):
 
 @pytest.mark.parametrize("policies", [{}, {"evolution": "strict"}, {"on_bad_rows": "quarantine_rows"}], ids=str)
 @given(texts=st.lists(bodies(), min_size=1, max_size=4), knows=st.booleans())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=SHARED_FIXTURES)
 def test_both_readers_end_the_same_way(make_table, fast_batches, monkeypatch, policies, texts, knows):
     table = make_table(sort=("i",), declared={"t": "TIMESTAMP", "d": "DATE"}, **policies)
     schema = SCHEMA if knows else {}

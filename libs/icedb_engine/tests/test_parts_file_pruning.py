@@ -6,7 +6,7 @@ from datetime import date, datetime
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.sql import quote_text
@@ -17,6 +17,7 @@ from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partitions import encode_partition_value
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.table.transforms import transform_value
+from icedb_sim.tables.profiles import SHARED_FIXTURES
 
 TYPES = {
     "ts": "TIMESTAMP", "day": "DATE", "name": "VARCHAR", "n": "BIGINT", "x": "DOUBLE", "flag": "BOOLEAN", "Other": "VARCHAR",
@@ -246,7 +247,7 @@ def in_utc(engine):
     engine.execute("SET TimeZone = 'UTC'")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=SHARED_FIXTURES)
 @given(
     rows=ROWS, atoms=CONDITIONS, spec=st.sampled_from(PARTITIONS), knows_types=st.booleans(), has_stats=st.booleans()
 )

@@ -7,13 +7,14 @@ from datetime import date, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.reading.types import Kind
 from icedb_engine.units.typed_rows import append_unit
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.errors import InvariantViolated
+from icedb_sim.tables.profiles import SHARED_FIXTURES
 
 
 def test_json_becomes_sql_types_by_the_documented_rule(make_table):
@@ -148,7 +149,7 @@ VALUES = st.fixed_dictionaries(
 
 
 @given(rows=st.lists(VALUES, min_size=1, max_size=12))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=SHARED_FIXTURES)
 def test_statistics_bound_the_data(make_table, rows):
     table = make_table(
         sort=("s", "n", "f", "t"), declared={"s": "VARCHAR", "n": "BIGINT", "f": "DOUBLE", "t": "TIMESTAMP"}

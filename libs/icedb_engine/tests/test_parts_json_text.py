@@ -4,10 +4,11 @@ import json
 from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_engine.reading import frame
 from icedb_engine.reading.frame import UnitSections
+from icedb_sim.tables.profiles import SHARED_FIXTURES
 
 NUMBERS = st.from_regex(r"\A-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,4})?\Z")
 STRINGS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).flatmap(
@@ -80,7 +81,7 @@ def taken(monkeypatch):
     ids=["fast", "exact", "token by token", "document", "document token by token"],
 )
 @given(texts=st.lists(NESTED, min_size=1, max_size=6))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=SHARED_FIXTURES)
 def test_nested_text_says_what_was_sent(make_table, monkeypatch, body, sample_lines, texts):
     monkeypatch.setattr(frame, "SAMPLE_LINES", sample_lines)
     table = make_table(sort=("i",))

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_engine.arrow_types import make_schema
 from icedb_engine.reading import data_files
@@ -27,6 +27,7 @@ from icedb_log.errors import CorruptLog, InvariantViolated, SchemaConflict
 from icedb_log.jobs import MergeGroup, RowChange
 from icedb_log.model import FileMarker
 from icedb_log.parquet.pages import check_page_sums
+from icedb_sim.tables.profiles import SHARED_FIXTURES
 from waiting import LIMIT_S
 
 COLUMNS = {"s": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "t": "TIMESTAMP", "d": "DATE", "b": "BOOLEAN", "id": "BIGINT"}
@@ -133,7 +134,7 @@ def decoding(patch):
 
 
 @given(files=some_files, sort=sorts)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=SHARED_FIXTURES)
 def test_a_merge_that_copies_is_like_one_that_decodes(make_table, tmp_path_factory, files, sort):
     made = Files(make_table, sort=sort)
     scratch = tmp_path_factory.mktemp("files")
@@ -173,7 +174,7 @@ CONDITIONS = (
 
 
 @given(files=some_files, sort=sorts, condition=st.sampled_from(CONDITIONS))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=SHARED_FIXTURES)
 def test_a_deletion_leaves_each_other_row_whether_it_copies_or_decodes(
     make_table, tmp_path_factory, files, sort, condition
 ):

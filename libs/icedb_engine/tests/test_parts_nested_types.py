@@ -9,9 +9,10 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_engine.reading import nested_json
+from icedb_sim.tables.profiles import SHARED_FIXTURES
 
 
 def parquet(table: pa.Table) -> bytes:
@@ -151,7 +152,7 @@ def _fit(values, count):
 COLUMNS = st.recursive(leaves(), nested, max_leaves=6)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
+@settings(suppress_health_check=SHARED_FIXTURES, deadline=None, max_examples=100)
 @given(column=COLUMNS, start=st.integers(0, 1))
 def test_each_type_at_any_depth_is_taken_or_refused_with_a_reason(make_table, column, start):
     table = make_table()

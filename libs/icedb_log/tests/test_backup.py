@@ -5,6 +5,7 @@ import contextlib
 import pytest
 from icedb_log.backup.backup import LEASE_MS, backup_warehouse
 from icedb_log.backup.copy import TableCopy
+from icedb_log.batch_ids import make_keyed_id, name_of, parse_batch_id_ms
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.content import hash_content
 from icedb_log.errors import InvalidRequest, NotFound, Unavailable
@@ -15,7 +16,7 @@ from icedb_log.ingest.groups import OfferedBatch
 from icedb_log.ingest.idempotency import bind_key, mark_staged, read_binding
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.quarantine_ops import retry_quarantined
-from icedb_log.ingest.staging import list_all_staged, stage_group
+from icedb_log.ingest.staging import list_all_staged, stage_batch, stage_group
 from icedb_log.keys import parse_staged_key
 from icedb_log.log.fold import MAX_LANDED
 from icedb_log.repair.fsck import fsck_table
@@ -663,3 +664,86 @@ def test_a_backup_has_the_batches_of_a_group_each_alone():
     copy = table.copy()
     copy.flush()
     assert copy.ids() == table.ids() == sorted([*before, 702, 703])
+
+
+def stage_by_key(table, body, *, made_ms=None):
+    """Stage a batch as a front end does whose table has `key_memory=retry`; return its id."""
+    table.clock.advance(1)
+    batch_id = make_keyed_id("order 7", table.clock.now_ms() if made_ms is None else made_ms)
+    stage_batch(table, body=body, staging_format="ndjson", batch_id=batch_id)
+    return batch_id
+
+
+def row(number):
+    return encode_rows([{"id": number, "p": "a"}])
+
+
+def copy_staged_in(table):
+    """Return a copy that is brought back from between the switch and the delete of what was staged before it."""
+    table.target.script = [Fault("delete", Effect.CRASH_BEFORE, "/staging/")]
+    with pytest.raises(Crash):
+        table.backup()
+    copy = table.copy()
+    assert list_all_staged(copy).batches
+    return copy
+
+
+@pytest.mark.parametrize(("again", "kept"), [(row(2), []), (row(3), ["conflict"])])
+def test_i8_a_retry_of_a_key_is_compared_with_its_batch_in_the_copy_too(again, kept):
+    table = Backed()
+    stage_by_key(table, row(2))
+    table.flush()
+    stage_by_key(table, again)
+    copy = copy_staged_in(table)
+    copy.flush()
+    assert (copy.ids(), [entry.kind for entry in list_quarantined(copy)]) == ([2], kept)
+    assert not list_all_staged(copy).batches
+
+
+def test_i5_a_retry_of_a_key_that_was_refused_is_refused_in_the_copy_too():
+    table = Backed()
+    first = stage_by_key(table, b"no json at all {")
+    table.flush()
+    again = stage_by_key(table, b"no json at all {")
+    (file,) = copy_staged_in(table).view().files
+    assert (file.log.batch_ids, file.log.refused_ids) == ((), (first, again))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_i7_a_key_stays_a_key_in_the_copy(is_late):
+    """It may be staged within S of its time: after half of that the copy has it with another time."""
+    table = Backed()
+    table.append(1)
+    first = stage_by_key(table, row(2))
+    second = stage_by_key(table, row(2))
+    age_ms = table.clock.now_ms() - parse_batch_id_ms(first)
+    table.clock.advance(table.config.id_skew_ms // 2 - age_ms - (not is_late))
+    table.backup()
+    copied = [parse_staged_key(info.key) for info in list_all(table.target, table.paths.staging_prefix).objects]
+    assert {name_of(each.batch_id) for each in copied} == {name_of(first)}
+    assert ({each.batch_id for each in copied} == {first, second}) == (not is_late)
+    assert len(copied) == 2, "each of them was accepted, maybe with other content"
+    back = restore(table)
+    stage_by_key(back, row(2))
+    back.flush()
+    back.flush()
+    assert (back.ids(), list_quarantined(back)) == ([1, 2], ())
+
+
+def test_i7_a_key_that_waited_for_long_is_committed_wherever_it_is_brought_back():
+    table = Backed()
+    table.append(1)
+    stage_by_key(table, row(2))
+    table.clock.advance(table.config.id_skew_ms)
+    table.backup()
+    copy = table.copy()
+    table.clock.advance(table.config.log_grace_ms)
+    table.backup()
+    for there in (copy, restore(table)):
+        there.flush()
+        assert (there.ids(), list_quarantined(there)) == ([1, 2], ())
+    table.flush()
+    table.backup()
+    copy = table.copy()
+    copy.flush()
+    assert (copy.ids(), list_quarantined(copy)) == ([1, 2], ())

@@ -24,6 +24,8 @@ import psutil
 RUN_DIR_VARIABLE: Final = "ICEDB_RUN_DIR"
 STOP_WAIT_S: Final = 60
 POLL_S: Final = 0.25
+KILL_ROUNDS: Final = 60
+"""Of a second each: on a busy machine also what is killed takes a while to go."""
 
 
 def find_run_processes(run_dir: Path) -> tuple[psutil.Process, ...]:
@@ -33,13 +35,13 @@ def find_run_processes(run_dir: Path) -> tuple[psutil.Process, ...]:
 
 
 def kill_run_processes(run_dir: Path) -> int:
-    """Kill every process of a run, again and again until none is left or five seconds have gone.
+    """Kill every process of a run, again and again until none is left or a minute has gone.
 
     Returns:
         How many were killed.
     """
     killed_count = 0
-    for _ in range(5):
+    for _ in range(KILL_ROUNDS):
         left = find_run_processes(run_dir)
         if not left:
             break

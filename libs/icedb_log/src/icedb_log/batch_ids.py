@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from icedb_log.clock import make_uuid7_hex, parse_uuid7_ms
+from icedb_log.clock import make_uuid7_hex, parse_uuid7_ms, with_time
 
 _VERSION_AT: Final = 14
 _KEYED: Final = "8"
@@ -22,6 +22,11 @@ def make_keyed_id(key: str, unix_ms: int) -> str:
     bits = int.from_bytes(hashlib.sha256(key.encode()).digest()) >> (256 - _HASH_BITS)
     made = str(uuid.UUID(hex=make_uuid7_hex(unix_ms, bits)))
     return f"{made[:_VERSION_AT]}{_KEYED}{made[_VERSION_AT + 1 :]}"
+
+
+def retime_keyed_id(batch_id: str, unix_ms: int) -> str:
+    """Return the id that a batch with the same key has which is staged at another time."""
+    return str(uuid.UUID(hex=with_time(batch_id.replace("-", ""), unix_ms)))
 
 
 def is_keyed(batch_id: str) -> bool:

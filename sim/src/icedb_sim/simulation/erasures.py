@@ -68,7 +68,7 @@ class ErasureScenario(Scenario):
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of an object that was just written."""
         if key.startswith(PATHS.staging_prefix):
-            for batch_id in read_staged_ids(key, body):
+            for batch_id in map(self._model.first_id, read_staged_ids(key, body)):
                 if batch_id not in self._model.committed:
                     self._staged_ms[batch_id] = self._store_now_ms()
         elif key.startswith(PATHS.data_prefix):
@@ -76,7 +76,7 @@ class ErasureScenario(Scenario):
         elif key.startswith(PATHS.log_prefix):
             if parse_log_key(key).commit_id in self._refused_ids and b'"seal":true' not in body:
                 raise Violation(f"{key} deletes rows of an erasure that was refused (E3)")
-            for batch_id in decode_log_file(key, body).batch_ids:
+            for batch_id in map(self._model.first_id, decode_log_file(key, body).batch_ids):
                 self._staged_ms.setdefault(batch_id, self._store_now_ms())  # appended: accepted as it lands
         elif key.startswith(PATHS.erasures_prefix):
             self._check(key, Erasure.model_validate_json(body))

@@ -203,12 +203,12 @@ class SimModel:
 
     def _refuse_batches(self, key: str, file: WireFile) -> None:
         others = [log for other, log in self.logs.items() if other != key]
-        for batch_id in map(self._batch_of, file.refused_ids):
-            if any(batch_id in map(self._batch_of, (*log.batch_ids, *log.refused_ids)) for log in others):
+        for batch_id in map(self.first_id, file.refused_ids):
+            if any(batch_id in map(self.first_id, (*log.batch_ids, *log.refused_ids)) for log in others):
                 raise Violation(f"batch {batch_id} is refused by {key}, but the log has decided already (I3, I5)")
             self.refused[batch_id] = self._store_now_ms()
 
-    def _batch_of(self, batch_id: str) -> str:
+    def first_id(self, batch_id: str) -> str:
         """Return the id of the first try of a batch: those of one key have different ones (I7)."""
         batch = self.batches.get(batch_id)
         return batch_id if batch is None else batch.batch_id
@@ -227,7 +227,7 @@ class SimModel:
                 )
 
     def _commit_batches(self, key: str, file: WireFile) -> None:
-        for batch_id in map(self._batch_of, file.batch_ids):
+        for batch_id in map(self.first_id, file.batch_ids):
             if batch_id in self.committed:
                 raise Violation(f"batch {batch_id} was committed twice, the second time by {key} (I3)")
             if self.batches[batch_id].body in UNREADABLE:
@@ -248,7 +248,7 @@ class SimModel:
         refused_ms = self.refused.get(batch_id)
         if refused_ms is None or parse_batch_id_ms(batch_id) <= refused_ms + self.settings.config.id_skew_ms:
             return False
-        return not any(batch_id in map(self._batch_of, log.refused_ids) for log in self.logs.values())
+        return not any(batch_id in map(self.first_id, log.refused_ids) for log in self.logs.values())
 
     def _check_truth(self, key: str, time_ms: int, *, commit_id: str) -> None:
         rows = self._rows.rows_of(self.live_truth())

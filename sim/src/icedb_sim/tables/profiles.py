@@ -7,6 +7,8 @@ from typing import Final
 from hypothesis import HealthCheck, settings
 
 _SLOW_MACHINES = (HealthCheck.too_slow, HealthCheck.data_too_large)
+SHARED_FIXTURES: Final = (*_SLOW_MACHINES, HealthCheck.function_scoped_fixture)
+"""Checks that a test leaves out whose examples share its fixtures: its list takes the place of the profile's."""
 _HANGS_AFTER = timedelta(minutes=2)
 
 FUZZ_SCALE_VARIABLE: Final = "ICEDB_FUZZ_SCALE"

@@ -1,10 +1,12 @@
-"""Producers that go on whatever happens: one thread for each door, each batch under one id until it is acknowledged.
+"""Producers that go on whatever happens: one for each door, each batch under one id until it is acknowledged.
 
 A batch that is not acknowledged in time is *unknown*: after the table's retry window nobody may send it again (I1, I3).
 """
 
 import http.client
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from typing import Final
 
 import grpc
@@ -49,6 +51,7 @@ class ChaosProducer(BackgroundThread):
         seed: Of the rows.
         clock: For ids and times.
         max_rows: Of a batch.
+        at_once: So many batches of one table are sent side by side, so that a front end may stage them as a group.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class ChaosProducer(BackgroundThread):
         seed: int,
         clock: Clock,
         max_rows: int = MAX_ROWS,
+        at_once: int = 1,
     ) -> None:
         super().__init__(f"producer-{door}")
         self.outages = Outages(f"producer {door}", now_ms=clock.monotonic_ms())
@@ -76,22 +80,25 @@ class ChaosProducer(BackgroundThread):
         self._pause_s = pause_s
         self._seed = seed
         self._max_rows = max_rows
+        self._at_once = at_once
         self._clock = clock
 
     def _run(self) -> None:
-        turn = 0
-        while not self._stop.wait(self._pause_s):
-            table = self._tables[turn % len(self._tables)]
-            turn += 1
-            entry = self._ledger.record_sent(
-                table=table, door=self._door, batch_id=new_batch_id(self._clock), now_ms=self._clock.monotonic_ms()
-            )
-            try:
-                self._deliver(entry)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
-                self._ledger.record_settled(entry.number, "unknown", now_ms=self._clock.monotonic_ms())
-                words = f"batch {entry.number} was refused: {type(error).__name__}: {error}"
-                self._checker.note(words, table=table, reader=self.outages.name)
+        tables = cycle(self._tables)
+        with ThreadPoolExecutor(self._at_once, self._door) as pool:
+            while not self._stop.wait(self._pause_s):
+                list(pool.map(self._send_one, [next(tables)] * self._at_once))
+
+    def _send_one(self, table: str) -> None:
+        entry = self._ledger.record_sent(
+            table=table, door=self._door, batch_id=new_batch_id(self._clock), now_ms=self._clock.monotonic_ms()
+        )
+        try:
+            self._deliver(entry)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+            self._ledger.record_settled(entry.number, "unknown", now_ms=self._clock.monotonic_ms())
+            words = f"batch {entry.number} was refused: {type(error).__name__}: {error}"
+            self._checker.note(words, table=table, reader=self.outages.name)
 
     def _deliver(self, entry: BatchEntry) -> None:
         body = encode_batch(self._seed, entry.number, self._max_rows, crash=entry.crash)

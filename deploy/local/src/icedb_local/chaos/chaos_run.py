@@ -28,9 +28,18 @@ from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Injector
 from icedb_local.chaos.load import DEADLINE_MS, POLL_MS, Load
-from icedb_local.chaos.metric_history import ENOUGH_FROM_S, Scraper, lack_of_work, read_metrics, sum_figures
+from icedb_local.chaos.metric_history import (
+    ENOUGH_FROM_S,
+    FLUSHED_GROUPS,
+    KILLS_WITH_GROUP,
+    Scraper,
+    lack_of_work,
+    read_metrics,
+    sum_figures,
+)
 from icedb_local.chaos.outages import find_recovery_ms
 from icedb_local.chaos.small_disks import SmallDisks
+from icedb_local.chaos.staged_groups import StagedGroups
 from icedb_local.chaos.verdicts import CountedFailures, count_failures
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
@@ -50,8 +59,8 @@ class ChaosPlan:
 
     Attributes:
         seed: Of faults and rows.
-        seconds: How long faults go on; up to twice as long where little has been merged and deleted until then.
-        fault_count: After so many faults that met somebody it is enough; 0: go by time alone.
+        seconds: How long faults go on; up to twice as long where little has come of them until then.
+        fault_count: So many that met somebody are enough, if enough has come of them; 0: go by time alone.
         shape: Of the plan of faults.
         each_kind_once: Stop as soon as each kind has been tried once.
         pause_s: Of each producer between two batches.
@@ -67,6 +76,11 @@ class ChaosPlan:
     pause_s: float = 0.3
     scrape_s: float = 0.5
     waits_for_orphans: bool = True
+
+    @property
+    def has_to_work(self) -> bool:
+        """Whether the run has time for what :func:`lack_of_work` asks for."""
+        return self.seconds >= ENOUGH_FROM_S and not self.each_kind_once
 
 
 @dataclass(slots=True)
@@ -85,6 +99,7 @@ class ChaosRun:
     clock: Clock
     say: Say
     ledger: BatchLedger = field(default_factory=BatchLedger)
+    groups: StagedGroups = field(default_factory=StagedGroups)
     faults: list[InjectedFault] = field(default_factory=list)
     quarantine: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
@@ -112,7 +127,9 @@ class ChaosRun:
         with contextlib.ExitStack() as exits:
             disks = exits.enter_context(SmallDisks(folders))
             self.how_disks = disks.how
-            proxy = exits.enter_context(FaultProxy(layout.ports.s3, layout.proxy_ports, clock=self.clock))
+            proxy = exits.enter_context(
+                FaultProxy(layout.ports.s3, layout.proxy_ports, clock=self.clock, on_done=self.groups.note)
+            )
             stack = exits.enter_context(LocalStack(layout, start_deadline_ms=2 * DEADLINE_MS, clock=self.clock))
             self.say(f"the stack is up; disks get full by {disks.how}")
             warehouse = layout.server_settings.open()
@@ -144,8 +161,8 @@ class ChaosRun:
             if self.checker.violations:
                 count = save_bucket(warehouse, layout.run_dir / "bucket")
                 self.say(f"{count} objects of the bucket are kept in {layout.run_dir / 'bucket'}")
-            self.figures = sum_figures(scraper.history)
-            if self.phase_seconds["faults"] >= ENOUGH_FROM_S and (lack := lack_of_work(self.figures)):
+            self.figures = self._sum_figures(scraper)
+            if self.plan.has_to_work and (lack := lack_of_work(self.figures)):
                 self.checker.note(f"there was little to break: {lack}", table="", reader="figures")
             self.snapshot_count = len({name for reader in load.readers for name in reader.snapshots})
             self._enter("stop")
@@ -158,6 +175,10 @@ class ChaosRun:
 
     def _enter(self, phase: str) -> None:
         self.phases.append((phase, self.clock.monotonic_ms()))
+
+    def _sum_figures(self, scraper: Scraper) -> dict[str, float]:
+        kills = sum(fault.has_effect and fault.planned.kind.name == "kill_with_group" for fault in self.faults)
+        return sum_figures(scraper.history) | {FLUSHED_GROUPS: self.groups.flushed_count, KILLS_WITH_GROUP: kills}
 
     def _config(self, table: str) -> TableConfig:
         pace = self.layout.pace
@@ -183,21 +204,23 @@ class ChaosRun:
             has_spark=self._has_spark,
         )
         self.faults = conductor.faults
-        end_ms = self.clock.monotonic_ms() + 1000 * self.plan.seconds
-        last_ms = end_ms + 1000 * self.plan.seconds
+        plan = self.plan
+        end_ms = self.clock.monotonic_ms() + 1000 * plan.seconds
+        last_ms = end_ms + 1000 * plan.seconds
+        look_ms, lacks_work = 0, plan.has_to_work
 
         def is_over() -> bool:
-            nonlocal end_ms
+            nonlocal look_ms, lacks_work
             now_ms = self.clock.monotonic_ms()
-            is_long = self.plan.seconds >= ENOUGH_FROM_S
-            if is_long and end_ms <= now_ms < last_ms and lack_of_work(sum_figures(scraper.history)):
-                end_ms = now_ms + MORE_MS
-            is_enough = 0 < self.plan.fault_count <= conductor.effect_count
-            is_late = now_ms >= end_ms
-            is_whole = self.plan.each_kind_once and len({fault.planned.kind.name for fault in self.faults}) == len(
-                KINDS
-            )
-            return is_enough or is_late or is_whole or bool(self.checker.violations)
+            is_enough = 0 < plan.fault_count <= conductor.effect_count
+            is_whole = plan.each_kind_once and len({fault.planned.kind.name for fault in self.faults}) == len(KINDS)
+            if is_whole or self.checker.violations:
+                return True
+            if now_ms < end_ms and not is_enough:
+                return False
+            if lacks_work and now_ms >= look_ms:
+                lacks_work, look_ms = bool(lack_of_work(self._sum_figures(scraper))), now_ms + MORE_MS
+            return not lacks_work or now_ms >= last_ms
 
         conductor.run(draw_faults(self.plan.seed, self.plan.shape), is_over)
         # What the last fault did shows in the scrapes that come.

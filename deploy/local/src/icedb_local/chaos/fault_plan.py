@@ -112,6 +112,7 @@ _EMPTY_QUEUE: Final = "sweeps find the work within a second: nothing fails"
 KINDS: Final = (
     FaultKind("kill", "process", 8, 0, 0, PROCESSES, (*_RESTARTED, *_SILENT)),
     FaultKind("kill_child", "process", 4, 0, 0, TREES, (*_RESTARTED, *_SILENT, *_NO_ENGINE), settle_ms=20_000),
+    FaultKind("kill_with_group", "process", 4, 0, 0, ("frontend",), (*_RESTARTED, *_SILENT)),
     FaultKind("stop", "process", 8, 2_000, 8_000, PROCESSES, _SILENT),
     FaultKind("lock_down", "redis", 3, 1_000, 4_000, LOCK_MASTERS, (_redis("locks"),)),
     FaultKind("lock_stop", "redis", 3, 1_000, 4_000, LOCK_MASTERS, (_redis("locks"),)),

@@ -18,7 +18,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
@@ -172,9 +172,18 @@ class FaultProxy:
         upstream_port: Loopback port of the S3 server.
         doors: Name of each door and its loopback port; 0 for any free one, see :attr:`ports`.
         clock: For the times of what faults meet.
+        on_done: Told of each request that the server has answered: the door, method and path, the body. By any thread.
     """
 
-    def __init__(self, upstream_port: int, doors: Mapping[str, int], *, clock: Clock) -> None:
+    def __init__(
+        self,
+        upstream_port: int,
+        doors: Mapping[str, int],
+        *,
+        clock: Clock,
+        on_done: Callable[[str, str, bytes], object] = lambda *_: None,
+    ) -> None:
+        self.on_done = on_done
         self._upstream_port = upstream_port
         self._doors: dict[str, _Door] = {}
         self._late: set[threading.Event] = set()
@@ -304,7 +313,7 @@ class _Client(BaseHTTPRequestHandler):
         request = self._read_request()
         hits = self._proxy.faults.take(self.command, self.path, door=self.server.name)
         if hits is None:
-            self.wfile.write(b"".join(_forward(request, self._upstream)[1:]))
+            self.wfile.write(b"".join(self._forward(request)[1:]))
             return
         fault = hits.fault
         if fault.action in ("hold", "slow"):
@@ -322,7 +331,7 @@ class _Client(BaseHTTPRequestHandler):
 
     def _answer(self, request: _Request, hits: FaultHits) -> None:
         """Have the server do it, and say of its answer what is to be said."""
-        status, head, body = _forward(request, self._upstream)
+        status, head, body = self._forward(request)
         action = hits.fault.action
         is_cut = action == "truncate" and len(body) >= MIN_CUT_BYTES and status not in WORDLESS_STATUS
         if action == "truncate" and not is_cut:
@@ -334,6 +343,11 @@ class _Client(BaseHTTPRequestHandler):
             if action == "ahead":
                 head = _say_later(head, hits.fault.delay_ms)
             self.wfile.write(head + (body[: len(body) // 2] if is_cut else body))
+
+    def _forward(self, request: _Request) -> tuple[int, bytes, bytes]:
+        answer = _forward(request, self._upstream)
+        self._proxy.on_done(self.server.name, f"{request.method} {request.path}", request.body)
+        return answer
 
     def _read_request(self) -> _Request:
         length = int(self.headers.get("Content-Length", "0"))

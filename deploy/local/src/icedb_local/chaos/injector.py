@@ -18,14 +18,18 @@ from icedb_log.errors import Unavailable
 from icedb_local.chaos.batches import BatchLedger, Crash
 from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, WATCHERS_DOOR, ChaosLayout
 from icedb_local.chaos.fault_plan import PlannedFault
-from icedb_local.chaos.fault_proxy import FaultHits, FaultProxy
+from icedb_local.chaos.fault_proxy import Action, FaultHits, FaultProxy, ProxyFault
 from icedb_local.chaos.small_disks import SmallDisks
+from icedb_local.chaos.staged_groups import GROUP_KEY
 from icedb_local.ports import LOOPBACK
 from icedb_local.stack import LocalStack
 
 QUORUM: Final = LOCK_MASTERS[:2]
 LOCK_WAIT_MS: Final = 2_000
-LOCK_POLL_MS: Final = 2
+POLL_MS: Final = 2
+GROUP_WAIT_MS: Final = 3_000
+GROUP_HELD_MS: Final = 1_000
+"""How long the PUT of a group is on its way while its front end is killed."""
 START_TRIES: Final = 600
 START_PAUSE_MS: Final = 100
 
@@ -80,6 +84,7 @@ class Injector:
         self._clock = clock
         self._by_name: dict[str, Callable[[PlannedFault], AbstractContextManager[Effect]]] = {
             "kill": self._kill,
+            "kill_with_group": self._kill_with_group,
             "kill_child": self._kill_child,
             "stop": self._stop,
             "s3_stop": self._stop,
@@ -126,6 +131,22 @@ class Injector:
         yield Effect(1)
 
     @contextlib.contextmanager
+    def _kill_with_group(self, planned: PlannedFault) -> Iterator[Effect]:
+        """Kill a front end that has sent a group and has no answer: the group lands, or, each second time, never."""
+        action: Action = "slow" if planned.number % 2 else "hold"
+        process = self._stack.find_process(planned.target)
+        put = self._proxy.begin(ProxyFault(action, frozenset({"PUT"}), GROUP_KEY, delay_ms=GROUP_HELD_MS, limit=1))
+        try:
+            if not self._wait_until(lambda: put.total > 0, GROUP_WAIT_MS):
+                raise Unavailable(f"{planned.target} stages no group now")
+            with _there():
+                process.kill()
+        finally:
+            self._proxy.end(put)
+        (sent_ms,) = (time_ms for times_ms in put.times_ms.values() for time_ms in times_ms)
+        yield Effect(int(self._clock.monotonic_ms() - sent_ms < GROUP_HELD_MS))  # else it was answered before
+
+    @contextlib.contextmanager
     def _kill_child(self, planned: PlannedFault) -> Iterator[Effect]:
         with _there():
             children = self._stack.find_process(planned.target).children(recursive=True)
@@ -164,7 +185,8 @@ class Injector:
         effect = Effect()
         try:
             if len(names) > 1:
-                self._wait_for_a_lock(clients)
+                # So that losing it is felt.
+                self._wait_until(lambda: all(client.dbsize() for client in clients), LOCK_WAIT_MS)
             for client in clients:
                 effect.count += int(client.dbsize())
                 client.flushall()
@@ -210,13 +232,14 @@ class Injector:
             self._clock.sleep_ms(START_PAUSE_MS)
         raise Unavailable(f"{name} does not start:\n{self._stack.read_log_tail(name)}")
 
-    def _wait_for_a_lock(self, clients: list["redis.Redis"]) -> None:
-        """Wait a moment for somebody to hold a lock, so that losing it is felt."""
-        deadline_ms = self._clock.monotonic_ms() + LOCK_WAIT_MS
-        while self._clock.monotonic_ms() < deadline_ms:
-            if all(client.dbsize() for client in clients):
-                return
-            self._clock.sleep_ms(LOCK_POLL_MS)
+    def _wait_until(self, condition: Callable[[], bool], wait_ms: int) -> bool:
+        """Wait a moment for a condition; return whether it holds."""
+        deadline_ms = self._clock.monotonic_ms() + wait_ms
+        while not condition():
+            if self._clock.monotonic_ms() >= deadline_ms:
+                return False
+            self._clock.sleep_ms(POLL_MS)
+        return True
 
 
 @contextlib.contextmanager

@@ -25,6 +25,8 @@ GATEWAY_BUCKET: Final = "icedb"
 DEADLINE_MS: Final = 300_000
 """How long any wait may take: a machine may be very busy."""
 POLL_MS: Final = 100
+AT_ONCE: Final = {"http": 4}
+"""Batches that a door's producer sends side by side; of others: one."""
 RETRY_PARTS: Final = 2
 """A batch is tried for half the table's retry window: what is under way then is still in time."""
 
@@ -135,6 +137,7 @@ class Load:
                 seed=self.seed,
                 clock=self.clock,
                 max_rows=self.max_rows,
+                at_once=AT_ONCE.get(door, 1),
             )
             for door, send in doors.items()
         )

@@ -39,6 +39,7 @@ KEPT: Final = (
     "icedb_janitor_deleted_objects_total",
     "icedb_frontend_batches_total",
     "icedb_frontend_ack_seconds",
+    "icedb_frontend_staged_object_batches",
     "icedb_frontend_wakes_total",
     "icedb_snapshot_refresh_duration_seconds",
     "icedb_gateway_refresh_seconds",
@@ -272,28 +273,37 @@ def _rise(before: Scrape, after: Scrape, metric: str, labels: Sequence[str]) -> 
 
 MERGES: Final = "commits of merges"
 DELETED: Final = ("deleted data files", "deleted log files")
-MIN_MERGES: Final = 20
-MIN_DELETED: Final = 100
+STAGED_GROUPS: Final = "staged groups"
+FLUSHED_GROUPS: Final = "flushed groups"
+KILLS_WITH_GROUP: Final = "front ends killed with a group"
+LEAST: Final[Mapping[tuple[str, ...], int]] = {
+    (MERGES,): 20,
+    DELETED: 100,
+    (STAGED_GROUPS,): 20,
+    (FLUSHED_GROUPS,): 20,
+    (KILLS_WITH_GROUP,): 1,
+}
 ENOUGH_FROM_S: Final = 200
-"""A run whose faults went on for so long (`--short` ends sooner, whatever its bound) has to have merged and deleted so
-much: else there was nothing to break."""
+"""A run whose faults may go on for so long (`--short` ends sooner, whatever its bound) has to do so much: else there
+was nothing to break."""
 
 
 def lack_of_work(figures: Mapping[str, float]) -> str:
     """Return what a long run has done too little of, in words; empty: it has done enough."""
-    merges, deleted = figures[MERGES], sum(figures[name] for name in DELETED)
-    if merges >= MIN_MERGES and deleted >= MIN_DELETED:
-        return ""
-    return f"{merges:.0f} of {MIN_MERGES} merges and {deleted:.0f} of {MIN_DELETED} deleted data and log files"
+    done = {names: sum(figures[name] for name in names) for names in LEAST}
+    return ", ".join(
+        f"{done[names]:.0f} of {least} {' and '.join(names)}" for names, least in LEAST.items() if done[names] < least
+    )
 
 
 def sum_figures(history: MetricHistory) -> dict[str, float]:
     """Return what the services counted over the whole run."""
-    total = history.total
+    total, group_size = history.total, "icedb_frontend_staged_object_batches"
     return {
         MERGES: total("merger", "icedb_merge_commits_total"),
         DELETED[0]: total("janitor", "icedb_janitor_deleted_objects_total", 'kind="data_file"'),
         DELETED[1]: total("janitor", "icedb_janitor_deleted_objects_total", 'kind="log_file"'),
+        STAGED_GROUPS: total("frontend", f"{group_size}_count") - total("frontend", f"{group_size}_bucket", 'le="1.0"'),
         "deleted orphans": total("janitor", "icedb_janitor_deleted_objects_total", 'kind="orphan"'),
         "failed store requests": sum(total(name, "icedb_store_request_failures_total") for name in history.scrapes),
         "lost locks": sum(

@@ -7,12 +7,14 @@ runs at once one stops.
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from icedb_log.batch_ids import is_keyed, retime_keyed_id
 from icedb_log.clock import Clock, new_batch_id
 from icedb_log.commit.table import Table
 from icedb_log.errors import CommitConflict, CorruptLog, InvalidRequest, NotFound, Unavailable
@@ -22,6 +24,7 @@ from icedb_log.keys import check_table_name, parse_staged_key
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, limit_reads, list_all, map_each
 from icedb_log.store.records import CasObject, parse_record
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB, MINUTE_MS
 from icedb_log.warehouse import Warehouse
 
@@ -142,10 +145,9 @@ class TableCopy:
 
         In the copy a batch is staged later than in the source, maybe later after its id was made than a flush takes for
         certain (I3). It is certain all the same, for the log that is read next knows nothing of it: so it gets a fresh
-        id. A retry under the old one is refused for its age.
+        id. A retry under the old one is refused for its age. An id that was made from a key keeps the key (I7).
         """
         there = self.find(self.table.paths.staging_prefix)
-        last_ms = self.table.read_store_clock() - source.config.retry_window_ms // 2
         new = [
             batch
             for batch in batches
@@ -153,7 +155,7 @@ class TableCopy:
             or found.size_bytes != batch.size_bytes
         ]
         if new:
-            names = {batch.name: self._name(batch, last_ms) for batch in new}
+            names = self._name_staged(new, source.config)
             self.write_record(staged=self.record.staged | names)
         by_name = {batch.name: batch for batch in new}
         return self._each(
@@ -192,13 +194,26 @@ class TableCopy:
         found = map_each(try_one, keys, threads=limit_reads(source, COPY_THREADS), name="icedb-backup")
         return frozenset(key for key in found if key is not None)
 
-    def _name(self, batch: StagedBatch, last_ms: int) -> str:
-        """Return the key of a batch in the copy, where each is alone."""
-        prefix = self.table.paths.staging_prefix
-        name = self.record.staged.get(batch.name, f"{prefix}{batch.batch_id}.{batch.format}")
-        if parse_staged_key(name).time_ms > last_ms:
-            return name
-        return f"{prefix}{new_batch_id(self.clock)}.{batch.format}"
+    def _name_staged(self, batches: Sequence[StagedBatch], config: TableConfig) -> dict[str, str]:
+        """Return the keys of batches in the copy, where each is alone, by their names in the source."""
+        prefix, now_ms = self.table.paths.staging_prefix, self.table.read_store_clock()
+        names = {
+            each.name: self.record.staged.get(each.name, f"{prefix}{each.batch_id}.{each.format}") for each in batches
+        }
+        taken = {*self.record.staged.values(), *names.values()}
+        for batch in batches:
+            window_ms = config.id_skew_ms if is_keyed(batch.batch_id) else config.retry_window_ms
+            if parse_staged_key(names[batch.name]).time_ms > now_ms - window_ms // 2:
+                continue
+            keys = (f"{prefix}{fresh}.{batch.format}" for fresh in self._make_fresh_ids(batch.batch_id, now_ms))
+            names[batch.name] = next(key for key in keys if key not in taken)
+            taken.add(names[batch.name])
+        return names
+
+    def _make_fresh_ids(self, batch_id: str, now_ms: int) -> Iterator[str]:
+        """Yield ids for a batch that is staged now; of one key they differ in their time alone (I7)."""
+        for made_ms in count(now_ms):
+            yield retime_keyed_id(batch_id, made_ms) if is_keyed(batch_id) else new_batch_id(self.clock)
 
 
 def copy_object(source: ObjectStore, target: ObjectStore, key: str, size_bytes: int) -> int:

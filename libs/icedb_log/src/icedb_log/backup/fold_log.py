@@ -8,6 +8,7 @@ off between them leaves no state that never was.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from icedb_log.batch_ids import BatchIds
 from icedb_log.commit.merge_log import build_merge_log
 from icedb_log.errors import InvariantViolated
 from icedb_log.keys import TablePaths, parse_log_key, parse_staged_key
@@ -116,8 +117,11 @@ def _find_batches(
     decided = {batch_id for log in logs for batch_id in log.batch_ids}
     refused = {batch_id for log in logs for batch_id in log.refused_ids} - decided
     contents = {batch_id: known for log in logs for batch_id, known in log.contents.items()}
+    staged = BatchIds(parse_staged_key(key).batch_id for key in aliases)
+    decided_as = staged.find_in(refused) | staged.find_in(decided)  # I7: maybe as another id of the same key
     for key, name in aliases.items():
         batch_id, alias = parse_staged_key(key).batch_id, parse_staged_key(name).batch_id
+        batch_id = decided_as.get(batch_id, batch_id)
         (refused if batch_id in refused else decided).add(alias)
         if batch_id in contents:
             contents[alias] = contents[batch_id]
