@@ -257,6 +257,7 @@ class Worker:
             "rows": sum(each.row_count for each in results),
             "files": sum(each.file_count for each in results),
             "bad_rows": sum(each.bad_row_count for each in results),
+            "misfits": sum(each.misfit_count for each in results),
             "rejected": sum(len(each.rejected) for each in results),
         }
         return any(details.values()), details

@@ -279,6 +279,7 @@ class IngestTasks:
             "duplicates": sum(each.duplicate_count for each in results),
             "deferred": sum(each.deferred_count for each in results),
             "bad_rows": sum(each.bad_row_count for each in results),
+            "misfits": sum(each.misfit_count for each in results),
             "rejected": len(rejected),
             "reasons": rejected[:MAX_REASONS],
             "has_more": run.has_more,

@@ -92,7 +92,8 @@ class OutputRules:
         max_columns: Most columns of the table.
         widens: Whether a BIGINT may go into a known DOUBLE, and a DATE into a known TIMESTAMP.
         is_closed: Whether the known columns are all that there are: no other may be given, and what partitions and
-            sort order need must be given if it is among them.
+            sort order need must be given if it is among them. Promoted ones among them are made anew: what is given
+            of them is left out.
     """
 
     config: TableConfig
@@ -137,7 +138,9 @@ class OutputRules:
             raise InvalidRequest(
                 f"with the {self.what} the table would have {len(names)} columns, {self.max_columns} at most"
             )
-        self._check_needed({column.name: column.sql_type for column in columns})
+        columns = [column for column in columns if column.name not in self.config.promoted]
+        types = {column.name: column.sql_type for column in columns}
+        self._check_needed({**types, **self.config.find_promoted(types)})
         return tuple(columns)
 
     def _read_type(self, name: str, found_type: str) -> OutputColumn:
