@@ -164,14 +164,20 @@ class OutputRules:
         for field in self.config.partition:
             if field.column not in types:
                 if self._needs(field.column):
-                    raise InvalidRequest(f"{drops} {field.column!r}, which partition {field} needs: select it")
+                    name = self._find_source(field.column)
+                    raise InvalidRequest(f"{drops} {name!r}, which partition {field} needs: select it")
                 continue
             problem = find_type_problem(field, types[field.column])
             if problem:
                 raise InvalidRequest(f"with the {self.what} {problem}")
         for column in self.config.sort:
             if column not in types and self._needs(column):
-                raise InvalidRequest(f"{drops} {column!r}, which the table is sorted by: select it")
+                name = self._find_source(column)
+                raise InvalidRequest(f"{drops} {name!r}, which the table is sorted by: select it")
+
+    def _find_source(self, column: str) -> str:
+        """Return the column that a query has to give for one of the table: of a promoted one that of its text."""
+        return self.config.promoted.get(column, (column,))[0]
 
     def _needs(self, column: str) -> bool:
         return not self.is_closed or column in self.known
