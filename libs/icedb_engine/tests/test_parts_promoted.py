@@ -146,7 +146,7 @@ def arrow_text(texts):
 
 def csv(texts):
     cells = ("" if text is None else '"' + text.replace('"', '""') + '"' for text in text_of(texts))
-    return "row,p\n".encode() + "".join(f"{i},{cell}\n" for i, cell in enumerate(cells)).encode(), "csv"
+    return b"row,p\n" + "".join(f"{i},{cell}\n" for i, cell in enumerate(cells)).encode(), "csv"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,9 @@ def csv(texts):
     ids=["fast", "exact", "document fast", "document exact", "arrow text", "csv"],
 )
 @given(texts=st.lists(TEXTS, min_size=1, max_size=12))
-@example(['{"n":1,"n":2}', '{"deep":{"y":1},"deep":{"x":{"n":2}}}', '{"plan":null}', "{}", '{"deep":[{"x":1}]}', "null"])
+@example(
+    ['{"n":1,"n":2}', '{"deep":{"y":1},"deep":{"x":{"n":2}}}', '{"plan":null}', "{}", '{"deep":[{"x":1}]}', "null"]
+)
 @example(['{"n":-0}', '{"n":-0.0}', '{"n":12345678901234567.89}', '{"n":1e400}', '{"n":NaN}', '{"n":"19.990"}'])
 @example(['{"n":0.1234567}', '{"n":"2024-02-30"}', '{"n":253402300800}', '{"n":{"n":1}}', '{"a.b":{"x":1}}', '"x"'])
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -277,7 +279,9 @@ def test_merges_and_deletions_carry_columns_and_a_rewrite_makes_them_anew(make_t
 
     assert by_plan(table, change("delete", "p__plan = 'free'")) == [before[0], *before[2:]]
     assert by_plan(table, change("delete", "p->>'plan' = 'free'")) == [before[0], *before[2:]]
-    assert by_plan(table, change("rewrite", "SELECT * REPLACE ('x' AS p__plan) FROM _rows")) == before, "never by itself"
+    assert by_plan(table, change("rewrite", "SELECT * REPLACE ('x' AS p__plan) FROM _rows")) == before, (
+        "never by itself"
+    )
     rewritten = change("rewrite", """SELECT i, replace(p, '"pro"', '"max"') AS p FROM _rows""")
     assert by_plan(table, rewritten) == [(1, "max", 2.5), before[1], (3, "max", None), before[3]]
     with pytest.raises(InvalidRequest, match="the merge_query drops column 'p', which the table is sorted by"):

@@ -147,9 +147,10 @@ def alter(
     *,
     name: TableName,
     settings: Mapping[str, Any],
+    promote: list[str] | None = option("--promote", "Not yet: it says what to do instead.", hidden=True),
 ) -> None:
     """Change what may change of a table; grace periods only grow. Partitions, sort order, insert query are fixed."""
-    change = read_settings(settings)
+    change = read_settings({**settings, "promoted": promote} if promote else settings)
     if "declared" in change:
         change["declared"] = {column: None if kind == "OFF" else kind for column, kind in change["declared"].items()}
     if not change:

@@ -45,7 +45,7 @@ HIDDEN_FIELDS: Final = frozenset(
 _DOCS: Final = read_field_docs(TableConfig)
 CREATE_FIELDS: Final = tuple(name for name in TableConfig.model_fields if name not in HIDDEN_FIELDS)
 ALTER_FIELDS: Final = tuple(
-    name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | {"declared", "times", "promoted"}
+    name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | {"declared", "times"}
 )
 NAMED_FIELDS: Final = frozenset(
     {"declared", "times", "promoted", "insert_query", "source", "merge_query", "view_of", "view_query", "retention_ms"}
@@ -231,8 +231,7 @@ def _describe_key(key: str, name: str, *, shows_default: bool) -> tuple[str, str
 def _make_option(name: str, *, shows_default: bool) -> inspect.Parameter:
     (flag, metavar), takes = _flag_of(name), _type_of(name)
     default: str | bool = (shows_default and _default_of(name)) or False
-    is_hidden = name == "promoted" and not shows_default  # of alter: there for the words of its refusal
-    option = typer.Option(flag, metavar=metavar, help=_help_of(name), show_default=default, hidden=is_hidden)
+    option = typer.Option(flag, metavar=metavar, help=_help_of(name), show_default=default)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[takes, option])
 
 

@@ -15,8 +15,8 @@ from typing import Final
 from icedb_log.store.object_store import MAX_KEY_BYTES
 from icedb_log.table.column_names import ColumnNames
 from icedb_log.table.decimals import find_decimal
-from icedb_log.table.promoted_paths import spell_path
 from icedb_log.table.partitions import encode_partition_value
+from icedb_log.table.promoted_paths import spell_path
 from icedb_log.table.table_config import PartitionField
 from icedb_log.table.time_columns import DEFAULT_UNIT, TIME_WORDS, TimeColumn
 from icedb_log.table.transforms import bad_time_sql, find_type_problem

@@ -36,8 +36,8 @@ from icedb_log.units import MIB
 from icedb_engine.arrow_types import align, fit, make_schema, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
-from icedb_engine.reading.promoted import Promoted
 from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles
+from icedb_engine.reading.promoted import Promoted
 from icedb_engine.sql import quote_name, sort_sql
 from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
 from icedb_engine.sql.columns import ROWS_VIEW

@@ -120,16 +120,8 @@ def plan_change(
             if not isinstance(value, Mapping) or not all(isinstance(time, Mapping) for time in value.values()):
                 raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {value!r:.80}")
             fields["times"] = _plan_times(config, value)
-        elif name == "promoted" and value != config.promoted:
-            raise InvalidRequest(
-                f"table {config.name}: promoted paths stay as they were created: the rows that are there would lack the "
-                "column, and nothing fills it yet. Create another table with --promote, and send the rows there"
-            )
         elif name not in FREE_FIELDS | RISING_FIELDS and value != getattr(config, name, None):
-            raise InvalidRequest(
-                f"table {config.name}: {name} cannot be changed after the table was created; what can: declared, "
-                f"times, {', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
-            )
+            raise InvalidRequest(f"table {config.name}: {_describe_fixed(name)}")
     gone = config.declared.keys() - fields.get("declared", config.declared).keys()
     if gone:
         times: Mapping[str, Any] = fields.get("times", config.times)
@@ -143,6 +135,16 @@ def plan_change(
                 "min: runs that began before rely on it; it may only grow"
             )
     return altered
+
+
+def _describe_fixed(name: str) -> str:
+    fixed = f"{name} cannot be changed after the table was created"
+    if name == "promoted":
+        return (
+            f"{fixed}: rows that are there would lack the column, and nothing fills it yet. Create another table with "
+            "--promote, and send the rows there"
+        )
+    return f"{fixed}; what can: declared, times, {', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
 
 
 def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged: Mapping[str, str]) -> dict[str, str]:

@@ -92,7 +92,7 @@ def add_promotions(fields: Mapping[str, Any], promotions: Collection[Promotion],
         return dict(fields)
     declared, times, promoted = (dict(fields.get(name) or {}) for name in ("declared", "times", "promoted"))
     for each in promotions:
-        if each.column in declared:
+        if each.column in (fields.get("declared") or {}):
             raise InvalidRequest(
                 f"column {each.column!r} is declared besides {option}: give its type there, "
                 f"'{spell_path(each.path)}:{declared[each.column]}'"
