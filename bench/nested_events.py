@@ -29,30 +29,10 @@ _COLLECTIONS: Final = (
     ("app.bsky.graph.listitem", 0.02),
     ("app.bsky.actor.profile", 0.02),
 )
-_WORDS: Final = tuple(
-    [
-        "the",
-        "sky",
-        "is",
-        "blue",
-        "today",
-        "and",
-        "I",
-        "am",
-        "so",
-        "happy",
-        "to",
-        "see",
-        "all",
-        "of",
-        "you",
-        "here",
-        "again",
-        "with",
-        "new",
-        "photos",
-    ]
-)
+_WORDS: Final = (
+    "the", "sky", "is", "blue", "today", "and", "I", "am", "so", "happy", "to", "see", "all", "of", "you", "here",
+    "again", "with", "new", "photos",
+)  # fmt: skip
 _ALL_ROWS_IN_ONE_FILE: Final = 1 << 33
 
 

@@ -48,9 +48,7 @@ class Promoted:
         for column in self.types:
             source, *keys = config.promoted[column]
             self._paths.setdefault(source, {})[column] = _path_sql(keys)
-        self._texts = {
-            source: cast_sql(name_column(source), forms[source], "VARCHAR", unit=DEFAULT_UNIT) for source in self._paths
-        }
+        self._texts = {source: _object_sql(name_column(source), forms[source]) for source in self._paths}
 
     def select(self, relation: str, *, kept: str = "*") -> str:
         """Return the SQL of a relation with these columns behind its own, and the number of misfits if there may be.
@@ -102,13 +100,23 @@ class Promoted:
         return f"CASE WHEN ({kinds}) & {taken:d} <> 0{is_exact} THEN {cast} END"
 
 
+def _object_sql(column: str, form: str) -> str:
+    """Return the SQL of a text that may be a JSON object, else NULL: to try each of other texts alone takes long."""
+    text = cast_sql(column, form, "VARCHAR", unit=DEFAULT_UNIT)
+    if form == Form.NESTED:
+        return text
+    return rf"CASE WHEN ascii(ltrim({text}, E' \t\r\n')) = {ord('{')} THEN {text} END"
+
+
 def _extract_sql(word: str, text: str, paths: Iterable[str]) -> str:
     """Return the SQL of a list of values; NULL of a text that is no JSON object.
 
-    Text that cannot be one is left out before, for to try each on its own takes long.
+    Args:
+        word: The function of DuckDB.
+        text: SQL of the text.
+        paths: SQL of the paths.
     """
-    is_object = rf"ascii(ltrim({text}, E' \t\r\n')) = {ord('{')}"
-    return f"TRY({word}(CASE WHEN {is_object} THEN {text} END, [{', '.join(paths)}]))"
+    return f"TRY({word}({text}, [{', '.join(paths)}]))"
 
 
 def _path_sql(keys: Iterable[str]) -> str:
