@@ -257,7 +257,9 @@ def test_a_path_is_a_partition_and_a_sort_column_with_statistics(make_table):
     assert "p.plan, column 'p__plan', is missing or null, and partition plan=p__plan" in bad.reason
 
 
-def test_a_value_of_the_columns_own_is_a_bad_row(make_table):
+@pytest.mark.parametrize("sample_lines", [0, 10**9], ids=["fast", "exact"])
+def test_a_value_of_the_columns_own_is_a_bad_row(make_table, monkeypatch, sample_lines):
+    monkeypatch.setattr(frame, "SAMPLE_LINES", sample_lines)
     table = make(make_table, *TWO)
     promoted_from = "column 'p__plan' is promoted: its values are those of p.plan, and no others"
     for name, words in (("p__plan", promoted_from), ("P__PLAN", "'p__plan' and 'P__PLAN' differ only in case")):

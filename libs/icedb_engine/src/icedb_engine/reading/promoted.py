@@ -70,13 +70,13 @@ class Promoted:
                 ("json_extract", [each for each in paths if self.types[each] != "VARCHAR"]),
             ):
                 if columns:
-                    values = f"{word}_{place}"
-                    parsed[values] = _extract_sql(word, self._texts[source], (paths[each] for each in columns))
-                    for number, column in enumerate(columns, start=1):
-                        made[column] = value = f"{values}[{number}]"
-                        if word == "json_extract":
-                            made[column] = name = f"{_RAW}{self._names[column]}"
-                            raw[name] = f"nullif(CAST({value} AS VARCHAR), 'null')"
+                    found = f"{word}_{place}"
+                    parsed[found] = _extract_sql(word, self._texts[source], (paths[each] for each in columns))
+                    made |= {column: f"{found}[{number}]" for number, column in enumerate(columns, start=1)}
+        for column, value in made.items():
+            if self.types[column] != "VARCHAR":
+                made[column] = name = f"{_RAW}{self._names[column]}"
+                raw[name] = f"nullif(CAST({value} AS VARCHAR), 'null')"
         values = {self._names[column]: self._value_sql(column, value) for column, value in made.items()}
         query = f"SELECT {kept}{_list(parsed)} FROM {relation}"  # noqa: S608 - names are ours
         if raw:
