@@ -72,6 +72,10 @@ _SPARING: Final = f"{OURS}, 500 ms, a commit in 5 s"
 GOALS: Final[tuple[Goal, ...]] = (
     Goal("scan", "[!s]*columns*", EACH, at_least=0.952, against=BEST),  # not of sizes
     Goal("scan", "size*level*", "size", at_least=1, against=BEST),
+    Goal("nested", "queries", "mean_query", at_least=10, against=f"{OURS}, text"),
+    Goal("nested", "queries", "mean_query", at_least=1 / 1.3, against="flattened Parquet"),
+    Goal("nested", "size", "size", at_least=1 / 1.3, against="bound: zstd of the source"),
+    Goal("nested", "ingest", "duration", at_least=1 / 1.1, against=OURS, system=f"{OURS}, 20 paths"),
     Goal("merge", _MANY_IN_ORDER, "duration", at_least=8, against="duckdb"),
     Goal("merge", _MANY_IN_ORDER, "duration", at_least=5, against="delta-rs"),
     Goal("merge", _IN_ORDER, "duration", at_least=4, against="duckdb"),

@@ -19,6 +19,7 @@ END: Final = "<!-- written by `python -m bench.report`: end -->"
 PLOTS: Final = "benchmarks"
 ORDER: Final = (
     "scan",
+    "nested",
     "merge",
     "ingest",
     "tiny",

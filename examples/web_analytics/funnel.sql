@@ -17,7 +17,7 @@ reached as (
     group by all
 ),
 visitors as (
-    select anonymousId, any_value(context ->> '$.campaign.source') as source from once where type = 'page' group by all
+    select anonymousId, any_value(source) as source from once where type = 'page' group by all
 )
 select event, count(*) as visitors,
        round(100 * count(*) / first(count(*)) over (order by step), 1) as percent,

@@ -78,6 +78,7 @@ def test_describe_says_what_is_known_and_how_well(icedb):
         "min": "view",
         "max": "view",
         "range_known": "exact",
+        "promoted_from": None,
     }
     found = json.loads(icedb("describe", "events", "--files", "0", "-o", "json"))
     assert {each["name"]: each["range_known"] for each in found["columns"]} == {

@@ -12,6 +12,7 @@ from icedb_log.units import DAY_MS, HOUR_MS, MIB
 
 GIVEN = [
     ("declared", ("--column", "n:DOUBLE"), {"n": "DOUBLE", "ts": "TIMESTAMP"}),
+    ("promoted", ("--promote", 'p."a.b":DOUBLE as x'), {"x": ["p", "a.b"]}),
     ("evolution", ("--set", "evolution=add_columns"), "add_columns"),
     ("on_bad_rows", ("--set", "on_bad_rows=quarantine_batch"), "quarantine_batch"),
     ("retention_ms", ("--retention", "2d"), 2 * DAY_MS),
@@ -60,7 +61,7 @@ def test_every_field_is_an_option_or_said_to_be_none(icedb):
         field: f"{table_settings._flag_of(field)[0]} " if field in NAMED_FIELDS else f"{table_settings._key_of(field)}="
         for field in CREATE_FIELDS
     }
-    assert len(NAMED_FIELDS) == 8
+    assert len(NAMED_FIELDS) == 9
     assert not [field for field, flag in flags.items() if f" {flag}" not in create]
     assert [field for field, flag in flags.items() if f" {flag}" in alter] == list(ALTER_FIELDS)
 

@@ -360,6 +360,19 @@ def test_a_view_takes_no_rows(table):
         table.writer("n", table="hourly")
 
 
+def test_a_write_gets_promoted_columns_by_its_text_and_gives_none_itself(tmp_path):
+    plan = PartitionField.parse("plan=plan")
+    table = Table(tmp_path, partition=(plan,), sort=("plan",), promoted={"plan": ("event", "plan")})
+    with pytest.raises(InvalidRequest, match=r"drops column 'event', which partition plan needs"):
+        table.writer("n")
+    with pytest.raises(InvalidRequest, match=r"column 'plan' is promoted: its values are those of event.plan"):
+        table.writer("event", "plan", types={**TYPES, "plan": spark_types.StringType()})
+    texts = ['{"plan":"pro"}', '{"plan":"free"}']
+    table.write([row(number, event=text) for number, text in enumerate(texts)], columns=("n", "event"))
+    assert [(each["event"], each["plan"]) for each in table.read()] == list(zip(texts, ("pro", "free"), strict=True))
+    assert sorted(table.paths.partition_of(file.path) for file in table.live) == ["plan=free", "plan=pro"]
+
+
 def test_a_stream_reader_travels_and_follows(table):
     table.write([row(0)])
     source = table.source(startingFrom="earliest", where="n <> 2", maxFilesPerTrigger=1)

@@ -226,7 +226,7 @@ class GetTableRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., max_staleness_ms: _Optional[int] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "schema", "partition_fields", "sort_columns", "data_grace_ms", "log_grace_ms", "retention_ms", "retention_field", "horizon_ms")
+    __slots__ = ("name", "schema", "partition_fields", "sort_columns", "data_grace_ms", "log_grace_ms", "retention_ms", "retention_field", "horizon_ms", "promoted")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELDS_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +236,7 @@ class Table(_message.Message):
     RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
     RETENTION_FIELD_FIELD_NUMBER: _ClassVar[int]
     HORIZON_MS_FIELD_NUMBER: _ClassVar[int]
+    PROMOTED_FIELD_NUMBER: _ClassVar[int]
     name: str
     schema: _containers.RepeatedCompositeFieldContainer[Column]
     partition_fields: _containers.RepeatedCompositeFieldContainer[PartitionField]
@@ -245,7 +246,16 @@ class Table(_message.Message):
     retention_ms: int
     retention_field: str
     horizon_ms: int
-    def __init__(self, name: _Optional[str] = ..., schema: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., partition_fields: _Optional[_Iterable[_Union[PartitionField, _Mapping]]] = ..., sort_columns: _Optional[_Iterable[str]] = ..., data_grace_ms: _Optional[int] = ..., log_grace_ms: _Optional[int] = ..., retention_ms: _Optional[int] = ..., retention_field: _Optional[str] = ..., horizon_ms: _Optional[int] = ...) -> None: ...
+    promoted: _containers.RepeatedCompositeFieldContainer[PromotedColumn]
+    def __init__(self, name: _Optional[str] = ..., schema: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., partition_fields: _Optional[_Iterable[_Union[PartitionField, _Mapping]]] = ..., sort_columns: _Optional[_Iterable[str]] = ..., data_grace_ms: _Optional[int] = ..., log_grace_ms: _Optional[int] = ..., retention_ms: _Optional[int] = ..., retention_field: _Optional[str] = ..., horizon_ms: _Optional[int] = ..., promoted: _Optional[_Iterable[_Union[PromotedColumn, _Mapping]]] = ...) -> None: ...
+
+class PromotedColumn(_message.Message):
+    __slots__ = ("column", "path")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    path: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, column: _Optional[str] = ..., path: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PartitionField(_message.Message):
     __slots__ = ("name", "transform", "column", "width")

@@ -86,3 +86,8 @@ def test_bad_rows_are_counted_and_told(context):
     details = make_tasks(context).flush("loose").details
     assert (details["batches"], details["rows"], details["bad_rows"], details["rejected"]) == (1, 2, 1, 0)
     assert context.metric("icedb_ingest_bad_rows_total") == 1
+
+
+def test_values_that_do_not_fit_a_promoted_column_are_counted(context):
+    context.metrics.record(FlushResult(misfit_count=2), duration_ms=1)
+    assert context.metric("icedb_ingest_promoted_misfits_total") == 2

@@ -17,6 +17,7 @@ from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
 from icedb_log.feed.views import create_view
+from icedb_log.table.promoted_paths import add_promotions, parse_promotions
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import (
     QUERIES,
@@ -89,6 +90,7 @@ class Lake(LakeSession):
         sort: Iterable[str] = (),
         columns: Mapping[str, str] | None = None,
         plausible: Iterable[str] = (),
+        promote: Iterable[str] = (),
         exist_ok: bool = False,
         **settings: Any,
     ) -> LakeTable:
@@ -101,6 +103,8 @@ class Lake(LakeSession):
             columns: Declared columns with their types; others are found in the rows.
             plausible: Times outside these ranges are bad rows: ``"ts:2020..2030-06-30"``, the end not included, or
                 ``"ts:off"``. 1990 to 2100 for times that partitions come from, if nothing is said.
+            promote: Columns of values inside JSON text: ``"properties.plan"``, ``"properties.price:DOUBLE"``,
+                ``"context.page.url as page_url"``.
             exist_ok: Return the table that is there, whatever its configuration; a warning in the log says if it has
                 other partitions or another sort order.
             settings: Further settings by their names (:class:`icedb_log.table.table_config.TableConfig`). Times may
@@ -123,11 +127,13 @@ class Lake(LakeSession):
         if ranges := parse_ranges(_texts("plausible", plausible), option="plausible"):
             times = fields.get("times", {})
             fields["times"] = {**times, **{name: {**times.get(name, {}), **ends} for name, ends in ranges.items()}}
+        fields = {"declared": dict(columns or {}), **fields}
+        promotions = parse_promotions(_texts("promote", promote), option="promote")
         config = TableConfig.create(
             name=name,
             partition=tuple(PartitionField.parse(text) for text in _texts("partition", partition)),
             sort=_texts("sort", sort),
-            **{"declared": dict(columns or {}), **fields},
+            **add_promotions(fields, promotions, option="promote"),
         )
         config = with_plausible_times(config, said=fields.get("times"))
         place.store.probe()

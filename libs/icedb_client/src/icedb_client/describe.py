@@ -6,7 +6,7 @@ rows of a small table are read for it, those of others by a scan alone. Each fig
 (:data:`Known`), and is never less certain than it says. How many files are opened is bounded.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -55,6 +55,7 @@ class ColumnDescription:
         min: Its least value, NaN aside; ``None`` if unknown, or if all are null.
         max: Its greatest value, as ``min``.
         range_known: How well both are known.
+        promoted_from: Of a promoted column: the column that has the text its values are taken from, then the keys.
     """
 
     name: str
@@ -66,6 +67,7 @@ class ColumnDescription:
     min: Any = None
     max: Any = None
     range_known: Known = "unknown"
+    promoted_from: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +189,19 @@ def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None)
             source, opened = "rows", total
             with explained(snapshot), interruptible(con):
                 _count_distinct(con, picked, facts)
-    for name, span in _find_identities(snapshot, spans):
-        if name in facts:
-            facts[name].distinct, facts[name].distinct_known = span.count, "exact"
+    table = None if snapshot.answerer is None else snapshot.answerer.table(snapshot.table)
+    fields = () if table is None else table.partition_fields
+    identities = {field.name: field.column for field in fields if field.transform == "identity"}
+    for span in spans:  # of these columns each partition has one value
+        column = facts.get(identities.get(span.name, ""))
+        if column is not None:
+            column.distinct, column.distinct_known = span.count, "exact"
+    promoted = {} if table is None else table.promoted
     columns = (
-        facts[name].describe(name, sql_type) if name in facts else ColumnDescription(name, sql_type)
+        replace(
+            facts[name].describe(name, sql_type) if name in facts else ColumnDescription(name, sql_type),
+            promoted_from=promoted.get(name),
+        )
         for name, sql_type in snapshot.schema.items()
     )
     return TableDescription(
@@ -213,13 +223,6 @@ def _span(con: "DuckDBPyConnection", name: str) -> PartitionSpan:
     known = [value for (value,) in values if value is not None]
     order = int if all(value.isdecimal() for value in known) else str
     return PartitionSpan(name, len(known), min(known, key=order, default=None), max(known, key=order, default=None))
-
-
-def _find_identities(snapshot: SnapshotFiles, spans: Collection[PartitionSpan]) -> Iterator[tuple[str, PartitionSpan]]:
-    """Yield the columns of which each partition has one value."""
-    fields = snapshot.answerer.table(snapshot.table).partition_fields if spans and snapshot.answerer else ()
-    columns = {field.name: field.column for field in fields if field.transform == "identity"}
-    return ((columns[span.name], span) for span in spans if span.name in columns)
 
 
 def _read_log(con: "DuckDBPyConnection", snapshot: SnapshotFiles) -> dict[str, _Facts]:

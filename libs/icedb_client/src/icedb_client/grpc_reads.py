@@ -134,6 +134,7 @@ class GrpcReads:
             retention_ms=_maybe(found, "retention_ms"),
             retention_field=_maybe(found, "retention_field"),
             horizon_ms=_maybe(found, "horizon_ms"),
+            promoted={each.column: tuple(each.path) for each in found.promoted},
         )
 
     def changes(self, table: str, *, from_ms: int, to_ms: int | None, max_staleness_ms: int | None) -> Changes:

@@ -116,6 +116,7 @@ class TableInfo:
         retention_ms: How old rows get before they are removed; ``None``: they stay.
         retention_field: Which partition field tells their age.
         horizon_ms: Time travel below this time is refused; ``None`` while the whole history is there.
+        promoted: Columns whose values are taken out of JSON text, each with the column that has it and the keys.
     """
 
     name: str
@@ -127,6 +128,7 @@ class TableInfo:
     retention_ms: int | None = None
     retention_field: str | None = None
     horizon_ms: int | None = None
+    promoted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ class StoreReads:
             retention_ms=config.retention_ms,
             retention_field=None if time_field is None else time_field.name,
             horizon_ms=state.horizon_ms or None,
+            promoted=config.promoted,
         )
 
     def changes(self, table: str, *, from_ms: int, to_ms: int | None, max_staleness_ms: int | None) -> Changes:

@@ -231,6 +231,7 @@ class UnitResult:
         left: Batches that were not looked at, because the unit had enough to read.
         left_out: Batches that are not of the unit's size class.
         row_count: Rows in ``files`` or ``blobs``.
+        misfit_count: Values of these rows that do not fit a promoted column, and are NULL there.
         partitions: Encoded paths of their partitions.
         files: Markers of the new data files, if the unit wrote them.
         blobs: The rows, if the unit handed them on.
@@ -253,6 +254,7 @@ class UnitResult:
     left: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     row_count: int = 0
+    misfit_count: int = 0
     partitions: tuple[str, ...] = ()
     files: tuple[FileMarker, ...] = ()
     blobs: tuple[Blob, ...] = ()

@@ -187,6 +187,7 @@ class FlushOutput:
         rejected: Batches of which nothing is in ``files``.
         missing: Batches whose staged object was gone: another flush has committed or refused them.
         row_count: Rows in ``files``.
+        misfit_count: Values of these rows that do not fit a promoted column, and are NULL there.
         deferred: Batches that stay staged for the next commit (``max_partitions_per_flush``); never all of them.
         bad_rows: Rows of accepted batches that are not in ``files``.
         left_out: Batches that stay staged because they are not of the job's size class.
@@ -201,6 +202,7 @@ class FlushOutput:
     rejected: tuple[RejectedBatch, ...]
     missing: tuple[StagedBatch, ...]
     row_count: int
+    misfit_count: int = 0
     deferred: tuple[StagedBatch, ...] = ()
     bad_rows: tuple[BadRows, ...] = ()
     left_out: tuple[StagedBatch, ...] = ()

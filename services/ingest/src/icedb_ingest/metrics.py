@@ -51,6 +51,10 @@ class IngestMetrics(SparkWorkerMetrics):
             "icedb_ingest_bad_rows_total",
             "Rows that went to quarantine while the others of their batches were committed",
         )
+        self.misfits = make.counter(
+            "icedb_ingest_promoted_misfits_total",
+            "Values that do not fit a promoted column: NULL there, and as they were sent in the text",
+        )
         self.large = make.counter(
             "icedb_ingest_large_batches_total",
             "Large batches; left: found, and left to a flush of their own; flushed: committed or refused by the worker "
@@ -102,6 +106,7 @@ class IngestMetrics(SparkWorkerMetrics):
         self.id_conflicts.inc(result.conflict_count)
         self.deferred.inc(result.deferred_count)
         self.bad_rows.inc(result.bad_row_count)
+        self.misfits.inc(result.misfit_count)
         self._record_live(result, 1 if result.committed_key else 0)
 
     def record_feed(self, result: FeedResult, *, duration_ms: int) -> None:

@@ -145,6 +145,7 @@ def describe_table(state: TableState) -> pb.Table:
         retention_ms=config.retention_ms,
         retention_field=None if time_field is None else time_field.name,
         horizon_ms=snapshot.horizon_ms or None,
+        promoted=[pb.PromotedColumn(column=column, path=path) for column, path in config.promoted.items()],
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Final
 
 from icedb_client.describe import ColumnDescription, Known, TableDescription, plan_head
+from icedb_log.table.promoted_paths import spell_path
 
 from icedb.cli.output import (
     count_of,
@@ -72,9 +73,15 @@ def show_description(found: TableDescription) -> None:
     if not found.columns:
         return
     out.print()
-    kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "DOUBLE", "VARCHAR", "VARCHAR")
-    names = ("column", "type", "nulls", "distinct", "min", "max")
-    print_rows(list(zip(names, kinds, strict=True)), map(_line, found.columns))
+    shown = {"column": "VARCHAR", "type": "VARCHAR", "nulls": "DOUBLE", "distinct": "DOUBLE", "min": "VARCHAR"}
+    shown |= {"max": "VARCHAR"}
+    lines = [_line(column) for column in found.columns]
+    if any(column.promoted_from for column in found.columns):
+        shown["promoted from"] = "VARCHAR"
+        lines = [
+            (*line, spell_path(column.promoted_from or ())) for line, column in zip(lines, found.columns, strict=True)
+        ]
+    print_rows(list(shown.items()), lines)
     known = {word for each in found.columns for word in (each.nulls_known, each.distinct_known, each.range_known)}
     marks = "; ".join(words for word, words in _LEGEND.items() if word in known)
     opened = f"{format_count(found.opened_count)} of {count_of(found.file_count, 'data file')}"

@@ -309,7 +309,7 @@ class SharedOptionsCommand(TyperCommand):
         for each in options:
             if each.name == "output":
                 lines.append(("-o, --output FORMAT", f"How the result is printed: {_or(self.gives)}."))
-            elif each.param_type_name == "option":
+            elif each.param_type_name == "option" and not each.hidden:
                 name, words = each.get_help_record(ctx)
                 lines.append((_TYPES.sub(lambda kind: _WORDS[kind[1]], name), _BOUND.sub("", words)))
         return lines

@@ -13,6 +13,7 @@ from icedb_log.names import INGEST_CHECK_QUERY
 from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.adoption import require_fit
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.promoted_paths import spell_path
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_config import QUERIES, PartitionField, TableConfig, with_plausible_times
 from rich.markup import escape
@@ -146,9 +147,10 @@ def alter(
     *,
     name: TableName,
     settings: Mapping[str, Any],
+    promote: list[str] | None = option("--promote", "Not yet: it says what to do instead.", hidden=True),
 ) -> None:
     """Change what may change of a table; grace periods only grow. Partitions, sort order, insert query are fixed."""
-    change = read_settings(settings)
+    change = read_settings({**settings, "promoted": promote} if promote else settings)
     if "declared" in change:
         change["declared"] = {column: None if kind == "OFF" else kind for column, kind in change["declared"].items()}
     if not change:
@@ -252,7 +254,9 @@ def _show_served(table: TableInfo) -> None:
     )
     out.print()
     if table.schema:
-        print_table(("column", "type"), table.schema.items())
+        paths = {column: spell_path(path) for column, path in table.promoted.items()}
+        names = ("column", "type", "promoted from") if paths else ("column", "type")
+        print_table(names, ((*pair, paths.get(pair[0], ""))[: len(names)] for pair in table.schema.items()))
     else:
         print_note(NO_COLUMNS)
 

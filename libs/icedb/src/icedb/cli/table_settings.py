@@ -20,6 +20,7 @@ import typer
 from icedb_log.changes.table_changes import FREE_FIELDS, RISING_FIELDS
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.decimals import spell_decimal
+from icedb_log.table.promoted_paths import Promotion, add_promotions, parse_promotions, spell_path
 from icedb_log.table.table_config import TYPE_NAMES, TableConfig
 from icedb_log.table.time_columns import TIME_UNITS, parse_ranges
 from icedb_log.texts import read_field_docs
@@ -47,7 +48,7 @@ ALTER_FIELDS: Final = tuple(
     name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | {"declared", "times"}
 )
 NAMED_FIELDS: Final = frozenset(
-    {"declared", "times", "insert_query", "source", "merge_query", "view_of", "view_query", "retention_ms"}
+    {"declared", "times", "promoted", "insert_query", "source", "merge_query", "view_of", "view_query", "retention_ms"}
 )
 """Fields with an option of their own: what a first table may need. The others tune a table."""
 
@@ -61,6 +62,7 @@ FLOORS_MS: Final[Mapping[str, int]] = {
 _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "declared": ("--column", "NAME:TYPE"),
     "times": ("--plausible", "NAME:FROM..TO"),
+    "promoted": ("--promote", "PATH"),
     "view_of": ("--from", "TABLE"),
     "view_query": ("--query", "SQL"),
     "retention_field": ("--retention-field", "FIELD"),
@@ -73,6 +75,8 @@ _HELP: Final[Mapping[str, str]] = {
     "of other columns are found in the data. Repeat.",
     "times": "Times outside are bad rows, e.g. ts:2020..2030-06-30; ts:off: none are. Sources of partitions of a new "
     "table have 1990..2100. Repeat.",
+    "promoted": "A column of a value inside JSON text, e.g. properties.plan, properties.price:DOUBLE or "
+    "'context.page.url as page_url'. Fixed from then on. Repeat.",
     "source": "A column of _rows with its type, e.g. payload:VARCHAR. Repeat.",
 }
 """Help of options that take more than the value of a field."""
@@ -134,11 +138,14 @@ def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
     """
     fields: dict[str, Any] = {}
     times: dict[str, dict[str, Any]] = {}
+    promotions: tuple[Promotion, ...] = ()
     for name, value in typed.items():
         flag = _flag_of(name)[0] if name in NAMED_FIELDS else f"--set {_key_of(name)}"
         if name == "declared":
             fields[name], units = parse_declared(value, option=flag)
             times |= units
+        elif name == "promoted":
+            promotions = parse_promotions(value, option=flag)
         elif name == "times":
             for column, ends in parse_ranges(value, option=flag).items():
                 times[column] = {**times.get(column, {}), **ends}
@@ -146,7 +153,8 @@ def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
             fields[name] = None
         else:
             fields[name] = _read(name, value, flag)
-    return {**fields, "times": times} if times else fields
+    fields = {**fields, "times": times} if times else fields
+    return add_promotions(fields, promotions, option=_flag_of("promoted")[0])
 
 
 def read_query(text: str, *, option: str) -> str:
@@ -164,13 +172,13 @@ def read_query(text: str, *, option: str) -> str:
 
 
 def describe_declared(config: TableConfig, column: str) -> str:
-    """Return what is declared of a column, as ``--column`` and ``--plausible`` take it."""
-    declared, time = config.declared[column], config.times.get(column)
-    if time is None:
-        return declared
-    unit = time.unit if declared == "BIGINT" else f"{declared}({time.unit})"
-    text = declared if time.unit is None else str(unit)
-    return text if time.from_ms is None else f"{text}, {time.describe_range()}"
+    """Return what is declared of a column, as ``--column``, ``--plausible`` and ``--promote`` take it."""
+    text, time, path = config.declared[column], config.times.get(column), config.promoted.get(column)
+    if time is not None and time.unit is not None:
+        text = time.unit if text == "BIGINT" else f"{text}({time.unit})"
+    if path is not None:
+        text = f"{spell_path(path)}:{text}"
+    return text if time is None or time.from_ms is None else f"{text}, {time.describe_range()}"
 
 
 def _read(name: str, value: Any, flag: str) -> Any:

@@ -16,6 +16,7 @@ from icedb_log.store.object_store import MAX_KEY_BYTES
 from icedb_log.table.column_names import ColumnNames
 from icedb_log.table.decimals import find_decimal
 from icedb_log.table.partitions import encode_partition_value
+from icedb_log.table.promoted_paths import spell_path
 from icedb_log.table.table_config import PartitionField
 from icedb_log.table.time_columns import DEFAULT_UNIT, TIME_WORDS, TimeColumn
 from icedb_log.table.transforms import bad_time_sql, find_type_problem
@@ -80,6 +81,7 @@ class UnitChecks:
         left: Batches that were not looked at further, because those before them are enough for a unit.
         bad_rows: Rows that were set aside, of accepted batches that have any.
         row_counts: Rows to be written of each accepted batch.
+        misfit_count: Values of these rows that do not fit a promoted column.
         new_kinds: Columns that the schema does not have, with the kinds of their values in accepted batches.
         output_columns: Columns that the data files get, with types: the schema's first, then the new ones.
         partitions: Distinct partitions of accepted batches, as texts.
@@ -108,6 +110,7 @@ class UnitChecks:
         self.left: tuple[int, ...] = ()
         self.bad_rows: dict[int, BadLines] = {}
         self.row_counts: dict[int, int] = {}
+        self.misfit_count = 0
         self.new_kinds: dict[str, Kind] = {}
         self.output_columns: dict[str, str] = {}
         self.partitions: list[tuple[str, ...]] = []
@@ -473,6 +476,7 @@ class UnitChecks:
         """Settle what is written of the accepted batches."""
         batches = self._frame.batches
         self.row_counts = {number: batches[number].row_count for number in self.accepted}
+        self.misfit_count = sum(self._sections.misfits.get(number, 0) for number in self.accepted)
         self.bad_rows = {number: batches[number].bad for number in self.accepted if batches[number].bad.row_count}
         if not self.accepted:
             return
@@ -494,9 +498,11 @@ class UnitChecks:
         )
 
     def _describe_missing(self, batch: int, field: PartitionField) -> Problem:
+        path = self._config.promoted.get(field.column)
+        column = f"column {field.column!r}" if path is None else f"{spell_path(path)}, column {field.column!r},"
         what = (
-            f"column {field.column!r} is missing or null, and partition {field} of table {self._unit.paths.name} needs "
-            "it: send it with every event"
+            f"{column} is missing or null, and partition {field} of table {self._unit.paths.name} needs it: send it "
+            "with every event"
         )
         others = "" if field.column in self._evidence[batch] else self._describe_columns(batch, field.column)
         return self._describe_rows(batch, self._frame.missing(batch, field.column), what + others, what=what)

@@ -30,6 +30,7 @@ from icedb_log.units import GIB, MIB
 
 from icedb_engine.arrow_types import make_schema
 from icedb_engine.reading.batches import Batch, count_up, join_chunks
+from icedb_engine.reading.promoted import MISFITS, Promoted
 from icedb_engine.reading.read_fast import CELL_BYTES, MAX_GROWTH, FastColumn, read_fast
 from icedb_engine.reading.read_json import BadRowQuery, BatchKeys, RawEvents
 from icedb_engine.reading.sort import MAX_DICTIONARY_VALUES, sort_rows
@@ -425,6 +426,15 @@ def _join_repeated(values: pa.ChunkedArray) -> pa.Array:
     return _join(values)
 
 
+def _in_order(rows: pa.Table) -> pa.Table:
+    """Return rows by their place, 0, 1, …: what the engine's threads give comes in runs of places that follow."""
+    places = rows.column("place").to_numpy()
+    starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+    ends = np.append(starts[1:], len(places))
+    order = np.argsort(places[starts])
+    return pa.concat_tables([rows.slice(starts[run], ends[run] - starts[run]) for run in order]) if len(order) else rows
+
+
 SAMPLE_LINES: Final = 4096
 """Lines of all batches that are sampled; for a unit with no more lines the fast reader does not pay."""
 _MIN_SAMPLE: Final = 2
@@ -439,8 +449,9 @@ class UnitSections:
     Attributes:
         fast: Batches that the fast reader took, and no check has rejected.
         fast_names: All columns that they may have which the table does not have.
-        fast_columns: The columns that have a value in them.
+        fast_columns: The columns that have a value in them, and those that are promoted from them.
         lines: What the exact reader holds.
+        misfits: How many values of each batch do not fit a promoted column; 0 where it is not said.
     """
 
     def __init__(self, unit: FlushUnit, frame: EventFrame) -> None:
@@ -448,6 +459,7 @@ class UnitSections:
         self.fast_names: tuple[str, ...] = ()
         self.fast_columns: Mapping[str, str] = {}
         self.lines: RawEvents | None = None
+        self.misfits: dict[int, int] = {}
         self._frame = frame
         self._unit = unit
         self._fast_rows: pa.Table | None = None
@@ -466,8 +478,8 @@ class UnitSections:
             return
         self.fast = set(rows.batches)
         self.fast_names = tuple(name for name in columns if name not in self._unit.schema)
-        self.fast_columns = rows.forms
-        self._fast_rows = self._hold("fast", rows.table.rename_columns(self._name_columns(rows.forms)))
+        table = rows.table.rename_columns(self._name_columns(rows.forms))
+        self._fast_rows, self.fast_columns = self._hold("fast", table, rows.forms)
 
     def slow_down(self, batches: Collection[int]) -> None:
         """Send some batches, of those that are fast, to the exact reader."""
@@ -520,9 +532,14 @@ class UnitSections:
         for place, (pairs, numbers) in enumerate(by_forms.items()):
             self._add_tables(f"tables{place}", dict(pairs), numbers)
         if lines and self.lines is not None:
-            names = dict.fromkeys(name for number in lines for name in keys[number].names)
-            self.lines.extract(lines, {name: frame.name_column(name) for name in names})
-            frame.add(Section("raw", tuple(lines), dict.fromkeys(names, Form.JSON)))
+            forms = dict.fromkeys((name for number in lines for name in keys[number].names), Form.JSON)
+            promoted = self._find_promoted(forms)
+            add = promoted.select if promoted.types else None
+            self.lines.extract(lines, {name: frame.name_column(name) for name in forms}, add)
+            if promoted.has_misfits:
+                found = frame.engine.fetch(f"SELECT batch, sum({MISFITS}) FROM raw GROUP BY batch")  # noqa: S608
+                self.misfits.update((batch, int(count)) for batch, count in found)
+            frame.add(Section("raw", tuple(lines), {**forms, **promoted.types}))
 
     def _add_tables(self, relation: str, forms: Mapping[str, str], numbers: Sequence[int]) -> None:
         names = self._name_columns(forms)
@@ -531,13 +548,32 @@ class UnitSections:
             batch = self._frame.batches[number]
             ids = pa.repeat(pa.scalar(number, pa.int32()), batch.row_count)
             parts.append(pa.table([ids, batch.numbers, *batch.rows.columns], names=names))
-        rows = self._hold(relation, join_chunks(pa.concat_tables(parts)))
-        self._frame.add(Section(relation, tuple(numbers), forms, rows))
+        rows, all_forms = self._hold(relation, join_chunks(pa.concat_tables(parts)), forms)
+        self._frame.add(Section(relation, tuple(numbers), all_forms, rows))
 
-    def _hold(self, relation: str, rows: pa.Table) -> pa.Table:
+    def _hold(self, relation: str, rows: pa.Table, forms: Mapping[str, str]) -> tuple[pa.Table, dict[str, str]]:
+        """Hand rows to the engine; return them and their forms with the promoted columns."""
+        engine = self._frame.engine
         rows = rows.append_column("place", count_up(rows.num_rows))
-        self._frame.engine.hold(relation, rows)
-        return rows
+        engine.hold(relation, rows)
+        promoted = self._find_promoted(forms)
+        if promoted.types:
+            found = _in_order(engine.connection.execute(promoted.select(relation, kept="place")).to_arrow_table())
+            if promoted.has_misfits:
+                self._note_misfits(rows.column("batch"), found.column(MISFITS))
+            for name in map(self._frame.name_column, promoted.types):
+                rows = rows.append_column(name, found.column(name))
+            engine.hold(relation, rows)
+        return rows, {**forms, **promoted.types}
+
+    def _find_promoted(self, forms: Mapping[str, str]) -> Promoted:
+        return Promoted(self._unit.config, forms, self._frame.name_column)
+
+    def _note_misfits(self, batches: pa.ChunkedArray, counts: pa.ChunkedArray) -> None:
+        self.misfits.update(dict.fromkeys(pc.unique(batches).to_pylist(), 0))
+        found = pa.table({"batch": batches, "count": counts}).filter(pc.greater(counts, 0)).group_by("batch")
+        for row in found.aggregate([("count", "sum")]).to_pylist():
+            self.misfits[row["batch"]] = row["count_sum"]
 
     def _name_columns(self, forms: Mapping[str, str]) -> list[str]:
         return ["batch", "no", *map(self._frame.name_column, forms)]
@@ -552,7 +588,7 @@ class UnitSections:
         columns = {
             name: FastColumn.known(sql_type, seen.get(name, Kind(0)), self._frame.unit_of(name))
             for name, sql_type in schema.items()
-            if has_room or name in seen
+            if (has_room or name in seen) and name not in config.promoted
         }
         names = ColumnNames(config, schema)
         for name, kinds in seen.items():

@@ -7,7 +7,7 @@ over while it is taken apart: hence a bound of its own, and one document at a ti
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
@@ -175,10 +175,22 @@ class RawEvents:
             found[batch] = BatchKeys(tuple(name for name in ordered if name is not None), count, has_duplicates)
         return found
 
-    def extract(self, batches: Collection[int], columns: Mapping[str, str]) -> None:
-        """Make the raw stage: ``batch``, ``no`` and one column of JSON text for each key, by key."""
+    def extract(
+        self, batches: Collection[int], columns: Mapping[str, str], add: Callable[[str], str] | None = None
+    ) -> None:
+        """Make the raw stage: ``batch``, ``no`` and one column of JSON text for each key, by key.
+
+        Args:
+            batches: Whose lines.
+            columns: Keys, with the names of their columns.
+            add: Returns the SQL of a relation with more columns.
+        """
         schema = pa.schema([*_OWN_FIELDS, *((column, pa.string()) for column in columns.values())])
-        self._engine.load(self.name, schema, self._cut(batches, tuple(columns), schema))
+        cut = self.name if add is None else f"{self.name}_cut"
+        self._engine.load(cut, schema, self._cut(batches, tuple(columns), schema))
+        if add is not None:
+            self._engine.make_table(self.name, add(cut))
+            self._engine.clear_table(cut)
 
     def _cut(self, batches: Collection[int], keys: Collection[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         for number in batches:

@@ -429,6 +429,7 @@ class UnitRows:
             left=self._ids(self._left),
             left_out=self._ids(self._left_out),
             row_count=sum(self._row_counts[number] for number in accepted),
+            misfit_count=checks.misfit_count if checks else 0,
             partitions=self.partitions,
             bad_rows=tuple(bad_rows),
             widening_requests=self._widening_requests,

@@ -92,7 +92,8 @@ class OutputRules:
         max_columns: Most columns of the table.
         widens: Whether a BIGINT may go into a known DOUBLE, and a DATE into a known TIMESTAMP.
         is_closed: Whether the known columns are all that there are: no other may be given, and what partitions and
-            sort order need must be given if it is among them.
+            sort order need must be given if it is among them. Promoted ones among them are made anew: what is given
+            of them is left out.
     """
 
     config: TableConfig
@@ -137,7 +138,9 @@ class OutputRules:
             raise InvalidRequest(
                 f"with the {self.what} the table would have {len(names)} columns, {self.max_columns} at most"
             )
-        self._check_needed({column.name: column.sql_type for column in columns})
+        columns = [column for column in columns if column.name not in self.config.promoted]
+        types = {column.name: column.sql_type for column in columns}
+        self._check_needed({**types, **self.config.find_promoted(types)})
         return tuple(columns)
 
     def _read_type(self, name: str, found_type: str) -> OutputColumn:
@@ -161,14 +164,20 @@ class OutputRules:
         for field in self.config.partition:
             if field.column not in types:
                 if self._needs(field.column):
-                    raise InvalidRequest(f"{drops} {field.column!r}, which partition {field} needs: select it")
+                    name = self._find_source(field.column)
+                    raise InvalidRequest(f"{drops} {name!r}, which partition {field} needs: select it")
                 continue
             problem = find_type_problem(field, types[field.column])
             if problem:
                 raise InvalidRequest(f"with the {self.what} {problem}")
         for column in self.config.sort:
             if column not in types and self._needs(column):
-                raise InvalidRequest(f"{drops} {column!r}, which the table is sorted by: select it")
+                name = self._find_source(column)
+                raise InvalidRequest(f"{drops} {name!r}, which the table is sorted by: select it")
+
+    def _find_source(self, column: str) -> str:
+        """Return the column that a query has to give for one of the table: of a promoted one that of its text."""
+        return self.config.promoted.get(column, (column,))[0]
 
     def _needs(self, column: str) -> bool:
         return not self.is_closed or column in self.known

@@ -37,6 +37,7 @@ from icedb_engine.arrow_types import align, fit, make_schema, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles
+from icedb_engine.reading.promoted import Promoted
 from icedb_engine.sql import quote_name, sort_sql
 from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
 from icedb_engine.sql.columns import ROWS_VIEW
@@ -337,8 +338,7 @@ class _ChangeRun:
         columns = sorted(self._columns, key=lambda column: order_of[column.name])
         made = self._process.select(self._change.sql, [column.expression for column in columns], relation=view)
         types = {column.name: column.sql_type for column in columns}
-        fields = [each for each in unit.config.partition if each.column in types]
-        return self._write(made, types, fields=fields), row_count
+        return self._write(made, types), row_count
 
     def _read(self, inputs: Iterable[FileMarker]) -> Generator[pa.RecordBatch, None, None]:
         unit = self._unit
@@ -346,15 +346,22 @@ class _ChangeRun:
         read = ReadUnit(paths=unit.paths, columns=unit.schema, files=files, engine=self._limits, is_whole=True)
         return read_files(read, self._store)
 
-    def _write(
-        self, rows: Iterable[pa.RecordBatch], columns: Mapping[str, str], *, fields: list[Any]
-    ) -> tuple[FileMarker, ...]:
-        """Sort rows and upload them; see that they lie in the group's partition, by some of its fields."""
-        names, schema = number_columns(columns)
+    def _write(self, rows: Iterable[pa.RecordBatch], given: Mapping[str, str]) -> tuple[FileMarker, ...]:
+        """Add promoted columns to rows, sort and upload them; see that they lie in the group's partition.
+
+        Args:
+            rows: What the query gives.
+            given: Its columns, with types.
+        """
+        _, schema = number_columns(given)
+        columns = {**given, **self._unit.config.find_promoted(given)}
+        names, _ = number_columns(columns)
+        promoted = Promoted(self._unit.config, given, names.__getitem__)
+        fields = [each for each in self._unit.config.partition if each.column in columns]
         outputs = [f"{column} AS {quote_name(name)}" for name, column in names.items()]
         outputs += [transform_sql(field, names[field.column], columns[field.column]) for field in fields]
         order = ", ".join(sort_sql(names[name], columns[name]) for name in self._unit.config.sort if name in names)
-        query = f"SELECT {', '.join(outputs)} FROM rows{order and ' ORDER BY '}{order}"  # noqa: S608 - names are quoted
+        query = f"SELECT {', '.join(outputs)} FROM ({promoted.select('rows')}){order and ' ORDER BY '}{order}"  # noqa: S608
         captured = CapturedRows(rows)
         writer = _make_writer(self._unit, columns, self._store, self._clock, scratch=self._scratch)
         with open_engine(self._limits, self._scratch) as engine, captured.raising():

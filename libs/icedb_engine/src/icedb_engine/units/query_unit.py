@@ -70,11 +70,13 @@ def _make_source_config(config: TableConfig) -> TableConfig:
     """Return what batches must fit before the query: its source columns, no partition, no order.
 
     It keeps the query, which does nothing there: without one there are no source columns, and no configuration.
+    Promoted columns come from what the query gives.
     """
     return config.model_copy(
         update={
             "declared": dict(config.source),
             "times": {name: t for name, t in config.times.items() if config.source.get(name) == config.declared[name]},
+            "promoted": {},
             "partition": (),
             "sort": (),
             "evolution": "strict" if config.evolution == "strict" else "add_columns",
@@ -191,6 +193,7 @@ class _QueryRun:
         self._partitions: set[str] = set()
         self._files: list[FileMarker] = []
         self._row_count = 0
+        self._misfit_count = 0
 
     def read_columns(self, schema: Mapping[str, str]) -> tuple[OutputColumn, ...]:
         """Return the columns that the query gives. Raises QueryProblem."""
@@ -222,13 +225,14 @@ class _QueryRun:
                 if len(union) > unit.config.max_partitions_per_flush and not goes_alone:
                     raise NoRoom
                 files = typed.write(self._store, clock=self._clock, folder=self._scratch / "out")
+                self._columns.update(typed.columns)
+                self._misfit_count += typed.misfit_count
         except InvalidRequest as error:
             raise QueryProblem(str(error)) from error
         require_parity(unit.paths, read_count=made.row_count, files=files)
         self._files += files
         self._partitions = union
         self._row_count += made.row_count
-        self._columns.update(columns)
 
     def make_result(self, read: UnitResult) -> UnitResult:
         """Complete what became of batches or commits by what the query made of their rows."""
@@ -237,6 +241,7 @@ class _QueryRun:
             files=tuple(self._files),
             columns=self._columns,
             row_count=self._row_count,
+            misfit_count=self._misfit_count,
             partitions=tuple(sorted(self._partitions)),
         )
 

@@ -8,6 +8,7 @@ are orphans (J5).
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from icedb_log.table.transforms import bad_time_sql, transform_sql
 from icedb_engine.arrow_types import convert, fit, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import MAX_PARTITION_VALUE_BYTES
+from icedb_engine.reading.promoted import MISFITS, Promoted
 from icedb_engine.sql import quote_name, sort_sql
 from icedb_engine.work import Unit, WriteUnit
 from icedb_engine.writing.part_files import ORDINAL, PartFileWriter, PartLayout, require_parity
@@ -36,18 +38,23 @@ class TypedRows:
     """The rows of a unit in the native engine, with their partitions. Made by :func:`open_typed_rows`.
 
     Attributes:
+        columns: Their columns, with types; the promoted ones last.
         row_count: How many.
+        misfit_count: Values that do not fit a promoted column.
         partitions: Encoded paths of the partitions they lie in, ascending; the place of each is its ordinal.
     """
 
-    def __init__(self, unit: Unit, engine: Any, what: str) -> None:
+    def __init__(self, unit: Unit, engine: Any, what: str, *, has_misfits: bool) -> None:
+        self.columns = unit.schema
         self._unit = unit
         self._engine = engine
         self._what = what
         self._names, _ = number_columns(unit.schema)
         self._fields = ", ".join(f"p{place}" for place in range(len(unit.config.partition)))
         self._check_times()
-        ((self.row_count,),) = engine.execute("SELECT count(*) FROM typed").fetchall()
+        misfits = f"sum({MISFITS})" if has_misfits else "0"
+        counts = f"SELECT count(*), CAST(coalesce({misfits}, 0) AS BIGINT) FROM typed"  # noqa: S608 - names are ours
+        ((self.row_count, self.misfit_count),) = engine.execute(counts).fetchall()
         self.partitions = self._make_partitions() if self.row_count else ()
 
     def write(self, store: ObjectStore, *, clock: Clock, folder: Path) -> tuple[FileMarker, ...]:
@@ -116,7 +123,7 @@ class TypedRows:
 def open_typed_rows(
     unit: Unit, chunks: Iterable[pa.RecordBatch], scratch: Path, *, what: str = "insert_query"
 ) -> Iterator[TypedRows]:
-    """Take rows into the native engine, which spills to scratch, and find out their partitions.
+    """Take rows into the native engine, which spills to scratch, add promoted columns, and find out their partitions.
 
     Args:
         unit: Its schema has the columns of the rows, in their order.
@@ -128,13 +135,17 @@ def open_typed_rows(
         InvalidRequest: A row has no partition value, or one that cannot be in a key.
         Unavailable: Memory and scratch did not suffice.
     """
-    names, schema = number_columns(unit.schema)
-    values = [transform_sql(each, names[each.column], unit.schema[each.column]) for each in unit.config.partition]
+    _, schema = number_columns(unit.schema)
+    types = {**unit.schema, **unit.config.find_promoted(unit.schema)}
+    names, _ = number_columns(types)
+    promoted = Promoted(unit.config, unit.schema, names.__getitem__)
+    values = [transform_sql(each, names[each.column], types[each.column]) for each in unit.config.partition]
     with open_engine(unit.engine, scratch) as engine:
         engine.register("rows", pa.RecordBatchReader.from_batches(schema, (fit(chunk, schema) for chunk in chunks)))
         outputs = "".join(f", {value} AS p{place}" for place, value in enumerate(values))
-        engine.execute(f"CREATE TEMP TABLE typed AS SELECT *{outputs} FROM rows")  # noqa: S608 - names are ours
-        yield TypedRows(unit, engine, what)
+        query = f"SELECT *{outputs} FROM ({promoted.select('rows')})"  # noqa: S608 - names are ours
+        engine.execute(f"CREATE TEMP TABLE typed AS {query}")
+        yield TypedRows(replace(unit, schema=types), engine, what, has_misfits=promoted.has_misfits)
 
 
 def append_unit(

@@ -14,8 +14,8 @@ What may change is what such runs do not depend on together:
 The grace period of log files stays as it is for good: the window in which a batch may be staged again follows from it
 (I3). Made longer, it would admit a batch whose id has just been forgotten; made shorter, a flush that began before
 would do so.
-Partitions, sort order, ``insert_query``, ``view_query`` and ``source`` are what the data files of the table have in
-common: they stay.
+Partitions, sort order, ``insert_query``, ``view_query``, ``source`` and promoted paths are what the data files of the
+table have in common: they stay.
 """
 
 from collections.abc import Mapping
@@ -28,6 +28,7 @@ from icedb_log.log.fold import union_schema
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.table_store import TableStore
+from icedb_log.table.promoted_paths import spell_path
 from icedb_log.table.stored_config import change_config, require_usable
 from icedb_log.table.table_config import TIME_TRANSFORMS, TableConfig
 from icedb_log.units import MINUTE_MS
@@ -120,10 +121,7 @@ def plan_change(
                 raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {value!r:.80}")
             fields["times"] = _plan_times(config, value)
         elif name not in FREE_FIELDS | RISING_FIELDS and value != getattr(config, name, None):
-            raise InvalidRequest(
-                f"table {config.name}: {name} cannot be changed after the table was created; what can: declared, "
-                f"times, {', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
-            )
+            raise InvalidRequest(f"table {config.name}: {_describe_fixed(name)}")
     gone = config.declared.keys() - fields.get("declared", config.declared).keys()
     if gone:
         times: Mapping[str, Any] = fields.get("times", config.times)
@@ -139,9 +137,24 @@ def plan_change(
     return altered
 
 
+def _describe_fixed(name: str) -> str:
+    fixed = f"{name} cannot be changed after the table was created"
+    if name == "promoted":
+        return (
+            f"{fixed}: rows that are there would lack the column, and nothing fills it yet. Create another table with "
+            "--promote, and send the rows there"
+        )
+    return f"{fixed}; what can: declared, times, {', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
+
+
 def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged: Mapping[str, str]) -> dict[str, str]:
     declared = dict(config.declared)
     for column, sql_type in change.items():
+        if column in config.promoted and sql_type != declared.get(column):
+            raise InvalidRequest(
+                f"table {config.name}: column {column!r} is promoted from {spell_path(config.promoted[column])} as "
+                f"{declared.get(column)} for good: the values that are there were taken as that"
+            )
         is_mended = sql_type is not None and sql_type == logged.get(column)
         if column in fixed_columns(config) and sql_type != declared.get(column) and not is_mended:
             raise InvalidRequest(
@@ -160,12 +173,13 @@ def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) ->
     laid_out = {field.column for field in config.partition if field.transform in TIME_TRANSFORMS}
     for column, fields in change.items():
         before = times.get(column, {})
-        is_fixed = column in laid_out and config.declared.get(column) == "BIGINT"
-        if is_fixed and fields.get("unit", before.get("unit")) != before.get("unit"):
-            raise InvalidRequest(
-                f"table {config.name}: the data files are laid out by column {column!r}: its unit is "
-                f"{before.get('unit')} for good"
-            )
+        is_laid_out = column in laid_out and config.declared.get(column) == "BIGINT"
+        is_changed = fields.get("unit", before.get("unit")) != before.get("unit")
+        if is_changed and (is_laid_out or column in config.promoted):
+            why = f"the data files are laid out by column {column!r}"
+            if not is_laid_out:
+                why = f"column {column!r} is promoted, and the values that are there were taken by it"
+            raise InvalidRequest(f"table {config.name}: {why}: its unit is {before.get('unit')} for good")
         times[column] = {**before, **fields}
     return times
 

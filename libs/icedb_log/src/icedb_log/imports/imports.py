@@ -219,8 +219,8 @@ def import_files(
         hold: A lock that is held around each commit. Saves work only.
 
     Raises:
-        InvalidRequest: The table is a view, a file lies where this mode cannot take it from, or nobody can tell
-            whether an earlier import landed (``assumed``).
+        InvalidRequest: The table is a view, or has promoted paths; a file lies where this mode cannot take it from, or
+            nobody can tell whether an earlier import landed (``assumed``).
         Fenced: Other workers took the fence again and again; run again.
         CommitConflict: The same.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
@@ -229,6 +229,11 @@ def import_files(
     """
     options = options or ImportOptions()
     require_takes_batches(table.config)
+    if table.config.promoted:
+        raise InvalidRequest(
+            f"table {table.name} has promoted paths ({', '.join(table.config.promoted)[:300]}), and files of an import "
+            "are taken as they are, without these columns: send them with `icedb ingest`, which reads the rows"
+        )
     result = ImportResult(is_dry_run=options.is_dry_run)
     way = (_InPlace if options.mode == "in_place" else _Copies)(table, importer, options)
     files = _inspect(way, sources, result)

@@ -105,6 +105,7 @@ class FlushResult:
         partition_count: Partitions that these files lie in.
         size_bytes: Bytes of these data files.
         bad_row_count: Rows of these batches that went to quarantine instead.
+        misfit_count: Values of live rows that do not fit a promoted column, and are NULL there.
         rejected: Batches that this commit refused; they are in quarantine, with reasons.
         duplicate_count: Staged objects of batches that were committed or refused before (I3).
         conflict_count: Those of them whose content is another one, and is in quarantine as an entry of its own (I8).
@@ -124,6 +125,7 @@ class FlushResult:
     partition_count: int = 0
     size_bytes: int = 0
     bad_row_count: int = 0
+    misfit_count: int = 0
     rejected: tuple[RejectedBatch, ...] = ()
     duplicate_count: int = 0
     conflict_count: int = 0
@@ -165,6 +167,7 @@ class FlushRun:
             "duplicates": sum(each.duplicate_count for each in results),
             "deferred": sum(each.deferred_count for each in results),
             "bad_rows": sum(each.bad_row_count for each in results),
+            "misfits": sum(each.misfit_count for each in results),
             "rejected": len(rejected),
             "reasons": rejected[:MAX_REASONS],
         }
@@ -459,6 +462,7 @@ def _decide(
         partition_count=len({table.paths.partition_of(marker.path) for marker in output.files}),
         size_bytes=sum(marker.size_bytes for marker in output.files),
         bad_row_count=sum(bad.row_count for bad in output.bad_rows),
+        misfit_count=output.misfit_count,
         rejected=rejected,
         conflict_count=found.conflict_count + moved.count("conflict"),
         deferred_count=len(output.deferred),

@@ -46,6 +46,12 @@ def require_fit(table: TableStore, config: TableConfig, *, clock: Clock, footers
         return
     snapshot = fold(LogReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read())
     _require_columns(config, snapshot.schema)
+    if config.promoted and snapshot.live:
+        raise InvalidRequest(
+            f"table {config.name}: its log has rows already, which lack the promoted columns "
+            f"{', '.join(config.promoted)[:300]}, and nothing fills them: leave --promote out, or create another table "
+            "with it and send the rows there"
+        )
     partitions: dict[str, FileMarker] = {}
     for marker in snapshot.live:
         partitions.setdefault(table.paths.partition_of(marker.path), marker)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from copy import copy
 from typing import Final, Self
 
+from icedb_log.table.promoted_paths import spell_path
 from icedb_log.table.table_config import TableConfig, check_column_name
 
 MAX_TABLE_COLUMNS: Final = 2000
@@ -23,6 +24,7 @@ class ColumnNames:
 
     def __init__(self, config: TableConfig, names: Iterable[str] = ()) -> None:
         self._partitions = {field.name.lower(): field for field in config.partition if field.name != field.column}
+        self._promoted = {column.lower(): path for column, path in config.promoted.items()}
         self._spelling: dict[str, str] = {}
         for name in names:
             self.add(name)
@@ -57,6 +59,9 @@ class ColumnNames:
                 f"column {name!r} is named like the partition {partition}: readers of Hive partitions would take one "
                 "for the other"
             )
+        path = self._promoted.get(name.lower())
+        if path is not None:
+            return f"column {name!r} is promoted: its values are those of {spell_path(path)}, and no others"
         return None
 
     def find_case_problem(self, name: str) -> str | None:

@@ -25,6 +25,7 @@ from icedb_log.clock import format_ms
 from icedb_log.errors import InvalidRequest, TableNotFound
 from icedb_log.keys import check_table_name
 from icedb_log.table.decimals import EXAMPLE, find_decimal, spell_decimal
+from icedb_log.table.promoted_paths import MAX_PROMOTED, find_path_problem, spell_path
 from icedb_log.table.time_columns import (
     PLAUSIBLE_FROM_MS,
     PLAUSIBLE_TO_MS,
@@ -234,6 +235,8 @@ class TableConfig(_Model):
     """Column name to SQL type; a declared type wins over what JSON looks like."""
     times: dict[str, TimeColumn] = Field(default_factory=dict)
     """Of declared columns that are times: what their numbers count, and which times are plausible."""
+    promoted: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Of declared columns whose values are taken out of JSON text: the column that has the text, then the keys."""
     evolution: Evolution = "widen"
     """strict: only declared columns; add_columns: new ones appear; widen: BIGINT may also become DOUBLE, and DATE
     TIMESTAMP, where no value loses anything."""
@@ -374,6 +377,29 @@ class TableConfig(_Model):
         object.__setattr__(self, "partition", fields)  # derived: what makes partition values needs the unit
         return self
 
+    @model_validator(mode="after")
+    def _check_promoted(self) -> Self:
+        if len(self.promoted) > MAX_PROMOTED:
+            raise ValueError(f"{len(self.promoted)} promoted paths; at most {MAX_PROMOTED}")
+        for column, path in self.promoted.items():
+            problem = find_path_problem(path)
+            if problem is not None:
+                raise ValueError(f"promoted column {column[:80]!r}: {problem}")
+            found = f"promoted column {column[:80]!r}, from {spell_path(path)}"
+            if column not in self.declared:
+                raise ValueError(f"{found}: declare its type")
+            if path[0] in self.promoted:
+                raise ValueError(f"{found}: {path[0]!r} is promoted itself; begin with the column that has the text")
+            if self.declared.get(path[0]) != "VARCHAR":
+                raise ValueError(
+                    f"{found}: column {path[0]!r} must be declared VARCHAR, which JSON text is, not "
+                    f"{self.declared.get(path[0])}"
+                )
+            field = next((each for each in self.partition if each.name.lower() == column.lower()), None)
+            if field is not None and field.column != column:
+                raise ValueError(f"{found}: it is named like the partition {field}; give it another name, … as NAME")
+        return self
+
     def _unit_of(self, column: str) -> TimeUnit | None:
         time = self.times.get(column)
         return None if time is None else time.unit
@@ -428,6 +454,8 @@ class TableConfig(_Model):
     def create(cls, **fields: object) -> Self:
         """Build a configuration; sources of time partitions that are not declared become TIMESTAMP.
 
+        Promoted columns and those that have their text become VARCHAR.
+
         Raises:
             InvalidRequest: With the first thing that is wrong.
         """
@@ -435,6 +463,10 @@ class TableConfig(_Model):
         if isinstance(declared, Mapping) and isinstance(partition, list | tuple):
             known = [field for field in partition if isinstance(field, PartitionField)]
             times = {field.column: "TIMESTAMP" for field in known if field.transform in TIME_TRANSFORMS}
+            promoted = fields.get("promoted")
+            for column, path in promoted.items() if isinstance(promoted, Mapping) else ():
+                texts = (path[0], column) if isinstance(path, list | tuple) and path else (column,)
+                times = {**dict.fromkeys((each for each in texts if isinstance(each, str)), "VARCHAR"), **times}
             declared = {**declared, **{column: kind for column, kind in times.items() if column not in declared}}
         if unknown := next((name for name in fields if name not in cls.model_fields), None):
             meant = did_you_mean(unknown, cls.model_fields)
@@ -443,6 +475,11 @@ class TableConfig(_Model):
             return cls.model_validate({**fields, "declared": declared})
         except ValidationError as error:
             raise InvalidRequest(f"table configuration: {first_message(error)}") from error
+
+    def find_promoted(self, columns: Iterable[str]) -> dict[str, str]:
+        """Return the promoted columns, with types, whose text is in some columns."""
+        there = set(columns)
+        return {column: self.declared[column] for column, path in self.promoted.items() if path[0] in there}
 
     @property
     def retry_window_ms(self) -> int:
