@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_client import Client
-from icedb_client.delivery import CommitReport
+from icedb_client.transport import CommitReport
 from icedb_client.wakeups import WakeupSender
 from icedb_log.names import QUEUES
 

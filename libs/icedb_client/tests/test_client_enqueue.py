@@ -61,10 +61,10 @@ def test_who_sends_to_a_table_whose_flushes_fail_is_told_and_logs_it_once_for_ea
         for name in ("events", "clicks")
     ]
     assert told == words * 3
-    assert [record.getMessage() for record in caplog.records if record.name == "icedb_client.delivery"] == words
+    assert [record.getMessage() for record in caplog.records if record.name == "icedb_client.transport"] == words
     with client.producer("events") as producer:
         producer.send({"a": 9})
-    assert len([record for record in caplog.records if record.name == "icedb_client.delivery"]) == 2
+    assert len([record for record in caplog.records if record.name == "icedb_client.transport"]) == 2
     end_trouble(warehouse.table("events"))
     client.gate.pressure = PressureGate(warehouse.store, clock=client.gate.clock)  # it asks once in a second
     assert client.enqueue("events", [{"a": 4}]).warning == ""

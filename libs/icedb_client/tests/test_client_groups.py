@@ -6,7 +6,7 @@ import threading
 import pytest
 from icedb_client import delivery
 from icedb_client.bodies import BatchBody
-from icedb_client.delivery import StagingGate
+from icedb_client.staging import StagingGate
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.staging import list_all_staged
 from icedb_log.store.local_store import LocalObjectStore

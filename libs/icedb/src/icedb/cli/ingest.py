@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import typer
-from icedb_client.delivery import CommitReport, EnqueuedBatch, Undelivered, Wait
+from icedb_client.delivery import Undelivered, Wait
 from icedb_client.files import DEFAULT_BATCH_ROWS, STDIN_NAME, SUFFIXES, may_hold_rows
+from icedb_client.transport import CommitReport, EnqueuedBatch
 from icedb_log.commit.fence import look_at_fence
 from icedb_log.errors import IceDBError, InvalidRequest, TableHalted, Unavailable
 from icedb_log.formats import DataFormat
