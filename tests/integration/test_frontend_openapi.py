@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from http_contract import DECLARED, DOCUMENT, METHODS, check, checked
+from http_contract import DECLARED, DOCUMENT, check, checked
+from icedb_ingest.frontend.openapi import OPERATIONS
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.store.table_store import TableStore
@@ -20,7 +21,7 @@ SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "openapi.json"
 GOOD, BLIND, SLOW = (f"{name}-token-0123456789abcdef0123456789" for name in ("good", "blind", "slow"))
 EVENT = {"type": "track", "userId": "u"}
 ROW = b'{"a":1}\n'
-BATCHES, BATCH, SEGMENT, CALL = [path for path in METHODS if path.startswith("/v1")]
+TERMS, BATCHES, BATCH, SEGMENT, CALL = [each for each in OPERATIONS if each[1].startswith("/v1")]
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +87,15 @@ def test_every_answer_that_the_document_says_is_given(rig, monkeypatch):
         SEGMENT: (json.dumps(EVENT).encode(), "application/json"),
         CALL: (json.dumps(EVENT).encode(), "application/json"),
         BATCH: (None, ""),
+        TERMS: (None, ""),
     }
 
-    def send(path, *, token=GOOD, table="events", call="track", batch=batch_id, body=None, **headers):
-        own_body, content_type = bodies[path]
+    def send(operation, *, token=GOOD, table="events", call="track", batch=batch_id, body=None, **headers):
+        own_body, content_type = bodies[operation]
+        method, path = operation
         fields = {"Content_Type": content_type, **({"Authorization": f"Bearer {token}"} if token else {})}
         where = path.format(table=table, call=call, batch_id=batch)
-        return rig.call(METHODS[path], where, own_body if body is None else body, **fields | headers)
+        return rig.call(method, where, own_body if body is None else body, **fields | headers)
 
     def fail(error):
         def raise_it(*args, **conditions):
@@ -103,25 +106,26 @@ def test_every_answer_that_the_document_says_is_given(rig, monkeypatch):
     with checked(seen):
         assert send(BATCHES, Idempotency_Key=batch_id).status == 202
         assert send(BATCHES, Idempotency_Key=batch_id, body=b'{"a":2}\n').status == 422
-        for path in bodies:
-            send(path)
-            send(path, token="")
-            send(path, token=BLIND)
-            send(path, token=SLOW)
-            send(path, token=SLOW)
-            send(path, table="No-Table")
-            send(path, table="nope")
-            send(path, table="broken")
+        for operation in bodies:
+            send(operation)
+            send(operation, token="")
+            send(operation, token=BLIND)
+            send(operation, token=SLOW)
+            send(operation, token=SLOW)
+            send(operation, table="No-Table")
+            send(operation, table="nope")
+            send(operation, table="broken")
             for error in (ZeroDivisionError(), Unavailable("down")):
                 with monkeypatch.context() as broken:
-                    for name in ("put_if_absent", "list_page"):
+                    for name in ("put_if_absent", "list_page", "get"):
                         broken.setattr(rig.store, name, fail(error))
-                    send(path, body=b'{"a":3}\n' if path == BATCHES else None)
-            if METHODS[path] == "POST":
-                send(path, body=b"{" * (2**20 + 1))
-                send(path, Content_Encoding="br")
-                headers = {"Content-Type": bodies[path][1], "Authorization": f"Bearer {GOOD}"}
-                seen.add(dawdle(rig, path.format(table="events", call="track"), headers))
+                    table = "other" if operation == TERMS else "events"  # of which nothing is known yet
+                    send(operation, table=table, body=b'{"a":3}\n' if operation == BATCHES else None)
+            if operation[0] == "POST":
+                send(operation, body=b"{" * (2**20 + 1))
+                send(operation, Content_Encoding="br")
+                headers = {"Content-Type": bodies[operation][1], "Authorization": f"Bearer {GOOD}"}
+                seen.add(dawdle(rig, operation[1].format(table="events", call="track"), headers))
         send(CALL, call="charge")
         for path in ("/healthz", "/readyz", "/openapi.json"):
             rig.call("GET", path)

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 import urllib3
-from icedb_log.clock import Clock, new_batch_id
+from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import (
     IceDBError,
     InvalidRequest,
@@ -75,6 +75,7 @@ _KINDS: Final[Mapping[str, type[IceDBError]]] = {
     "unauthenticated": Unauthenticated,
     "not-authorized": Unauthenticated,
     "permission-denied": PermissionDenied,
+    "not-found": NotFound,
     "table-halted": TableHalted,
 }
 """Other problems: the call itself is wrong."""
@@ -90,7 +91,7 @@ class Terms:
     """What a front end says of a table to its senders.
 
     Attributes:
-        retry_window_ms: How old an id may be when its batch is sent (I3).
+        retry_window_ms: How old an id may be when its batch is sent.
         warning: Why batches may wait for long; empty: nothing is known.
         heard_ms: When, by the monotonic clock.
     """
@@ -112,7 +113,7 @@ class HttpTransport:
 
     Attributes:
         clock: With the store's time as the front end says it: a sender's clock may be wrong by any amount, and an id
-            with its time would be refused (I3).
+            with its time would be refused.
         time_listeners: Told of that time; see :class:`icedb_log.store.store_clock.TellsTime`.
 
     Raises:
@@ -157,6 +158,8 @@ class HttpTransport:
         """Choose the id; which one a key stands for is the front end's to know."""
         terms = self._find_terms(table)
         chosen = "" if key is not None else batch_id or new_batch_id(self.clock)
+        if chosen:
+            parse_uuid7_ms(chosen)  # the front end would take another text for a key
         return Offer(table, body, chosen, key, terms.retry_window_ms)
 
     def send(self, offer: Offer) -> EnqueuedBatch:
@@ -252,7 +255,10 @@ class HttpTransport:
         document = _read_document(answer.data)
         if answer.status < _BAD_REQUEST and "table" in document:
             return document
-        raise self._explain_refusal(answer, document, NotFound if path else TableNotFound)
+        refusal = self._explain_refusal(answer, document)
+        if isinstance(refusal, NotFound) and not path:
+            raise TableNotFound(str(refusal), table=table)
+        raise refusal
 
     def _pool(self) -> urllib3.HTTPConnectionPool:
         """Return the connections of this process: those of a parent that was forked are not to be shared."""
@@ -263,9 +269,7 @@ class HttpTransport:
             pools = self._pools = pid, pool
         return pools[1]
 
-    def _explain_refusal(
-        self, answer: urllib3.BaseHTTPResponse, document: Mapping[str, Any], not_found: type[NotFound]
-    ) -> IceDBError:
+    def _explain_refusal(self, answer: urllib3.BaseHTTPResponse, document: Mapping[str, Any]) -> IceDBError:
         kind, status = str(document.get("type", "")), answer.status
         retry_after_ms = _read_retry_after_ms(answer, document)
         if not kind.startswith(_PROBLEM):
@@ -278,8 +282,6 @@ class HttpTransport:
             return Overloaded(detail, retry_after_ms=SECOND_MS if retry_after_ms is None else retry_after_ms)
         if code in _PASSING:
             return _unavailable(detail, retry_after_ms)
-        if code == "not-found":
-            return not_found(detail)
         known = _KINDS.get(code, InvalidRequest)
         return known(detail + (_CREDENTIALS_HINT if known is Unauthenticated else ""))
 

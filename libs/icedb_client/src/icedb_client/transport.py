@@ -61,9 +61,9 @@ class Offer:
         table: Name of the table.
         body: What is sent.
         batch_id: Its id; empty while the front end has to choose it, because of ``key``.
-        key: What the batch is accepted once for (I7), if its sender asks for that.
+        key: What the batch is accepted once for, if its sender asks for that.
         binding: What that key stands for, where this process binds it.
-        retry_window_ms: How old an id may be when its batch is sent (I3).
+        retry_window_ms: How old an id may be when its batch is sent.
     """
 
     table: str
@@ -107,7 +107,7 @@ class Transport(Protocol):
     PermissionDenied (a front end wants other credentials) and Unavailable (no answer: call again).
 
     Attributes:
-        clock: Time and ids; ids have the store's time (I3).
+        clock: Time and ids; ids have the store's time.
     """
 
     clock: Clock

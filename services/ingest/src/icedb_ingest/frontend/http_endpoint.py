@@ -245,6 +245,16 @@ class HttpEndpoint:
         note(request, batch=accepted.batch_id, **({"trace_id": accepted.trace_id} if accepted.trace_id else {}))
         return _accepted_response(accepted)
 
+    async def get_terms(self, request: Request) -> Response:
+        """Say whether a table takes batches, and what their senders must know of it."""
+        table = request.path_params["table"]
+        self._access.require(request.scope, Verb.APPEND, table)
+        acceptance = self._gate.blocking.acceptance
+        config = await self._gate.run(lambda: acceptance.check(table))
+        warning = acceptance.pressure.find_failure(acceptance.warehouse.table(table).paths)
+        body = {"table": table, "retry_window_ms": config.retry_window_ms, "now_ms": self._gate.clock.now_ms()}
+        return _json(body | ({"warning": warning} if warning else {}))
+
     async def get_batch(self, request: Request) -> Response:
         """Say what became of a batch."""
         table, batch_id = request.path_params["table"], request.path_params["batch_id"]
@@ -341,11 +351,14 @@ def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str
     """Return the application."""
     events = "/v1/tables/{table}/segment"
 
+    async def call_batches(request: Request) -> Response:
+        return await (endpoint.post_batch if request.method == "POST" else endpoint.get_terms)(request)
+
     async def get_contract(_request: Request) -> Response:
         return Response(contract, media_type="application/json")
 
     routes = [
-        Route("/v1/tables/{table}/batches", endpoint.post_batch, methods=["POST"]),
+        Route("/v1/tables/{table}/batches", call_batches, methods=["GET", "POST"]),
         Route("/v1/tables/{table}/batches/{batch_id}", endpoint.get_batch, methods=["GET"]),
         Route(events, endpoint.post_events, methods=["POST"]),
         Route(f"{events}/v1/{{call}}", endpoint.post_events, methods=["POST"]),
@@ -397,7 +410,9 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 def _accepted_response(accepted: Accepted) -> Response:
     status_url = f"/v1/tables/{accepted.table}/batches/{accepted.batch_id}"
     body = {"batch_id": accepted.batch_id, "table": accepted.table, "status": "staged", "status_url": status_url}
-    return _json(body | ({"warning": accepted.warning} if accepted.warning else {}), 202, {"Location": status_url})
+    more = {"repeated": True if accepted.is_repeated else None, "warning": accepted.warning or None}
+    body |= {name: value for name, value in more.items() if value is not None}
+    return _json(body, 202, {"Location": status_url})
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -37,6 +37,10 @@ _BATCH_STATUS: Final = {
         "conflicts": {"type": "integer", "description": "Other contents under its id, which wait in quarantine."},
     },
 }
+_WARNING: Final = {
+    "type": "string",
+    "description": "Why batches may wait for long: the table takes them, but its flushes fail.",
+}
 _SCHEMAS: Final[dict[str, Any]] = {
     "Accepted": {
         "type": "object",
@@ -47,14 +51,23 @@ _SCHEMAS: Final[dict[str, Any]] = {
             "table": {"type": "string"},
             "status": {"const": "staged"},
             "status_url": {"type": "string", "format": "uri-reference"},
-            "warning": {
-                "type": "string",
-                "description": "Why it may wait for long: the table takes batches, but its flushes fail.",
-            },
+            "repeated": {"const": True, "description": "It was accepted under this key before, and counts once."},
+            "warning": _WARNING,
         },
         "examples": [_STAGED | {"status_url": f"/v1/tables/events/batches/{_STAGED['batch_id']}"}],
     },
     "BatchStatus": _BATCH_STATUS,
+    "Terms": {
+        "type": "object",
+        "required": ["table", "retry_window_ms", "now_ms"],
+        "additionalProperties": False,
+        "properties": {
+            "table": {"type": "string"},
+            "retry_window_ms": {"type": "integer", "description": "How old a UUIDv7 may be when its batch is sent."},
+            "now_ms": {"type": "integer", "description": "The store's time, unix milliseconds, for such ids."},
+            "warning": _WARNING,
+        },
+    },
     "EventsAccepted": {
         "type": "object",
         "required": ["success", "batch_id"],
@@ -177,8 +190,18 @@ def _health(name: str, summary: str) -> dict[str, Any]:
 
 
 _EITHER_EVENTS: Final = {"oneOf": [_ref("Event"), _ref("EventBatch"), _ref("Events")]}
-OPERATIONS: Final[dict[str, dict[str, Any]]] = {
-    "/v1/tables/{table}/batches": {
+OPERATIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("GET", "/v1/tables/{table}/batches"): {
+        "operationId": "getTerms",
+        "summary": "Ask whether the table takes batches.",
+        "description": "Answered as a batch would be now, without one.",
+        "tags": ["batches"],
+        "parameters": [_TABLE],
+        "security": _BEARER,
+        "responses": {"200": _json("Terms", "It does, under these terms.")},
+        "problems": {400, 401, 403, 404, 409, 429, 500, 503},
+    },
+    ("POST", "/v1/tables/{table}/batches"): {
         "operationId": "sendBatch",
         "summary": "Send the body as one batch.",
         "description": "The answer means: the batch is durable, and its rows will be in the table exactly once. "
@@ -204,7 +227,7 @@ OPERATIONS: Final[dict[str, dict[str, Any]]] = {
         },
         "problems": OWN_STATUSES,
     },
-    "/v1/tables/{table}/batches/{batch_id}": {
+    ("GET", "/v1/tables/{table}/batches/{batch_id}"): {
         "operationId": "getBatch",
         "summary": "Ask what became of a batch.",
         "description": "Reads the table's log: ask when in doubt, not after each batch.",
@@ -214,14 +237,16 @@ OPERATIONS: Final[dict[str, dict[str, Any]]] = {
         "responses": {"200": _json("BatchStatus", "What became of it.")},
         "problems": {400, 401, 403, 404, 409, 429, 500, 503},
     },
-    "/v1/tables/{table}/segment": _events("sendEvents", "Send events as a webhook destination does.", _EITHER_EVENTS),
-    "/v1/tables/{table}/segment/v1/{call}": _events(
+    ("POST", "/v1/tables/{table}/segment"): _events(
+        "sendEvents", "Send events as a webhook destination does.", _EITHER_EVENTS
+    ),
+    ("POST", "/v1/tables/{table}/segment/v1/{call}"): _events(
         "trackEvents", "Send events as an SDK does.", _EITHER_EVENTS,
         _parameter("call", "Of the tracking API.", enum=[BATCH, *CALLS]),
     ),
-    "/healthz": _health("isAlive", "Say whether this process is worth keeping."),
-    "/readyz": _health("isReady", "Say whether this process can work."),
-    "/openapi.json": {
+    ("GET", "/healthz"): _health("isAlive", "Say whether this process is worth keeping."),
+    ("GET", "/readyz"): _health("isReady", "Say whether this process can work."),
+    ("GET", "/openapi.json"): {
         "operationId": "getContract",
         "summary": "Return this document.",
         "tags": ["health"],
@@ -235,14 +260,15 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
     """Return the document of an application's routes.
 
     Raises:
-        KeyError: A route is not described.
+        KeyError: A method of a route is not described.
     """
     paths: dict[str, Any] = {}
     for route in routes:
-        operation = dict(OPERATIONS[route.path])
-        problems = {str(status): _problem(status) for status in sorted(operation.pop("problems", ()))}
-        operation["responses"] = operation["responses"] | problems
-        paths[route.path] = {method.lower(): operation for method in sorted(route.methods or ()) if method != "HEAD"}
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            operation = dict(OPERATIONS[method, route.path])
+            problems = {str(status): _problem(status) for status in sorted(operation.pop("problems", ()))}
+            operation["responses"] = operation["responses"] | problems
+            paths.setdefault(route.path, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": VERSION, "description": "Errors are problem details (RFC 9457)."},
