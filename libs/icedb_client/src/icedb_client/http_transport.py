@@ -286,7 +286,7 @@ class HttpTransport:
         return known(detail + (_CREDENTIALS_HINT if known is Unauthenticated else ""))
 
     def _explain_failure(self, error: HTTPError) -> IceDBError:
-        cause = error.__cause__ or error
+        cause = error.__cause__ or error.__context__ or error  # what the system or OpenSSL said
         words = f"front end at {self._address}"
         if isinstance(error, SSLError):
             if isinstance(cause, ssl.SSLCertVerificationError):
