@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from client_rig import HandClock
@@ -11,6 +13,7 @@ from icedb_client import Client, ClientSettings
 from icedb_log.clock import SystemClock
 from icedb_log.commit.table import Table
 from icedb_log.errors import (
+    IceDBError,
     InvalidRequest,
     NotFound,
     PermissionDenied,
@@ -33,6 +36,7 @@ from threaded_server import serving_in_thread
 from waiting import wait_until
 
 CLOCK = SystemClock()
+PAGE = Path(__file__).parents[2] / "docs" / "first-errors.md"
 WRITER, READER = (f"icedbt_{name}-0123456789abcdef" for name in ("writer", "reader"))
 
 
@@ -152,6 +156,27 @@ def test_tls_with_an_authority_and_a_certificate_of_its_own(secure, guarded, fol
             pytest.raises(InvalidRequest, match=rf"ICEDB_{name.upper()}.*missing"),
         ):
             client.producer("events")
+
+
+def test_the_page_of_first_errors_quotes_what_is_said(guarded, secure, proxy):
+    def fail(address, **fields):
+        with sending(address, **fields) as client, pytest.raises(IceDBError) as caught:
+            client.producer("events")
+        return str(caught.value)
+
+    proxy.script = [(404, {}, b"")]
+    said = [
+        fail("http://127.0.0.1:1"),
+        fail(f"https://localhost:{secure.frontend.port}"),
+        fail(plain(guarded).replace("http", "https")),
+        fail(proxy.address),
+        fail(plain(guarded)),
+    ]
+    section = PAGE.read_text(encoding="utf-8").partition("## A front end that refuses")[2].partition("## ")[0]
+    quotes = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    assert len(quotes) == len(said)
+    for quote, words in zip(quotes, said, strict=True):
+        assert re.search(re.escape(quote).replace("…", ".*"), words), (quote, words)
 
 
 class Proxy(BaseHTTPRequestHandler):

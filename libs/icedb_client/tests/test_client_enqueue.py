@@ -202,6 +202,20 @@ def test_settings_name_what_is_wrong(monkeypatch):
     monkeypatch.setenv("ICEDB_STORE", "file:///from-env")
     assert load_client_settings().store == "file:///from-env"
     assert load_client_settings(store="file:///given").store == "file:///given"
+    monkeypatch.setenv("ICEDB_ADDRESS", "https://events.example.com/icedb/")
+    assert load_client_settings().address == "https://events.example.com/icedb"
+    assert load_client_settings(store="file:///given").address is None  # a store that is named is meant
+    assert Client("http://127.0.0.1:8088", store="file:///given").settings.address == "http://127.0.0.1:8088"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:8088", "s3://bucket", "https://", "https://h:0", "https://h:x", "https://h?a=1", "https://u:secret@h"],
+)
+def test_an_address_is_the_url_of_a_front_end(address):
+    with pytest.raises(InvalidRequest, match=r"ICEDB_ADDRESS.*write https://host:port") as caught:
+        Client(address)
+    assert "secret" not in str(caught.value)
 
 
 def test_i8_waiting_tells_of_other_content_under_the_id_of_a_batch(client, create, warehouse, clock):
