@@ -12,9 +12,10 @@ from starlette.routing import Route
 
 from icedb_ingest.frontend.errors import MEANINGS
 from icedb_ingest.frontend.formats import ENCODINGS
+from icedb_ingest.frontend.tables import TableChange, TableCreation
 from icedb_ingest.frontend.webhooks import BATCH, CALLS, MAX_BATCH_EVENTS
 
-TITLE: Final = "IceDB: sending events"
+TITLE: Final = "IceDB: sending events, and tables for them"
 VERSION: Final = "1"
 """Of the paths: they begin with it."""
 OWN_STATUSES: Final = frozenset(
@@ -57,6 +58,31 @@ _SCHEMAS: Final[dict[str, Any]] = {
         "examples": [_STAGED | {"status_url": f"/v1/tables/events/batches/{_STAGED['batch_id']}"}],
     },
     "BatchStatus": _BATCH_STATUS,
+    "TableNames": {
+        "type": "object",
+        "required": ["tables"],
+        "additionalProperties": False,
+        "properties": {"tables": {"type": "array", "items": {"type": "string"}}},
+    },
+    "Table": {
+        "type": "object",
+        "required": ["table", "partition", "sort", "declared", "settings"],
+        "additionalProperties": False,
+        "properties": {
+            "table": {"type": "string"},
+            "partition": {"type": "array", "items": {"type": "string"}},
+            "sort": {"type": "array", "items": {"type": "string"}},
+            "declared": {"type": "object", "additionalProperties": {"type": "string"}},
+            "columns": {
+                "type": "object",
+                "description": "Column to type, as readers see them; of `getTable` only.",
+                "additionalProperties": {"type": "string"},
+            },
+            "settings": {"type": "object", "description": "As `icedb table create --help` explains them."},
+        },
+    },
+    "TableCreation": TableCreation.model_json_schema(),
+    "TableChange": TableChange.model_json_schema(),
     "Terms": {
         "type": "object",
         "required": ["table", "retry_window_ms", "now_ms"],
@@ -190,7 +216,57 @@ def _health(name: str, summary: str) -> dict[str, Any]:
 
 
 _EITHER_EVENTS: Final = {"oneOf": [_ref("Event"), _ref("EventBatch"), _ref("Events")]}
+_DOCUMENT_PROBLEMS: Final = OWN_STATUSES - {422}
+
+
+def _document(name: str) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": _ref(name)}}}
+
+
 OPERATIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("GET", "/v1/tables"): {
+        "operationId": "listTables",
+        "summary": "List the tables that the caller may know of.",
+        "tags": ["tables"],
+        "security": _BEARER,
+        "responses": {"200": _json("TableNames", "Their names, ascending.")},
+        "problems": {401, 429, 500, 503},
+    },
+    ("GET", "/v1/tables/{table}"): {
+        "operationId": "getTable",
+        "summary": "Describe a table.",
+        "tags": ["tables"],
+        "parameters": [_TABLE],
+        "security": _BEARER,
+        "responses": {"200": _json("Table", "What it is.")},
+        "problems": {400, 401, 403, 404, 409, 429, 500, 503},
+    },
+    ("PUT", "/v1/tables/{table}"): {
+        "operationId": "createTable",
+        "summary": "Create a table.",
+        "description": "Needs the verb `maintain`, and `erase` where rows will be removed. Safe to repeat. Partitions, "
+        "sort order and the grace period of the log are fixed from then on; queries and views are made by the command.",
+        "tags": ["tables"],
+        "parameters": [_TABLE],
+        "security": _BEARER,
+        "requestBody": _document("TableCreation"),
+        "responses": {
+            "201": _json("Table", "It is created."),
+            "200": _json("Table", "It was there already, with this configuration."),
+        },
+        "problems": _DOCUMENT_PROBLEMS,
+    },
+    ("PATCH", "/v1/tables/{table}"): {
+        "operationId": "alterTable",
+        "summary": "Change a table.",
+        "description": "Needs the verb `maintain`, and `erase` where rows will be removed. Safe to repeat.",
+        "tags": ["tables"],
+        "parameters": [_TABLE],
+        "security": _BEARER,
+        "requestBody": _document("TableChange"),
+        "responses": {"200": _json("Table", "What it is now.")},
+        "problems": _DOCUMENT_PROBLEMS,
+    },
     ("GET", "/v1/tables/{table}/batches"): {
         "operationId": "getTerms",
         "summary": "Ask whether the table takes batches.",
