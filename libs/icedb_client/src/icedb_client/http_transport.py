@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -64,6 +63,7 @@ READ_TIMEOUT_S: Final = 60
 """Longer than a front end waits for the store (``ICEDB_FRONTEND_ACK_TIMEOUT_MS``)."""
 MAX_TRIES: Final = 4
 """Of a question. A batch is sent once: :class:`icedb_client.delivery.Delivery` decides whether to go on."""
+_MAY_HELP: Final = retry_if_exception_type(Unavailable) & retry_if_not_exception_type(StoreRefused)
 _GROWING: Final = wait_exponential(multiplier=0.1, max=5)
 _ENCODINGS: Final = {"gz": "gzip", "zst": "zstd"}
 _PROBLEM: Final = "urn:icedb:problem:"
@@ -136,7 +136,7 @@ class HttpTransport:
         self._terms: dict[str, Terms] = {}
         self._warned: set[str] = set()
         self._asking = Retrying(
-            retry=retry_if_exception_type(Unavailable) & retry_if_not_exception_type(StoreRefused),
+            retry=_MAY_HELP,
             stop=stop_after_attempt(MAX_TRIES),
             wait=_pause_s,
             sleep=lambda pause_s: clock.sleep_ms(round(pause_s * SECOND_MS)),
@@ -195,18 +195,21 @@ class HttpTransport:
         """
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
         found: dict[str, Mapping[str, Any]] = {}
-        halted = failing = ""
+        trouble: tuple[str, str] | None = None
         for batch_id in dict.fromkeys(batch_ids):
             pause_ms = FIRST_POLL_MS
             while True:
                 found[batch_id] = self._find_status(table, batch_id)
-                left_ms = deadline_ms - self.clock.monotonic_ms()
-                if found[batch_id]["status"] != "staged" or left_ms <= 0 or halted:
+                if found[batch_id]["status"] != "staged":
                     break
-                halted, failing = self._find_trouble(table)
-                self.clock.sleep_ms(0 if halted else min(pause_ms, left_ms))
+                left_ms = deadline_ms - self.clock.monotonic_ms()
+                if trouble is None or (left_ms > 0 and not trouble[0]):
+                    trouble = self._find_trouble(table)
+                if left_ms <= 0 or trouble[0]:
+                    break
+                self.clock.sleep_ms(min(pause_ms, left_ms))
                 pause_ms = min(LONGEST_POLL_MS, pause_ms * 2)
-        return _make_report(found, halted=halted, failing=failing)
+        return _make_report(found, trouble or ("", ""))
 
     def _find_status(self, table: str, batch_id: str) -> Mapping[str, Any]:
         try:
@@ -226,12 +229,12 @@ class HttpTransport:
 
     def _find_terms(self, table: str) -> Terms:
         terms = self._terms.get(table)
-        is_old = terms is None or self.clock.monotonic_ms() - terms.heard_ms > TERMS_MAX_AGE_MS
-        return self._ask_terms(table) if terms is None or is_old else terms
+        if terms is not None and self.clock.monotonic_ms() - terms.heard_ms <= TERMS_MAX_AGE_MS:
+            return terms
+        return self._ask_terms(table)
 
     def _ask_terms(self, table: str) -> Terms:
-        # A table without room is no reason to ask again at once.
-        asking = self._asking.copy(retry=self._asking.retry & retry_if_not_exception_type(Overloaded))
+        asking = self._asking.copy(retry=_MAY_HELP & retry_if_not_exception_type(Overloaded))  # its caller waits
         said = asking(self._request, "GET", table, "")
         for listener in self.time_listeners:
             listener(int(said["now_ms"]))
@@ -310,17 +313,14 @@ class HttpTransport:
 
 
 def _make_tls(settings: ClientSettings) -> ssl.SSLContext:
-    def load(name: str, file: Path | None, work: Callable[[], ssl.SSLContext | None]) -> ssl.SSLContext | None:
-        try:
-            return work()
-        except OSError as error:  # of OpenSSL, too
-            raise InvalidRequest(f"{name} {file}: cannot be read ({type(error).__name__})") from error
-
-    ca, cert, key = settings.ca_file, settings.client_cert_file, settings.client_key_file
-    context = load("ICEDB_CA_FILE", ca, lambda: ssl.create_default_context(cafile=ca))
-    assert context is not None  # noqa: S101 - it was made, or an error raised
-    if cert is not None:
-        load("ICEDB_CLIENT_CERT_FILE", cert, lambda: context.load_cert_chain(cert, key))
+    name, file = "ICEDB_CA_FILE", settings.ca_file
+    try:
+        context = ssl.create_default_context(cafile=file)
+        if settings.client_cert_file is not None:
+            name, file = "ICEDB_CLIENT_CERT_FILE", settings.client_cert_file
+            context.load_cert_chain(file, settings.client_key_file)
+    except OSError as error:  # of OpenSSL, too
+        raise InvalidRequest(f"{name} {file}: cannot be read ({type(error).__name__})") from error
     return context
 
 
@@ -354,7 +354,7 @@ def _pause_s(state: RetryCallState) -> float:
     return max(_GROWING(state), (asked_ms or 0) / SECOND_MS)
 
 
-def _make_report(found: Mapping[str, Mapping[str, Any]], *, halted: str, failing: str) -> CommitReport:
+def _make_report(found: Mapping[str, Mapping[str, Any]], trouble: tuple[str, str]) -> CommitReport:
     def ids(status: str) -> tuple[str, ...]:
         return tuple(batch_id for batch_id, said in found.items() if said["status"] == status)
 
@@ -365,6 +365,7 @@ def _make_report(found: Mapping[str, Mapping[str, Any]], *, halted: str, failing
             batch_id=batch_id, reason=reason, payload="", bytes=0, quarantined_ms=0, kind=kind, rows=rows, retry=retry
         )
 
+    halted, failing = trouble if ids("staged") else ("", "")
     return CommitReport(
         committed=ids("committed"),
         quarantined=tuple(entry(each, "batch", found[each].get("reason", "")) for each in ids("quarantined")),
