@@ -79,9 +79,11 @@ def test_the_same_file_is_sent_once(rig, send, tmp_path):
     path = tmp_path / "once.ndjson"
     path.write_bytes(b'{"once":1}\n{"once":2}\n')
     first = send(str(path), "--once", "--batch-rows", "1", "-o", "json").json
+    assert (first["batches"], first["repeated"]) == (2, 0)
+    # The front end notes after its answer that a key's batch is staged.
+    wait_until(lambda: send(str(path), "--once", "--batch-rows", "1", "-o", "json").json["repeated"] == 2)
     again = send(str(path), "--once", "--batch-rows", "1", "-o", "json").json
-    assert (first["batches"], first["repeated"], again["batches"], again["repeated"]) == (2, 0, 0, 2)
-    assert again["batch_ids"] == first["batch_ids"]
+    assert (again["batches"], again["batch_ids"]) == (0, first["batch_ids"])
     assert len(rig.staged()) == 2
     assert "2 batches with the same bytes accepted before" in send(str(path), "--once", "--batch-rows", "1").err
 

@@ -360,9 +360,15 @@ def _make_report(found: Mapping[str, Mapping[str, Any]], trouble: tuple[str, str
 
     def entry(batch_id: str, kind: Kind, reason: str) -> QuarantinedBatch:
         said = found[batch_id]
-        rows, retry = said.get("quarantined_rows"), said.get("retried_as")
         return QuarantinedBatch(
-            batch_id=batch_id, reason=reason, payload="", bytes=0, quarantined_ms=0, kind=kind, rows=rows, retry=retry
+            batch_id=batch_id,
+            reason=reason,
+            payload_key="",
+            size_bytes=0,
+            quarantined_ms=0,
+            kind=kind,
+            row_count=said.get("quarantined_rows"),
+            retry_id=said.get("retried_as"),
         )
 
     halted, failing = trouble if ids("staged") else ("", "")

@@ -469,9 +469,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 def _accepted_response(accepted: Accepted) -> Response:
     status_url = f"/v1/tables/{accepted.table}/batches/{accepted.batch_id}"
     body = {"batch_id": accepted.batch_id, "table": accepted.table, "status": "staged", "status_url": status_url}
-    more = {"repeated": True if accepted.is_repeated else None, "warning": accepted.warning or None}
-    body |= {name: value for name, value in more.items() if value is not None}
-    return _json(body, 202, {"Location": status_url})
+    more = {"repeated": accepted.is_repeated, "warning": accepted.warning}
+    return _json(body | {name: value for name, value in more.items() if value}, 202, {"Location": status_url})
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
