@@ -42,7 +42,7 @@ HEAD: Final = """# Every command
 
 <!-- Written by docs/commands.py, which runs the examples. Edit the code or `examples.txt`, then run `make docs`. -->
 
-What `icedb COMMAND --help` prints. [The command](cli.md) says what belongs together; `--store`, `--snapshot-address`, `--redis-url` and `-o` may stand
+What `icedb COMMAND --help` prints. [The command](cli.md) says what belongs together; `--store`, `--address`, `--snapshot-address`, `--redis-url` and `-o` may stand
 before or behind each command.
 """
 

@@ -8,11 +8,13 @@ import random
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from os import environ
+
+from icedb_client import Client
 
 ADDRESS = f"http://127.0.0.1:{environ.get('ICEDB_FRONTEND_HTTP_PORT', '8088')}"
 TABLE = f"{ADDRESS}/v1/tables/events"
@@ -53,39 +55,26 @@ def post(events: list[dict]) -> dict:
         return json.load(answer)
 
 
-def wait_for(is_there: Callable[[], bool], what: str) -> None:
-    """Ask until something is there, at most half a minute."""
+def wait_until_ready() -> None:
+    """Ask until the front end answers, at most half a minute."""
     for _ in range(150):
-        if is_there():
+        with suppress(urllib.error.URLError), urllib.request.urlopen(f"{ADDRESS}/readyz"):
             return
         time.sleep(0.2)
-    raise SystemExit(f"{what} after 30 seconds")
-
-
-def is_ready() -> bool:
-    """Return whether the front end answers."""
-    try:
-        with urllib.request.urlopen(f"{ADDRESS}/readyz"):
-            return True
-    except urllib.error.URLError:
-        return False
-
-
-def is_committed(batch_id: str) -> bool:
-    """Return whether every new query sees a batch."""
-    with urllib.request.urlopen(f"{TABLE}/batches/{batch_id}") as answer:
-        return json.load(answer)["status"] == "committed"
+    raise SystemExit(f"no front end at {ADDRESS} after 30 seconds")
 
 
 def main() -> None:
     """Send all visits at once, and some of them twice: an SDK that loses an answer sends again."""
-    wait_for(is_ready, f"no front end at {ADDRESS}")
+    wait_until_ready()
     visits = list(make_visits())
     repeats = visits[::40]
     with ThreadPoolExecutor(16) as visitors:
         batch_ids = {answer["batch_id"] for answer in visitors.map(post, visits + repeats)}
-    for batch_id in batch_ids:
-        wait_for(partial(is_committed, batch_id), f"batch {batch_id} is not committed")
+    with Client(ADDRESS) as client:
+        waiting = client.wait_committed("events", batch_ids, timeout_ms=30_000).waiting
+    if waiting:
+        raise SystemExit(f"{len(waiting)} batches are not committed after 30 seconds")
     print(f"{sum(map(len, visits))} events, and {sum(map(len, repeats))} of them once more")
 
 

@@ -158,7 +158,7 @@ def test_paths_and_methods_that_are_not_there_are_problems_too(rig):
     assert (missing.status, missing.json["type"]) == (404, "urn:icedb:problem:not-found")
     assert "POST to /v1/tables/{table}/batches" in missing.json["detail"]
     wrong = rig.call("DELETE", "/v1/tables/events/batches")
-    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    assert (wrong.status, set(wrong.headers["allow"].split(", "))) == (405, {"GET", "HEAD", "POST"})
     assert rig.segment({}, "/v1/charge").status == 404
 
 

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from http_contract import DECLARED, DOCUMENT, METHODS, check, checked
+from http_contract import DECLARED, DOCUMENT, check, checked
+from icedb_ingest.frontend.openapi import OPERATIONS
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.store.table_store import TableStore
@@ -17,25 +18,33 @@ from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON, Answer, start_ri
 from openapi_spec_validator import validate
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "openapi.json"
-GOOD, BLIND, SLOW = (f"{name}-token-0123456789abcdef0123456789" for name in ("good", "blind", "slow"))
+GOOD, BLIND, MUTE, STRANGER, SLOW = (
+    f"{name}-token-0123456789abcdef0123456789" for name in ("good", "blind", "mute", "stranger", "slow")
+)
 EVENT = {"type": "track", "userId": "u"}
 ROW = b'{"a":1}\n'
-BATCHES, BATCH, SEGMENT, CALL = [path for path in METHODS if path.startswith("/v1")]
+LIST, TABLE, PUT, PATCH, TERMS, BATCHES, BATCH, SEGMENT, CALL = [
+    each for each in OPERATIONS if each[1].startswith("/v1")
+]
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
     folder = tmp_path_factory.mktemp("openapi")
-    verbs = ["read", "append"]
+    verbs = ["read", "append", "maintain"]
     access = {
         "identities": {
             "good": {"tokens": [token_entry(GOOD)]},
             "blind": {"tokens": [token_entry(BLIND)]},
+            "mute": {"tokens": [token_entry(MUTE)]},
+            "stranger": {"tokens": [token_entry(STRANGER)]},
             "slow": {"tokens": [token_entry(SLOW)], "rate": {"calls_per_s": 0.001, "burst": 1}},
         },
         "grants": [
             {"identities": ["good", "slow"], "tables": ["*"], "verbs": verbs},
             {"identities": ["blind"], "tables": ["*"], "verbs": ["read"]},
+            {"identities": ["mute"], "tables": ["*"], "verbs": ["append"]},
+            {"identities": ["stranger"], "tables": ["other*"], "verbs": verbs},
         ],
     }
     rig = start_rig(
@@ -59,15 +68,16 @@ def broken_table(rig):
     rig.store.put_if_absent(f"{table.paths.log_prefix}{CLOCK.now_ms()}_1.jsonl", b"no JSON\n")
 
 
-def dawdle(rig, path, headers):
+def dawdle(rig, operation, headers):
     """Send a body that never ends."""
+    method, path = operation[0], operation[1].format(table="events", call="track")
     connection = http.client.HTTPConnection("127.0.0.1", rig.frontend.port, timeout=LIMIT_S)
-    connection.putrequest("POST", path)
+    connection.putrequest(method, path)
     for name, value in {**headers, "Content-Length": "100"}.items():
         connection.putheader(name, value)
     connection.endheaders(b"{")
     answer = connection.getresponse()
-    found = check("POST", path, Answer(answer.status, answer.headers, answer.read()))
+    found = check(method, path, Answer(answer.status, answer.headers, answer.read()))
     connection.close()
     return found
 
@@ -86,13 +96,19 @@ def test_every_answer_that_the_document_says_is_given(rig, monkeypatch):
         SEGMENT: (json.dumps(EVENT).encode(), "application/json"),
         CALL: (json.dumps(EVENT).encode(), "application/json"),
         BATCH: (None, ""),
+        TERMS: (None, ""),
+        LIST: (None, ""),
+        TABLE: (None, ""),
+        PATCH: (b'{"settings": {"merge_fan_in": 9}}', "application/json"),
+        PUT: (b"{}", "application/json"),
     }
 
-    def send(path, *, token=GOOD, table="events", call="track", batch=batch_id, body=None, **headers):
-        own_body, content_type = bodies[path]
+    def send(operation, *, token=GOOD, table="events", call="track", batch=batch_id, body=None, **headers):
+        own_body, content_type = bodies[operation]
+        method, path = operation
         fields = {"Content_Type": content_type, **({"Authorization": f"Bearer {token}"} if token else {})}
         where = path.format(table=table, call=call, batch_id=batch)
-        return rig.call(METHODS[path], where, own_body if body is None else body, **fields | headers)
+        return rig.call(method, where, own_body if body is None else body, **fields | headers)
 
     def fail(error):
         def raise_it(*args, **conditions):
@@ -103,26 +119,31 @@ def test_every_answer_that_the_document_says_is_given(rig, monkeypatch):
     with checked(seen):
         assert send(BATCHES, Idempotency_Key=batch_id).status == 202
         assert send(BATCHES, Idempotency_Key=batch_id, body=b'{"a":2}\n').status == 422
-        for path in bodies:
-            send(path)
-            send(path, token="")
-            send(path, token=BLIND)
-            send(path, token=SLOW)
-            send(path, token=SLOW)
-            send(path, table="No-Table")
-            send(path, table="nope")
-            send(path, table="broken")
+        for operation in bodies:
+            send(operation)
+            send(operation, token="")
+            send(operation, token=BLIND)
+            send(operation, token=MUTE)
+            send(operation, token=STRANGER)
+            send(operation, token=SLOW)
+            send(operation, token=SLOW)
+            send(operation, table="No-Table")
+            send(operation, table="nope")
+            send(operation, table="broken")
             for error in (ZeroDivisionError(), Unavailable("down")):
                 with monkeypatch.context() as broken:
-                    for name in ("put_if_absent", "list_page"):
+                    for name in ("put_if_absent", "list_page", "list_folders", "get"):
                         broken.setattr(rig.store, name, fail(error))
-                    send(path, body=b'{"a":3}\n' if path == BATCHES else None)
-            if METHODS[path] == "POST":
-                send(path, body=b"{" * (2**20 + 1))
-                send(path, Content_Encoding="br")
-                headers = {"Content-Type": bodies[path][1], "Authorization": f"Bearer {GOOD}"}
-                seen.add(dawdle(rig, path.format(table="events", call="track"), headers))
+                    table = "other" if operation in (TERMS, PUT) else "events"  # of which nothing is known yet
+                    send(operation, table=table, body=b'{"a":3}\n' if operation == BATCHES else None)
+            if bodies[operation][0] is not None:
+                send(operation, body=b"{" * (2**20 + 1))
+                send(operation, Content_Encoding="br")
+                headers = {"Content-Type": bodies[operation][1], "Authorization": f"Bearer {GOOD}"}
+                seen.add(dawdle(rig, operation, headers))
         send(CALL, call="charge")
+        assert send(PUT, table="brandnew").status == 201
+        assert send(PUT, table="brandnew").status == 200
         for path in ("/healthz", "/readyz", "/openapi.json"):
             rig.call("GET", path)
         monkeypatch.setattr(HealthChecks, "run", lambda self, with_ready: {"store": "down"})

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 from icedb.cli.app import run
+from icedb_log.ingest.staging import list_staged
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
+from icedb_sim.rigs.frontend_rig import start_rig
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+SENDER = "from icedb_client import Client\n"
 ROW = {"ts": "2026-01-02T03:04:05Z", "event": "view", "user_id": "u1"}
 
 
@@ -39,11 +44,24 @@ def test_it_is_short_and_the_first_query_comes_early():
 def test_its_code_runs(capsys):
     names = {}
     for code in blocks("python"):
-        exec(compile(code, "README.md", "exec"), names)
+        if not code.startswith(SENDER):
+            exec(compile(code, "README.md", "exec"), names)
     assert "click" in capsys.readouterr().out
     assert len(names["frame"]) == 1001
     assert names["events"].snapshot().row_count == 1002
     exec(compile(blocks("python")[0], "README.md", "exec"), names)  # again, as beginners do
+
+
+def test_its_sender_sends(tmp_path):
+    rig = start_rig(tmp_path / "store")
+    try:
+        create_table(rig.warehouse.table("clicks"), TableConfig.create(name="clicks"))
+        (code,) = (code for code in blocks("python") if code.startswith(SENDER))
+        assert "127.0.0.1:8088" in code
+        exec(compile(code.replace("8088", str(rig.frontend.port)), "README.md", "exec"), {})
+        assert len(list_staged(rig.warehouse.table("clicks")).batches) == 1
+    finally:
+        rig.frontend.stop()
 
 
 def test_its_commands_run(tmp_path, capsys):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from icedb_client.client import Client
-from icedb_client.delivery import CommitReport
+from icedb_client.transport import CommitReport
 from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.ingest.quarantine import QuarantinedBatch, payload_key, quarantine_rows
 from icedb_log.jobs import BadRows, RowFault, StagedBatch

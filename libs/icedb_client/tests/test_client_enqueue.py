@@ -61,10 +61,10 @@ def test_who_sends_to_a_table_whose_flushes_fail_is_told_and_logs_it_once_for_ea
         for name in ("events", "clicks")
     ]
     assert told == words * 3
-    assert [record.getMessage() for record in caplog.records if record.name == "icedb_client.delivery"] == words
+    assert [record.getMessage() for record in caplog.records if record.name == "icedb_client.transport"] == words
     with client.producer("events") as producer:
         producer.send({"a": 9})
-    assert len([record for record in caplog.records if record.name == "icedb_client.delivery"]) == 2
+    assert len([record for record in caplog.records if record.name == "icedb_client.transport"]) == 2
     end_trouble(warehouse.table("events"))
     client.gate.pressure = PressureGate(warehouse.store, clock=client.gate.clock)  # it asks once in a second
     assert client.enqueue("events", [{"a": 4}]).warning == ""
@@ -202,6 +202,20 @@ def test_settings_name_what_is_wrong(monkeypatch):
     monkeypatch.setenv("ICEDB_STORE", "file:///from-env")
     assert load_client_settings().store == "file:///from-env"
     assert load_client_settings(store="file:///given").store == "file:///given"
+    monkeypatch.setenv("ICEDB_ADDRESS", "https://events.example.com/icedb/")
+    assert load_client_settings().address == "https://events.example.com/icedb"
+    assert load_client_settings(store="file:///given").address is None  # a store that is named is meant
+    assert Client("http://127.0.0.1:8088", store="file:///given").settings.address == "http://127.0.0.1:8088"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:8088", "s3://bucket", "https://", "https://h:0", "https://h:x", "https://h?a=1", "https://u:secret@h"],
+)
+def test_an_address_is_the_url_of_a_front_end(address):
+    with pytest.raises(InvalidRequest, match=r"ICEDB_ADDRESS.*write https://host:port") as caught:
+        Client(address)
+    assert "secret" not in str(caught.value)
 
 
 def test_i8_waiting_tells_of_other_content_under_the_id_of_a_batch(client, create, warehouse, clock):

@@ -4,9 +4,9 @@ import os
 import threading
 
 import pytest
-from icedb_client import delivery
+from icedb_client import staging
 from icedb_client.bodies import BatchBody
-from icedb_client.delivery import StagingGate
+from icedb_client.staging import StagingGate
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.staging import list_all_staged
 from icedb_log.store.local_store import LocalObjectStore
@@ -50,7 +50,7 @@ def keys(gate):
 
 
 def test_what_threads_stage_at_once_shares_an_object(gate, monkeypatch):
-    monkeypatch.setattr(delivery, "LINGER_MS", 1000 * LIMIT_S)  # it is not the time that ends the wait
+    monkeypatch.setattr(staging, "LINGER_MS", 1000 * LIMIT_S)  # it is not the time that ends the wait
     store = gate.warehouse.store
     first = threading.Thread(target=lambda: (stage(gate), stage(gate)))
     others = [threading.Thread(target=stage, args=(gate,)) for _ in range(2)]

@@ -66,7 +66,7 @@ def test_what_cannot_be_told_from_a_duplicate_is_refused(send, create, warehouse
     with pytest.raises(InvalidRequest, match="used before with other content"):
         send(batch_rows=3)
     with monkeypatch.context() as patch:
-        patch.setattr("icedb_client.delivery.mark_staged", lambda *_: None)
+        patch.setattr("icedb_client.staging.mark_staged", lambda *_: None)
         send(b'{"n":7}\n')
     clock.sleep_ms(config.retry_window_ms)
     with pytest.raises(InvalidRequest, match="nobody confirmed that it was accepted"):

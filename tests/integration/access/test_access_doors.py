@@ -118,7 +118,8 @@ def test_http_doors_ask_the_same(plain, issuer):
         return rig.call(method, f"/v1/tables/{path}", ROW if method == "POST" else None, Content_Type=NDJSON, **headers)
 
     batch = "00000000-0000-7000-8000-000000000000"
-    doors = [("POST", "batches"), ("POST", "segment"), ("POST", "segment/v1/track"), ("GET", f"batches/{batch}")]
+    doors = [("POST", "batches"), ("POST", "segment"), ("POST", "segment/v1/track")]
+    doors += [("GET", "batches"), ("GET", f"batches/{batch}")]
     for method, door in doors:
         for what, metadata in wrong_credentials(issuer).items():
             if len(metadata) > 1 or (
@@ -135,6 +136,7 @@ def test_http_doors_ask_the_same(plain, issuer):
         assert [answer.status for answer in hidden] == [404, 404]
         assert hidden[0].body.replace(TABLE.encode(), b"T") == hidden[1].body.replace(SECRET_TABLE.encode(), b"T")
     assert status(f"{TABLE}/batches", Authorization=f"Bearer {WRITER}").status == 202
+    assert status(f"{TABLE}/batches", "GET", Authorization=f"Bearer {WRITER}").status == 200
     assert status(f"{TABLE}/batches/{batch}", "GET", Authorization=f"Bearer {WRITER}").status == 404
     for path in ("/healthz", "/readyz"):
         assert rig.call("GET", path).status in (200, 503)

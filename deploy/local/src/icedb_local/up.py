@@ -46,7 +46,7 @@ CURL: Final = (
 )
 EXAMPLES: Final = (
     ("a table by day, sorted", "icedb table create events --partition 'd=day(ts)' --sort event,ts"),
-    ("send events, one JSON object a line with a time in ts", "icedb ingest events events.ndjson"),
+    ("send events, one JSON object a line with a time in ts", "icedb ingest events events.ndjson --address {http}"),
     ("the same over HTTP, from anything; docs/ingest.md has gRPC, webhooks and Celery", CURL),
     ("ask, a second or two later", 'icedb query "select event, count(*) from events group by all"'),
     ("how the table is, and which files it has now", "icedb status events && icedb snapshot events"),

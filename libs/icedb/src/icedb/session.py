@@ -43,10 +43,9 @@ class LakeSession:
         self, settings: ClientSettings, *, clock: Clock | None = None, warehouse: Warehouse | None = None
     ) -> None:
         self.clock: Clock = clock or SystemClock()
-        # A snapshot service that the environment names is not asked: here the store is read.
-        self.client: Client = _LocalClient(
-            settings=settings.model_copy(update={"snapshot_address": None}), clock=self.clock, warehouse=warehouse
-        )
+        # A front end or snapshot service that the environment names is not asked: here is the store.
+        here = settings.model_copy(update={"address": None, "snapshot_address": None})
+        self.client: Client = _LocalClient(settings=here, clock=self.clock, warehouse=warehouse)
         self.warehouse: Warehouse = self.client.warehouse
         self.gate = self.client.gate
         self.owner = f"{name_owner('embedded')}.{next(_LAKES)}"  # F6: each waits for the others, of one process, too

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from icedb_client.async_client import AsyncClient, AsyncSnapshot
     from icedb_client.client import Client, QueryResult
-    from icedb_client.delivery import CommitReport, EnqueuedBatch, Undelivered, Wait
+    from icedb_client.delivery import Undelivered, Wait
     from icedb_client.describe import ColumnDescription, TableDescription
     from icedb_client.producer import BufferFull, Producer, ProducerCounters, ProducerOptions, UnsentBatch, UnsentRows
     from icedb_client.requests import Changes, LeaseInfo, SnapshotEvent, TableInfo
     from icedb_client.settings import ClientSettings
     from icedb_client.snapshots import DataFile, Snapshot
+    from icedb_client.transport import CommitReport, EnqueuedBatch
 
 __all__ = [
     "AsyncClient",
@@ -47,9 +48,9 @@ _HOMES: Final = {
     "Client": "client",
     "ClientSettings": "settings",
     "ColumnDescription": "describe",
-    "CommitReport": "delivery",
+    "CommitReport": "transport",
     "DataFile": "snapshots",
-    "EnqueuedBatch": "delivery",
+    "EnqueuedBatch": "transport",
     "LeaseInfo": "requests",
     "Producer": "producer",
     "ProducerCounters": "producer",

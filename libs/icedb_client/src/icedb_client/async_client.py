@@ -178,8 +178,8 @@ class AsyncClient:
     are the arguments of the constructor. Who cancels a call does not wait for it any more; its thread ends it.
     """
 
-    def __init__(self, **arguments: Any) -> None:
-        self.wrapped = Client(**arguments)
+    def __init__(self, address: str | None = None, **arguments: Any) -> None:
+        self.wrapped = Client(address, **arguments)
 
     async def __aenter__(self) -> Self:
         return self

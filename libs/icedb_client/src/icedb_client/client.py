@@ -1,6 +1,6 @@
 """The client: what a program does with IceDB.
 
-Owns no rule of its own: it joins staging (I1), wake-ups (I4), snapshots and DuckDB. An enqueued batch is durable
+Owns no rule of its own: it joins sending (I1), wake-ups (I4), snapshots and DuckDB. An enqueued batch is durable
 when ``enqueue`` returns, whether or not Redis or any worker is there.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
-from icedb_log.clock import Clock, SystemClock, new_batch_id
+from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, TableNotFound
 from icedb_log.formats import DataFormat
 from icedb_log.names import INGEST_FLUSH
@@ -21,15 +21,7 @@ from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.arrow_bodies import open_arrow, split_arrow
-from icedb_client.delivery import (
-    DEFAULT_RETRY_MS,
-    CommitReport,
-    Delivery,
-    EnqueuedBatch,
-    StagingGate,
-    Wait,
-    wait_committed,
-)
+from icedb_client.delivery import DEFAULT_RETRY_MS, Delivery, Wait
 from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, hash_file, split_file, to_body
 from icedb_client.producer import Producer, ProducerOptions, UnsentBatch
 from icedb_client.read_leases import DEFAULT_LEASE_MS, take_lease
@@ -44,6 +36,8 @@ from icedb_client.requests import (
 )
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_client.snapshots import Snapshot, SnapshotAnswerer
+from icedb_client.staging import StagingGate
+from icedb_client.transport import CommitReport, EnqueuedBatch, Transport
 from icedb_client.wakeups import WakeupSender
 
 if TYPE_CHECKING:
@@ -51,6 +45,7 @@ if TYPE_CHECKING:
 
     from icedb_client.duck import Rows
     from icedb_client.grpc_reads import GrpcReads
+    from icedb_client.http_transport import HttpTransport
     from icedb_client.store_reads import StoreReads
 
 DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
@@ -79,14 +74,15 @@ class QueryResult:
 class Client:
     """A connection to a warehouse. Thread-safe; a context manager.
 
-    What is not given is read from the environment (``ICEDB_STORE``, ``ICEDB_SNAPSHOT_ADDRESS``, …), see
+    What is not given is read from the environment (``ICEDB_ADDRESS``, ``ICEDB_STORE``, …), see
     :class:`icedb_client.ClientSettings`. Nothing is contacted before it is needed.
 
     Args:
+        address: Front end that batches are sent to, ``https://host:port``; without it they are staged in the store.
         store: ``file:///abs/folder`` or ``s3://bucket/prefix``.
         snapshot_address: ``host:port`` of the snapshot service, or several with commas between; without it snapshots
             are read from the store.
-        token: Bearer token for the snapshot service.
+        token: Bearer token for the front end and the snapshot service.
         redis_url: Redis that wakes the workers.
         settings: All settings at once; excludes the others.
         clock: Time and ids; another one only in tests.
@@ -98,6 +94,7 @@ class Client:
 
     def __init__(
         self,
+        address: str | None = None,
         *,
         store: str | None = None,
         snapshot_address: str | None = None,
@@ -108,7 +105,7 @@ class Client:
         warehouse: Warehouse | None = None,
     ) -> None:
         self.settings = settings or load_client_settings(
-            store=store, snapshot_address=snapshot_address, token=token, redis_url=redis_url
+            address=address, store=store, snapshot_address=snapshot_address, token=token, redis_url=redis_url
         )
         self.clock: Clock = clock or SystemClock()
         self._warehouse = warehouse
@@ -116,6 +113,7 @@ class Client:
         self._from_store: StoreReads | None = None
         self._sender: WakeupSender | None = None
         self._gate: StagingGate | None = None
+        self._http: HttpTransport | None = None
         self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
@@ -131,6 +129,8 @@ class Client:
                 self._grpc.close()
             if self._sender is not None:
                 self._sender.close()
+            if self._http is not None:
+                self._http.close()
             self._grpc = self._sender = None
 
     @property
@@ -150,8 +150,20 @@ class Client:
             return self._sender
 
     @property
+    def transport(self) -> Transport:
+        """What carries batches: HTTP to the front end, or staging. Raises InvalidRequest if no store is set either."""
+        if self.settings.address is None:
+            return self.gate
+        with self._lock:
+            if self._http is None:
+                from icedb_client.http_transport import HttpTransport  # noqa: PLC0415 - only if it is used
+
+                self._http = HttpTransport(self.settings, clock=self.clock)
+            return self._http
+
+    @property
     def gate(self) -> StagingGate:
-        """Where every batch goes through. Raises InvalidRequest if no store is set."""
+        """What stages batches in the store. Raises InvalidRequest if no store is set."""
         with self._lock:
             if self._gate is None:
                 self._gate = StagingGate(self.warehouse, clock=self.clock, wake=self._wake)
@@ -167,7 +179,7 @@ class Client:
 
     def _require_table(self, table: str) -> None:
         with naming_tables(self):
-            self.gate.config(table)
+            self.transport.require_table(table)
 
     def table_config(self, table: str) -> TableConfig:
         """Read a table's configuration. Raises InvalidRequest, NotFound, Unavailable."""
@@ -182,7 +194,7 @@ class Client:
         batch_id: str | None = None,
         data_format: DataFormat | None = None,
     ) -> EnqueuedBatch:
-        """Accept one batch: one PUT, then the ingest worker is woken. The batch is durable when this returns (I1).
+        """Send one batch: one request. The batch is durable when this returns (I1), and the ingest worker is woken.
 
         Idempotency: calling again with the same ``batch_id`` and the same rows is safe within the table's retry
         window; the batch is committed once.
@@ -201,11 +213,11 @@ class Client:
             InvalidRequest: A bad table name, batch id or row, or no pyarrow for Arrow data; nothing was accepted.
             NotFound: No such table.
             Overloaded: The table takes no batches now; call again after its ``retry_after_ms``.
-            Unavailable: The store did not confirm; call again with the same ``batch_id``.
+            Unavailable: The batch was not confirmed; call again with the same ``batch_id``.
         """
+        transport, body = self.transport, to_body(rows, data_format)
         with naming_tables(self):
-            self.gate.check(table)
-        return self.gate.stage(table, to_body(rows, data_format), batch_id or new_batch_id(self.gate.clock))
+            return transport.send(transport.begin(table, body, batch_id=batch_id))
 
     def enqueue_file(
         self,
@@ -259,7 +271,9 @@ class Client:
         )
         for body in bodies:
             key = f"file {digest} from row {body.first_row}" if once else None
-            delivery = Delivery(self.gate, table, body, retry_ms=retry_ms, on_wait=on_wait, batch_id=batch_id, key=key)
+            delivery = Delivery(
+                self.transport, table, body, retry_ms=retry_ms, on_wait=on_wait, batch_id=batch_id, key=key
+            )
             yield delivery.run()
             batch_id = None
 
@@ -296,7 +310,7 @@ class Client:
             schema, ((batch, 0) for batch in batches), batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=1
         )
         for body in bodies:
-            yield Delivery(self.gate, table, body, retry_ms=retry_ms).run()
+            yield Delivery(self.transport, table, body, retry_ms=retry_ms).run()
 
     def producer(
         self,
@@ -324,7 +338,7 @@ class Client:
         """
         self._require_table(table)
         chosen = options if options is not None else ProducerOptions.of(bounds)
-        return Producer(self.gate, table, options=chosen, on_accepted=on_accepted, on_failed=on_failed)
+        return Producer(self.transport, table, options=chosen, on_accepted=on_accepted, on_failed=on_failed)
 
     def wait_committed(self, table: str, batch_ids: Iterable[str], *, timeout_ms: int = 60 * SECOND_MS) -> CommitReport:
         """Wait until batches are committed or quarantined, at most ``timeout_ms``; 0 looks once.
@@ -336,7 +350,7 @@ class Client:
             Unavailable: The store did not answer.
         """
         self._require_table(table)
-        return wait_committed(self.warehouse.table(table), batch_ids, clock=self.clock, timeout_ms=timeout_ms)
+        return self.transport.wait_committed(table, tuple(batch_ids), timeout_ms=timeout_ms)
 
     def snapshot(
         self,

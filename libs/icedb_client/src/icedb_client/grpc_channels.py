@@ -15,11 +15,10 @@ from typing import Any, Final
 import grpc
 from icedb_log import errors
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
-from icedb_log.hosts import is_loopback
 from icedb_proto import snapshot_pb2_grpc
 from icedb_proto.errors import ERROR_METADATA_KEY, ERRORS_BY_CODE, RETRY_METADATA_KEY, TABLE_METADATA_KEY
 
-from icedb_client.settings import MAX_SECRET_BYTES, BearerToken, ClientSettings
+from icedb_client.settings import MAX_SECRET_BYTES, BearerToken, ClientSettings, require_private
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 KEEPALIVE_MS: Final = 60_000
@@ -62,13 +61,10 @@ class Channels:
     def __init__(self, settings: ClientSettings) -> None:
         addresses = settings.snapshot_addresses
         self._token = BearerToken(settings)
-        if self._token.is_set and not settings.uses_tls and not settings.token_over_plaintext:
+        if self._token.is_set and not settings.uses_tls:
             for address in addresses:
-                if not is_loopback(address.rpartition(":")[0]):
-                    raise InvalidRequest(
-                        f"the token would go to {address} in plain text, for everybody on the way to read: set "
-                        "ICEDB_TLS or ICEDB_CA_FILE, or, if the network is yours alone, ICEDB_TOKEN_OVER_PLAINTEXT=true"
-                    )
+                remedy = "set ICEDB_TLS or ICEDB_CA_FILE"
+                require_private(settings, address, address.rpartition(":")[0], remedy=remedy)
         credentials = _credentials(settings) if settings.uses_tls else None
         self.all = tuple(
             grpc.insecure_channel(address, options=_OPTIONS)

@@ -1,4 +1,4 @@
-"""A buffered sender: rows one by one from many threads, batches to the store from a few.
+"""A buffered sender: rows one by one from many threads, batches to the table from a few.
 
 Owns that no row is lost without a word: each row that ``send`` took is accepted, or stands in ``unsent`` with the
 reason; and that memory is bounded. Must never send a batch under a second id once it may be staged (I1).
@@ -21,7 +21,8 @@ from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 from icedb_log.units import MIB, SECOND_MS
 
 from icedb_client.bodies import MAX_BATCH_BYTES, compress_body, encode_row
-from icedb_client.delivery import DEFAULT_RETRY_MS, Delivery, EnqueuedBatch, StagingGate, Wait
+from icedb_client.delivery import DEFAULT_RETRY_MS, Delivery, Wait
+from icedb_client.transport import EnqueuedBatch, Transport
 
 MAX_SENDERS: Final = 32
 BATCHES_IN_MEMORY: Final = 2
@@ -230,7 +231,7 @@ class Producer:
     fork: each process makes its own. Callbacks must not call ``flush`` or ``close``.
 
     Args:
-        gate: Where batches go.
+        transport: What carries batches.
         table: Name of the table.
         options: Bounds.
         on_accepted: Told of each accepted batch.
@@ -239,7 +240,7 @@ class Producer:
 
     def __init__(
         self,
-        gate: StagingGate,
+        transport: Transport,
         table: str,
         *,
         options: ProducerOptions,
@@ -248,8 +249,8 @@ class Producer:
     ) -> None:
         self.table = table
         self.options = options
-        self._gate = gate
-        self._clock = gate.clock
+        self._transport = transport
+        self._clock = transport.clock
         self._on_accepted = on_accepted
         self._on_failed = on_failed
         self._buffer = RowBuffer(options)
@@ -452,7 +453,7 @@ class Producer:
         try:
             body = compress_body(rows.body, "ndjson", row_count=rows.row_count)
             delivery = Delivery(
-                self._gate,
+                self._transport,
                 self.table,
                 body,
                 retry_ms=self.options.retry_ms,

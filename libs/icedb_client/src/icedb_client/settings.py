@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Final, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from icedb_log.errors import InvalidRequest, Unauthenticated
 from icedb_log.hosts import check_redis_url, is_loopback, redact_url
@@ -31,16 +31,20 @@ class ClientSettings(StoreFields):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     store: str | None = None
-    """Where the warehouse lies: a folder, `file:///absolute/folder` or `s3://bucket/prefix`. Needed to enqueue; not
-    needed to read snapshots from a snapshot service."""
+    """Where the warehouse lies: a folder, `file:///absolute/folder` or `s3://bucket/prefix`. Not needed to send to a
+    front end, nor to read snapshots from a snapshot service."""
+
+    address: str | None = None
+    """The front end that events are sent to over HTTP: `https://host:port`. Empty: they are staged in the store, which
+    needs its keys. A store that is given by argument or option counts before an address from the environment."""
 
     snapshot_address: str | None = None
     """`host:port` of the snapshot service; empty: snapshots are read straight from the store. Several replicas with
     commas between are asked in turn, and so are all machines that one name stands for."""
 
     token: SecretStr | None = None
-    """Bearer token for the snapshot service, and for workers that are asked to change a table. It is sent by TLS, or to
-    this machine."""
+    """Bearer token for the front end, for the snapshot service, and for workers that are asked to change a table. It is
+    sent by TLS, or to this machine."""
 
     token_file: Path | None = None
     """File with the token instead, read again when it changes: for tokens that expire."""
@@ -49,13 +53,16 @@ class ClientSettings(StoreFields):
     """Send the token without TLS to other machines, too, Redis included. Whoever sees the network can then use it."""
 
     tls: bool = False
-    """Speak TLS with the snapshot service, trusting the authorities that this system trusts."""
+    """Speak TLS with the snapshot service, trusting the authorities that this system trusts. For the front end,
+    `https://` says it."""
 
     ca_file: Path | None = None
-    """Certificate of the authority that signed the service's certificate (PEM). Implies TLS."""
+    """Certificate of the authority that signed the service's certificate (PEM). Implies TLS with the snapshot
+    service."""
 
     client_cert_file: Path | None = None
-    """This client's certificate (PEM), for a service that asks for one. Implies TLS; needs the key."""
+    """This client's certificate (PEM), for a service that asks for one. Implies TLS with the snapshot service; needs
+    the key."""
 
     client_key_file: Path | None = None
     """The key of the client's certificate (PEM)."""
@@ -90,6 +97,17 @@ class ClientSettings(StoreFields):
         if isinstance(store, str) and re.match("file:|s3:|[a-z0-9+]+://", store, re.IGNORECASE):
             return store
         return Path(store).expanduser().absolute().as_uri() if isinstance(store, str | Path) and str(store) else store
+
+    @field_validator("address")
+    @classmethod
+    def _check_front_end(cls, address: str | None) -> str | None:
+        if not address:
+            return None
+        parts = urlsplit(address)
+        is_plain = not (parts.query or parts.fragment or "@" in parts.netloc)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain or not _has_good_port(parts):
+            raise ValueError(f"{redact_url(address)[:80]!r} is not an address; write https://host:port")
+        return address.rstrip("/")
 
     @field_validator("snapshot_address")
     @classmethod
@@ -128,7 +146,7 @@ class ClientSettings(StoreFields):
 
 
 def load_client_settings(**given: object) -> ClientSettings:
-    """Read settings from the environment; values that are given (not ``None``) win.
+    """Read settings from the environment; values that are given (not ``None``) win, a store also over an address.
 
     A variable that is misspelt is told by a warning: it has no effect.
 
@@ -136,6 +154,8 @@ def load_client_settings(**given: object) -> ClientSettings:
         InvalidRequest: One message that names every value that is wrong, and why.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
+    if "store" in chosen:
+        chosen.setdefault("address", None)  # who names the store means it, whatever the environment says
     for misspelt in ClientSettings.find_misspelt(os.environ):
         _log.warning("%s", misspelt)
     try:
@@ -146,6 +166,13 @@ def load_client_settings(**given: object) -> ClientSettings:
             for problem in error.errors(include_url=False, include_input=False)
         )
         raise InvalidRequest("settings: " + "; ".join(problems)) from error
+
+
+def _has_good_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 def _name_of(place: tuple[int | str, ...]) -> str:
@@ -188,17 +215,23 @@ class BearerToken:
 
 
 def require_private_redis(settings: ClientSettings) -> None:
-    """Return if a token may go into messages: over TLS, to this machine, or where the settings say so.
+    """Return if a token may go into messages. Raises InvalidRequest as :func:`require_private`."""
+    parts = urlsplit(settings.redis_url)
+    if parts.scheme != "rediss":
+        remedy = "use rediss:// in ICEDB_REDIS_URL"
+        require_private(settings, redact_url(settings.redis_url), parts.hostname or "", remedy=remedy)
+
+
+def require_private(settings: ClientSettings, address: str, host: str, *, remedy: str) -> None:
+    """Return if a token may go to an address in plain text: to this machine, or where the settings say so.
 
     Raises:
-        InvalidRequest: It would go over the network in plain text.
+        InvalidRequest: It would go over the network; names the remedy.
     """
-    parts = urlsplit(settings.redis_url)
-    is_private = parts.scheme == "rediss" or is_loopback(parts.hostname or "")
-    if not is_private and not settings.token_over_plaintext:
+    if not is_loopback(host) and not settings.token_over_plaintext:
         raise InvalidRequest(
-            f"the token would go to {redact_url(settings.redis_url)} in plain text, for everybody on the way to read: "
-            "use rediss:// in ICEDB_REDIS_URL, or, if the network is yours alone, ICEDB_TOKEN_OVER_PLAINTEXT=true"
+            f"the token would go to {address} in plain text, for everybody on the way to read: {remedy}, or, if the "
+            "network is yours alone, set ICEDB_TOKEN_OVER_PLAINTEXT=true"
         )
 
 

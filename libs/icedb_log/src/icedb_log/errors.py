@@ -50,11 +50,19 @@ class TableNotFound(NotFound):
 
 
 class Unavailable(IceDBError):
-    """A server did not answer, or asked for patience. What the caller does: try again later."""
+    """A server did not answer, or asked for patience. What the caller does: try again later.
+
+    Attributes:
+        retry_after_ms: When the server asked to be called again; ``None``: it did not say.
+    """
+
+    retry_after_ms: int | None = None
 
 
 class Overloaded(Unavailable):
     """A table takes no batches just now (back-pressure). What the caller does: send again after ``retry_after_ms``."""
+
+    retry_after_ms: int
 
     def __init__(self, message: str, *, retry_after_ms: int = 10_000) -> None:
         super().__init__(message)
@@ -69,7 +77,10 @@ class JobCrashed(Unavailable):
 
 
 class StoreRefused(Unavailable):
-    """No permission, no space, no such bucket. What the caller does: tell a person; waiting alone changes nothing."""
+    """No permission, no space, no such bucket, a certificate that is not trusted; nothing was accepted.
+
+    What the caller does: tell a person; waiting alone changes nothing.
+    """
 
 
 class CommitConflict(IceDBError):

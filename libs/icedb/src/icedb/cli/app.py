@@ -94,7 +94,7 @@ def _help_page(root: TyperGroup, options: Iterable[Any]) -> Iterator[str]:
             group = its_group
             yield f"{'' if group != 'tables' else chr(10)}{group}"
         yield f"  {name:12}{words}"
-    yield "\noptions; the first four may stand behind the command, too"
+    yield "\noptions; the first five may stand behind the command, too"
     for each in options:
         yield f"  {', '.join(each.opts):22}{each.help.partition(', to ')[0]}"
     yield f"\n{EPILOG}"
@@ -145,6 +145,7 @@ def set_options(
     *,
     context: typer.Context,
     store: str | None = option("--store", "Warehouse: a folder or s3://bucket/prefix. [ICEDB_STORE]"),
+    address: str | None = option("--address", "Front end, https://host:port, that ingest sends to. [ICEDB_ADDRESS]"),
     snapshot_address: str | None = option(
         "--snapshot-address", "Snapshot service, host:port, instead of the store. [ICEDB_SNAPSHOT_ADDRESS]"
     ),
@@ -164,9 +165,8 @@ def set_options(
     ] = False,
 ) -> None:
     """Take the options of every command where they stand before it."""
-    set_shared(
-        context, {"store": store, "snapshot_address": snapshot_address, "redis_url": redis_url, "output": output}
-    )
+    typed = {"store": store, "address": address, "snapshot_address": snapshot_address, "redis_url": redis_url}
+    set_shared(context, {**typed, "output": output})
 
 
 def run(arguments: Sequence[str]) -> int:

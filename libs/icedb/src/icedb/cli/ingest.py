@@ -1,4 +1,4 @@
-"""``icedb ingest``: files to staged batches; ``icedb import``: existing Parquet files become data files of a table.
+"""``icedb ingest``: files to accepted batches; ``icedb import``: existing Parquet files become data files of a table.
 
 An import is done by the ingest worker; the command asks it.
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import typer
-from icedb_client.delivery import CommitReport, EnqueuedBatch, Undelivered, Wait
+from icedb_client.delivery import Undelivered, Wait
 from icedb_client.files import DEFAULT_BATCH_ROWS, STDIN_NAME, SUFFIXES, may_hold_rows
+from icedb_client.transport import CommitReport, EnqueuedBatch
 from icedb_log.commit.fence import look_at_fence
 from icedb_log.errors import IceDBError, InvalidRequest, TableHalted, Unavailable
 from icedb_log.formats import DataFormat
@@ -62,7 +63,7 @@ def ingest(
     batch_id: str | None = option(
         "--batch-id", "Id of the first batch, if it may have been accepted already; an error message names it."
     ),
-    once: bool = flag("--once", "Ingest a file once: the same bytes are not ingested again within a day."),
+    once: bool = flag("--once", "Ingest a file once: the same bytes are not ingested again for a day."),
     input_format: DataFormat | None = option(
         "--input-format", "Format of the input, if neither content nor name shows it (CSV from a pipe)."
     ),
@@ -100,7 +101,7 @@ def ingest(
                 before = sum(sizes[:number])
                 batches.extend(_enqueue(run, table, path, show=partial(_show_from, show, before, total), how=how))
     except IceDBError as error:
-        hint = _resume_hint(error, batches, file_count=len(paths), from_row=from_row)
+        hint = _resume_hint(error, batches, file_count=len(paths), from_row=from_row, once=once)
         error.args = (f"{error}{hint}",)
         raise
     except KeyboardInterrupt:
@@ -123,7 +124,7 @@ def ingest(
     }
     if not run.as_data:
         is_lone = not (wait or commit or report["woken"]) and not look_at_fence(run.place(table)).is_worker_alive
-        _print_accepted(report, will_wait=wait or commit, is_lone=is_lone)
+        _print_accepted(run, report, will_wait=wait or commit, is_lone=is_lone)
     if (wait or commit) and batches:
         fresh_ids = [batch.batch_id for batch in fresh]
         _wait(run, report, fresh_ids, timeout_ms=None if commit else timeout_ms)
@@ -137,6 +138,11 @@ def _choose_client(run: Run, *, wait: bool, commit: bool) -> Run:
     """Return the run with a client that wakes nobody, if this process commits. Raises InvalidRequest."""
     if wait and commit:
         raise InvalidRequest("--wait waits for a worker's commit, --commit makes it here: give one of them")
+    if commit and run.client.settings.address is not None:
+        raise InvalidRequest(
+            f"--commit writes to the store, and events are sent to {run.client.settings.address}: give --store, or "
+            "--wait instead of --commit"
+        )
     return replace(run, client=run.open_lake().client) if commit else run
 
 
@@ -189,7 +195,7 @@ def _find_files(source: str, *, is_forced: bool) -> list[Path | None]:
     return [path]
 
 
-def _print_accepted(report: dict[str, Any], *, will_wait: bool, is_lone: bool) -> None:
+def _print_accepted(run: Run, report: dict[str, Any], *, will_wait: bool, is_lone: bool) -> None:
     if report["repeated"]:
         print_note(f"{count_of(report['repeated'], 'batch')} with the same bytes accepted before (--once)")
     if not report["batches"]:
@@ -203,9 +209,11 @@ def _print_accepted(report: dict[str, Any], *, will_wait: bool, is_lone: bool) -
     if is_lone:
         print_note(f"not committed yet, and no worker has been seen: {COMMIT_HINT}")
     if not will_wait:
+        can_commit = run.client.settings.address is None
         print_note(
             f"what does not fit the table goes to quarantine: `icedb quarantine list {report['table']}` shows it with "
-            "the reason; --wait waits for a worker's commit and says it here, --commit commits in this process"
+            "the reason; --wait waits for a worker's commit and says it here"
+            + (", --commit commits in this process" if can_commit else "")
         )
 
 
@@ -214,10 +222,12 @@ def _count_rows(batches: list[EnqueuedBatch]) -> int | None:
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
-def _resume_hint(error: IceDBError, batches: list[EnqueuedBatch], *, file_count: int, from_row: int) -> str:
+def _resume_hint(error: IceDBError, batches: list[EnqueuedBatch], *, file_count: int, from_row: int, once: bool) -> str:
     """Return what to add to an error, so that nothing is missing or twice in the end."""
     if not batches and not isinstance(error, Undelivered):
         return ""
+    if once:
+        return ". The same command again goes on: what was accepted is not ingested again"
     accepted = f". {count_of(_count_rows(batches), 'row')} before it accepted in {count_of(len(batches), 'batch')}"
     last = batches[-1].last_row if batches else from_row - 1
     if file_count > 1 or last is None:
@@ -264,8 +274,8 @@ def _wait(run: Run, report: dict[str, Any], fresh_ids: Sequence[str], *, timeout
             )
         raise TimedOut(
             f"table {table}: {len(found.waiting)} of {len(ids)} batches are still staged after "
-            f"{timeout_ms / 1000:g} s: {found.failing or 'no ingest worker has taken them'}. They stay accepted: "
-            f"{COMMIT_HINT}; --commit commits without any"
+            f"{timeout_ms / 1000:g} s: {found.failing or 'no ingest worker has taken them'}. They stay accepted"
+            + ("" if run.client.settings.address else f": {COMMIT_HINT}; --commit commits without any")
         )
     if not is_quiet:
         out.print(f"{count_of(committed_count, 'batch')} committed")
@@ -287,7 +297,7 @@ def _wait_for_worker(run: Run, table: str, ids: Sequence[str], *, timeout_ms: in
     found = run.client.wait_committed(table, ids, timeout_ms=min(timeout_ms, LONE_WAIT_MS))
     if not found.waiting or found.halted or timeout_ms <= LONE_WAIT_MS:
         return found
-    if _is_wakeup_waiting(run, table):
+    if run.client.settings.address is None and _is_wakeup_waiting(run, table):
         print_note(
             "no ingest worker has taken the wake-up: none runs, or it is busy with other tables; waiting on. Beside it "
             f"{COMMIT_HINT}"

@@ -341,7 +341,7 @@ def _shared_options(ctx: Any) -> list[Any]:
     return [each for each in ctx.find_root().command.params if each.name in (*CONNECTION, "output")]
 
 
-CONNECTION: Final = ("store", "snapshot_address", "redis_url")
+CONNECTION: Final = ("store", "address", "snapshot_address", "redis_url")
 """Options of the root that stand for settings."""
 
 

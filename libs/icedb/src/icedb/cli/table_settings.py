@@ -21,10 +21,10 @@ from icedb_log.changes.table_changes import FREE_FIELDS, RISING_FIELDS
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.decimals import spell_decimal
 from icedb_log.table.promoted_paths import Promotion, add_promotions, parse_promotions, spell_path
-from icedb_log.table.table_config import TYPE_NAMES, TableConfig
+from icedb_log.table.table_config import ASKED_FLOORS_MS, TYPE_NAMES, TableConfig
 from icedb_log.table.time_columns import TIME_UNITS, parse_ranges
 from icedb_log.texts import read_field_docs
-from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS, parse_duration
+from icedb_log.units import MIB, parse_duration
 
 from icedb.cli.output import format_span
 
@@ -51,13 +51,6 @@ NAMED_FIELDS: Final = frozenset(
     {"declared", "times", "promoted", "insert_query", "source", "merge_query", "view_of", "view_query", "retention_ms"}
 )
 """Fields with an option of their own: what a first table may need. The others tune a table."""
-
-FLOORS_MS: Final[Mapping[str, int]] = {
-    "data_grace_ms": MINUTE_MS,  # a query that has begun reads files that die meanwhile
-    "log_grace_ms": 30 * SECOND_MS,  # a reader's refresh has half of it (R2), a producer's retries three quarters (I3)
-    "orphan_age_ms": HOUR_MS,  # a merge, an import or a deletion has to be committed within half of it (W3)
-}
-"""Options take no less, although the configuration does."""
 
 _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "declared": ("--column", "NAME:TYPE"),
@@ -183,7 +176,7 @@ def describe_declared(config: TableConfig, column: str) -> str:
 
 def _read(name: str, value: Any, flag: str) -> Any:
     if name.endswith("_ms"):
-        return parse_duration(value, option=flag, floor_ms=FLOORS_MS.get(name, 0))
+        return parse_duration(value, option=flag, floor_ms=ASKED_FLOORS_MS.get(name, 0))
     if name.endswith("_bytes"):
         return int(value * MIB)
     if name.endswith("_query"):

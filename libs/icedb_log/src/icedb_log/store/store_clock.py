@@ -14,7 +14,7 @@ which goes forward as time does: a gateway that keeps the times of the files bel
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
 from icedb_log.clock import Clock, format_ms, with_time
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
@@ -182,7 +182,7 @@ class SteadyTime:
 
 @runtime_checkable
 class TellsTime(Protocol):
-    """A store that says what time its answers tell.
+    """A store, or what speaks for one, that says what time its answers tell.
 
     Attributes:
         time_listeners: Each is called with the store's clock, unix ms, by any thread, whenever an answer shows it. None
@@ -249,13 +249,13 @@ class AlignedClock:
 
     Args:
         clock: This host's.
-        store: Whose time it is.
+        store: Whose time it is, or what else hears the store's time.
         may_ask: Whether the store is asked, by one listing of one key, when no answer was heard yet, or none since this
             host's wall clock was set. Not on an event loop, which would wait for it; who looks at the store every few
-            seconds anyway needs it not.
+            seconds anyway needs it not. Only an object store can be asked.
     """
 
-    def __init__(self, clock: Clock, store: ObjectStore, *, may_ask: bool) -> None:
+    def __init__(self, clock: Clock, store: ObjectStore | TellsTime, *, may_ask: bool) -> None:
         self._clock = clock
         self._store = store
         self._skew_ms: int | None = None
@@ -301,6 +301,6 @@ class AlignedClock:
 
     def _ask(self) -> None:
         try:
-            self._store.list_page("", limit=1)
+            cast("ObjectStore", self._store).list_page("", limit=1)
         except IceDBError:
             return  # then as it was: whoever stages the batch next hears of it

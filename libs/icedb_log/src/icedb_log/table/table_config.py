@@ -158,6 +158,12 @@ _FLOORS_MS: Final = {
     "seal_age_ms": MIN_GRACE_MS,
     "audit_retention_ms": MIN_GRACE_MS,
 }
+ASKED_FLOORS_MS: Final[Mapping[str, int]] = {
+    "data_grace_ms": MINUTE_MS,  # a query that has begun reads files that die meanwhile
+    "log_grace_ms": 30 * SECOND_MS,  # a reader's refresh has half of it (R2), a producer's retries three quarters (I3)
+    "orphan_age_ms": HOUR_MS,  # a merge, an import or a deletion has to be committed within half of it (W3)
+}
+"""The command and the HTTP API take no less, although the configuration does."""
 
 
 class _Model(BaseModel):

@@ -40,6 +40,10 @@ class KeyExpired(InvalidRequest):
     """A batch id or key is too old for a retry. What the caller does: look up its status, then use a fresh one."""
 
 
+class TableExists(InvalidRequest):
+    """Another table has this name. What the caller does: change that one, or take another name."""
+
+
 class BodyTimeout(InvalidRequest):
     """The body did not come in time. What the caller does: send faster, or less at once."""
 
@@ -69,6 +73,7 @@ MEANINGS: Final = (
     Meaning(UnsupportedMedia, "unsupported", 415, "unsupported-media", "The content type or encoding is not taken"),
     Meaning(KeyReused, "conflict", 422, "key-reused", "The key was used for other content"),
     Meaning(KeyExpired, "conflict", 409, "key-expired", "The key is too old for a retry"),
+    Meaning(TableExists, "conflict", 409, "table-exists", "Another table has this name"),
     Meaning(BodyTimeout, "timeout", 408, "body-timeout", "The body did not come in time"),
     Meaning(ProducerLeft, "abandoned", 499, "producer-left", "The connection ended"),
     Meaning(NotAuthorized, "unauthorized", 401, "not-authorized", "No valid signature or key"),

@@ -1,4 +1,4 @@
-"""The HTTP endpoint: batches, their status, webhooks, health. Documented in ``docs/ingest.md``.
+"""The HTTP endpoint: batches, their status, webhooks, tables, health. Documented in ``docs/ingest.md``.
 
 Owns the mapping between HTTP and :class:`~icedb_ingest.frontend.staging_gate.Offer`; what is accepted is the gate's
 business. Bodies are bounded in bytes, in time, and in what all of them hold together. Errors become problem details
@@ -49,11 +49,20 @@ from icedb_ingest.frontend.errors import (
     Meaning,
     NotAuthorized,
     ProducerLeft,
+    UnsupportedMedia,
     meaning_of,
 )
 from icedb_ingest.frontend.formats import decompress, measure, parse_content_encoding, parse_content_type
 from icedb_ingest.frontend.openapi import describe
 from icedb_ingest.frontend.staging_gate import Accepted, BatchStatuses, Offer
+from icedb_ingest.frontend.tables import (
+    TableChange,
+    TableCreation,
+    Tables,
+    parse_change,
+    parse_creation,
+    removes_rows,
+)
 from icedb_ingest.frontend.webhooks import BATCH, CALLS, Credentials, EventGroups, Events, parse_payload, read_events
 
 _NOTES: Final = "icedb"
@@ -198,6 +207,7 @@ class HttpEndpoint:
         *,
         groups: EventGroups,
         statuses: BatchStatuses,
+        tables: Tables,
         credentials: Credentials,
         health: HealthChecks,
         access: HttpAccess,
@@ -205,6 +215,7 @@ class HttpEndpoint:
         self._gate = gate
         self._groups = groups
         self._statuses = statuses
+        self._tables = tables
         self._credentials = credentials
         self._health = health
         self._access = access
@@ -244,6 +255,16 @@ class HttpEndpoint:
             )
         note(request, batch=accepted.batch_id, **({"trace_id": accepted.trace_id} if accepted.trace_id else {}))
         return _accepted_response(accepted)
+
+    async def get_terms(self, request: Request) -> Response:
+        """Say whether a table takes batches, and what their senders must know of it."""
+        table = request.path_params["table"]
+        self._access.require(request.scope, Verb.APPEND, table)
+        acceptance = self._gate.blocking.acceptance
+        config = await self._gate.run(lambda: acceptance.check(table))
+        warning = acceptance.pressure.find_failure(acceptance.warehouse.table(table).paths)
+        body = {"table": table, "retry_window_ms": config.retry_window_ms, "now_ms": self._gate.clock.now_ms()}
+        return _json(body | ({"warning": warning} if warning else {}))
 
     async def get_batch(self, request: Request) -> Response:
         """Return the status of a batch."""
@@ -297,6 +318,48 @@ class HttpEndpoint:
         note(request, batch=accepted.batch_id, **odd)
         return _json({"success": True, "batch_id": accepted.batch_id, **odd})
 
+    async def list_tables(self, request: Request) -> Response:
+        """Name the tables that the caller may know of."""
+        identity = self._access.identify(request.scope)
+        names = await self._gate.run(self._tables.list_names)
+        return _json({"tables": [name for name in names if self._access.guard.can_see(identity, name)]})
+
+    async def get_table(self, request: Request) -> Response:
+        """Describe a table."""
+        table = request.path_params["table"]
+        self._access.require(request.scope, Verb.READ, table)
+        return _json(await self._gate.run(lambda: self._tables.describe(table)))
+
+    async def put_table(self, request: Request) -> Response:
+        """Create a table, unless it is there already."""
+        table = request.path_params["table"]
+        creation = parse_creation(await self._read_document(request, table))
+        self._require_erase(request, table, creation)
+        described, is_new = await self._gate.run(lambda: self._tables.create(table, creation))
+        return _json(described, 201 if is_new else 200)
+
+    async def patch_table(self, request: Request) -> Response:
+        """Change a table."""
+        table = request.path_params["table"]
+        change = parse_change(await self._read_document(request, table))
+        self._require_erase(request, table, change)
+        return _json(await self._gate.run(lambda: self._tables.change(table, change)))
+
+    async def _read_document(self, request: Request, table: str) -> bytes:
+        """Return the body of a request that creates or changes a table, once its sender is known to be allowed to."""
+        self._access.require(request.scope, Verb.MAINTAIN, table)
+        note(request, table=table)
+        if parse_content_type(request.headers.get("content-type", "")) != "json":
+            raise UnsupportedMedia("Content-Type: a table is described in application/json")
+        if parse_content_encoding(request.headers.get("content-encoding", "")):
+            raise UnsupportedMedia("Content-Encoding: send the document as it is")
+        async with held_body(request, self._gate) as held:
+            return held.body
+
+    def _require_erase(self, request: Request, table: str, asked: TableCreation | TableChange) -> None:
+        if removes_rows(asked):
+            self._access.require(request.scope, Verb.ERASE, table)
+
     async def get_health(self, request: Request) -> Response:
         """Answer ``/healthz`` and ``/readyz``."""
         # Which checks fail, but not in whose words: these name hosts. The metrics port has them.
@@ -341,11 +404,20 @@ def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str
     """Return the application."""
     events = "/v1/tables/{table}/segment"
 
+    async def call_batches(request: Request) -> Response:
+        return await (endpoint.post_batch if request.method == "POST" else endpoint.get_terms)(request)
+
+    async def call_table(request: Request) -> Response:
+        calls = {"PUT": endpoint.put_table, "PATCH": endpoint.patch_table}
+        return await calls.get(request.method, endpoint.get_table)(request)
+
     async def get_contract(_request: Request) -> Response:
         return Response(contract, media_type="application/json")
 
     routes = [
-        Route("/v1/tables/{table}/batches", endpoint.post_batch, methods=["POST"]),
+        Route("/v1/tables", endpoint.list_tables, methods=["GET"]),
+        Route("/v1/tables/{table}", call_table, methods=["GET", "PUT", "PATCH"]),
+        Route("/v1/tables/{table}/batches", call_batches, methods=["GET", "POST"]),
         Route("/v1/tables/{table}/batches/{batch_id}", endpoint.get_batch, methods=["GET"]),
         Route(events, endpoint.post_events, methods=["POST"]),
         Route(f"{events}/v1/{{call}}", endpoint.post_events, methods=["POST"]),
@@ -397,7 +469,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 def _accepted_response(accepted: Accepted) -> Response:
     status_url = f"/v1/tables/{accepted.table}/batches/{accepted.batch_id}"
     body = {"batch_id": accepted.batch_id, "table": accepted.table, "status": "staged", "status_url": status_url}
-    return _json(body | ({"warning": accepted.warning} if accepted.warning else {}), 202, {"Location": status_url})
+    more = {"repeated": accepted.is_repeated, "warning": accepted.warning}
+    return _json(body | {name: value for name, value in more.items() if value}, 202, {"Location": status_url})
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -12,9 +12,10 @@ from starlette.routing import Route
 
 from icedb_ingest.frontend.errors import MEANINGS
 from icedb_ingest.frontend.formats import ENCODINGS
+from icedb_ingest.frontend.tables import TableChange, TableCreation
 from icedb_ingest.frontend.webhooks import BATCH, CALLS, MAX_BATCH_EVENTS
 
-TITLE: Final = "IceDB: sending events"
+TITLE: Final = "IceDB: sending events, and tables for them"
 VERSION: Final = "1"
 """Of the paths: they begin with it."""
 OWN_STATUSES: Final = frozenset(
@@ -37,6 +38,10 @@ _BATCH_STATUS: Final = {
         "conflicts": {"type": "integer", "description": "Other contents under its id, which wait in quarantine."},
     },
 }
+_WARNING: Final = {
+    "type": "string",
+    "description": "Why batches may wait for long: the table takes them, but its flushes fail.",
+}
 _SCHEMAS: Final[dict[str, Any]] = {
     "Accepted": {
         "type": "object",
@@ -47,14 +52,48 @@ _SCHEMAS: Final[dict[str, Any]] = {
             "table": {"type": "string"},
             "status": {"const": "staged"},
             "status_url": {"type": "string", "format": "uri-reference"},
-            "warning": {
-                "type": "string",
-                "description": "Why it may wait for long: the table takes batches, but its flushes fail.",
-            },
+            "repeated": {"const": True, "description": "It was accepted under this key before, and counts once."},
+            "warning": _WARNING,
         },
         "examples": [_STAGED | {"status_url": f"/v1/tables/events/batches/{_STAGED['batch_id']}"}],
     },
     "BatchStatus": _BATCH_STATUS,
+    "TableNames": {
+        "type": "object",
+        "required": ["tables"],
+        "additionalProperties": False,
+        "properties": {"tables": {"type": "array", "items": {"type": "string"}}},
+    },
+    "Table": {
+        "type": "object",
+        "required": ["table", "partition", "sort", "declared", "settings"],
+        "additionalProperties": False,
+        "properties": {
+            "table": {"type": "string"},
+            "partition": {"type": "array", "items": {"type": "string"}},
+            "sort": {"type": "array", "items": {"type": "string"}},
+            "declared": {"type": "object", "additionalProperties": {"type": "string"}},
+            "columns": {
+                "type": "object",
+                "description": "Column to type, as readers see them; of `getTable` only.",
+                "additionalProperties": {"type": "string"},
+            },
+            "settings": {"type": "object", "description": "As `icedb table create --help` explains them."},
+        },
+    },
+    "TableCreation": TableCreation.model_json_schema(),
+    "TableChange": TableChange.model_json_schema(),
+    "Terms": {
+        "type": "object",
+        "required": ["table", "retry_window_ms", "now_ms"],
+        "additionalProperties": False,
+        "properties": {
+            "table": {"type": "string"},
+            "retry_window_ms": {"type": "integer", "description": "How old a UUIDv7 may be when its batch is sent."},
+            "now_ms": {"type": "integer", "description": "The store's time, unix milliseconds, for such ids."},
+            "warning": _WARNING,
+        },
+    },
     "EventsAccepted": {
         "type": "object",
         "required": ["success", "batch_id"],
@@ -177,8 +216,68 @@ def _health(name: str, summary: str) -> dict[str, Any]:
 
 
 _EITHER_EVENTS: Final = {"oneOf": [_ref("Event"), _ref("EventBatch"), _ref("Events")]}
-OPERATIONS: Final[dict[str, dict[str, Any]]] = {
-    "/v1/tables/{table}/batches": {
+_DOCUMENT_PROBLEMS: Final = OWN_STATUSES - {422}
+
+
+def _document(name: str) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": _ref(name)}}}
+
+
+OPERATIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("GET", "/v1/tables"): {
+        "operationId": "listTables",
+        "summary": "List the tables that the caller may know of.",
+        "tags": ["tables"],
+        "security": _BEARER,
+        "responses": {"200": _json("TableNames", "Their names, ascending.")},
+        "problems": {401, 429, 500, 503},
+    },
+    ("GET", "/v1/tables/{table}"): {
+        "operationId": "getTable",
+        "summary": "Describe a table.",
+        "tags": ["tables"],
+        "parameters": [_TABLE],
+        "security": _BEARER,
+        "responses": {"200": _json("Table", "What it is.")},
+        "problems": {400, 401, 403, 404, 409, 429, 500, 503},
+    },
+    ("PUT", "/v1/tables/{table}"): {
+        "operationId": "createTable",
+        "summary": "Create a table.",
+        "description": "Needs the verb `maintain`, and `erase` where rows will be removed. Safe to repeat. Partitions, "
+        "sort order and the grace period of the log are fixed from then on; queries and views are made by the command.",
+        "tags": ["tables"],
+        "parameters": [_TABLE],
+        "security": _BEARER,
+        "requestBody": _document("TableCreation"),
+        "responses": {
+            "201": _json("Table", "It is created."),
+            "200": _json("Table", "It was there already, with this configuration."),
+        },
+        "problems": _DOCUMENT_PROBLEMS,
+    },
+    ("PATCH", "/v1/tables/{table}"): {
+        "operationId": "alterTable",
+        "summary": "Change a table.",
+        "description": "Needs the verb `maintain`, and `erase` where rows will be removed. Safe to repeat.",
+        "tags": ["tables"],
+        "parameters": [_TABLE],
+        "security": _BEARER,
+        "requestBody": _document("TableChange"),
+        "responses": {"200": _json("Table", "What it is now.")},
+        "problems": _DOCUMENT_PROBLEMS,
+    },
+    ("GET", "/v1/tables/{table}/batches"): {
+        "operationId": "getTerms",
+        "summary": "Ask whether the table takes batches.",
+        "description": "Answered as a batch would be now, without one.",
+        "tags": ["batches"],
+        "parameters": [_TABLE],
+        "security": _BEARER,
+        "responses": {"200": _json("Terms", "It does, under these terms.")},
+        "problems": {400, 401, 403, 404, 409, 429, 500, 503},
+    },
+    ("POST", "/v1/tables/{table}/batches"): {
         "operationId": "sendBatch",
         "summary": "Send the body as one batch.",
         "description": "The answer means: the batch is durable, and its rows will be in the table exactly once. "
@@ -204,7 +303,7 @@ OPERATIONS: Final[dict[str, dict[str, Any]]] = {
         },
         "problems": OWN_STATUSES,
     },
-    "/v1/tables/{table}/batches/{batch_id}": {
+    ("GET", "/v1/tables/{table}/batches/{batch_id}"): {
         "operationId": "getBatch",
         "summary": "Get the status of a batch.",
         "description": "Reads the table's log: ask when in doubt, not after each batch.",
@@ -214,14 +313,16 @@ OPERATIONS: Final[dict[str, dict[str, Any]]] = {
         "responses": {"200": _json("BatchStatus", "What became of it.")},
         "problems": {400, 401, 403, 404, 409, 429, 500, 503},
     },
-    "/v1/tables/{table}/segment": _events("sendEvents", "Send events as a webhook destination does.", _EITHER_EVENTS),
-    "/v1/tables/{table}/segment/v1/{call}": _events(
+    ("POST", "/v1/tables/{table}/segment"): _events(
+        "sendEvents", "Send events as a webhook destination does.", _EITHER_EVENTS
+    ),
+    ("POST", "/v1/tables/{table}/segment/v1/{call}"): _events(
         "trackEvents", "Send events as an SDK does.", _EITHER_EVENTS,
         _parameter("call", "Of the tracking API.", enum=[BATCH, *CALLS]),
     ),
-    "/healthz": _health("isAlive", "Say whether this process is worth keeping."),
-    "/readyz": _health("isReady", "Say whether this process can work."),
-    "/openapi.json": {
+    ("GET", "/healthz"): _health("isAlive", "Say whether this process is worth keeping."),
+    ("GET", "/readyz"): _health("isReady", "Say whether this process can work."),
+    ("GET", "/openapi.json"): {
         "operationId": "getContract",
         "summary": "Return this document.",
         "tags": ["health"],
@@ -235,14 +336,15 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
     """Return the document of an application's routes.
 
     Raises:
-        KeyError: A route is not described.
+        KeyError: A method of a route is not described.
     """
     paths: dict[str, Any] = {}
     for route in routes:
-        operation = dict(OPERATIONS[route.path])
-        problems = {str(status): _problem(status) for status in sorted(operation.pop("problems", ()))}
-        operation["responses"] = operation["responses"] | problems
-        paths[route.path] = {method.lower(): operation for method in sorted(route.methods or ()) if method != "HEAD"}
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            operation = dict(OPERATIONS[method, route.path])
+            problems = {str(status): _problem(status) for status in sorted(operation.pop("problems", ()))}
+            operation["responses"] = operation["responses"] | problems
+            paths.setdefault(route.path, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": VERSION, "description": "Errors are problem details (RFC 9457)."},

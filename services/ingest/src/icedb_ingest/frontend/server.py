@@ -25,6 +25,7 @@ from icedb_ingest.frontend.http_endpoint import HttpEndpoint, make_app
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatuses, StagingGate
+from icedb_ingest.frontend.tables import Tables
 from icedb_ingest.frontend.webhooks import Credentials, EventGroups
 
 
@@ -137,6 +138,7 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
             gate,
             groups=groups,
             statuses=BatchStatuses(clock=clock),
+            tables=Tables(self._gate.acceptance.warehouse, clock=clock),
             credentials=Credentials(
                 secret=_reveal(settings.frontend_segment_secret),
                 write_key=_reveal(settings.frontend_segment_write_key),

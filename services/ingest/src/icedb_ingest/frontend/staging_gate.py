@@ -82,6 +82,7 @@ class Accepted:
         binding: Of its key, if it came with one and this call staged it: to be marked with ``remember``.
         trace_id: Of its trace, for the log; empty: there is none.
         warning: Why it may wait for long, in words for its sender; empty: nothing is known.
+        is_repeated: Whether it was staged under its key before: this call staged nothing.
     """
 
     table: str
@@ -90,6 +91,7 @@ class Accepted:
     binding: Binding | None = None
     trace_id: str = ""
     warning: str = ""
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ class StagingGate:
         # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
         binding = bind(key, new_batch_id(self._clock) if self._is_late(batch_id, config) else batch_id)
         if binding.is_staged:
-            return _done(Accepted(offer.table, binding.batch_id, len(offer.body)))
+            return _done(Accepted(offer.table, binding.batch_id, len(offer.body), is_repeated=True))
         age_ms = self._age_ms(binding.batch_id)
         if age_ms >= config.retry_window_ms and not binding.is_new and not offer.is_only_copy:  # I3
             raise KeyExpired(
