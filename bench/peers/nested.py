@@ -110,7 +110,7 @@ class ClickHouse(Holder):
     """ClickHouse's JSON type, with the types and the order that JSONBench gives it."""
 
     def __init__(self, name: str, source: Path, folder: Path) -> None:
-        from chdb.session import Session  # type: ignore[import-not-found]  # noqa: PLC0415 - 180 MB, for this alone
+        from chdb.session import Session  # noqa: PLC0415 - 180 MB, for this alone
 
         super().__init__(name, SUBCOLUMNS)
         self._session = Session(str(folder / "clickhouse"))
