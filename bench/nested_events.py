@@ -90,15 +90,14 @@ def spell_paths(count: int) -> list[str]:
     return [*own, *(f"data.{path}" for path in MORE_PATHS)][:count]
 
 
-def write_table(root: Path, batches: Sequence[bytes], *, path_count: int) -> Any:
-    """Write a fresh table with so many promoted paths; return it."""
+def write_table(root: Path, batches: Sequence[bytes], *, path_count: int, sort: Sequence[str] = ()) -> Any:
+    """Write a fresh table with so many promoted paths, sorted by some of them; return it."""
     shutil.rmtree(root, ignore_errors=True)
-    sort = list(PATHS) if path_count >= len(PATHS) else []
     table = connect(root).create_table(
         "events",
         promote=spell_paths(path_count),
         columns={"data": "VARCHAR"},
-        sort=sort,
+        sort=list(sort),
         target_file_bytes=_ALL_ROWS_IN_ONE_FILE,
     )
     for batch in batches:

@@ -66,7 +66,7 @@ class Size(TakesTurns):
 
 
 class Ingest(TakesTurns):
-    """Batches that become a table with so many promoted paths."""
+    """Batches that become an unsorted table with so many promoted paths."""
 
     def __init__(self, folder: Path, batches: Sequence[bytes], path_count: int) -> None:
         self.name = OURS if path_count == 0 else f"{OURS}, {path_count} paths"
@@ -110,7 +110,7 @@ class NestedWorkload(Workload):
 
     def _queries(self, source: Path, batches: Sequence[bytes]) -> Iterator[Case]:
         root = self.folder / "ours"
-        table = write_table(root, batches, path_count=len(PATHS))
+        table = write_table(root, batches, path_count=len(PATHS), sort=list(PATHS))
         table.merge()
         ours = [str(root / file.path) for file in table.snapshot().files]
         flat = self.folder / "flat.parquet"
