@@ -25,10 +25,7 @@ from icedb.cli.runner import (
     set_shared,
 )
 
-EPILOG: Final = (
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 a server does not answer,\n"
-    "5 a table is halted, 6 timed out, 7 not allowed. `icedb COMMAND --help` shows an example, options."
-)
+EPILOG: Final = "Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 no answer, 5 halted, 6 timed out, 7 denied."
 
 _COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "table": ("tables", "table:app", "create, alter, list, show, drop and undrop tables"),
@@ -94,7 +91,7 @@ def _help_page(root: TyperGroup, options: Iterable[Any]) -> Iterator[str]:
             group = its_group
             yield f"{'' if group != 'tables' else chr(10)}{group}"
         yield f"  {name:12}{words}"
-    yield "\noptions; the first five may stand behind the command, too"
+    yield "\noptions; the first five may stand behind the command, too, whose --help shows an example"
     for each in options:
         yield f"  {', '.join(each.opts):22}{each.help.partition(', to ')[0]}"
     yield f"\n{EPILOG}"
