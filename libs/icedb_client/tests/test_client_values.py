@@ -104,14 +104,19 @@ def test_files_are_a_sequence_whatever_holds_them(files):
 
 
 @pytest.mark.parametrize("package", ["pyarrow", "pandas", "polars"])
-def test_a_package_that_is_missing_is_named_with_its_extra(client, create, monkeypatch, package):
+def test_a_package_that_is_missing_is_named_with_what_installs_it(client, create, monkeypatch, package):
     create()
     snapshot = client.snapshot("events")
     monkeypatch.setitem(sys.modules, package, None)
-    read = {"pyarrow": snapshot.to_arrow, "pandas": snapshot.to_pandas, "polars": snapshot.to_polars}[package]
-    extra = {"pyarrow": "arrow"}.get(package, package)
-    with pytest.raises(InvalidRequest, match=rf"needs {package}.*pip install 'icedb-client\[{extra}\]'"):
-        read()
+    result = client.query("select 1 as n from events")
+    reads = {
+        "pyarrow": (snapshot.to_arrow, result.arrow),
+        "pandas": (snapshot.to_pandas, result.df),
+        "polars": (snapshot.to_polars, result.pl),
+    }
+    for read in reads[package]:
+        with pytest.raises(InvalidRequest, match=f"needs {package}, which is not installed: pip install {package}$"):
+            read()
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,9 @@ from icedb_client.snapshots import Snapshot, SnapshotAnswerer
 from icedb_client.wakeups import WakeupSender
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
     from duckdb import DuckDBPyConnection
 
     from icedb_client.duck import Rows
@@ -58,11 +61,10 @@ DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The answer of a query; printed, its first rows.
+    """The answer of a query. It prints its first rows; each method runs the query and returns all of them.
 
     Attributes:
-        relation: DuckDB's lazy result: ``.fetchall()``, ``.df()``, ``.pl()``, ``.arrow()``, iterate with
-            ``.fetchmany(n)``.
+        relation: DuckDB's lazy result, with all that DuckDB has: ``.fetchmany(n)``, ``.to_arrow_reader()``, ….
         snapshots: What each table was read from, by name.
         connection: Owns the result; close it when done, or the relation.
     """
@@ -71,9 +73,37 @@ class QueryResult:
     snapshots: Mapping[str, Snapshot]
     connection: "DuckDBPyConnection"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the first rows as a table."""
         return str(self.relation)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return the rows as tuples. Raises Unavailable, or InvalidRequest for a value that the query cannot take."""
+        rows: list[tuple[Any, ...]] = self.relation.fetchall()
+        return rows
+
+    def df(self) -> "pandas.DataFrame":
+        """Return the rows for pandas. Raises as :meth:`fetchall`, and InvalidRequest without pandas."""
+        frame: pandas.DataFrame = self._rows("pandas").df()
+        return frame
+
+    def pl(self) -> "polars.DataFrame":
+        """Return the rows for Polars. Raises as :meth:`fetchall`, and InvalidRequest without Polars and PyArrow."""
+        frame: polars.DataFrame = self._rows("polars", "pyarrow").pl()
+        return frame
+
+    def arrow(self) -> "pyarrow.Table":
+        """Return the rows for Arrow. Raises as :meth:`fetchall`, and InvalidRequest without PyArrow."""
+        table: pyarrow.Table = self._rows("pyarrow").to_arrow_table()
+        return table
+
+    def _rows(self, *packages: str) -> "Rows":
+        """Return the relation, for what needs packages. Raises InvalidRequest if one is not installed."""
+        from icedb_client.duck import require_package  # noqa: PLC0415 - who has a result has loaded DuckDB
+
+        for package in packages:
+            require_package(package, what="this form of a result")
+        return self.relation
 
 
 class Client:
