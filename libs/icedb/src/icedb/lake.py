@@ -19,7 +19,7 @@ from icedb_client.requests import Time
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.commit.table import Table, name_owner
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import IceDBError, InvalidRequest
 from icedb_log.feed.views import create_view, read_source_schema
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import (
@@ -183,6 +183,9 @@ class Lake:
         except InvalidRequest:
             if not (exist_ok and self.warehouse.has_table(name)):
                 raise
+        else:
+            if unfed := describe_unfed_rows(self.client, config):
+                _log.warning("%s", unfed)
         return self.table(name)
 
     def _tell_what_stays(self, name: str, *, partition: Sequence[str], sort: Sequence[str]) -> None:
@@ -242,6 +245,23 @@ def check_queries(lake: Lake, config: TableConfig, schema: Mapping[str, str] | N
         return read_source_schema(Table.open(lake.warehouse.table(name), clock=lake.clock))
 
     return checks.check_queries(config, schema or {}, read_source=read_source)
+
+
+def describe_unfed_rows(client: Client, config: TableConfig) -> str:
+    """Return that a view, which was made just now, gets no row that its source had before; nothing if it had none."""
+    if config.view_of is None:
+        return ""
+    try:
+        source = client.snapshot(config.view_of)
+    except IceDBError:
+        return ""  # the view is there all the same
+    if not source.files:
+        return ""
+    rows = "rows" if source.row_count is None else f"{source.row_count:,} rows"
+    return (
+        f"view {config.name} takes what is committed to {config.view_of} from now on; the {rows} that are there "
+        "already are not in it"
+    )
 
 
 def _read_setting(name: str, value: Any) -> tuple[str, Any]:

@@ -47,10 +47,10 @@ from icedb_client.snapshots import Snapshot, SnapshotAnswerer
 from icedb_client.wakeups import WakeupSender
 
 if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
     from duckdb import DuckDBPyConnection
+    from pandas import DataFrame
+    from polars import DataFrame as PolarsFrame
+    from pyarrow import Table
 
     from icedb_client.duck import Rows
     from icedb_client.grpc_reads import GrpcReads
@@ -82,19 +82,19 @@ class QueryResult:
         rows: list[tuple[Any, ...]] = self.relation.fetchall()
         return rows
 
-    def df(self) -> "pandas.DataFrame":
+    def df(self) -> "DataFrame":
         """Return the rows for pandas. Raises as :meth:`fetchall`, and InvalidRequest without pandas."""
-        frame: pandas.DataFrame = self._rows("pandas").df()
+        frame: DataFrame = self._rows("pandas").df()
         return frame
 
-    def pl(self) -> "polars.DataFrame":
+    def pl(self) -> "PolarsFrame":
         """Return the rows for Polars. Raises as :meth:`fetchall`, and InvalidRequest without Polars and PyArrow."""
-        frame: polars.DataFrame = self._rows("polars", "pyarrow").pl()
+        frame: PolarsFrame = self._rows("polars", "pyarrow").pl()
         return frame
 
-    def arrow(self) -> "pyarrow.Table":
+    def arrow(self) -> "Table":
         """Return the rows for Arrow. Raises as :meth:`fetchall`, and InvalidRequest without PyArrow."""
-        table: pyarrow.Table = self._rows("pyarrow").to_arrow_table()
+        table: Table = self._rows("pyarrow").to_arrow_table()
         return table
 
     def _rows(self, *packages: str) -> "Rows":
