@@ -593,8 +593,14 @@ class Client:
                     )
                 return self._from_store
             if self._grpc is None:
-                from icedb_client.grpc_reads import GrpcReads  # noqa: PLC0415 - gRPC only if it is used
-
+                try:
+                    from icedb_client.grpc_reads import GrpcReads  # noqa: PLC0415 - gRPC only if it is used
+                except ModuleNotFoundError as error:
+                    raise InvalidRequest(
+                        f"the snapshot service at {self.settings.snapshot_address} speaks gRPC, and {error.name} is "
+                        "not installed here: install icedb-client[stack], or unset ICEDB_SNAPSHOT_ADDRESS to read the "
+                        "store"
+                    ) from error
                 self._grpc = GrpcReads(self.settings, clock=self.clock)
             return self._grpc
 
