@@ -51,6 +51,7 @@ ELSEWHERE = {
 TYPED = {
     "README.md": {},
     "docs/local-stack.md": {},
+    "docs/access.md": {},
     "docs/partitions.md": {"events": "visits"},
     "docs/guards.md": {},
     "docs/snapshot-service.md": {},
@@ -68,6 +69,7 @@ TYPED = {
 has one of its own."""
 
 NOT_TYPED = {
+    r"vi ": "an editor",
     r"make up|python -m icedb_console": "it is the stack of these tests",
     r"grpcurl ": "in no registry of packages; test_recipes.py sends the same calls by reflection",
     r"\{": "what grpcurl prints",
@@ -86,7 +88,6 @@ SHOWN = {
     "docs/insert-query.md": "an insert query; tests/integration/spark/test_spark_insert_query.py",
     "docs/repair.md text": "what a command prints",
     "docs/traces.md": "variables",
-    "docs/access.md": "a file; tests/integration/access",
 }
 """Blocks that are shown and not typed in, and why."""
 
@@ -185,7 +186,7 @@ class Pages:
         code = block.code
         for field, port in dataclasses.asdict(StackPorts()).items():
             code = code.replace(f"{LOOPBACK}:{port}", f"{LOOPBACK}:{getattr(self.stack.ports, field)}")
-        for place in ("/mnt/", "/srv/"):
+        for place in ("/etc/icedb", "/mnt/", "/srv/"):
             code = code.replace(place, f"{self.folder}{place}")
         for name, mine in names.items():
             code = re.sub(rf"\b{name}\b(?!\.ndjson)", mine, code)
@@ -222,6 +223,10 @@ def test_a_page_runs_as_it_stands(pages, page):
         pages.prepare(names.get("events", "events"))
     if page == "docs/trash.md":
         pages.prepare("old")
+    for block in read_blocks(ROOT / page):
+        if block.language == "toml":  # what a person writes with an editor
+            (pages.folder / "etc" / "icedb").mkdir(parents=True)
+            (pages.folder / "etc" / "icedb" / "access.toml").write_text(block.code)
     said = ""
     for block in blocks_to_type(page):
         block = pages.adapt(block, names)
