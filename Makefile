@@ -45,8 +45,12 @@ help: ## print this list
 
 install: $(VENV)/.installed ## create .venv and install every package of the workspace, editable
 
-$(VENV)/.installed: pyproject.toml constraints.txt $(PROJECTS)
-	@test -x $(UV) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; }
+$(UV):
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(PROJECTS) | $(UV)
 	@echo "installing the workspace"
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group dev $(PACKAGES:%=--editable ./%)
 	@touch $@
@@ -66,7 +70,7 @@ lint: install ## style of the code, and what bandit finds
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml libs services deploy
 
-wheels: install ## build the wheels of what is checked out into dist/
+wheels: $(UV) ## build the wheels of what is checked out into dist/ (half a minute; needs no make install)
 	@$(BIN)/python deploy/build_wheels.py
 
 audit: lint ## lint, secrets in files (half a minute), and known vulnerabilities of the tested versions (asks PyPI)

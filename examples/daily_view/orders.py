@@ -54,10 +54,10 @@ def main() -> None:
     show(daily, "as it was fed")
     daily.merge(full=True)
     show(daily, "after a merge")
-    for day, count, cents in lake.query(BY_DAY).relation.fetchall():
+    for day, count, cents in lake.query(BY_DAY).fetchall():
         print(f"  {day:%Y-%m-%d}  {count:5} orders  {cents / 100:10.2f}")
-    exact = lake.query("select count(*), sum(cents) from orders").relation.fetchall()
-    summed = lake.query("select sum(orders), sum(cents) from daily").relation.fetchall()
+    exact = lake.query("select count(*), sum(cents) from orders").fetchall()
+    summed = lake.query("select sum(orders), sum(cents) from daily").fetchall()
     print("the view and the orders say the same:", exact == summed)
 
 

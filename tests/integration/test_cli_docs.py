@@ -91,18 +91,3 @@ def test_the_page_of_every_command_is_current_and_each_begins_with_an_example():
         path, _, text = section.partition("\n")
         assert examples_of(path), path
         assert f"\n\n  $ {path}" in text.partition("Options:")[0], path
-
-
-def test_the_examples_of_the_page_of_embedded_use(parquet, tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("ICEDB_STORE")
-    code = "\n".join(blocks("embedded.md", "python"))
-    exec(compile(code, "docs/embedded.md", "exec"), {})
-    assert "[('view', 1)]" in capsys.readouterr().out
-    monkeypatch.setenv("ICEDB_STORE", f"file://{tmp_path}/lake")
-    (tmp_path / "clicks.ndjson").write_bytes(b'{"ts":"2026-01-02T00:00:00Z","event":"view"}\n' * 3)
-    handlers = list(logging.getLogger().handlers)
-    try:
-        for line in "".join(blocks("embedded.md", "sh")).splitlines():
-            assert run(shlex.split(line, comments=True)[1:]) == 0, (line, capsys.readouterr().err)
-    finally:
-        logging.getLogger().handlers = handlers

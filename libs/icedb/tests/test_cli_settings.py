@@ -4,7 +4,14 @@ import json
 
 import pytest
 from icedb.cli import table_settings
-from icedb.cli.table_settings import ALTER_FIELDS, CREATE_FIELDS, HIDDEN_FIELDS, NAMED_FIELDS, read_settings
+from icedb.cli.table_settings import (
+    ALTER_FIELDS,
+    CREATE_FIELDS,
+    HIDDEN_FIELDS,
+    MIN_LOG_FILES_STOP,
+    NAMED_FIELDS,
+    read_settings,
+)
 from icedb_log.changes.table_changes import FREE_FIELDS, RISING_FIELDS
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.table_config import TableConfig
@@ -84,6 +91,16 @@ def test_off_takes_back_and_floors_are_named_with_their_option():
         read_settings({"data_grace_ms": "59s"})
     with pytest.raises(InvalidRequest, match="--set data_grace 'off' is not a duration"):
         read_settings({"data_grace_ms": "off"})
+
+
+@pytest.mark.parametrize("command", ["create", "alter"])
+def test_a_stop_bound_that_would_refuse_senders_most_of_the_time_is_refused_with_the_least_one(icedb, command):
+    icedb("table", "create", "there")
+    name = {"create": "t", "alter": "there"}[command]
+    bounds = ("--set", "log_files_slow=2", "--set")
+    said = icedb("table", command, name, *bounds, "log_files_stop=4", code=2)
+    assert f"--set log_files_stop=4: give at least {MIN_LOG_FILES_STOP}. A log file stays for the log_grace" in said
+    icedb("table", command, name, *bounds, f"log_files_stop={MIN_LOG_FILES_STOP}")
 
 
 def test_a_word_that_is_none_of_the_choices_is_told_with_them(icedb):

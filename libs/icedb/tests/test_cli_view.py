@@ -71,6 +71,22 @@ def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, vi
     assert icedb("views", "counts") == ""
 
 
+def test_a_view_of_a_table_with_rows_says_that_they_are_not_in_it(icedb, append, monkeypatch):
+    notes = []
+    monkeypatch.setattr("icedb.cli.table.print_note", notes.append)
+    options = ("--from", "events", "--query", QUERY)
+    icedb("table", "create", "early", *options)
+    append("click")
+    append("view")
+    assert notes == []
+    icedb("table", "create", "late", *options)
+    assert notes == [
+        "view late takes what is committed to events from now on; the 2 rows that are there already are not in it"
+    ]
+    icedb("table", "create", "late", *options, "--if-not-exists")
+    assert len(notes) == 1
+
+
 def test_why_a_commit_was_refused_is_told(icedb, warehouse, view, flush_rows):
     flush_rows(warehouse.table("events"), [{"event": "click", "poison": "x"}])
     feed(warehouse)

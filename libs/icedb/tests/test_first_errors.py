@@ -9,6 +9,7 @@ from icedb_client import Client
 from icedb_client.transport import CommitReport
 from icedb_client.wakeups import WakeupSender
 from icedb_log.names import QUEUES
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 PAGE = Path(__file__).parents[3] / "docs" / "first-errors.md"
 ROW = b'{"ts":"2026-01-01T00:00:00Z","event":"a"}'
@@ -184,6 +185,13 @@ def test_the_page_quotes_what_is_printed(folder, cli_env, run_icedb, tmp_path):
         (tmp_path / name).write_bytes(body)
         printed.append(run_icedb("ingest", "events", str(tmp_path / name), code=2))
     printed += [run_icedb(*arguments, code=code) for arguments, code, _ in COMMANDS]
+    (tmp_path / "nested.ndjson").write_bytes(b'{"ts":"2026-01-01T00:00:00Z","props":{"price":3}}\n')
+    run_icedb("ingest", "events", str(tmp_path / "nested.ndjson"), "--commit")
+    printed.append(run_icedb("query", "select props.price from events", code=2))
+    parquet = ParquetWarehouse(folder)
+    parquet.create("short")
+    parquet.commit("short", "select 1::bigint as n", schema={"n": "BIGINT"}, horizon_ms=1_000_000_000_000)
+    printed.append(run_icedb("snapshot", "short", "--as-of", "1999-01-01", code=2))
     pages = re.split(r"^(?=## )", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     elsewhere = ("## A store that refuses", "## A front end that refuses")  # with a server
     here = "".join(page for page in pages if not page.startswith(elsewhere))

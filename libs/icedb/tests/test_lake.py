@@ -5,8 +5,10 @@ import logging
 import queue
 import threading
 from contextlib import nullcontext
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from types import SimpleNamespace
+from uuid import UUID
 
 import orjson
 import pyarrow as pa
@@ -107,6 +109,42 @@ def test_decimals_are_exact_from_python_to_every_reader(lake):
     assert (done.row_count, done.bad_row_count) == (1, 1)
 
 
+def test_values_of_python_are_taken_as_their_columns_want_them(lake):
+    columns = {
+        "seen": "TIMESTAMP",
+        "day": "DATE",
+        "price": "DECIMAL(18,2)",
+        "share": "DOUBLE",
+        "n": "BIGINT",
+        "id": "VARCHAR",
+    }
+    table = lake.create_table("values", partition=["d=day(seen)"], columns=columns)
+    at = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=2)))
+    ident = UUID(int=42)
+    row = {
+        "seen": at,
+        "day": at.date(),
+        "price": Decimal("19.90"),
+        "share": Decimal("0.25"),
+        "n": Decimal(7),
+        "id": ident,
+    }
+    assert table.append([row]).row_count == 1
+    with table.appender() as out:
+        out.append([{**row, "seen": at.replace(tzinfo=None)}, {**row, "nested": {"at": at, "price": Decimal("1.50")}}])
+    assert (out.row_count, out.bad_row_count) == (2, 0)
+    rest = (at.date(), Decimal("19.90"), 0.25, 7, str(ident))
+    utc, naive = datetime(2026, 1, 2, 1, 4, 5, 6), datetime(2026, 1, 2, 3, 4, 5, 6)
+    assert rows_of(lake, "select seen, day, price, share, n, id from values order by seen") == [
+        (utc, *rest),
+        (utc, *rest),
+        (naive, *rest),
+    ]
+    assert rows_of(lake, "select nested from values where nested is not null") == [
+        ('{"at":"2026-01-02T03:04:05.000006+02:00","price":1.50}',)
+    ]
+
+
 def test_a_batch_that_is_appended_again_under_its_id_is_there_once(lake, events):
     batch_id = new_batch_id(lake.gate.clock)
     first = events.append(ROWS, batch_id=batch_id)
@@ -198,6 +236,20 @@ def test_a_setting_that_is_none_is_told_with_the_one_that_is_meant_and_lakes_say
     with pytest.raises(InvalidRequest, match="partitions is no setting of a table; did you mean partition"):
         lake.create_table("other", partitions=["d=day(ts)"])
     assert repr(events) == f"Lake({lake.client.settings.store!r}).table('events')"
+
+
+def test_a_view_of_a_table_with_rows_warns_that_they_are_not_in_it(lake, events, caplog):
+    query = {"view_of": "events", "view_query": "select ts from _rows"}
+    lake.create_table("early", **query)
+    assert not caplog.messages
+    events.append(ROWS)
+    lake.create_table("late", exist_ok=True, **query)
+    assert (
+        "takes what is committed to events from now on; the 2 rows that are there already are not in it" in caplog.text
+    )
+    caplog.clear()
+    lake.create_table("late", exist_ok=True, **query)
+    assert not caplog.messages
 
 
 def test_a_table_that_is_there_with_other_partitions_is_taken_with_a_warning(lake, events, caplog):

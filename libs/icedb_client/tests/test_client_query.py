@@ -135,6 +135,37 @@ def test_a_query_on_a_table_without_a_commit_says_so(client, commit):
         client.query("select nope from events")
 
 
+def test_a_result_gives_its_rows_in_every_form(client, commit):
+    commit("events", "select timestamp '2026-01-02' as ts, 'a' as event, 2.5 as amount", "d=2026-01-02")
+    result = client.query("select ts, event, amount from events")
+    row = (datetime(2026, 1, 2), "a", 2.5)
+    assert result.fetchall() == result.fetchall() == result.pl().rows() == [row]
+    assert result.df().to_dict("records") == result.arrow().to_pylist() == [dict(zip(("ts", "event", "amount"), row))]
+    assert repr(result) == str(result)
+    assert "│ 2026-01-02 00:00:00 │ a       │    2.5 │" in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("sql", "remedy"),
+    [
+        ("select event.price from events", "write event->>'price', or (event->>'price')::DOUBLE for a number"),
+        ('select count(*) from events e where e.event."a\'b" > 2', "write event->>'a''b', or"),
+        ('select "odd ""\'name".x from events', 'write "odd ""\'name"->>\'x\', or'),
+    ],
+)
+def test_a_field_of_a_nested_value_is_refused_with_how_it_is_read(client, commit, sql, remedy):
+    commit("events", "select 'a' as event", "d=2026-01-02")
+    with pytest.raises(InvalidRequest) as caught:
+        client.query(sql)
+    assert f"; nested values are JSON text: {remedy}" in str(caught.value)
+
+
+def test_a_condition_on_a_field_of_a_nested_value_is_refused_with_how_it_is_read(client, commit):
+    commit("events", "select 'a' as event", "d=2026-01-02")
+    with pytest.raises(InvalidRequest, match=r"nested values are JSON text: write event->>'price', or \(event->>"):
+        client.snapshot("events", where="event.price > 2")
+
+
 def test_joins_and_ctes(client, commit):
     commit("events", "select 'a' as event", "d=2026-01-02")
     commit("other", "select 'a' as event, 7 as n", schema={"event": "VARCHAR", "n": "BIGINT"})

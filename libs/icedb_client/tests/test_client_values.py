@@ -5,14 +5,17 @@ import sys
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
-from icedb_client import file_list
+from icedb_client import file_list, wakeups
+from icedb_client.client import Client
 from icedb_client.file_list import ArrowFiles, MarkerFiles, WireFiles
 from icedb_client.requests import to_ms
 from icedb_client.settings import ClientSettings, load_client_settings
-from icedb_log.errors import InvalidRequest
+from icedb_log.clock import SystemClock
+from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.log.state import LogState
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
+from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_log.serving.arrow_files import FileColumns
 from icedb_proto import snapshot_pb2 as pb
 
@@ -104,14 +107,53 @@ def test_files_are_a_sequence_whatever_holds_them(files):
 
 
 @pytest.mark.parametrize("package", ["pyarrow", "pandas", "polars"])
-def test_a_package_that_is_missing_is_named_with_its_extra(client, create, monkeypatch, package):
+def test_a_package_that_is_missing_is_named_with_what_installs_it(client, create, monkeypatch, package):
     create()
     snapshot = client.snapshot("events")
     monkeypatch.setitem(sys.modules, package, None)
-    read = {"pyarrow": snapshot.to_arrow, "pandas": snapshot.to_pandas, "polars": snapshot.to_polars}[package]
-    extra = {"pyarrow": "arrow"}.get(package, package)
-    with pytest.raises(InvalidRequest, match=rf"needs {package}.*pip install 'icedb-client\[{extra}\]'"):
-        read()
+    result = client.query("select 1 as n from events")
+    reads = {
+        "pyarrow": (snapshot.to_arrow, result.arrow),
+        "pandas": (snapshot.to_pandas, result.df),
+        "polars": (snapshot.to_polars, result.pl),
+    }
+    for read in reads[package]:
+        with pytest.raises(InvalidRequest, match=f"needs {package}, which is not installed: pip install {package}$"):
+            read()
+
+
+@pytest.fixture
+def light_install(monkeypatch):
+    """An installation without the extra ``stack``."""
+    wakeups.find_missing.cache_clear()
+    monkeypatch.setattr(wakeups, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    for name in ("icedb_client.grpc_reads", "icedb_client.grpc_channels"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
+    wakeups.find_missing.cache_clear()
+
+
+def test_without_the_stack_extra_a_batch_is_accepted_and_what_is_missing_is_said(light_install, monkeypatch, caplog):
+    monkeypatch.setattr(wakeups.WakeupSender, "_require_listener", lambda _: None)
+    sender = wakeups.WakeupSender(ClientSettings(), clock=SystemClock())
+    assert not sender.wake(INGEST_FLUSH, "events")
+    missing = "celery and redis not installed here: install icedb-client[stack]"
+    assert f"workers are woken through Redis and Celery: {missing}; batches stay accepted" in caplog.text
+    with pytest.raises(InvalidRequest, match=r"install icedb-client\[stack\]; `--local` does it in this process"):
+        sender.run(MERGE_MERGE, "events", arguments={}, timeout_ms=1000)
+    with pytest.raises(Unavailable, match=r"cannot be asked: celery and redis not installed here"):
+        wakeups.look_at_redis("redis://127.0.0.1:1", timeout_ms=1000)
+
+
+def test_without_the_stack_extra_a_snapshot_service_is_refused_with_what_to_install(light_install, cli_env):
+    with (
+        Client(snapshot_address="127.0.0.1:1") as client,
+        pytest.raises(
+            InvalidRequest, match=r"speaks gRPC, and grpc is not installed here: install icedb-client\[stack\]"
+        ),
+    ):
+        client.tables()
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_policies_and_bounds_of_a_table(icedb):
         *("--set", "on_bad_rows=quarantine_rows", "--set", "max_partitions_per_flush=7", "--set", "log_files_slow=10"),
         *(
             "--set",
-            "log_files_stop=20",
+            "log_files_stop=50",
             "--set",
             "backlog_files_slow=30",
             "--set",
@@ -126,10 +126,10 @@ def test_policies_and_bounds_of_a_table(icedb):
     assert created["declared"] == {"price": "DOUBLE", "d": "DATE"}
     assert (created["evolution"], created["on_bad_rows"]) == ("widen", "quarantine_rows")
     assert created["max_partitions_per_flush"] == 7
-    assert (created["log_files_slow"], created["log_files_stop"]) == (10, 20)
+    assert (created["log_files_slow"], created["log_files_stop"]) == (10, 50)
     assert (created["backlog_files_slow"], created["backlog_files_stop"]) == (30, 40)
     shown = icedb("table", "show", "events").out
-    for words in ("widen", "quarantine_rows", "at most 7", "10 log files, 30 files", "20 log files, 40 files", "price"):
+    for words in ("widen", "quarantine_rows", "at most 7", "10 log files, 30 files", "50 log files, 40 files", "price"):
         assert words in shown
 
 

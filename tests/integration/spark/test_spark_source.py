@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,10 +21,12 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
+from page_blocks import read_blocks
 
 pytestmark = pytest.mark.spark
 
 CLOCK = SystemClock()
+PAGE = Path(__file__).parents[3] / "docs" / "spark-source.md"
 SCHEMA = "ts timestamp, event string, n int"
 
 
@@ -176,3 +179,20 @@ def test_columns_whose_names_mean_something_to_an_engine_and_numbers_at_the_edge
     assert found("NOT (f = 1.5)") == [1, 2, 3]
     first = frame.orderBy("n").first().asDict()
     assert {name: first[name] for name in names} == dict.fromkeys(names, "0.js")
+
+
+def test_the_page_runs_as_it_stands(table, spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("ICEDB_STORE", table.settings.url)
+    names = {"spark": spark, "frame": table.frame(1, 2)}
+    table.write(names["frame"])
+    for block in read_blocks(PAGE):
+        code = block.code.replace("s3://lake/warehouse", table.settings.url)
+        for option in ("checkpointLocation", "path"):
+            code = code.replace(f'"{option}", "…"', f'"{option}", "{tmp_path / option}"')
+        exec(compile(code, block.place, "exec"), names)
+    (query,) = spark.streams.active
+    query.processAllAvailable()
+    query.stop()
+    assert Counter(table.numbers()) == {1: 2, 2: 2}
+    assert names["events"].count() == 2
+    assert spark.read.parquet(str(tmp_path / "path")).count() in (2, 4), "the last write may have come in between"

@@ -6,7 +6,7 @@ from icedb import connect
 lake = connect("./lake")
 events = lake.create_table("events", partition=["d=day(ts)"], sort=["event", "ts"])
 events.append([{"ts": "2026-01-02T03:04:05Z", "event": "view"}])
-events.query("select event, count(*) from events group by 1").relation.show()
+print(events.query("select event, count(*) from events group by 1"))
 ```
 """
 

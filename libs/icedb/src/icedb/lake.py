@@ -11,11 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from icedb_client.client import QueryResult
+from icedb_client.client import Client, QueryResult
 from icedb_client.requests import Time
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_log.clock import Clock
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import IceDBError, InvalidRequest
 from icedb_log.feed.views import create_view
 from icedb_log.table.promoted_paths import add_promotions, parse_promotions
 from icedb_log.table.stored_config import create_table
@@ -148,6 +148,9 @@ class Lake(LakeSession):
         except InvalidRequest:
             if not (exist_ok and self.warehouse.has_table(name)):
                 raise
+        else:
+            if unfed := describe_unfed_rows(self.client, config):
+                _log.warning("%s", unfed)
         return self.table(name)
 
     def _tell_what_stays(self, name: str, *, partition: Sequence[str], sort: Sequence[str]) -> None:
@@ -197,6 +200,23 @@ class Lake(LakeSession):
         from icedb.work import Worker  # noqa: PLC0415 - for those who work here
 
         Worker(self, self.table).work(tell, until_idle=until_idle)
+
+
+def describe_unfed_rows(client: Client, config: TableConfig) -> str:
+    """Return that a view, which was made just now, gets no row that its source had before; nothing if it had none."""
+    if config.view_of is None:
+        return ""
+    try:
+        source = client.snapshot(config.view_of)
+    except IceDBError:
+        return ""  # the view is there all the same
+    if not source.files:
+        return ""
+    rows = "rows" if source.row_count is None else f"{source.row_count:,} rows"
+    return (
+        f"view {config.name} takes what is committed to {config.view_of} from now on; the {rows} that are there "
+        "already are not in it"
+    )
 
 
 def _read_setting(name: str, value: Any) -> tuple[str, Any]:

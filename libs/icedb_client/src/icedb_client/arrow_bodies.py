@@ -285,7 +285,7 @@ def _import_pyarrow(why: str = "Arrow data and DataFrames are staged as Arrow") 
     try:
         import pyarrow  # noqa: ICN001, PLC0415 - an optional package
     except ImportError as error:
-        raise InvalidRequest(f"{why}: this needs pyarrow; pip install 'icedb-client[arrow]'") from error
+        raise InvalidRequest(f"{why}: this needs pyarrow, which is not installed: pip install pyarrow") from error
     return pyarrow
 
 

@@ -92,10 +92,20 @@ def encode_row(row: object, *, number: int) -> bytes:
     try:
         line = orjson.dumps(row if type(row) is dict else dict(row), default=_encode_value, option=JSON_OPTIONS)
     except TypeError as error:
-        raise InvalidRequest(f"row {number} cannot be written as JSON: {error}") from error
+        raise InvalidRequest(f"row {number} cannot be written as JSON: {_find_unwritable(row) or error}") from error
     if len(line) > MAX_LINE_BYTES:
         raise InvalidRequest(f"row {number} has {len(line)} bytes as JSON, more than {MAX_LINE_BYTES}")
     return line
+
+
+def _find_unwritable(row: Mapping[Any, Any]) -> str:
+    """Return which column of a row has a value that JSON cannot hold, and what to do; nothing if it is a name."""
+    for name, value in row.items():
+        try:
+            orjson.dumps(value, default=_encode_value, option=JSON_OPTIONS)
+        except TypeError as error:
+            return f"column {str(name)[:80]!r}: {error}; send text, or a number"
+    return ""
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> BatchBody:

@@ -42,6 +42,9 @@ from icedb_client.wakeups import WakeupSender
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+    from pandas import DataFrame
+    from polars import DataFrame as PolarsFrame
+    from pyarrow import Table
 
     from icedb_client.duck import Rows
     from icedb_client.grpc_reads import GrpcReads
@@ -53,11 +56,10 @@ DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The answer of a query; printed, its first rows.
+    """The answer of a query. It prints its first rows; each method runs the query and returns all of them.
 
     Attributes:
-        relation: DuckDB's lazy result: ``.fetchall()``, ``.df()``, ``.pl()``, ``.arrow()``, iterate with
-            ``.fetchmany(n)``.
+        relation: DuckDB's lazy result, with all that DuckDB has: ``.fetchmany(n)``, ``.to_arrow_reader()``, ….
         snapshots: What each table was read from, by name.
         connection: Owns the result; close it when done, or the relation.
     """
@@ -66,9 +68,37 @@ class QueryResult:
     snapshots: Mapping[str, Snapshot]
     connection: "DuckDBPyConnection"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the first rows as a table."""
         return str(self.relation)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return the rows as tuples. Raises Unavailable, or InvalidRequest for a value that the query cannot take."""
+        rows: list[tuple[Any, ...]] = self.relation.fetchall()
+        return rows
+
+    def df(self) -> "DataFrame":
+        """Return the rows for pandas. Raises as :meth:`fetchall`, and InvalidRequest without pandas."""
+        frame: DataFrame = self._rows("pandas").df()
+        return frame
+
+    def pl(self) -> "PolarsFrame":
+        """Return the rows for Polars. Raises as :meth:`fetchall`, and InvalidRequest without Polars and PyArrow."""
+        frame: PolarsFrame = self._rows("polars", "pyarrow").pl()
+        return frame
+
+    def arrow(self) -> "Table":
+        """Return the rows for Arrow. Raises as :meth:`fetchall`, and InvalidRequest without PyArrow."""
+        table: Table = self._rows("pyarrow").to_arrow_table()
+        return table
+
+    def _rows(self, *packages: str) -> "Rows":
+        """Return the relation, for what needs packages. Raises InvalidRequest if one is not installed."""
+        from icedb_client.duck import require_package  # noqa: PLC0415 - who has a result has loaded DuckDB
+
+        for package in packages:
+            require_package(package, what="this form of a result")
+        return self.relation
 
 
 class Client:
@@ -577,8 +607,14 @@ class Client:
                     )
                 return self._from_store
             if self._grpc is None:
-                from icedb_client.grpc_reads import GrpcReads  # noqa: PLC0415 - gRPC only if it is used
-
+                try:
+                    from icedb_client.grpc_reads import GrpcReads  # noqa: PLC0415 - gRPC only if it is used
+                except ModuleNotFoundError as error:
+                    raise InvalidRequest(
+                        f"the snapshot service at {self.settings.snapshot_address} speaks gRPC, and {error.name} is "
+                        "not installed here: install icedb-client[stack], or unset ICEDB_SNAPSHOT_ADDRESS to read the "
+                        "store"
+                    ) from error
                 self._grpc = GrpcReads(self.settings, clock=self.clock)
             return self._grpc
 

@@ -437,7 +437,7 @@ def unreadable(error: Exception) -> Unavailable:
 
 def read_table(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> "pa.Table":
     """See :meth:`Snapshot.to_arrow`."""
-    pa = _require("pyarrow", extra="arrow", what="to_arrow")
+    pa = require_package("pyarrow", what="to_arrow")
     with hold_while_reading(snapshot), open_duckdb() as con:
         if not snapshot.schema and columns is None:
             return pa.table({})
@@ -449,7 +449,7 @@ def read_table(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> "pa.Ta
 
 def open_reader(snapshot: SnapshotFiles, columns: Sequence[str] | None, *, batch_rows: int) -> "pa.RecordBatchReader":
     """See :meth:`Snapshot.to_arrow_reader`."""
-    pa = _require("pyarrow", extra="arrow", what="to_arrow_reader")
+    pa = require_package("pyarrow", what="to_arrow_reader")
     if not 1 <= batch_rows <= MAX_BATCH_ROWS:
         raise InvalidRequest(f"batch_rows={batch_rows}: give 1 to {MAX_BATCH_ROWS} rows")
     if not snapshot.schema and columns is None:
@@ -461,8 +461,8 @@ def open_reader(snapshot: SnapshotFiles, columns: Sequence[str] | None, *, batch
 
 def read_pandas(snapshot: SnapshotFiles, columns: Sequence[str] | None, options: Mapping[str, Any]) -> "pd.DataFrame":
     """See :meth:`Snapshot.to_pandas`."""
-    package = _require("pandas", extra="pandas", what="to_pandas")
-    pa = _require("pyarrow", extra="pandas", what="to_pandas")
+    package = require_package("pandas", what="to_pandas")
+    pa = require_package("pyarrow", what="to_pandas")
     nullable = {pa.int64(): package.Int64Dtype(), pa.bool_(): package.BooleanDtype()}
     frame: pd.DataFrame = read_table(snapshot, columns).to_pandas(**{"types_mapper": nullable.get, **options})
     return frame
@@ -470,8 +470,8 @@ def read_pandas(snapshot: SnapshotFiles, columns: Sequence[str] | None, options:
 
 def read_polars(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> "pl.DataFrame":
     """See :meth:`Snapshot.to_polars`."""
-    package = _require("polars", extra="polars", what="to_polars")
-    _require("pyarrow", extra="polars", what="to_polars")
+    package = require_package("polars", what="to_polars")
+    require_package("pyarrow", what="to_polars")
     frame: pl.DataFrame = package.from_arrow(read_table(snapshot, columns))
     return frame
 
@@ -500,13 +500,12 @@ def _in_utc(pa: Any, schema: Any) -> Any:
     return pa.schema([field.with_type(utc) if field.type == micros else field for field in schema])
 
 
-def _require(package: str, *, extra: str, what: str) -> Any:
+def require_package(package: str, *, what: str) -> Any:
+    """Return an optional package. Raises InvalidRequest with the command that installs it."""
     try:
         return import_module(package)
     except ImportError as error:
-        raise InvalidRequest(
-            f"{what} needs {package}, which is not installed: pip install 'icedb-client[{extra}]'"
-        ) from error
+        raise InvalidRequest(f"{what} needs {package}, which is not installed: pip install {package}") from error
 
 
 def find_snapshots(sql: str, read: Callable[[str], _Found]) -> dict[str, _Found]:

@@ -407,5 +407,5 @@ def _arrow() -> Any:
         return import_module("pyarrow")
     except ImportError as error:
         raise InvalidRequest(
-            "a list of files as record batches needs pyarrow, which is not installed: pip install 'icedb-client[arrow]'"
+            "a list of files as record batches needs pyarrow, which is not installed: pip install pyarrow"
         ) from error

@@ -11,13 +11,14 @@ import logging
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import orjson
 from icedb_log.clock import Clock
-from icedb_log.errors import Unavailable
+from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.hosts import redact_url
 from icedb_log.names import PROGRESS_HEADER, QUEUES, TASKS, progress_key
 from icedb_log.phases import current_follower
@@ -37,6 +38,8 @@ BROKER_TIMEOUT_S: Final = 5
 RESULT_POLL_MS: Final = 100
 _RESULT_KEY_PREFIX: Final = "celery-task-meta-"
 """Where Celery's Redis backend keeps the result of a task."""
+
+WAKING: Final = "workers are woken through Redis and Celery:"
 
 _log = logging.getLogger(__name__)
 
@@ -78,11 +81,13 @@ class WakeupSender:
         try:
             self._require_listener()
         except OSError as error:
-            return self._fall_silent(error)
+            return self._fall_silent(self._describe(error))
+        if missing := find_missing():
+            return self._fall_silent(f"{WAKING} {missing}")
         try:
             self._keys.send(self._redis, self._app.send_task, task=task, table=table)
         except _down() as error:
-            return self._fall_silent(error)
+            return self._fall_silent(self._describe(error))
         self._silent_until_ms = None
         return True
 
@@ -91,7 +96,7 @@ class WakeupSender:
 
         Raises:
             Unavailable: Redis does not answer.
-            InvalidRequest: The token would go over the network in plain text.
+            InvalidRequest: The token would go over the network in plain text, or a package is missing.
             TaskTimeout: No worker gave a result in time.
         """
         follower = current_follower()
@@ -120,7 +125,7 @@ class WakeupSender:
 
         Raises:
             Unavailable: Redis does not answer.
-            InvalidRequest: The token would go over the network in plain text.
+            InvalidRequest: The token would go over the network in plain text, or a package is missing.
         """
         return self._send(task, table, arguments=arguments, ignore_result=True)
 
@@ -135,17 +140,19 @@ class WakeupSender:
             address = parts.hostname or "", parts.port or REDIS_PORT
             socket.create_connection(address, timeout=self._settings.redis_timeout_ms / SECOND_MS).close()
 
-    def _fall_silent(self, error: Exception) -> bool:
+    def _fall_silent(self, why: str) -> bool:
         """Return that nobody was woken, nor will be for a while; warn of it once."""
         self._silent_until_ms = self._clock.monotonic_ms() + PAUSE_AFTER_FAILURE_MS
         if not self._has_warned:
             self._has_warned = True
-            _log.warning("%s; batches stay accepted, the periodic sweep takes them", self._describe(error))
+            _log.warning("%s; batches stay accepted, the periodic sweep takes them", why)
         return False
 
     def _send(
         self, task: str, table: str, *, arguments: dict[str, Any], ignore_result: bool, is_followed: bool = False
     ) -> str:
+        if missing := find_missing():
+            raise InvalidRequest(f"{WAKING} {missing}; `--local` does it in this process")
         headers = self._headers() | ({PROGRESS_HEADER: "1"} if is_followed else {})
         try:
             self._redis.ping()
@@ -176,6 +183,13 @@ class WakeupSender:
             f"Redis at {redact_url(self._settings.redis_url)} does not answer ({type(error).__name__}); "
             "start it, or set ICEDB_REDIS_URL"
         )
+
+
+@cache
+def find_missing() -> str:
+    """Return which packages that wake workers are not installed, and what to do; empty if all are."""
+    names = [name for name in ("celery", "redis") if find_spec(name) is None]
+    return f"{' and '.join(names)} not installed here: install icedb-client[stack]" if names else ""
 
 
 def _open_redis(url: str, *, timeout_ms: int) -> "Redis":
@@ -255,8 +269,10 @@ def look_at_redis(url: str, *, timeout_ms: int) -> RedisLook:
         timeout_ms: Longest wait to connect, and for each answer.
 
     Raises:
-        Unavailable: It does not answer, or refuses; the message names its address without a password.
+        Unavailable: It does not answer, or refuses, or a package is missing; names its address without a password.
     """
+    if missing := find_missing():
+        raise Unavailable(f"Redis at {redact_url(url)} cannot be asked: {missing}")
     from redis.exceptions import RedisError  # noqa: PLC0415 - see above
 
     try:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from textwrap import dedent
@@ -10,6 +11,8 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, ValidationError
 
 _MEANT = ("Candidate bindings:", "Did you mean")
+_NESTED = re.compile(r"Cannot extract field '(.*)' from expression \"(.*)\" because it is not a struct")
+_PLAIN_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _UNITS = {"_ms": "milliseconds", "_mb": "MiB", "_kb": "KiB", "_bytes": "bytes"}
 
 
@@ -77,10 +80,22 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.55) -> st
 def first_line(said: object) -> str:
     """Return the first line of a text, or of what an error says (its kind if nothing), at most 500 characters.
 
-    With it come the names that DuckDB thinks are meant, without its drawing of where.
+    With it come the names that DuckDB thinks are meant, without its drawing of where, and how a nested value is read.
     """
     first, *more = str(said).strip().splitlines() or [type(said).__name__]
-    return " ".join([first, *(line.strip() for line in more if line.startswith(_MEANT))])[:500]
+    line = " ".join([first, *(line.strip() for line in more if line.startswith(_MEANT))])[:500]
+    nested = _NESTED.search(line)
+    if nested is None:
+        return line
+    field = nested[1].replace("''", "'")
+    return f"{line}; {describe_nested(column=nested[2], field=field)}"
+
+
+def describe_nested(*, column: str, field: str) -> str:
+    """Return how SQL reads a field of a nested value, for who writes ``column.field``: it is kept as JSON text."""
+    name = column if _PLAIN_NAME.fullmatch(column) else quote_name(column)
+    value = f"{name}->>{quote_text(field)}"
+    return f"nested values are JSON text: write {value}, or ({value})::DOUBLE for a number"
 
 
 def describe_problem(problem: Mapping[str, Any]) -> str:

@@ -113,7 +113,7 @@ def create(
             register_view(source_of(place, config), name, clock=run.clock)
     run.answer(
         {"table": name, "created": is_new, "config": config.model_dump(mode="json")},
-        lambda: out.print(f"table [bold]{name}[/] {'created' if is_new else 'is there already'}"),
+        lambda: _show_created(run, config, is_new=is_new),
     )
 
 
@@ -137,6 +137,15 @@ def _create(run: Run, place: TableStore, config: TableConfig) -> None:
         create_table(place, config)
     else:
         create_view(place, config, clock=run.clock)
+
+
+def _show_created(run: Run, config: TableConfig, *, is_new: bool) -> None:
+    out.print(f"table [bold]{config.name}[/] {'created' if is_new else 'is there already'}")
+    if is_new and config.view_of is not None:
+        from icedb.lake import describe_unfed_rows  # noqa: PLC0415 - for views alone
+
+        if unfed := describe_unfed_rows(run.client, config):
+            print_note(unfed)
 
 
 @app.command("alter")

@@ -52,6 +52,10 @@ NAMED_FIELDS: Final = frozenset(
 )
 """Fields with an option of their own: what a first table may need. The others tune a table."""
 
+MIN_LOG_FILES_STOP: Final = 50
+"""The command takes no less of ``log_files_stop``: twice what a table has that the strongest brake slows down. It
+commits once a minute, merges less often, and has each log file for the default log grace period after it was folded."""
+
 _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "declared": ("--column", "NAME:TYPE"),
     "times": ("--plausible", "NAME:FROM..TO"),
@@ -181,6 +185,12 @@ def _read(name: str, value: Any, flag: str) -> Any:
         return int(value * MIB)
     if name.endswith("_query"):
         return read_query(value, option=flag)
+    if name == "log_files_stop" and value < MIN_LOG_FILES_STOP:
+        raise InvalidRequest(
+            f"{flag}={value}: give at least {MIN_LOG_FILES_STOP}. A log file stays for the log_grace after it was "
+            "folded, and a table that is slowed down most commits once a minute still: a lower bound would refuse "
+            "batches most of the time"
+        )
     return parse_columns(value, option=flag) if _type_of(name) == list[str] else value
 
 

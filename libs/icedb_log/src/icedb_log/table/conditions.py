@@ -28,7 +28,7 @@ from sqlglot.tokenizer_core import TokenType
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.decimals import DecimalType, find_decimal
 from icedb_log.table.file_domains import EXACT_DOUBLE_MAX, UNKNOWN, Domain, parse_date
-from icedb_log.texts import is_text
+from icedb_log.texts import describe_nested, is_text
 
 logging.getLogger("sqlglot").addHandler(logging.NullHandler())
 """Its warnings are no words of ours, and go to standard error where a program has not set up logging."""
@@ -162,6 +162,8 @@ def _parse(condition: str, where: str) -> Any:
 def _check_columns(tree: Any, schema: Mapping[str, str], where: str) -> None:
     known = {column.lower() for column in schema}
     for column in tree.find_all(exp.Column):
+        if column.table.lower() in known:
+            raise InvalidRequest(f"{where}: {describe_nested(column=column.table, field=column.name)}")
         if column.table:
             raise InvalidRequest(f"{where}: write {column.name!r} without {column.table!r} before it")
         if column.name.lower() not in known:
