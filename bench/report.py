@@ -24,6 +24,7 @@ ORDER: Final = (
     "ingest",
     "tiny",
     "enqueue",
+    "seen",
     "snapshot",
     "starting",
     "vacuum",
