@@ -181,12 +181,12 @@ def test_columns_whose_names_mean_something_to_an_engine_and_numbers_at_the_edge
     assert {name: first[name] for name in names} == dict.fromkeys(names, "0.js")
 
 
-def test_the_page_runs_as_it_stands(table, spark, tmp_path, monkeypatch):
-    monkeypatch.setenv("ICEDB_STORE", table.settings.url)
+def test_the_page_runs_as_it_stands(table, spark, tmp_path):
     names = {"spark": spark, "frame": table.frame(1, 2)}
     table.write(names["frame"])
     for block in read_blocks(PAGE):
-        code = block.code.replace("s3://lake/warehouse", table.settings.url)
+        code = block.code.replace('.option("store", "s3://lake/warehouse")', "")
+        code = code.replace('"events")', f'"events").option("store", "{table.settings.url}")')
         for option in ("checkpointLocation", "path"):
             code = code.replace(f'"{option}", "…"', f'"{option}", "{tmp_path / option}"')
         exec(compile(code, block.place, "exec"), names)
