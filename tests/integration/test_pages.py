@@ -97,6 +97,7 @@ SHOWN = {
     "docs/import.md": "a bucket of Parquet files; tests/integration/spark/test_import_s3.py",
     "docs/ingest.md": "its endpoints have tests of their own: test_frontend_http.py, _grpc, _celery, _webhooks",
     "docs/insert-query.md": "an insert query; tests/integration/spark/test_spark_insert_query.py",
+    "docs/nested.md": "a table whose paths are promoted; libs/icedb/tests/test_promoted.py",
     "docs/repair.md text": "what a command prints",
     "docs/traces.md": "variables",
 }

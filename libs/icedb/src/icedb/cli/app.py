@@ -25,7 +25,7 @@ from icedb.cli.runner import (
     set_shared,
 )
 
-EPILOG: Final = "Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 no answer, 5 halted, 6 timed out, 7 denied."
+EPILOG: Final = "Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 no answer, 5 halted, 6 too late, 7 denied."
 
 _COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "table": ("tables", "table:app", "create, alter, list, show, drop and undrop tables"),
