@@ -36,6 +36,7 @@ def main(
     events: Annotated[int | None, typer.Option(min=1000, help="events in the input")] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="batches that the input comes in")] = None,
     size_gb: Annotated[float | None, typer.Option(min=0.01, help="size of the backlog, units of 10^9 bytes")] = None,
+    case_limit: Annotated[float | None, typer.Option(help="seconds after which a case begins no turn more")] = None,
     only: Annotated[str | None, typer.Option(help="run only the cases whose name contains this")] = None,
     objects: Annotated[int | None, typer.Option(min=1, help="objects to delete, where a workload deletes")] = None,
     markers: Annotated[int | None, typer.Option(min=1, help="data files that a planned log names")] = None,
@@ -50,6 +51,7 @@ def main(
         raise typer.Exit(2)
     chosen = {
         "repeat_count": repeat, "event_count": events, "batch_count": batches, "size_gb": size_gb, "only": only,
+        "case_limit_s": case_limit,
         "object_count": objects, "marker_count": markers,
     }  # fmt: skip
     more: dict[str, Any] = {field: value for field, value in chosen.items() if value is not None}

@@ -221,7 +221,7 @@ def _command(name: str, options: Options) -> str:
     words = [f"python -m bench {name} --repeat {options.repeat_count}"]
     words += [f"--events {options.event_count} --batches {options.batch_count} --size-gb {options.size_gb:g}"]
     words += [f"--objects {options.object_count} --markers {options.marker_count}"]
-    words += [f"--size {options.size}"]
+    words += [f"--size {options.size} --case-limit {options.case_limit_s:g}"]
     words += [f"--only {options.only!r}"] if options.only else []
     return " ".join(words)
 
