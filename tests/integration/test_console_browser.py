@@ -78,10 +78,61 @@ def test_a_page_shows_a_commit_without_a_reload(browser, address, lake):
     browser.open(f"{address}/tables/sessions")
     browser.run("window.stayed = true")
     browser.wait("document.getElementById('state').textContent === 'live'")
-    row = {"ts": "2026-03-03T00:00:00Z", "event": "view", "user_id": "u1", "amount": 1.0}
-    lake.create_table("sessions", exist_ok=True, partition=["d=day(ts)"], sort=["ts"]).append([row])
+    commit_to(lake, 3)
     browser.wait("document.getElementById('partitions').textContent.includes('d=2026-03-03')")
     assert browser.run("return window.stayed") is True
+
+
+def commit_to(lake, day):
+    """Commit one row of a day to the table of sessions."""
+    row = {"ts": f"2026-03-{day:02}T00:00:00Z", "event": "view", "user_id": "u1", "amount": 1.0}
+    lake.create_table("sessions", exist_ok=True, partition=["d=day(ts)"], sort=["ts"]).append([row])
+
+
+def wait_for_another_row(browser, before):
+    browser.wait(f"document.querySelector('a[href=\"/tables/sessions\"]').closest('tr').textContent !== {before!r}")
+
+
+def row_of_sessions(browser):
+    return browser.run("return document.querySelector('a[href=\"/tables/sessions\"]').closest('tr').textContent")
+
+
+def test_a_list_goes_on_where_one_of_its_links_has_the_focus(browser, address, lake):
+    """A link that was opened in another tab keeps the focus for as long as somebody looks."""
+    browser.open(address)
+    browser.wait("document.getElementById('state').textContent === 'live'")
+    browser.run("document.querySelector('a[href=\"/tables/sessions\"]').focus()")
+    before = row_of_sessions(browser)
+    commit_to(lake, 4)
+    wait_for_another_row(browser, before)
+    assert browser.run("return document.activeElement.getAttribute('href')") == "/tables/sessions"
+
+
+def test_a_page_that_somebody_comes_back_to_is_live_again(browser, address, lake):
+    """Browsers keep a page that is left, and show it again as it was, without loading it."""
+    browser.open(address)
+    browser.wait("document.getElementById('state').textContent === 'live'")
+    browser.run("window.stayed = true; location.href = '/sign-in'")
+    browser.wait("document.title.startsWith('Sign in')")
+    browser.run("history.back()")
+    browser.wait("document.querySelector('a[href=\"/tables/sessions\"]')")
+    before = row_of_sessions(browser)
+    commit_to(lake, 5)
+    wait_for_another_row(browser, before)
+    assert browser.run("return window.stayed") is True, "the browser has kept the page: else this test tells nothing"
+
+
+def test_a_page_that_becomes_another_kind_of_page_is_loaded_anew(browser, address, folder, lake):
+    """A table whose log is damaged has a page of its own; repaired, it is itself again."""
+    lake.create_table("broken").append([{"n": 1}])
+    browser.open(f"{address}/tables/broken")
+    browser.wait("document.getElementById('state').textContent === 'live'")
+    log = next((folder / "broken" / "_log").glob("*.jsonl"))
+    bad = log.with_name(log.name.replace(".jsonl", "x.jsonl"))
+    bad.write_bytes(b"nonsense")
+    browser.wait("document.querySelector('h1').textContent.includes('halted')")
+    bad.unlink()
+    browser.wait("document.getElementById('partitions')")
 
 
 def test_a_query_is_answered_by_a_table_and_a_picture(browser, address):

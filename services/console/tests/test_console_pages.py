@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
@@ -365,6 +366,87 @@ def test_a_stream_tells_of_a_commit_and_ends_with_the_right_to_look(table, tmp_p
             assert answer.headers["content-type"].startswith("text/event-stream")
             assert "event: news" in answer.text
             assert answer.text.rstrip().endswith("data: not allowed")
+
+    run(work)
+
+
+async def first_event(rig, path):
+    """Return the first event of a stream, and leave."""
+    left, seen = asyncio.Event(), []
+
+    def on_body(answer):
+        seen[:] = re.findall(r"event: (\w+)", answer.text)[:1]
+        if seen:
+            rig.parts.closing.set()
+            left.set()
+
+    await asyncio.wait_for(rig.browser().ask("GET", path, left=left, on_body=on_body), timeout=LIMIT_S)
+    rig.parts.closing.clear()
+    return seen[0]
+
+
+def live_path(page):
+    source = re.search(r'data-live="([^"]+)"', page)[1]
+    mark = re.search(r'data-mark="(\w+)"', page)
+    return f"{source}{'&' if '?' in source else '?'}mark={mark[1] if mark else ''}"
+
+
+@pytest.mark.parametrize("path", ["/tables/t", "/", "/workers"])
+def test_a_stream_begins_at_what_its_page_shows(table, path, monkeypatch):
+    """Between a page and its stream everything may happen: the console reads on, and a commit lands."""
+    monkeypatch.setattr("icedb_console.pages.LOOK_S", 0.01)
+
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1)
+            await read_all(rig)
+            page = (await rig.browser().get(path)).text
+            assert await first_event(rig, live_path(page)) == "same"
+            table.append(2)
+            table.clock.advance(2_000)
+            await rig.browser().get("/tables/t")  # another page has it read
+            await read_all(rig)
+            assert await first_event(rig, live_path(page)) == "news"
+
+    run(work)
+
+
+def test_a_page_says_as_of_when_it_is_and_that_it_is_read_anew(table):
+    """Nobody has looked for a while: what is known is as old as that."""
+
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1)
+            await read_all(rig)
+            read = "{:%H:%M:%S}".format(datetime.fromtimestamp(table.clock.now_ms() / 1000, UTC))
+            table.clock.advance(1_000)
+            for path in ("/", "/workers"):
+                page = (await rig.browser().get(path)).text
+                assert re.search(rf"as of <time[^>]*>{read} UTC<", page)
+                assert "being read" not in page
+            table.clock.advance(17 * 60_000)
+            for path in ("/", "/workers"):
+                page = (await rig.browser().get(path)).text
+                assert re.search(rf"as of <time[^>]*>{read} UTC<", page)
+                assert "being read" in page
+            now = "{:%H:%M:%S}".format(datetime.fromtimestamp(table.clock.now_ms() / 1000, UTC))
+            assert re.search(rf"as of <time[^>]*>{now} UTC<", (await rig.browser().get("/tables/t")).text)
+
+    run(work)
+
+
+def test_an_empty_console_says_whether_it_still_reads(table):
+    async def work():
+        async with open_console(table, warehouse=Warehouse(table.store, "nothing-here")) as rig:
+            for path in ("/", "/workers"):
+                page = (await rig.browser().get(path)).text
+                assert "being read" in page
+                assert "no table yet" not in page
+                await read_all(rig)
+                page = (await rig.browser().get(path)).text
+                assert "being read" not in page
+                assert "There is no table yet" in page
+                table.clock.advance(17 * 60_000)
 
     run(work)
 

@@ -1,10 +1,12 @@
 """The pages: from a request to an answer. Who may see what is asked first; tables that are not theirs never show.
 
-A page never waits long for the store: what is known is shown, and says so. What is live on a page is fetched again by
-its script when the stream of its events says that something is new.
+A page never waits long for the store: what is known is shown, and says of when it is. It bears a mark of what it shows.
+Its stream begins at that mark, and says again and again that the page is the same as what is known, or that there is
+news: then the script of the page fetches it again.
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,8 +53,8 @@ SHOWN_LINES: Final = 20
 MOST_WAITING: Final = 20
 LOOK_S: Final = 1.0
 """How often a stream looks for news."""
-AGE_S: Final = 20
-"""Ages on a page are made new at least so often."""
+AGE_S: Final = 5
+"""A page is made anew at least so often: its ages, and what its mark does not tell."""
 NOTES: Final = "icedb.console"
 SEE_OTHER: Final = 303
 _EXAMPLE: Final = "select * from {} limit 100"
@@ -115,8 +117,18 @@ class Pages:
             sort=sort,
             sorts=tuple(SORTS),
             problem=parts.figures.problem,
-            is_reading=not parts.figures.has_listed,
+            **self._freshness(known),
         )
+
+    def _freshness(self, known: Iterable[TableFigures]) -> dict[str, Any]:
+        """Return of when a page over several tables is, what marks it, and whether its figures are read right now."""
+        figures = self._parts.figures
+        return {"as_of_ms": figures.read_ms, "is_reading": figures.is_behind, "mark": self._mark_all(known)}
+
+    def _mark_all(self, known: Iterable[TableFigures]) -> str:
+        figures = self._parts.figures
+        marks = [(each.name, each.mark) for each in known]
+        return make_mark((figures.read_ms, figures.is_behind, figures.problem, marks))
 
     async def table(self, request: Request) -> Response:
         """Show one table."""
@@ -127,10 +139,12 @@ class Pages:
         except NotFound:
             raise
         except IceDBError as error:
-            figures = TableFigures(name, None, error)
-            return self._answer(request, "table_unread.html", identity, table=name, health=figures.health)
+            health = TableFigures(name, None, error).health
+            return self._answer(
+                request, "table_unread.html", identity, table=name, health=health, mark=make_mark(str(error))
+            )
         if facts is None:
-            return self._answer(request, "table_unread.html", identity, table=name, health=None)
+            return self._answer(request, "table_unread.html", identity, table=name, health=None, mark=make_mark(None))
         return self._answer(request, "table.html", identity, **self._show_facts(request, identity, facts))
 
     def _show_facts(self, request: Request, identity: Identity, facts: TableFacts) -> dict[str, Any]:
@@ -147,6 +161,8 @@ class Pages:
         return {
             "table": name,
             "facts": facts,
+            "mark": make_mark(facts.mark),
+            "as_of_ms": facts.read_ms,
             "status": facts.status,
             "config": facts.config,
             "health": TableFigures(name, facts.status, None).health,
@@ -242,7 +258,8 @@ class Pages:
             lagging=_longest((status.merge_lag_ms, name, status) for name, status in read if status.merge_lag_files),
             redis=look,
             problem=problem,
-            is_reading=not parts.figures.has_listed,
+            table_count=len(known),
+            **self._freshness(known),
         )
 
     def _shown_owner(self, owner: str, identity: Identity, table: str) -> str:
@@ -339,23 +356,21 @@ class Pages:
         parts = self._parts
         self._streams += 1
         parts.metrics.streams.inc()
-        seen = self._mark(identity, table)
+        seen = request.query_params.get("mark", "")
         told_ms = parts.clock.monotonic_ms()
         try:
             yield "retry: 3000\n\n"
             while not parts.closing.is_set():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(parts.closing.wait(), LOOK_S)
                 if sessions_end := self._has_lost(request, identity, table):
                     yield f"event: end\ndata: {sessions_end}\n\n"
                     return
-                if table:
-                    await self._read_again(table)
-                now_ms = parts.clock.monotonic_ms()
-                mark = self._mark(identity, table)
-                if mark != seen or now_ms - told_ms >= AGE_S * SECOND_MS:
+                mark, now_ms = await self._mark(identity, table), parts.clock.monotonic_ms()
+                is_news = mark != seen or now_ms - told_ms >= AGE_S * SECOND_MS
+                if is_news:
                     seen, told_ms = mark, now_ms
-                    yield "event: news\ndata: 1\n\n"
+                yield f"event: {'news' if is_news else 'same'}\ndata: {mark}\n\n"
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(parts.closing.wait(), LOOK_S)
         finally:
             self._streams -= 1
             parts.metrics.streams.dec()
@@ -369,17 +384,16 @@ class Pages:
         guard = self._parts.sessions.guard
         return "" if now == identity and (not table or guard.allows(now, Verb.READ, table)) else "not allowed"
 
-    async def _read_again(self, table: str) -> None:
+    async def _mark(self, identity: Identity, table: str) -> str:
+        """Return the mark of the page that would be shown now; what it shows is read again for it."""
+        if not table:
+            return self._mark_all(self._readable(identity))
+        self._parts.figures.look()
         try:
-            await self._parts.facts.read(table)
-        except IceDBError:
-            return  # the page says so
-
-    def _mark(self, identity: Identity, table: str) -> object:
-        if table:
-            known = self._parts.figures.look().get(table)
-            return None if known is None else known.mark
-        return hash(tuple((each.name, each.mark) for each in self._readable(identity)))
+            facts = await self._parts.facts.read(table)
+        except IceDBError as error:
+            return make_mark(str(error))
+        return make_mark(None if facts is None else facts.mark)
 
     async def sign_in(self, request: Request) -> Response:
         """Take a token."""
@@ -460,6 +474,11 @@ class Pages:
         self._parts.sessions.keep_form_key(request, response, key)
         response.headers["cache-control"] = "no-store"
         return response
+
+
+def make_mark(shown: object) -> str:
+    """Return what tells one state of a page from another, for its stream."""
+    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
 
 
 async def _wait_until_left(request: Request) -> None:
