@@ -51,7 +51,7 @@ def test_a_result_is_a_table_and_a_picture(lake):
             assert page.text.count("<tr>") == 3  # head, and two of three rows
             assert "only the first are shown" in page.text
             assert ">135<" in page.text
-            assert '<svg class="columns"' in page.text
+            assert '<figure class="chart"' in page.text
             assert "total" in page.text
             assert "NULL" in page.text
             assert EVIL not in page.text

@@ -7,7 +7,7 @@ being shown, and shows why. Nobody looks: nothing is read. Must never write.
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from icedb_log.clock import Clock
@@ -32,13 +32,13 @@ class TableFigures:
         name: Its name.
         status: Its figures, as they were read last; ``None``: they never were.
         error: Why they could not be read just now; ``None``: they were.
-        read_ms: When they were read, by this host's clock.
+        columns: Its columns with their types, as they were read last.
     """
 
     name: str
     status: TableStatus | None = None
     error: IceDBError | None = NOT_YET
-    read_ms: int = 0
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_new(self) -> bool:
@@ -156,22 +156,20 @@ class Figures:
         """
         try:
             with crashes_told(f"table {name}: its figures"):
-                status = self._statuses.read(name, log=log)
+                state = self._statuses.read_log(name) if log is None else log
+                status = self._statuses.read(name, log=state)
+                columns = {**state.config.declared, **state.snapshot.schema}
         except NotFound:
             with self._lock:
                 self._known.pop(name, None)
             raise
         except IceDBError as error:
-            self._keep(name, None, error)
+            with self._lock:
+                self._known[name] = replace(self._known.get(name) or TableFigures(name), error=error)
             raise
-        self._keep(name, status, None)
-        return status
-
-    def _keep(self, name: str, status: TableStatus | None, error: IceDBError | None) -> None:
         with self._lock:
-            before = self._known.get(name)
-            kept = before.status if status is None and before is not None else status
-            self._known[name] = TableFigures(name, kept, error, self._clock.now_ms())
+            self._known[name] = TableFigures(name, status, None, columns)
+        return status
 
     def _read_in_round(self, name: str) -> None:
         if self._stopped.is_set():

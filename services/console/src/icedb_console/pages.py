@@ -31,6 +31,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from icedb_console.actions import ACTIONS, Actions
 from icedb_console.figures import Figures, TableFigures
 from icedb_console.metrics import ConsoleMetrics, Page
+from icedb_console.query_process import FORMATS, MAX_FILE_BYTES
 from icedb_console.queries import Queries, QueryFailed, QueryRows
 from icedb_console.rendering import Renderer
 from icedb_console.sessions import FORM_FIELD, Sessions
@@ -41,20 +42,23 @@ from icedb_console.views import (
     PARTITIONS_PER_PAGE,
     SORTS,
     TABLES_PER_PAGE,
+    chart_commits,
+    chart_partitions,
+    chart_result,
     cut,
-    draw_commits,
-    draw_partitions,
-    draw_result,
     sum_up,
     table_path,
 )
 
+MOST_PICKED: Final = 100
+"""Tables whose columns can be picked in the query box: the first, by name."""
 SHOWN_LINES: Final = 20
 MOST_WAITING: Final = 20
 LOOK_S: Final = 1.0
 """How often a stream looks for news."""
 AGE_S: Final = 5
 """A page is made anew at least so often: its ages, and what its mark does not tell."""
+MEDIA_TYPES: Final = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 NOTES: Final = "icedb.console"
 SEE_OTHER: Final = 303
 _EXAMPLE: Final = "select * from {} limit 100"
@@ -170,11 +174,9 @@ class Pages:
             "partitions": partitions,
             "pager": pager,
             "most_bytes": max((each.size_bytes for each in facts.partitions), default=0),
-            "most_small": max((each.small_count for each in facts.partitions), default=0),
             "small_files": sum(each.small_count for each in facts.partitions),
-            "partition_picture": draw_partitions(newest_first[:MOST_COLUMNS][::-1], facts.explained, facts.config),
-            "pictured": min(len(newest_first), MOST_COLUMNS),
-            "commit_picture": draw_commits(facts.commits),
+            "partition_chart": chart_partitions(newest_first[:MOST_COLUMNS][::-1], facts.explained, facts.config),
+            "commit_chart": chart_commits(facts.commits),
             "commits": facts.commits[:MOST_COMMITS],
             "merges": [each for each in facts.commits if each.added is not None and each.removed.file_count][:20],
             "problems": {
@@ -278,7 +280,11 @@ class Pages:
         if request.method == "POST":
             fields = await self._parts.sessions.read_form(request)
             sql = fields.get("sql", "").replace("\r\n", "\n")
+            file_format = fields.get("download", "")
             try:
+                if file_format in FORMATS:
+                    asked = self._parts.queries.download(identity.name, sql, tables=names, file_format=file_format)
+                    return _answer_file(await self._unless_left(request, asked), file_format)
                 result = await self._unless_left(request, self._parts.queries.run(identity.name, sql, tables=names))
             except (QueryFailed, InvalidRequest, NotFound) as error:
                 problem = str(error)
@@ -291,12 +297,24 @@ class Pages:
             code=code,
             sql=sql,
             names=names,
+            columns=await self._find_columns(identity, names, table),
+            as_of_ms=0 if result is None else self._parts.clock.now_ms() - result.duration_ms,
             result=result,
-            plots=[] if result is None else draw_result(result),
+            charts=[] if result is None else chart_result(result),
             problem=problem,
             is_on=self._parts.queries.is_on,
+            file_bytes=MAX_FILE_BYTES,
             settings=self._parts.settings,
         )
+
+    async def _find_columns(self, identity: Identity, names: Iterable[str], table: str) -> dict[str, Mapping[str, str]]:
+        """Return the columns of the first tables that are known, and of the one that was picked."""
+        known = {each.name: each.columns for each in self._readable(identity)}
+        if table in names:
+            with suppress(IceDBError):
+                facts = await self._parts.facts.read(table)
+                known[table] = {} if facts is None else facts.schema
+        return {name: known.get(name, {}) for name in sorted(names, key=lambda each: each != table)[:MOST_PICKED]}
 
     async def action(self, request: Request) -> Response:
         """Ask whether something should be done; do it, once that was confirmed."""
@@ -474,6 +492,11 @@ class Pages:
         self._parts.sessions.keep_form_key(request, response, key)
         response.headers["cache-control"] = "no-store"
         return response
+
+
+def _answer_file(body: bytes, file_format: str) -> Response:
+    headers = {"content-disposition": f'attachment; filename="query.{file_format}"', "cache-control": "no-store"}
+    return Response(body, media_type=MEDIA_TYPES[file_format], headers=headers)
 
 
 def make_mark(shown: object) -> str:

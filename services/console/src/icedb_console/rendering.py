@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse, Response
 from icedb_console.views import (
     GUARD_WORDS,
     WHAT_WORDS,
-    draw_share,
     explain_partition,
     name_partition,
     show_ago,
@@ -41,6 +40,11 @@ HEADERS: Final[Mapping[str, str]] = {
 STATIC_TYPES: Final[Mapping[str, str]] = {
     "console.css": "text/css; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
+    "charts.js": "text/javascript; charset=utf-8",
+    "editor.js": "text/javascript; charset=utf-8",
+    "query.js": "text/javascript; charset=utf-8",
+    "uplot.js": "text/javascript; charset=utf-8",
+    "uplot.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
 OLD_MS: Final = 15 * SECOND_MS
@@ -77,7 +81,6 @@ class Renderer:
         self._environment.globals.update(
             table_path=table_path,
             static=lambda name: f"/static/{name}?{static_digest(name)}",
-            share=draw_share,
             explain_partition=explain_partition,
             guard_words=GUARD_WORDS,
             what_words=WHAT_WORDS,

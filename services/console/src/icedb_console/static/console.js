@@ -128,8 +128,8 @@
 
   document.querySelectorAll("form[data-busy]").forEach((form) => {
     const busy = document.getElementById("busy");
-    form.addEventListener("submit", () => {
-      if (!busy) return;
+    form.addEventListener("submit", (event) => {
+      if (!busy || event.submitter?.name === "download") return; // a file leaves the page as it is
       busy.textContent = form.dataset.busy;
       busy.hidden = false;
       // Not before the form is sent: what is disabled is not sent with it.
