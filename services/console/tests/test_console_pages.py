@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
+from icedb_client.wakeups import RedisLook
 from icedb_log.commit.fence import acquire_fence
 from icedb_log.errors import HaltError, Unavailable
 from icedb_log.holds.leases import acquire_lease
@@ -13,6 +14,7 @@ from icedb_log.holds.pins import create_pin
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.wake_keys import WorkerLook
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.console_rig import KEEPER, READER, STRANGER, open_console
 from icedb_sim.tables.small_table import SmallTable
@@ -170,6 +172,36 @@ def test_the_host_of_a_worker_is_for_those_who_maintain_its_table(table, tmp_pat
                 theirs = {token: (await rig.browser(token).get(path)).text for token in (READER, KEEPER)}
                 assert "merger" in theirs[READER]
                 assert [token for token, text in theirs.items() if "host-of-ours" in text] == [KEEPER]
+
+    run(work)
+
+
+def test_workers_are_listed_with_what_they_do_to_those_who_may_know(table, tmp_path, monkeypatch):
+    def look(now_ms):
+        workers = (
+            WorkerLook("ingest", "host-of-ours", 4711, "1.0.0", now_ms, (("icedb.ingest.flush", "t"),)),
+            WorkerLook("janitor", "host-of-ours", 4712, "1.0.0", now_ms - 1_000, ()),
+            WorkerLook("merge", "host-of-ours", 4713, "0.9.0", now_ms - 900_000, (("icedb.merge.merge", "secret"),)),
+            WorkerLook("merge", EVIL, 4714, EVIL, now_ms, ((EVIL, "secret"),)),
+        )
+        return RedisLook("7.2", "x", is_master=True, may_evict=False, waiting={}, workers=workers)
+
+    monkeypatch.setattr("icedb_console.pages.look_at_redis", lambda *_, **__: look(table.clock.now_ms()))
+
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            table.append(1)
+            await read_all(rig)
+            reader, keeper = [(await rig.browser(token).get("/workers")).text for token in (READER, KEEPER)]
+            for page in (reader, keeper):
+                assert '<code>icedb.ingest.flush</code> of <a href="/tables/t">' in page
+                assert "waits for messages" in page
+                assert "silent" in page
+                assert "15 min ago" in page
+                assert "secret" not in page
+                check_page(page)
+            assert "host-of-ours, process 4711" in keeper
+            assert "host-of-ours" not in reader
 
     run(work)
 

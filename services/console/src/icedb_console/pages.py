@@ -20,7 +20,8 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.quarantine import find_reason
 from icedb_log.serving.status import TableStatus
-from icedb_log.units import SECOND_MS
+from icedb_log.units import MINUTE_MS, SECOND_MS
+from icedb_log.wake_keys import WorkerLook
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.access_file import Identity, Verb
 from icedb_service.logs import get_logger
@@ -31,8 +32,8 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from icedb_console.actions import ACTIONS, Actions
 from icedb_console.figures import Figures, TableFigures
 from icedb_console.metrics import ConsoleMetrics, Page
-from icedb_console.query_process import FORMATS, MAX_FILE_BYTES
 from icedb_console.queries import Queries, QueryFailed, QueryRows
+from icedb_console.query_process import FORMATS, MAX_FILE_BYTES
 from icedb_console.rendering import Renderer
 from icedb_console.sessions import FORM_FIELD, Sessions
 from icedb_console.settings import ConsoleSettings
@@ -59,6 +60,8 @@ LOOK_S: Final = 1.0
 AGE_S: Final = 5
 """A page is made anew at least so often: its ages, and what its mark does not tell."""
 MEDIA_TYPES: Final = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+SILENT_MS: Final = MINUTE_MS
+"""A worker that says nothing for so long has ended, or hangs, or Redis is away."""
 NOTES: Final = "icedb.console"
 SEE_OTHER: Final = 303
 _EXAMPLE: Final = "select * from {} limit 100"
@@ -256,6 +259,7 @@ class Pages:
                 ),
                 key=lambda each: each[:2],
             ),
+            workers=[] if look is None else [self._show_worker(each, identity) for each in look.workers],
             staged=_longest((status.staged_lag_ms, name, status) for name, status in read if status.staged_batches),
             lagging=_longest((status.merge_lag_ms, name, status) for name, status in read if status.merge_lag_files),
             redis=look,
@@ -263,6 +267,22 @@ class Pages:
             table_count=len(known),
             **self._freshness(known),
         )
+
+    def _show_worker(self, worker: WorkerLook, identity: Identity) -> dict[str, Any]:
+        """Return a worker as this caller may see it: without its host and the tables that are not his."""
+        guard, known = self._parts.sessions.guard, self._parts.figures.look()
+        may_maintain = any(guard.allows(identity, Verb.MAINTAIN, name) for name in known)
+        return {
+            "queue": worker.queue,
+            "version": worker.version,
+            "seen_ms": worker.seen_ms,
+            "is_silent": self._parts.clock.now_ms() - worker.seen_ms > SILENT_MS,
+            "host": f"{worker.host}, process {worker.pid}" if may_maintain else "",
+            "doing": [
+                (task, table if guard.allows(identity, Verb.READ, table) else "another table" if table else "")
+                for task, table in worker.doing
+            ],
+        }
 
     def _shown_owner(self, owner: str, identity: Identity, table: str) -> str:
         """Return the name of a worker as this caller may see it: without its host unless he may maintain the table."""
@@ -297,6 +317,7 @@ class Pages:
             code=code,
             sql=sql,
             names=names,
+            picked=table,
             columns=await self._find_columns(identity, names, table),
             as_of_ms=0 if result is None else self._parts.clock.now_ms() - result.duration_ms,
             result=result,

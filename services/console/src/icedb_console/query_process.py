@@ -6,8 +6,8 @@ the files of a bucket by URLs that end soon, and has no key. The process bounds 
 anything, and ends by itself some seconds after its time if its parent does not end it. The statement reads the live
 data files of the snapshots of tables whose names it was given, and nothing else: DuckDB is locked to them.
 
-Must never write to the store, and never name a table to a caller who may not know of it. A result as a file is written into memory, at the one path
-that DuckDB may open besides.
+Must never write to the store, and never name a table to a caller who may not know of it. A result as a file is
+written into memory, at the one path that DuckDB may open besides.
 """
 
 import base64
@@ -134,7 +134,8 @@ def _write_file(sql: str, snapshots: Mapping[str, Snapshot], bounds: Mapping[str
         if _FILE_TOO_LARGE not in str(error):
             raise
         raise InvalidRequest(
-            f"the file would be larger than {MAX_FILE_BYTES // MIB} MiB: ask for less, or use `icedb query -o {file_format}`"
+            f"the file would be larger than {MAX_FILE_BYTES // MIB} MiB: ask for less, or use "
+            f"`icedb query -o {file_format}`"
         ) from error
     return os.pread(file, MAX_FILE_BYTES, 0)
 

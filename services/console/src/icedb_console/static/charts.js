@@ -6,6 +6,7 @@
   const HUES = ["blue", "orange", "green", "red", "amber", "quiet"];
   const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
   const EXACT = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
+  const POWERS = Array.from({ length: 60 }, (_, at) => 2 ** at);
   const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
   const HEIGHT = 190;
   const CHAR_PX = 7;
@@ -21,11 +22,12 @@
   /** Return stripes: what a colour says a pattern says, too. */
   const stripes = (color) => {
     const tile = document.createElement("canvas");
-    tile.width = tile.height = 6;
+    tile.width = tile.height = 8;
     const pen = tile.getContext("2d");
     pen.strokeStyle = color;
     pen.lineWidth = 2;
-    [-3, 0, 3, 6].forEach((at) => { pen.moveTo(at, 6); pen.lineTo(at + 6, 0); });
+    pen.beginPath();
+    [-8, 0, 8].forEach((at) => { pen.moveTo(at - 1, 9); pen.lineTo(at + 9, -1); });
     pen.stroke();
     return pen.createPattern(tile, "repeat");
   };
@@ -34,7 +36,7 @@
     const item = document.createElement("span");
     const key = document.createElement("i");
     key.className = `key ${look}`;
-    key.style.color = hue;
+    key.style.color = `var(--${hue})`;
     item.append(key, ` ${name}`);
     caption.append(item);
   });
@@ -43,7 +45,8 @@
     const chart = JSON.parse(figure.dataset.chart);
     const css = getComputedStyle(document.documentElement);
     const color = (name) => css.getPropertyValue(`--${name}`).trim();
-    const series = chart.series.map((each, at) => ({ ...each, color: color(HUES[at]), hue: `var(--${HUES[at]})` }))
+    const series = chart.series.map((each, at) => ({ ...each, hue: HUES[each.look === "hatch" ? at - 1 : at] }))
+      .map((each) => ({ ...each, color: color(each.hue) }))
       .filter((each) => each.values.some((value) => value !== null));
     const many = chart.grouped ? series.length : 1;
     const step = many > 1 ? many + 1 : 1; // a gap after each group
@@ -63,6 +66,7 @@
     const axis = (scale, side) => ({
       scale, side, size: 64, stroke: color("quiet"), show: Boolean(unitOf(scale)),
       grid: { show: scale === "y", stroke: color("line"), width: 1 }, ticks: { show: false },
+      ...(unitOf(scale) === "bytes" ? { incrs: POWERS } : {}),
       values: (_, splits) => splits.map((each) => (
         scale === "points" && each % 1 ? "" : SHORT[unitOf(scale)](each)
       )),
