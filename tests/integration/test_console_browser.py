@@ -5,6 +5,7 @@ import urllib.request
 import pytest
 from chromium_rig import MISSING, find_chromium, open_chromium
 from console_lake import fill_lake, running_console
+from waiting import wait_until
 
 pytestmark = [
     pytest.mark.skipif(find_chromium() is None, reason=MISSING),
@@ -65,7 +66,7 @@ def _without_a_complaint(browser):
     assert browser.complaints() == []
 
 
-@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, True)])
+@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (360, True)])
 def test_pages_are_in_order(browser, address, width, is_dark):
     browser.shape(width, 844, is_dark=is_dark)
     for path in PAGES:
@@ -124,15 +125,19 @@ def test_a_page_that_somebody_comes_back_to_is_live_again(browser, address, lake
 
 def test_a_page_that_becomes_another_kind_of_page_is_loaded_anew(browser, address, folder, lake):
     """A table whose log is damaged has a page of its own; repaired, it is itself again."""
+
+    def shows(text):  # asked again and again: a script that waits is lost where its page is loaded anew
+        return lambda: text in browser.run("return document.querySelector('main').innerText")
+
     lake.create_table("broken").append([{"n": 1}])
     browser.open(f"{address}/tables/broken")
     browser.wait("document.getElementById('state').textContent === 'live'")
     log = next((folder / "broken" / "_log").glob("*.jsonl"))
     bad = log.with_name(log.name.replace(".jsonl", "x.jsonl"))
     bad.write_bytes(b"nonsense")
-    browser.wait("document.querySelector('h1').textContent.includes('halted')")
+    wait_until(shows("halted"), "the page says that the table halts")
     bad.unlink()
-    browser.wait("document.getElementById('partitions')")
+    wait_until(shows("Partitions"), "the page is that of a table again")
 
 
 def write_query(browser, sql):
@@ -143,14 +148,40 @@ def write_query(browser, sql):
     assert browser.run("return document.getElementById('sql').value") == sql
 
 
-def test_a_query_is_answered_by_a_table_and_a_picture(browser, address):
+def test_a_query_is_answered_by_a_table_and_a_chart_and_is_remembered(browser, address):
     browser.open(f"{address}/query")
-    write_query(browser, "select event, count(*) as many from events group by event order by event")
+    sql = "select event, count(*) as many from events group by event order by event"
+    write_query(browser, sql)
     browser.click("button.main")
     browser.wait("document.querySelector('table.rows')")
     assert browser.run("return document.querySelectorAll('table.rows tbody tr').length") >= 2
     assert browser.run("return document.querySelectorAll('figure.chart canvas').length") == 1
     assert browser.run(CHECK) == []
+    assert browser.run("return new URL(location).searchParams.get('sql')") == sql, "the address can be shared"
+    browser.open(f"{address}/query?table=events")
+    assert browser.run("return document.querySelector('#history li').textContent") == sql
+    browser.click("#history li button")
+    assert browser.run("return document.getElementById('sql').value") == sql
+    browser.click("[data-table=events] [data-insert=user_id]")
+    assert "user_id" in browser.run("return document.getElementById('sql').value")
+    browser.click("#forget")
+    assert browser.run("return localStorage.length") == 0
+
+
+def test_a_chart_has_a_bar_over_its_word_and_a_scale_for_each_dimension(browser, address):
+    browser.shape(1280, 900)
+    browser.open(f"{address}/tables/events")
+    browser.wait("document.querySelector('#partitions canvas')")
+    keys = browser.run("return [...document.querySelectorAll('#partitions .key')].map((each) => each.className)")
+    assert "key bars" in keys
+    assert "key points" in keys
+    over = "document.querySelector('#partitions .u-over')"
+    browser.run(
+        f"const box = {over}.getBoundingClientRect();"
+        f"const at = {{ clientX: box.left + 30, clientY: box.top + 9, bubbles: true }};"
+        f"['mouseenter', 'mousemove'].forEach((name) => {over}.dispatchEvent(new MouseEvent(name, at)));"
+    )
+    browser.wait("document.querySelector('#partitions output').textContent.startsWith('d=2026-01-01: size ')")
 
 
 def test_a_policy_that_forbids_is_seen_by_this_test(browser, address):
