@@ -198,6 +198,7 @@ def draw_console() -> None:
                     browser.click("form.query button.main")
                     browser.wait("document.querySelector('main table.rows, main .bad')")
                 browser.wait("!document.body.innerText.includes('being read')")
+                browser.wait("!document.body.dataset.live || document.getElementById('state').textContent === 'live'")
                 (OUT / f"console-{name}.png").write_bytes(browser.picture(width, height))
         finally:
             ended.set()
@@ -221,6 +222,7 @@ def _send(layout: ChaosLayout, ended: threading.Event, is_large: threading.Event
             body = b"no json" if number == 30 else _make_rows(number, size)  # noqa: PLR2004 - one batch for quarantine
             _ask(f"{layout.http_url}/v1/tables/{table}/batches", body)
             row_count += size
+            _ask(f"{layout.console_url}/tables/events")  # what the console has seen of commits it remembers
             if row_count >= CONSOLE_ROWS and not is_large.is_set():
                 client.answerer.acquire_lease("events", ttl_ms=600_000, at_ms=None)
                 create_pin(
@@ -232,13 +234,16 @@ def _send(layout: ChaosLayout, ended: threading.Event, is_large: threading.Event
 
 
 def _make_rows(number: int, size: int) -> bytes:
-    """Return rows of a few days, most of them of the newest; what comes later is later."""
+    """Return rows of a few days, most of them of the newest."""
+    chance = np.random.default_rng(number)
+    kinds = chance.choice(("view", "view", "view", "click", "click", "buy"), size)
+    users, amounts = chance.integers(100_000, size=size), chance.exponential(40, size).round(2)
     rows = (
         {
-            "ts": f"2026-01-{9 - min(row % 11, 7):02}T{number % 24:02}:{row // 60 % 60:02}:{row % 60:02}Z",
-            "event": ("view", "view", "click", "view", "click", "buy")[(row * 7 + row // 13) % 6],
-            "user_id": f"u{row * 31 % 9973}",
-            "amount": round(row * 37 % 9001 / 100, 2),
+            "ts": f"2026-01-{1 + max(row % 13, 5) - 5:02}T{number % 24:02}:{row // 60 % 60:02}:{row % 60:02}Z",
+            "event": str(kinds[row]),
+            "user_id": f"u{users[row]}",
+            "amount": float(amounts[row]),
         }
         for row in range(size)
     )

@@ -4,6 +4,8 @@ import asyncio
 import html
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -205,6 +207,28 @@ def test_a_query_that_needs_too_much_memory_fails_alone(lake):
             assert (await ask(rig, "select count(*) as n from t")).rows == [[30]]
 
     run(work)
+
+
+RESERVED = """
+import ctypes, re, threading
+threading.stack_size(1 << 18)
+read = lambda: int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1])
+before, held, let_go, libc = read(), threading.Barrier(17), threading.Barrier(17), ctypes.CDLL(None)
+def hold():
+    libc.malloc(1000)
+    held.wait()
+    let_go.wait()
+for _ in range(16): threading.Thread(target=hold).start()
+held.wait()
+print((read() - before) // 1024)
+let_go.wait()
+"""
+
+
+def test_threads_leave_the_address_space_to_the_query():
+    """Those that read a store each took 64 MiB of it for themselves: then no library of DuckDB could be loaded."""
+    done = subprocess.run([sys.executable, "-c", RESERVED], env=_environment(), capture_output=True, check=True)
+    assert int(done.stdout) < 256
 
 
 def test_what_its_engine_does_not_count_is_bounded_by_the_process(lake):

@@ -241,7 +241,8 @@ class Queries:
 
 def _environment() -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return {**passed, "TZ": "UTC", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
+    # Each thread would reserve 64 MiB of the bounded address space for what it allocates, and no next one could start.
+    return {**passed, "TZ": "UTC", "LANG": "C.UTF-8", "HOME": "/nonexistent", "MALLOC_ARENA_MAX": "2"}
 
 
 async def _talk(process: asyncio.subprocess.Process, request: bytes) -> bytes:
