@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 
@@ -440,6 +441,26 @@ def test_a_stream_begins_at_what_its_page_shows(table, path, monkeypatch):
             await read_all(rig)
             assert await first_event(rig, live_path(page)) == "news"
 
+    run(work)
+
+
+def test_a_page_of_what_could_not_be_read_again_is_not_called_live(table, monkeypatch):
+    """A store that does not answer: the page is the newest there is, and old."""
+    monkeypatch.setattr("icedb_console.pages.LOOK_S", 0.01)
+    monkeypatch.setattr("icedb_console.table_facts.PATIENCE_MS", 0)
+
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1)
+            await rig.parts.facts._keep("t")
+            page = (await rig.browser().get("/tables/t")).text
+            monkeypatch.setattr(rig.parts.facts, "_read", lambda _name: answers.wait(LIMIT_S))
+            assert await first_event(rig, live_path(page)) == "same"
+            table.clock.advance(60_000)
+            assert await first_event(rig, live_path(page)) == "late"
+            answers.set()
+
+    answers = threading.Event()
     run(work)
 
 

@@ -1,8 +1,8 @@
 """The pages: from a request to an answer. Who may see what is asked first; tables that are not theirs never show.
 
 A page never waits long for the store: what is known is shown, and says of when it is. It bears a mark of what it shows.
-Its stream begins at that mark, and says again and again that the page is the same as what is known, or that there is
-news: then the script of the page fetches it again.
+Its stream begins at that mark, and says again and again that the page is the same as what is known, that what is known
+is old itself, or that there is news: then the script of the page fetches it again.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from icedb_console.figures import Figures, TableFigures
 from icedb_console.metrics import ConsoleMetrics, Page
 from icedb_console.queries import Queries, QueryFailed, QueryRows
 from icedb_console.query_process import FORMATS, MAX_FILE_BYTES
-from icedb_console.rendering import Renderer
+from icedb_console.rendering import OLD_MS, Renderer
 from icedb_console.sessions import FORM_FIELD, Sessions
 from icedb_console.settings import ConsoleSettings
 from icedb_console.table_facts import MOST_COMMITS, FactsReader, TableFacts
@@ -403,11 +403,12 @@ class Pages:
                 if sessions_end := self._has_lost(request, identity, table):
                     yield f"event: end\ndata: {sessions_end}\n\n"
                     return
-                mark, now_ms = await self._mark(identity, table), parts.clock.monotonic_ms()
-                is_news = mark != seen or now_ms - told_ms >= AGE_S * SECOND_MS
-                if is_news:
-                    seen, told_ms = mark, now_ms
-                yield f"event: {'news' if is_news else 'same'}\ndata: {mark}\n\n"
+                mark, is_late = await self._mark(identity, table)
+                now_ms = parts.clock.monotonic_ms()
+                event = "late" if is_late else "same"
+                if mark != seen or now_ms - told_ms >= AGE_S * SECOND_MS:
+                    event, seen, told_ms = "news", mark, now_ms
+                yield f"event: {event}\ndata: {mark}\n\n"
                 with suppress(TimeoutError):
                     await asyncio.wait_for(parts.closing.wait(), LOOK_S)
         finally:
@@ -423,16 +424,20 @@ class Pages:
         guard = self._parts.sessions.guard
         return "" if now == identity and (not table or guard.allows(now, Verb.READ, table)) else "not allowed"
 
-    async def _mark(self, identity: Identity, table: str) -> str:
-        """Return the mark of the page that would be shown now; what it shows is read again for it."""
+    async def _mark(self, identity: Identity, table: str) -> tuple[str, bool]:
+        """Return the mark of what is read now, or was read last, and whether that is old itself."""
+        figures = self._parts.figures
+        known = self._readable(identity)
         if not table:
-            return self._mark_all(self._readable(identity))
-        self._parts.figures.look()
+            return self._mark_all(known), self._is_late(figures.read_ms)
         try:
             facts = await self._parts.facts.read(table)
         except IceDBError as error:
-            return make_mark(str(error))
-        return make_mark(None if facts is None else facts.mark)
+            return make_mark(str(error)), False
+        return make_mark(None if facts is None else facts.mark), facts is not None and self._is_late(facts.read_ms)
+
+    def _is_late(self, read_ms: int) -> bool:
+        return self._parts.clock.now_ms() - read_ms > OLD_MS + self._parts.settings.console_refresh_ms
 
     async def sign_in(self, request: Request) -> Response:
         """Take a token."""

@@ -77,6 +77,10 @@
       heard();
       if (!isFetching && !isHeld) say("live");
     });
+    stream.addEventListener("late", () => {
+      heard();
+      if (!isFetching && !isHeld) say("the store answers slowly");
+    });
     stream.addEventListener("news", () => {
       heard();
       refresh();
@@ -108,7 +112,6 @@
         }
         fresh.forEach((part) => exchange(document.adoptNode(part)));
         document.dispatchEvent(new Event("refreshed"));
-        say("live");
       }
     } catch {
       lose(AGAIN_MS);
