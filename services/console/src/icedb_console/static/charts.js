@@ -16,7 +16,9 @@
     const at = Math.min(Math.floor(Math.log2(Math.max(Math.abs(value), 1)) / 10), UNITS.length - 1);
     return `${+(value / 1024 ** at).toFixed(1)} ${UNITS[at]}`;
   };
-  const SHORT = { bytes: inBytes, count: (value) => COMPACT.format(value) };
+  const SUFFIXES = { K: " k", M: " M", B: " G", T: " T" };
+  const inCounts = (value) => COMPACT.format(value).replace(/[KMBT]$/, (each) => SUFFIXES[each]); // as on the pages
+  const SHORT = { bytes: inBytes, count: inCounts };
   const LONG = { bytes: inBytes, count: (value) => EXACT.format(value) };
 
   /** Return stripes: what a colour says a pattern says, too. */
