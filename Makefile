@@ -38,7 +38,7 @@ WAITING_JOBS = $$(( $(JOBS) * 2 ))
 # Values of tests and documents that look like secrets and are none.
 NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
 
-.PHONY: audit wheels help install demo up test lint types imports unit integration fuzz soak node engines chaos containers bench peers format proto dashboards kubernetes docs docs-site concepts pictures constraints clean
+.PHONY: audit wheels help install demo up test lint types imports unit integration fuzz soak node engines chaos containers bench peers format proto dashboards kubernetes docs docs-site concepts pictures editor constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -110,6 +110,9 @@ $(NODE_EXAMPLE)/node_modules/.installed: $(NODE_EXAMPLE)/package.json
 	@command -v npm >/dev/null || { echo "installing Node.js"; $(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group node; }
 	@cd $(NODE_EXAMPLE) && PATH="$$PATH:$(abspath $(BIN))" npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
+
+editor: ## build the console's SQL editor and charts again from npm, at the versions of services/console/editor/package.json
+	cd services/console/editor && npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error && npm run --silent build
 
 engines: install ## engines that only long tests ask: ClickHouse in a Python package, 180 MB, and Daft
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group engines

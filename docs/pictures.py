@@ -20,6 +20,7 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -34,7 +35,9 @@ from icedb_local.ports import find_free_ports
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
 from icedb_log.clock import SystemClock
+from icedb_log.commit.table import Table
 from icedb_log.feed.views import create_view
+from icedb_log.holds.pins import create_pin
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import Acceptance
 from icedb_log.names import INGEST_FLUSH
@@ -58,12 +61,20 @@ COLUMNS: Final = 108
 FONTS: Final = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 """Rich has its SVG fetch a font from elsewhere; a reader's own monospace font does."""
 PANELS: Final = ("Merge lag", "Data files that wait for a merge", "Live data files", "Live rows")
-PHONE_PX: Final = 600
 CONSOLE_PAGES: Final = (
-    ("tables", "/", 1280, 540),
-    ("table", "/tables/events", 1280, 1200),
-    ("columns", "/tables/events/columns", 1280, 480),
-    ("phone", "/tables/events", 390, 1000),
+    ("tables", "/", 1280, 620, False),
+    ("table", "/tables/events", 1280, 1300, False),
+    ("workers", "/workers", 1280, 760, False),
+    ("columns", "/tables/events/columns", 1280, 480, False),
+    ("query", "/query", 1280, 900, True),
+    ("phone", "/tables/events", 360, 1150, True),
+    ("phone-query", "/query", 360, 1150, False),
+)
+"""Name, path, width and height in pixels, and whether it is dark."""
+CONSOLE_ROWS: Final = 1_000_000
+CONSOLE_BATCH_ROWS: Final = 20_000
+CONSOLE_QUERY: Final = (
+    "select d, event, count(*) as count, avg(amount) as mean_amount\nfrom events\ngroup by all order by all"
 )
 CALM_S, LAZY_S, BUSY_S = 50, 70, 110
 """How long all is well, the merger is down, and is back."""
@@ -164,28 +175,79 @@ def _plot_trace(spans: list[Any]) -> None:
 
 
 def draw_console() -> None:
-    """Fill a lake, serve a console on it, and take pictures of its pages; one of them on a phone in the dark."""
+    """Work a stack until a table has a million rows, and take pictures of its console while it goes on."""
     sys.path.insert(0, str(ROOT / "tests" / "rigs"))
     from chromium_rig import open_chromium  # noqa: PLC0415 - what the browser test uses
-    from console_lake import fill_lake, running_console  # noqa: PLC0415
 
-    query = "select d, event, count(*) as count, round(sum(amount)) as amount from events group by all order by all"
-    with tempfile.TemporaryDirectory() as lake, tempfile.TemporaryDirectory() as profile:
-        fill_lake(Path(lake))
-        with running_console(Path(lake)) as (_, address), open_chromium(Path(profile)) as browser:
-            browser.open(address)
-            browser.wait("document.querySelectorAll('main table tbody tr').length > 5")
-            for name, path, width, height in CONSOLE_PAGES:
-                browser.shape(width, height, is_dark=width < PHONE_PX)
-                browser.open(address + path)
+    os.environ.update({"AWS_ACCESS_KEY_ID": S3_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": S3_SECRET_KEY})
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as exits:
+        layout = replace(ChaosLayout.make(Path(folder) / "stack", pace=Pace(), engine="light"), has_console=True)
+        exits.enter_context(FaultProxy(layout.ports.s3, layout.proxy_ports, clock=SystemClock()))
+        exits.enter_context(LocalStack(layout))
+        ended, is_large = threading.Event(), threading.Event()
+        worker = threading.Thread(target=_send, args=(layout, ended, is_large))
+        worker.start()
+        try:
+            is_large.wait()
+            browser = exits.enter_context(open_chromium(Path(folder) / "chromium"))
+            for name, path, width, height, is_dark in CONSOLE_PAGES:
+                browser.shape(width, height, is_dark=is_dark)
+                browser.open(layout.console_url + path)
+                if path == "/query":
+                    browser.open(f"{layout.console_url}/query?{urlencode({'sql': CONSOLE_QUERY})}")
+                    browser.click("form.query button.main")
+                    browser.wait("document.querySelector('main table.rows, main .bad')")
                 browser.wait("!document.body.innerText.includes('being read')")
+                browser.wait("!document.body.dataset.live || document.getElementById('state').textContent === 'live'")
                 (OUT / f"console-{name}.png").write_bytes(browser.picture(width, height))
-            browser.shape(1280, 820)
-            browser.open(f"{address}/query?table=events")
-            browser.type("textarea", query)
-            browser.click("main form button")
-            browser.wait("document.querySelector('main table, main .warn')")
-            (OUT / "console-query.png").write_bytes(browser.picture(1280, 820))
+        finally:
+            ended.set()
+            worker.join()
+
+
+def _send(layout: ChaosLayout, ended: threading.Event, is_large: threading.Event) -> None:
+    """Send batches to some tables, most to the first, one of them bad, hold a lease and a pin, until it ends."""
+    endpoint, redis = f"http://127.0.0.1:{layout.ports.s3}", layout.redis_url
+    settings = ClientSettings(store=layout.server_settings.url, s3_endpoint=endpoint, redis_url=redis)
+    tables = ("events", "events", "orders", "events", "events", "sessions", "page_views")
+    with Client(settings=settings) as client:
+        for name in sorted(set(tables)):
+            partition = (PartitionField.parse("d=day(ts)"),)
+            config = TableConfig.create(name=name, partition=partition, sort=("event", "ts"), merge_fan_in=4)
+            create_table(client.warehouse.table(name), config)
+        row_count = 0
+        for number in itertools.count():
+            table = tables[number % len(tables)]
+            size = CONSOLE_BATCH_ROWS if table == "events" else CONSOLE_BATCH_ROWS // 20
+            body = b"no json" if number == 30 else _make_rows(number, size)  # noqa: PLR2004 - one batch for quarantine
+            _ask(f"{layout.http_url}/v1/tables/{table}/batches", body)
+            row_count += size
+            _ask(f"{layout.console_url}/tables/events")  # what the console has seen of commits it remembers
+            if row_count >= CONSOLE_ROWS and not is_large.is_set():
+                client.answerer.acquire_lease("events", ttl_ms=600_000, at_ms=None)
+                create_pin(
+                    Table.open(client.warehouse.table("events"), clock=SystemClock()), "q1", note="first quarter"
+                )
+                is_large.set()
+            if ended.wait(1 if is_large.is_set() else 0):
+                return
+
+
+def _make_rows(number: int, size: int) -> bytes:
+    """Return rows of a few days, most of them of the newest."""
+    chance = np.random.default_rng(number)
+    kinds = chance.choice(("view", "view", "view", "click", "click", "buy"), size)
+    users, amounts = chance.integers(100_000, size=size), chance.exponential(40, size).round(2)
+    rows = (
+        {
+            "ts": f"2026-01-{1 + max(row % 13, 5) - 5:02}T{number % 24:02}:{row // 60 % 60:02}:{row % 60:02}Z",
+            "event": str(kinds[row]),
+            "user_id": f"u{users[row]}",
+            "amount": float(amounts[row]),
+        }
+        for row in range(size)
+    )
+    return b"\n".join(orjson.dumps(row) for row in rows)
 
 
 def _run(command: str, folder: Path) -> str:

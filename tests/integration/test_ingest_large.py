@@ -7,10 +7,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from icedb_client.wakeups import look_at_redis
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
-from icedb_log.names import INGEST_FLUSH, INGEST_SWEEP
+from icedb_log.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, INGEST_SWEEP
 from icedb_log.store.table_store import TableStore
 from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
@@ -35,7 +36,7 @@ class Warehouse:
     """Two tables, workers, and what they committed."""
 
     def __init__(self, folder, redis_url, stack):
-        self.folder, self.stack = folder, stack
+        self.folder, self.url, self.stack = folder, redis_url, stack
         self.store = StoreSettings(f"file://{folder / 'warehouse'}")
         self.warehouse = self.store.open()
         settings = ServiceSettings(store=self.store.url, redis_url=redis_url)
@@ -76,6 +77,9 @@ class Warehouse:
     def staged(self, table):
         return [batch.batch_id for batch in list_staged(self.warehouse.table(table)).batches]
 
+    def doing(self):
+        return {each.queue: each.doing for each in look_at_redis(self.url, timeout_ms=10_000).workers}
+
     def is_large_served(self):
         return bool(self.redis.exists(f"{SERVED_PREFIX}ingest-large"))
 
@@ -104,6 +108,7 @@ def test_while_a_large_batch_of_a_table_is_written_batches_of_others_are_committ
     lake.wakeups.wake(INGEST_FLUSH, "hit")
     wait_until((lake.folder / "ingest-large.begun").exists, "the large batch is being written")
     assert lake.commits("hit") == [(small,)], "it left the others of its table behind"
+    wait_until(lambda: lake.doing() == {"ingest": (), "ingest-large": ((INGEST_LARGE_FLUSH, "hit"),)}, "workers say so")
 
     # Its worker holds the table now, and will until there is a file "go".
     for number in range(3):

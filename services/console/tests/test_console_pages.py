@@ -2,9 +2,12 @@
 
 import asyncio
 import re
+import threading
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
+from icedb_client.wakeups import RedisLook
 from icedb_log.commit.fence import acquire_fence
 from icedb_log.errors import HaltError, Unavailable
 from icedb_log.holds.leases import acquire_lease
@@ -12,6 +15,7 @@ from icedb_log.holds.pins import create_pin
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.wake_keys import WorkerLook
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.console_rig import KEEPER, READER, STRANGER, open_console
 from icedb_sim.tables.small_table import SmallTable
@@ -117,7 +121,7 @@ def test_a_tables_page_tells_what_it_did_what_waits_and_why(table):
             assert "merge" in page
             assert "(write amplification)" in page
             assert "1 staged batch" in re.sub(r"<[^>]*>", "", page)
-            assert page.count('<svg class="columns"') == 2
+            assert page.count('<figure class="chart"') == 2
 
     run(work)
 
@@ -134,7 +138,7 @@ def test_what_a_commit_did_is_remembered_after_its_log_file_is_gone(table):
                 table.vacuum()
             table.clock.advance(2_000)
             page = (await rig.browser().get("/tables/t")).text
-            assert len(re.findall(r"</i> append</th>", page)) == 2
+            assert len(re.findall(r'<th scope="row">append</th>', page)) == 2
 
     run(work)
 
@@ -169,6 +173,36 @@ def test_the_host_of_a_worker_is_for_those_who_maintain_its_table(table, tmp_pat
                 theirs = {token: (await rig.browser(token).get(path)).text for token in (READER, KEEPER)}
                 assert "merger" in theirs[READER]
                 assert [token for token, text in theirs.items() if "host-of-ours" in text] == [KEEPER]
+
+    run(work)
+
+
+def test_workers_are_listed_with_what_they_do_to_those_who_may_know(table, tmp_path, monkeypatch):
+    def look(now_ms):
+        workers = (
+            WorkerLook("ingest", "host-of-ours", 4711, "1.0.0", now_ms, (("icedb.ingest.flush", "t"),)),
+            WorkerLook("janitor", "host-of-ours", 4712, "1.0.0", now_ms - 1_000, ()),
+            WorkerLook("merge", "host-of-ours", 4713, "0.9.0", now_ms - 900_000, (("icedb.merge.merge", "secret"),)),
+            WorkerLook("merge", EVIL, 4714, EVIL, now_ms, ((EVIL, "secret"),)),
+        )
+        return RedisLook("7.2", "x", is_master=True, may_evict=False, waiting={}, workers=workers)
+
+    monkeypatch.setattr("icedb_console.pages.look_at_redis", lambda *_, **__: look(table.clock.now_ms()))
+
+    async def work():
+        async with open_console(table, folder=tmp_path) as rig:
+            table.append(1)
+            await read_all(rig)
+            reader, keeper = [(await rig.browser(token).get("/workers")).text for token in (READER, KEEPER)]
+            for page in (reader, keeper):
+                assert '<code>icedb.ingest.flush</code> of <a href="/tables/t">' in page
+                assert "waits for messages" in page
+                assert "silent" in page
+                assert "15 min ago" in page
+                assert "secret" not in page
+                check_page(page)
+            assert "host-of-ours, process 4711" in keeper
+            assert "host-of-ours" not in reader
 
     run(work)
 
@@ -365,6 +399,107 @@ def test_a_stream_tells_of_a_commit_and_ends_with_the_right_to_look(table, tmp_p
             assert answer.headers["content-type"].startswith("text/event-stream")
             assert "event: news" in answer.text
             assert answer.text.rstrip().endswith("data: not allowed")
+
+    run(work)
+
+
+async def first_event(rig, path):
+    """Return the first event of a stream, and leave."""
+    left, seen = asyncio.Event(), []
+
+    def on_body(answer):
+        seen[:] = re.findall(r"event: (\w+)", answer.text)[:1]
+        if seen:
+            rig.parts.closing.set()
+            left.set()
+
+    await asyncio.wait_for(rig.browser().ask("GET", path, left=left, on_body=on_body), timeout=LIMIT_S)
+    rig.parts.closing.clear()
+    return seen[0]
+
+
+def live_path(page):
+    source = re.search(r'data-live="([^"]+)"', page)[1]
+    mark = re.search(r'data-mark="(\w+)"', page)
+    return f"{source}{'&' if '?' in source else '?'}mark={mark[1] if mark else ''}"
+
+
+@pytest.mark.parametrize("path", ["/tables/t", "/", "/workers"])
+def test_a_stream_begins_at_what_its_page_shows(table, path, monkeypatch):
+    """Between a page and its stream everything may happen: the console reads on, and a commit lands."""
+    monkeypatch.setattr("icedb_console.pages.LOOK_S", 0.01)
+
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1)
+            await read_all(rig)
+            page = (await rig.browser().get(path)).text
+            assert await first_event(rig, live_path(page)) == "same"
+            table.append(2)
+            table.clock.advance(2_000)
+            await rig.browser().get("/tables/t")  # another page has it read
+            await read_all(rig)
+            assert await first_event(rig, live_path(page)) == "news"
+
+    run(work)
+
+
+def test_a_page_of_what_could_not_be_read_again_is_not_called_live(table, monkeypatch):
+    """A store that does not answer: the page is the newest there is, and old."""
+    monkeypatch.setattr("icedb_console.pages.LOOK_S", 0.01)
+    monkeypatch.setattr("icedb_console.table_facts.PATIENCE_MS", 0)
+
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1)
+            await rig.parts.facts._keep("t")
+            page = (await rig.browser().get("/tables/t")).text
+            monkeypatch.setattr(rig.parts.facts, "_read", lambda _name: answers.wait(LIMIT_S))
+            assert await first_event(rig, live_path(page)) == "same"
+            table.clock.advance(60_000)
+            assert await first_event(rig, live_path(page)) == "late"
+            answers.set()
+
+    answers = threading.Event()
+    run(work)
+
+
+def test_a_page_says_as_of_when_it_is_and_that_it_is_read_anew(table):
+    """Nobody has looked for a while: what is known is as old as that."""
+
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1)
+            await read_all(rig)
+            read = f"{datetime.fromtimestamp(table.clock.now_ms() / 1000, UTC):%H:%M:%S}"
+            table.clock.advance(1_000)
+            for path in ("/", "/workers"):
+                page = (await rig.browser().get(path)).text
+                assert re.search(rf"as of <time[^>]*>{read} UTC<", page)
+                assert "being read" not in page
+            table.clock.advance(17 * 60_000)
+            for path in ("/", "/workers"):
+                page = (await rig.browser().get(path)).text
+                assert re.search(rf"as of <time[^>]*>{read} UTC<", page)
+                assert "being read" in page
+            now = f"{datetime.fromtimestamp(table.clock.now_ms() / 1000, UTC):%H:%M:%S}"
+            assert re.search(rf"as of <time[^>]*>{now} UTC<", (await rig.browser().get("/tables/t")).text)
+
+    run(work)
+
+
+def test_an_empty_console_says_whether_it_still_reads(table):
+    async def work():
+        async with open_console(table, warehouse=Warehouse(table.store, "nothing-here")) as rig:
+            for path in ("/", "/workers"):
+                page = (await rig.browser().get(path)).text
+                assert "being read" in page
+                assert "no table yet" not in page
+                await read_all(rig)
+                page = (await rig.browser().get(path)).text
+                assert "being read" not in page
+                assert "There is no table yet" in page
+                table.clock.advance(17 * 60_000)
 
     run(work)
 

@@ -1,16 +1,22 @@
 """Queries: in a process of their own, over one's own tables and nothing else, bounded, and gone when nobody waits."""
 
 import asyncio
+import html
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import duckdb
 import pytest
 from icedb import connect
 from icedb_console import query_process
-from icedb_console.queries import Queries, QueryTooLarge, QueryTooSlow, _environment
+from icedb_console.queries import Queries, QueryRows, QueryTooLarge, QueryTooSlow, _environment
 from icedb_console.query_process import MAX_ANSWER_BYTES
 from icedb_console.settings import ConsoleSettings
+from icedb_console.views import chart_result
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded
 from icedb_log.store_settings import StoreSettings
 from icedb_sim.rigs.console_rig import READER, open_console
@@ -51,11 +57,98 @@ def test_a_result_is_a_table_and_a_picture(lake):
             assert page.text.count("<tr>") == 3  # head, and two of three rows
             assert "only the first are shown" in page.text
             assert ">135<" in page.text
-            assert '<svg class="columns"' in page.text
+            assert '<figure class="chart"' in page.text
             assert "total" in page.text
             assert "NULL" in page.text
             assert EVIL not in page.text
             assert "&lt;script&gt;" in page.text
+
+    run(work)
+
+
+def rows_of(*rows, columns):
+    return QueryRows(columns=columns, rows=rows, is_cut=False, tables={}, duration_ms=1)
+
+
+def test_a_second_column_of_words_makes_bars_of_several_kinds():
+    columns = [("d", "DATE"), ("event", "VARCHAR"), ("n", "BIGINT"), ("mean", "DOUBLE")]
+    rows = [["01", "a", 1, 0.5], ["01", "b", 2, "nan"], ["02", "b", 3, 1.5]]
+    count, mean = chart_result(rows_of(*rows, columns=columns))
+    assert (count["title"], count["x"]) == ("n", ["01", "02"])
+    assert [(each["name"], each["values"]) for each in count["series"]] == [("a", [1, None]), ("b", [2, 3])]
+    assert [each["values"] for each in mean["series"]] == [[0.5, None], [None, 1.5]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([["x", "y", 1], ["x", "y", 2]], ["x · y", "x · y"]),
+        ([["x", f"kind {number}", number] for number in range(7)], [f"x · kind {number}" for number in range(7)]),
+        ([["x", None, 1], ["z", None, 2]], ["x · None", "z · None"]),
+    ],
+    ids=["the same pair twice", "too many kinds", "one kind"],
+)
+def test_bars_that_cannot_be_told_apart_by_kind_have_both_words_under_them(rows, words):
+    (chart,) = chart_result(rows_of(*rows, columns=[("a", "VARCHAR"), ("b", "VARCHAR"), ("n", "BIGINT")]))
+    assert chart["x"] == words
+    assert [each["values"] for each in chart["series"]] == [[row[2] for row in rows]]
+
+
+async def download(rig, sql, file_format, tables=("t",)):
+    return await rig.parts.queries.download("somebody", sql, tables=tables, file_format=file_format)
+
+
+def test_a_result_is_downloaded_whole_as_csv_and_parquet(lake, tmp_path):
+    async def work():
+        async with open_on(lake, console_query_rows=2) as rig:
+            sql = "select n, text, {'a': [n]} as nested from t order by n -- all"
+            answer = await rig.browser().post("/query", {"sql": sql, "download": "csv"})
+            assert answer.headers["content-disposition"] == 'attachment; filename="query.csv"'
+            assert answer.headers["content-type"].startswith("text/csv")
+            lines = answer.text.splitlines()
+            assert (lines[0], len(lines)) == ("n,text,nested", 31)
+            file = tmp_path / "query.parquet"
+            file.write_bytes(await download(rig, sql, "parquet"))
+            assert duckdb.sql(f"select count(*), sum(nested.a[1]) from '{file}'").fetchall() == [(30, 435)]
+            nothing = await rig.browser().post("/query", {"sql": sql, "download": "exe"})
+            assert nothing.headers["content-type"].startswith("text/html")
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("from other", "does not exist"),
+        ("select * from read_text('/proc/self/environ')", "nothing else"),
+        ("select * from read_text('/proc/self/fd/../environ')", "nothing else"),
+        ("select * from read_text('/proc/self/fd/0')", "nothing else"),
+        ("copy t to '/tmp/icedb-console-test.csv'", "not allowed"),
+        ("select 1) to '/tmp/icedb-console-test.csv' (format csv", "syntax error"),
+        ("select md5(range::varchar) as x from range(1000000)", "larger than 24 MiB.*icedb query -o csv"),
+    ],
+)
+def test_a_download_reads_and_writes_no_more_than_a_query_and_is_bounded(lake, sql, reason):
+    async def work():
+        async with open_on(lake) as rig:
+            with pytest.raises((InvalidRequest, NotFound), match=reason):
+                await download(rig, sql, "csv")
+
+    run(work)
+    assert not Path("/tmp/icedb-console-test.csv").exists()
+
+
+def test_the_box_has_tables_and_columns_to_pick_and_an_address_to_share(lake):
+    async def work():
+        async with open_on(lake) as rig:
+            page = (await rig.browser().get("/query?table=t")).text
+            assert 'data-table="other"' in page
+            assert 'data-insert="text"' in page
+            done = await rig.browser().post("/query", {"sql": "select 'a&b' as x"})
+            link = re.search(r'id="link" href="([^"]+)"', done.text)[1]
+            shared = await rig.browser().get(html.unescape(link))
+            assert ">select &#39;a&amp;b&#39; as x</textarea>" in shared.text
+            assert 'id="result-title"' not in shared.text, "an address runs nothing"
 
     run(work)
 
@@ -114,6 +207,28 @@ def test_a_query_that_needs_too_much_memory_fails_alone(lake):
             assert (await ask(rig, "select count(*) as n from t")).rows == [[30]]
 
     run(work)
+
+
+RESERVED = """
+import ctypes, re, threading
+threading.stack_size(1 << 18)
+read = lambda: int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1])
+before, held, let_go, libc = read(), threading.Barrier(17), threading.Barrier(17), ctypes.CDLL(None)
+def hold():
+    libc.malloc(1000)
+    held.wait()
+    let_go.wait()
+for _ in range(16): threading.Thread(target=hold).start()
+held.wait()
+print((read() - before) // 1024)
+let_go.wait()
+"""
+
+
+def test_threads_leave_the_address_space_to_the_query():
+    """Those that read a store each took 64 MiB of it for themselves: then no library of DuckDB could be loaded."""
+    done = subprocess.run([sys.executable, "-c", RESERVED], env=_environment(), capture_output=True, check=True)
+    assert int(done.stdout) < 256
 
 
 def test_what_its_engine_does_not_count_is_bounded_by_the_process(lake):

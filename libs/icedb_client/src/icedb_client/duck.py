@@ -637,13 +637,20 @@ def query_one(snapshot: SnapshotFiles, sql: str) -> Rows:
     return run(sql, find_snapshots(sql, read))
 
 
-def run(sql: str, snapshots: Mapping[str, SnapshotFiles], *, bounds: Mapping[str, str] | None = None) -> Rows:
+def run(
+    sql: str,
+    snapshots: Mapping[str, SnapshotFiles],
+    *,
+    bounds: Mapping[str, str] | None = None,
+    outputs: Sequence[str] = (),
+) -> Rows:
     """Run a checked query on a connection of its own that can open the files of these snapshots and nothing else.
 
     Args:
         sql: The query.
         snapshots: What it reads, by the names that it has for them.
         bounds: As of :func:`open_duckdb`.
+        outputs: Paths of files that may be opened besides: the caller writes the result there.
 
     Raises:
         InvalidRequest: DuckDB refuses it; its own words.
@@ -657,7 +664,7 @@ def run(sql: str, snapshots: Mapping[str, SnapshotFiles], *, bounds: Mapping[str
             if (hold := releasing.enter_context(take_hold(snapshot))) is not None:
                 leases.append(hold)
             create_view(con, snapshot, view=snapshot.table)
-        lock(con, [uri for snapshot in snapshots.values() for uri in snapshot.files.uris])
+        lock(con, [*outputs, *(uri for snapshot in snapshots.values() for uri in snapshot.files.uris)])
         with _explained_query():
             relation = con.sql(sql)
         undo.pop_all()

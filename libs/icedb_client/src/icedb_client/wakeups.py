@@ -20,10 +20,10 @@ import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import PROGRESS_HEADER, QUEUES, TASKS, progress_key
+from icedb_log.names import PROGRESS_HEADER, QUEUES, TASKS, WORKERS_KEY, progress_key
 from icedb_log.phases import current_follower
 from icedb_log.units import SECOND_MS
-from icedb_log.wake_keys import WakeKeys
+from icedb_log.wake_keys import WakeKeys, WorkerLook, decode_workers
 
 from icedb_client.settings import BearerToken, ClientSettings, require_private_redis
 
@@ -252,6 +252,7 @@ class RedisLook:
         is_master: Whether it takes writes.
         may_evict: Whether it throws keys away when its memory is full.
         waiting: How many messages wait in each queue.
+        workers: What workers have said of themselves, within ``WORKER_KEPT_MS``.
     """
 
     version: str
@@ -259,6 +260,7 @@ class RedisLook:
     is_master: bool
     may_evict: bool
     waiting: Mapping[str, int]
+    workers: tuple[WorkerLook, ...] = ()
 
 
 def look_at_redis(url: str, *, timeout_ms: int) -> RedisLook:
@@ -279,6 +281,7 @@ def look_at_redis(url: str, *, timeout_ms: int) -> RedisLook:
         with _open_redis(url, timeout_ms=timeout_ms) as client:
             info = client.info()
             waiting: dict[str, int] = {queue: client.llen(queue) for queue in QUEUES}
+            workers = decode_workers(client.hgetall(WORKERS_KEY))
     except (RedisError, OSError, ValueError) as error:
         raise Unavailable(f"Redis at {redact_url(url)} does not answer ({type(error).__name__}: {error})") from error
     return RedisLook(
@@ -287,4 +290,5 @@ def look_at_redis(url: str, *, timeout_ms: int) -> RedisLook:
         is_master=info.get("role", "master") == "master",
         may_evict=bool(info.get("maxmemory")) and info.get("maxmemory_policy") != "noeviction",
         waiting=waiting,
+        workers=workers,
     )

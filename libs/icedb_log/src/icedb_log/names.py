@@ -62,6 +62,9 @@ def wake_key(task: str, table: str | None) -> str:
     return f"{WAKE_KEY_PREFIX}{task}:{table or ''}"
 
 
+WORKERS_KEY: Final = "icedb:workers"
+"""The Redis hash in which each worker says what it does, under its name: a JSON object (`WorkerLook`)."""
+
 PROGRESS_HEADER: Final = "icedb_progress"
 """Of a message whose sender waits for the result, and wants to be told meanwhile how far the task is."""
 

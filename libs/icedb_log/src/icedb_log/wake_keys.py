@@ -15,16 +15,63 @@ makes good what is lost, and duplicates collapse here. The contract, for any sen
 * A message expires later than its key, by as much as the clocks of two hosts may be apart: its end is a time of the
   sender's clock, and Celery compares it with the worker's. A worker that is a minute ahead would drop every wake-up.
 
+Also what a worker says of itself, for people who look: nothing is decided by it.
+
 Knows neither Redis' client nor Celery: senders load them only where somebody listens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
 
 from icedb_log.names import TASKS, wake_key
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
-from icedb_log.units import SECOND_MS
+from icedb_log.units import HOUR_MS, SECOND_MS
+
+WORKER_KEPT_MS: Final = HOUR_MS
+"""What a worker that says nothing more has said is shown for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLook:
+    """A worker, as it said last.
+
+    Attributes:
+        queue: The queue that it serves.
+        host: Its host.
+        pid: Its process there.
+        version: Its release.
+        seen_ms: When it said so, by its host's clock.
+        doing: The tasks that it runs, each with its table; empty for a task without one.
+    """
+
+    queue: str
+    host: str
+    pid: int
+    version: str
+    seen_ms: int
+    doing: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What tells it from all others."""
+        return f"{self.queue}-{self.pid}@{self.host}"
+
+    def encode(self) -> bytes:
+        """Return what stands in Redis."""
+        return msgspec.json.encode(self)
+
+
+def decode_workers(stored: Mapping[Any, bytes | str]) -> tuple[WorkerLook, ...]:
+    """Return the workers of the hash, by queue and name; what cannot be read is left out."""
+    found = []
+    for body in stored.values():
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            found.append(msgspec.json.decode(body, type=WorkerLook))
+    return tuple(sorted(found, key=lambda each: (each.queue, each.name)))
 
 
 class WakeKeys:

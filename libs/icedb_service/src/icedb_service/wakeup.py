@@ -1,6 +1,7 @@
 """Wake-ups between services, by the contract of :mod:`icedb_log.wake_keys`.
 
-Also who serves a queue, how far a task is, and what is kept of the traces of batches until their flush.
+Also who serves a queue, what each worker does, how far a task is, and what is kept of the traces of batches until
+their flush.
 """
 
 from collections.abc import Sequence
@@ -10,8 +11,8 @@ import orjson
 from celery import Celery
 from icedb_log.errors import Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import WAKE_KEY_PREFIX, Queue, progress_key
-from icedb_log.wake_keys import WakeKeys
+from icedb_log.names import WAKE_KEY_PREFIX, WORKERS_KEY, Queue, progress_key
+from icedb_log.wake_keys import WORKER_KEPT_MS, WakeKeys, WorkerLook, decode_workers
 from kombu.exceptions import KombuError
 from redis import Redis
 from redis.exceptions import RedisError
@@ -28,7 +29,8 @@ TRACE_KEPT_MS: Final = 86_400_000
 SERVED_PREFIX: Final = "icedb:served:"
 SERVED_MS: Final = 60_000
 """How long a queue counts as served after its worker has last said so."""
-SERVED_EVERY_S: Final = 10.0
+SAID_EVERY_S: Final = 5.0
+"""How often a worker says that it is here, and what it does."""
 SCAN_COUNT: Final = 500
 PROGRESS_KEPT_MS: Final = 60_000
 """How long what a task said of its progress counts, if it says nothing more."""
@@ -129,6 +131,20 @@ class Wakeups:
             self._redis.set(f"{SERVED_PREFIX}{queue}", "1", px=SERVED_MS)
         except (RedisError, OSError) as error:
             get_logger().debug("served_not_said", queue=queue, error=type(error).__name__)
+
+    def say_at_work(self, worker: WorkerLook) -> None:
+        """Say what a worker does, for people who look; forget those that have long said nothing. Best effort."""
+        try:
+            known = decode_workers(self._redis.hgetall(WORKERS_KEY))
+            gone = [each.name for each in known if worker.seen_ms - each.seen_ms > WORKER_KEPT_MS]
+            with self._redis.pipeline(transaction=False) as pipeline:
+                pipeline.hset(WORKERS_KEY, worker.name, worker.encode())
+                if gone:
+                    pipeline.hdel(WORKERS_KEY, *gone)
+                pipeline.pexpire(WORKERS_KEY, WORKER_KEPT_MS)
+                pipeline.execute()
+        except (RedisError, OSError) as error:
+            get_logger().debug("work_not_said", queue=worker.queue, error=type(error).__name__)
 
     def is_served(self, queue: Queue) -> bool:
         """Whether a worker has lately said that it serves a queue. True if Redis does not answer: ask again later."""

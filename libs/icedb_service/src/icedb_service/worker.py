@@ -22,11 +22,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from importlib.metadata import version
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from celery import Celery, signals
 from celery.bootsteps import StartStopStep
 from celery.concurrency.thread import TaskPool
+from celery.worker.state import active_requests
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.commit.table import Acquired, Table, name_owner
 from icedb_log.errors import HaltError, IceDBError, Unavailable, crashes_told
@@ -35,6 +37,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.names import Queue
 from icedb_log.results import Work
 from icedb_log.units import SECOND_MS
+from icedb_log.wake_keys import WorkerLook
 from icedb_log.warehouse import Warehouse
 from kombu.asynchronous.hub import Hub
 from redis import Redis
@@ -53,7 +56,7 @@ from icedb_service.redis_clients import TableLock, ask_redis, open_redis
 from icedb_service.runs import TaskRunner, backoff_key
 from icedb_service.settings import ServiceSettings
 from icedb_service.tracing import flush_traces
-from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
+from icedb_service.wakeup import SAID_EVERY_S, Wakeups
 
 ENGINE_LOOK_S: Final = 1.0
 """Between two looks whether the engine has died."""
@@ -364,8 +367,7 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings) -> int:
     _connect_signals(context)
     if service.threads is not None:
         context.open_here()
-    if service.says_served:
-        app.steps["consumer"].add(_make_served_step(service.queue, settings))
+    app.steps["consumer"].add(_make_saying_step(service, settings, clock=clock))
     get_logger().info("worker_started", queue=service.queue, metrics_port=settings.metrics_port)
     pool = "prefork" if service.threads is None else WakingThreadPool
     limit_ms, mitigation = settings.shutdown_grace_ms, "what runs dies with this process; its work is done again"
@@ -450,17 +452,25 @@ class TurnStep(StartStopStep):  # type: ignore[misc]  # Celery has no types
         parent.timer.call_repeatedly(BEAT_S, loop_turned.send, (parent,))
 
 
-def _make_served_step(queue: Queue, settings: ServiceSettings) -> type[StartStopStep]:
-    """Return what makes the parent say, while it listens to its queue, that the queue is served."""
+def _make_saying_step(service: WorkerService[Any], settings: ServiceSettings, *, clock: Clock) -> type[StartStopStep]:
+    """Return what makes the parent say, while it listens to its queue, that it is here and what its tasks are."""
+    release = version("icedb-service")
 
-    class ServedStep(StartStopStep):  # type: ignore[misc]  # Celery has no types
+    class SayingStep(StartStopStep):  # type: ignore[misc]  # Celery has no types
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
         def start(self, parent: Any) -> None:
             redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
             wakeups = Wakeups(parent.app, redis, settings=settings)
-            wakeups.say_served(queue)
-            self._turn = parent.timer.call_repeatedly(SERVED_EVERY_S, wakeups.say_served, (queue,))
+
+            def say() -> None:
+                if service.says_served:
+                    wakeups.say_served(service.queue)
+                host, pid, doing = socket.gethostname(), os.getpid(), _list_running()
+                wakeups.say_at_work(WorkerLook(service.queue, host, pid, release, clock.now_ms(), doing))
+
+            say()
+            self._turn = parent.timer.call_repeatedly(SAID_EVERY_S, say)
 
         def stop(self, parent: Any) -> None:
             del parent
@@ -468,7 +478,16 @@ def _make_served_step(queue: Queue, settings: ServiceSettings) -> type[StartStop
             if turn is not None:
                 turn.cancel()
 
-    return ServedStep
+    return SayingStep
+
+
+def _list_running() -> tuple[tuple[str, str], ...]:
+    """Return the tasks that this worker's pool runs, each with its table, or nothing for one that has none."""
+    try:
+        running = tuple(active_requests)
+    except RuntimeError:  # another thread has just taken one
+        return ()
+    return tuple((str(each.name), str(each.args[0]) if each.args else "") for each in running)
 
 
 def _keep_our_logging(**_ignored: object) -> None:

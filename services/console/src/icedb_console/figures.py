@@ -7,7 +7,7 @@ being shown, and shows why. Nobody looks: nothing is read. Must never write.
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from icedb_log.clock import Clock
@@ -32,13 +32,13 @@ class TableFigures:
         name: Its name.
         status: Its figures, as they were read last; ``None``: they never were.
         error: Why they could not be read just now; ``None``: they were.
-        read_ms: When they were read, by this host's clock.
+        columns: Its columns with their types, as they were read last.
     """
 
     name: str
     status: TableStatus | None = None
     error: IceDBError | None = NOT_YET
-    read_ms: int = 0
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_new(self) -> bool:
@@ -62,7 +62,7 @@ class TableFigures:
             return (str(self.error),)
         counts = (status.staged_batches, status.quarantined_batches, status.log_files, status.merge_lag_files)
         busy = tuple((worker.owner, worker.role) for worker in status.workers)
-        return (status.snapshot_id, *counts, len(status.leases), status.published_ms, self.health.word, busy)
+        return (status.snapshot_id, *counts, len(status.leases), status.published_ms, self.health, busy)
 
 
 class Figures:
@@ -94,7 +94,7 @@ class Figures:
         self._threads = threads
         self._on_round = on_round
         self._known: dict[str, TableFigures] = {}
-        self._looked_ms = clock.monotonic_ms() - WATCHED_MS
+        self._looked_ms = self._round_ms = clock.monotonic_ms() - WATCHED_MS
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._stopped = threading.Event()
@@ -103,6 +103,8 @@ class Figures:
         """Why the tables could not be listed in the last round; empty: they were."""
         self.has_listed = False
         """Whether they ever were."""
+        self.read_ms = 0
+        """When the last round that has ended began, by this host's clock: all tables are known as of then; 0: none."""
 
     def start(self) -> None:
         """Begin, in a thread of its own: nothing is read before somebody looks."""
@@ -113,6 +115,11 @@ class Figures:
         self._stopped.set()
         self._wanted.set()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether what is known is of a time when somebody else looked, or nothing is known yet: a round is due."""
+        return self._clock.monotonic_ms() - self._round_ms >= WATCHED_MS
+
     def look(self) -> Mapping[str, TableFigures]:
         """Return what is known of all tables, by name, and have it read on for a while. Never waits."""
         self._looked_ms = self._clock.monotonic_ms()
@@ -122,7 +129,7 @@ class Figures:
 
     def read_round(self) -> None:
         """Read all tables once. Never raises for a table; says so if they cannot be listed."""
-        started_ms = self._clock.monotonic_ms()
+        started_ms, now_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         try:
             names = self._warehouse.list_tables()
         except IceDBError as error:
@@ -136,6 +143,7 @@ class Figures:
             self._statuses.drop(name)
         with ThreadPoolExecutor(self._threads, "icedb-console-figures") as pool:
             list(pool.map(self._read_in_round, names))
+        self.read_ms, self._round_ms = now_ms, started_ms
         self._on_round(self._clock.monotonic_ms() - started_ms)
 
     def read_table(self, name: str, *, log: TableState | None = None) -> TableStatus:
@@ -148,22 +156,20 @@ class Figures:
         """
         try:
             with crashes_told(f"table {name}: its figures"):
-                status = self._statuses.read(name, log=log)
+                state = self._statuses.read_log(name) if log is None else log
+                status = self._statuses.read(name, log=state)
+                columns = {**state.config.declared, **state.snapshot.schema}
         except NotFound:
             with self._lock:
                 self._known.pop(name, None)
             raise
         except IceDBError as error:
-            self._keep(name, None, error)
+            with self._lock:
+                self._known[name] = replace(self._known.get(name) or TableFigures(name), error=error)
             raise
-        self._keep(name, status, None)
-        return status
-
-    def _keep(self, name: str, status: TableStatus | None, error: IceDBError | None) -> None:
         with self._lock:
-            before = self._known.get(name)
-            kept = before.status if status is None and before is not None else status
-            self._known[name] = TableFigures(name, kept, error, self._clock.now_ms())
+            self._known[name] = TableFigures(name, status, None, columns)
+        return status
 
     def _read_in_round(self, name: str) -> None:
         if self._stopped.is_set():

@@ -1,10 +1,12 @@
 """The pages: from a request to an answer. Who may see what is asked first; tables that are not theirs never show.
 
-A page never waits long for the store: what is known is shown, and says so. What is live on a page is fetched again by
-its script when the stream of its events says that something is new.
+A page never waits long for the store: what is known is shown, and says of when it is. It bears a mark of what it shows.
+Its stream begins at that mark, and says again and again that the page is the same as what is known, that what is known
+is old itself, or that there is news: then the script of the page fetches it again.
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.quarantine import find_reason
 from icedb_log.serving.status import TableStatus
-from icedb_log.units import SECOND_MS
+from icedb_log.units import MINUTE_MS, SECOND_MS
+from icedb_log.wake_keys import WorkerLook
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.access_file import Identity, Verb
 from icedb_service.logs import get_logger
@@ -30,7 +33,8 @@ from icedb_console.actions import ACTIONS, Actions
 from icedb_console.figures import Figures, TableFigures
 from icedb_console.metrics import ConsoleMetrics, Page
 from icedb_console.queries import Queries, QueryFailed, QueryRows
-from icedb_console.rendering import Renderer
+from icedb_console.query_process import FORMATS, MAX_FILE_BYTES
+from icedb_console.rendering import OLD_MS, Renderer
 from icedb_console.sessions import FORM_FIELD, Sessions
 from icedb_console.settings import ConsoleSettings
 from icedb_console.table_facts import MOST_COMMITS, FactsReader, TableFacts
@@ -39,20 +43,25 @@ from icedb_console.views import (
     PARTITIONS_PER_PAGE,
     SORTS,
     TABLES_PER_PAGE,
+    chart_commits,
+    chart_partitions,
+    chart_result,
     cut,
-    draw_commits,
-    draw_partitions,
-    draw_result,
     sum_up,
     table_path,
 )
 
+MOST_PICKED: Final = 100
+"""Tables whose columns can be picked in the query box: the first, by name."""
 SHOWN_LINES: Final = 20
 MOST_WAITING: Final = 20
 LOOK_S: Final = 1.0
 """How often a stream looks for news."""
-AGE_S: Final = 20
-"""Ages on a page are made new at least so often."""
+AGE_S: Final = 5
+"""A page is made anew at least so often: its ages, and what its mark does not tell."""
+MEDIA_TYPES: Final = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+SILENT_MS: Final = MINUTE_MS
+"""A worker that says nothing for so long has ended, or hangs, or Redis is away."""
 NOTES: Final = "icedb.console"
 SEE_OTHER: Final = 303
 _EXAMPLE: Final = "select * from {} limit 100"
@@ -115,8 +124,18 @@ class Pages:
             sort=sort,
             sorts=tuple(SORTS),
             problem=parts.figures.problem,
-            is_reading=not parts.figures.has_listed,
+            **self._freshness(known),
         )
+
+    def _freshness(self, known: Iterable[TableFigures]) -> dict[str, Any]:
+        """Return of when a page over several tables is, what marks it, and whether its figures are read right now."""
+        figures = self._parts.figures
+        return {"as_of_ms": figures.read_ms, "is_reading": figures.is_behind, "mark": self._mark_all(known)}
+
+    def _mark_all(self, known: Iterable[TableFigures]) -> str:
+        figures = self._parts.figures
+        marks = [(each.name, each.mark) for each in known]
+        return make_mark((figures.read_ms, figures.is_behind, figures.problem, marks))
 
     async def table(self, request: Request) -> Response:
         """Show one table."""
@@ -127,10 +146,12 @@ class Pages:
         except NotFound:
             raise
         except IceDBError as error:
-            figures = TableFigures(name, None, error)
-            return self._answer(request, "table_unread.html", identity, table=name, health=figures.health)
+            health = TableFigures(name, None, error).health
+            return self._answer(
+                request, "table_unread.html", identity, table=name, health=health, mark=make_mark(str(error))
+            )
         if facts is None:
-            return self._answer(request, "table_unread.html", identity, table=name, health=None)
+            return self._answer(request, "table_unread.html", identity, table=name, health=None, mark=make_mark(None))
         return self._answer(request, "table.html", identity, **self._show_facts(request, identity, facts))
 
     def _show_facts(self, request: Request, identity: Identity, facts: TableFacts) -> dict[str, Any]:
@@ -147,6 +168,8 @@ class Pages:
         return {
             "table": name,
             "facts": facts,
+            "mark": make_mark(facts.mark),
+            "as_of_ms": facts.read_ms,
             "status": facts.status,
             "config": facts.config,
             "health": TableFigures(name, facts.status, None).health,
@@ -154,11 +177,9 @@ class Pages:
             "partitions": partitions,
             "pager": pager,
             "most_bytes": max((each.size_bytes for each in facts.partitions), default=0),
-            "most_small": max((each.small_count for each in facts.partitions), default=0),
             "small_files": sum(each.small_count for each in facts.partitions),
-            "partition_picture": draw_partitions(newest_first[:MOST_COLUMNS][::-1], facts.explained, facts.config),
-            "pictured": min(len(newest_first), MOST_COLUMNS),
-            "commit_picture": draw_commits(facts.commits),
+            "partition_chart": chart_partitions(newest_first[:MOST_COLUMNS][::-1], facts.explained, facts.config),
+            "commit_chart": chart_commits(facts.commits),
             "commits": facts.commits[:MOST_COMMITS],
             "merges": [each for each in facts.commits if each.added is not None and each.removed.file_count][:20],
             "problems": {
@@ -238,12 +259,30 @@ class Pages:
                 ),
                 key=lambda each: each[:2],
             ),
+            workers=[] if look is None else [self._show_worker(each, identity) for each in look.workers],
             staged=_longest((status.staged_lag_ms, name, status) for name, status in read if status.staged_batches),
             lagging=_longest((status.merge_lag_ms, name, status) for name, status in read if status.merge_lag_files),
             redis=look,
             problem=problem,
-            is_reading=not parts.figures.has_listed,
+            table_count=len(known),
+            **self._freshness(known),
         )
+
+    def _show_worker(self, worker: WorkerLook, identity: Identity) -> dict[str, Any]:
+        """Return a worker as this caller may see it: without its host and the tables that are not his."""
+        guard, known = self._parts.sessions.guard, self._parts.figures.look()
+        may_maintain = any(guard.allows(identity, Verb.MAINTAIN, name) for name in known)
+        return {
+            "queue": worker.queue,
+            "version": worker.version,
+            "seen_ms": worker.seen_ms,
+            "is_silent": self._parts.clock.now_ms() - worker.seen_ms > SILENT_MS,
+            "host": f"{worker.host}, process {worker.pid}" if may_maintain else "",
+            "doing": [
+                (task, table if guard.allows(identity, Verb.READ, table) else "another table" if table else "")
+                for task, table in worker.doing
+            ],
+        }
 
     def _shown_owner(self, owner: str, identity: Identity, table: str) -> str:
         """Return the name of a worker as this caller may see it: without its host unless he may maintain the table."""
@@ -261,7 +300,11 @@ class Pages:
         if request.method == "POST":
             fields = await self._parts.sessions.read_form(request)
             sql = fields.get("sql", "").replace("\r\n", "\n")
+            file_format = fields.get("download", "")
             try:
+                if file_format in FORMATS:
+                    asked = self._parts.queries.download(identity.name, sql, tables=names, file_format=file_format)
+                    return _answer_file(await self._unless_left(request, asked), file_format)
                 result = await self._unless_left(request, self._parts.queries.run(identity.name, sql, tables=names))
             except (QueryFailed, InvalidRequest, NotFound) as error:
                 problem = str(error)
@@ -274,12 +317,25 @@ class Pages:
             code=code,
             sql=sql,
             names=names,
+            picked=table,
+            columns=await self._find_columns(identity, names, table),
+            as_of_ms=0 if result is None else self._parts.clock.now_ms() - result.duration_ms,
             result=result,
-            plots=[] if result is None else draw_result(result),
+            charts=[] if result is None else chart_result(result),
             problem=problem,
             is_on=self._parts.queries.is_on,
+            file_bytes=MAX_FILE_BYTES,
             settings=self._parts.settings,
         )
+
+    async def _find_columns(self, identity: Identity, names: Iterable[str], table: str) -> dict[str, Mapping[str, str]]:
+        """Return the columns of the first tables that are known, and of the one that was picked."""
+        known = {each.name: each.columns for each in self._readable(identity)}
+        if table in names:
+            with suppress(IceDBError):
+                facts = await self._parts.facts.read(table)
+                known[table] = {} if facts is None else facts.schema
+        return {name: known.get(name, {}) for name in sorted(names, key=lambda each: each != table)[:MOST_PICKED]}
 
     async def action(self, request: Request) -> Response:
         """Ask whether something should be done; do it, once that was confirmed."""
@@ -339,23 +395,22 @@ class Pages:
         parts = self._parts
         self._streams += 1
         parts.metrics.streams.inc()
-        seen = self._mark(identity, table)
+        seen = request.query_params.get("mark", "")
         told_ms = parts.clock.monotonic_ms()
         try:
             yield "retry: 3000\n\n"
             while not parts.closing.is_set():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(parts.closing.wait(), LOOK_S)
                 if sessions_end := self._has_lost(request, identity, table):
                     yield f"event: end\ndata: {sessions_end}\n\n"
                     return
-                if table:
-                    await self._read_again(table)
+                mark, is_late = await self._mark(identity, table)
                 now_ms = parts.clock.monotonic_ms()
-                mark = self._mark(identity, table)
+                event = "late" if is_late else "same"
                 if mark != seen or now_ms - told_ms >= AGE_S * SECOND_MS:
-                    seen, told_ms = mark, now_ms
-                    yield "event: news\ndata: 1\n\n"
+                    event, seen, told_ms = "news", mark, now_ms
+                yield f"event: {event}\ndata: {mark}\n\n"
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(parts.closing.wait(), LOOK_S)
         finally:
             self._streams -= 1
             parts.metrics.streams.dec()
@@ -369,17 +424,20 @@ class Pages:
         guard = self._parts.sessions.guard
         return "" if now == identity and (not table or guard.allows(now, Verb.READ, table)) else "not allowed"
 
-    async def _read_again(self, table: str) -> None:
+    async def _mark(self, identity: Identity, table: str) -> tuple[str, bool]:
+        """Return the mark of what is read now, or was read last, and whether that is old itself."""
+        figures = self._parts.figures
+        known = self._readable(identity)
+        if not table:
+            return self._mark_all(known), self._is_late(figures.read_ms)
         try:
-            await self._parts.facts.read(table)
-        except IceDBError:
-            return  # the page says so
+            facts = await self._parts.facts.read(table)
+        except IceDBError as error:
+            return make_mark(str(error)), False
+        return make_mark(None if facts is None else facts.mark), facts is not None and self._is_late(facts.read_ms)
 
-    def _mark(self, identity: Identity, table: str) -> object:
-        if table:
-            known = self._parts.figures.look().get(table)
-            return None if known is None else known.mark
-        return hash(tuple((each.name, each.mark) for each in self._readable(identity)))
+    def _is_late(self, read_ms: int) -> bool:
+        return self._parts.clock.now_ms() - read_ms > OLD_MS + self._parts.settings.console_refresh_ms
 
     async def sign_in(self, request: Request) -> Response:
         """Take a token."""
@@ -460,6 +518,16 @@ class Pages:
         self._parts.sessions.keep_form_key(request, response, key)
         response.headers["cache-control"] = "no-store"
         return response
+
+
+def _answer_file(body: bytes, file_format: str) -> Response:
+    headers = {"content-disposition": f'attachment; filename="query.{file_format}"', "cache-control": "no-store"}
+    return Response(body, media_type=MEDIA_TYPES[file_format], headers=headers)
+
+
+def make_mark(shown: object) -> str:
+    """Return what tells one state of a page from another, for its stream."""
+    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
 
 
 async def _wait_until_left(request: Request) -> None:

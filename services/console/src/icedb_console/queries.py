@@ -6,6 +6,7 @@ store needs comes with the request, and is forgotten before the statement runs.
 """
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -93,14 +94,8 @@ class Queries:
             QueryFailed: It failed on these rows.
             Unavailable: The store did not answer, or no process can be started.
         """
-        if not sql.strip():
-            raise InvalidRequest("write a query: select event, count(*) from events group by all")
-        if len(sql) > MAX_QUERY_CHARS:
-            raise InvalidRequest(f"the query has {len(sql)} characters; the limit is {MAX_QUERY_CHARS}")
-        if "\0" in sql or not is_text(sql):
-            raise InvalidRequest("the query has a NUL, or half a character (a lone surrogate)")
         started_ms = self._clock.monotonic_ms()
-        answer = await self._ask(identity, {"do": "query", "sql": sql, "tables": list(tables)})
+        answer = await self._ask_sql(identity, sql, tables=tables)
         return QueryRows(
             columns=[(name, kind) for name, kind in answer["columns"]],
             rows=answer["rows"],
@@ -108,6 +103,23 @@ class Queries:
             tables=answer["tables"],
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
+
+    async def download(self, identity: str, sql: str, *, tables: Sequence[str], file_format: str) -> bytes:
+        """Return all rows of one statement as a file of a format of ``FORMATS``. Raises as :meth:`run`.
+
+        A file of more than ``MAX_FILE_BYTES`` is an InvalidRequest.
+        """
+        answer = await self._ask_sql(identity, sql, tables=tables, format=file_format)
+        return base64.b64decode(answer["file"])
+
+    async def _ask_sql(self, identity: str, sql: str, *, tables: Sequence[str], **given: str) -> dict[str, Any]:
+        if not sql.strip():
+            raise InvalidRequest("write a query: select event, count(*) from events group by all")
+        if len(sql) > MAX_QUERY_CHARS:
+            raise InvalidRequest(f"the query has {len(sql)} characters; the limit is {MAX_QUERY_CHARS}")
+        if "\0" in sql or not is_text(sql):
+            raise InvalidRequest("the query has a NUL, or half a character (a lone surrogate)")
+        return await self._ask(identity, {"do": "query", "sql": sql, "tables": list(tables), **given})
 
     async def describe(self, identity: str, table: str) -> Mapping[str, Any]:
         """Return what ``icedb describe`` says of a table. Raises as :meth:`run`."""
@@ -229,7 +241,8 @@ class Queries:
 
 def _environment() -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return {**passed, "TZ": "UTC", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
+    # Each thread would reserve 64 MiB of the bounded address space for what it allocates, and no next one could start.
+    return {**passed, "TZ": "UTC", "LANG": "C.UTF-8", "HOME": "/nonexistent", "MALLOC_ARENA_MAX": "2"}
 
 
 async def _talk(process: asyncio.subprocess.Process, request: bytes) -> bytes:

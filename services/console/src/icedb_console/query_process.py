@@ -6,11 +6,15 @@ the files of a bucket by URLs that end soon, and has no key. The process bounds 
 anything, and ends by itself some seconds after its time if its parent does not end it. The statement reads the live
 data files of the snapshots of tables whose names it was given, and nothing else: DuckDB is locked to them.
 
-Must never write to the store, and never name a table to a caller who may not know of it.
+Must never write to the store, and never name a table to a caller who may not know of it. A result as a file is
+written into memory, at the one path that DuckDB may open besides.
 """
 
+import base64
+import errno
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,16 +29,23 @@ from icedb_client.requests import make_request
 from icedb_client.settings import load_client_settings
 from icedb_client.snapshots import Snapshot
 from icedb_log.address_space import bound_address_space, says_out_of_memory
-from icedb_log.errors import IceDBError, InvalidRequest, NotFound
+from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.table.table_config import table_not_found
+from icedb_log.texts import quote_text
 from icedb_log.units import MIB
 
 MAX_CELL_CHARS: Final = 2000
 MAX_COLUMNS: Final = 200
 MAX_ANSWER_BYTES: Final = 8 * MIB
 """Rows beyond it are not shown."""
+MAX_FILE_BYTES: Final = 24 * MIB
+"""Of a result as a file: a larger one is refused, never cut."""
 LOG_BYTES: Final = 1024 * MIB
 """Address space for the logs of the tables, beside the memory of the query."""
+FORMATS: Final[Mapping[str, str]] = {"csv": "csv, HEADER", "parquet": "parquet, COMPRESSION zstd"}
+"""Formats of files, with DuckDB's options."""
+_RESULT: Final = "_icedb_result"
+_FILE_TOO_LARGE: Final = os.strerror(errno.EFBIG)
 _END_AFTER_S: Final = 5
 _URLS_LAST_MS: Final = 60_000
 """URLs of data files end so long after the query has to."""
@@ -93,6 +104,8 @@ def _query(client: Client, request: Mapping[str, Any]) -> dict[str, Any]:
     most = int(request["max_rows"])
     for name in request["store"]:
         del os.environ[name]
+    if "format" in request:
+        return {"file": base64.b64encode(_write_file(sql, snapshots, bounds, str(request["format"]))).decode()}
     with run(sql, snapshots, bounds=bounds) as rows:
         names, types = [str(name) for name in rows.columns], [str(each) for each in rows.types]
         if len(names) > MAX_COLUMNS:
@@ -105,6 +118,26 @@ def _query(client: Client, request: Mapping[str, Any]) -> dict[str, Any]:
         "is_cut": is_cut or len(found) > most,
         "tables": {name: snapshot.snapshot_id for name, snapshot in snapshots.items()},
     }
+
+
+def _write_file(sql: str, snapshots: Mapping[str, Snapshot], bounds: Mapping[str, str], file_format: str) -> bytes:
+    """Return the whole result as a file, which DuckDB writes into memory."""
+    file = os.memfd_create("result")
+    path = f"/proc/self/fd/{file}"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+    try:
+        with run(sql, snapshots, bounds=bounds, outputs=[path]) as rows:
+            rows.create_view(_RESULT)
+            copy = f"COPY {_RESULT} TO {quote_text(path)} (FORMAT {FORMATS[file_format]}, USE_TMP_FILE false)"
+            rows.guarded(rows.connection.execute)(copy)
+    except Unavailable as error:
+        if _FILE_TOO_LARGE not in str(error):
+            raise
+        raise InvalidRequest(
+            f"the file would be larger than {MAX_FILE_BYTES // MIB} MiB: ask for less, or use "
+            f"`icedb query -o {file_format}`"
+        ) from error
+    return os.pread(file, MAX_FILE_BYTES, 0)
 
 
 def _describe(client: Client, request: Mapping[str, Any]) -> dict[str, Any]:

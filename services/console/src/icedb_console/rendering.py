@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any, Final
 
 from icedb_log.clock import Clock
+from icedb_log.units import SECOND_MS
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -14,7 +15,6 @@ from starlette.responses import HTMLResponse, Response
 from icedb_console.views import (
     GUARD_WORDS,
     WHAT_WORDS,
-    draw_share,
     explain_partition,
     name_partition,
     show_ago,
@@ -40,8 +40,15 @@ HEADERS: Final[Mapping[str, str]] = {
 STATIC_TYPES: Final[Mapping[str, str]] = {
     "console.css": "text/css; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
+    "charts.js": "text/javascript; charset=utf-8",
+    "editor.js": "text/javascript; charset=utf-8",
+    "query.js": "text/javascript; charset=utf-8",
+    "uplot.js": "text/javascript; charset=utf-8",
+    "uplot.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
+OLD_MS: Final = 15 * SECOND_MS
+"""A page that is as old as this says so by more than its time."""
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
@@ -67,12 +74,13 @@ class Renderer:
             span=show_span,
             ago=lambda time_ms: show_ago(time_ms, clock.now_ms()),
             exactly=show_exactly,
+            clock_time=lambda time_ms: show_exactly(time_ms).partition(" ")[2],
+            is_old=lambda time_ms: clock.now_ms() - time_ms > OLD_MS,
             partition=name_partition,
         )
         self._environment.globals.update(
             table_path=table_path,
             static=lambda name: f"/static/{name}?{static_digest(name)}",
-            share=draw_share,
             explain_partition=explain_partition,
             guard_words=GUARD_WORDS,
             what_words=WHAT_WORDS,
@@ -84,7 +92,7 @@ class Renderer:
 
     def answer(self, request: Request, template: str, *, code: int = 200, **given: Any) -> Response:
         """Return a page as an answer; one that the browser has already is not sent again."""
-        body = self.render(template, request=request, **given).encode()
+        body = self.render(template, **{"request": request, "mark": "", "as_of_ms": 0, **given}).encode()
         etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
         headers = {"etag": etag, "cache-control": "private, no-cache", "vary": "cookie, authorization"}
         if code == 200 and request.headers.get("if-none-match") == etag:  # noqa: PLR2004 - the status

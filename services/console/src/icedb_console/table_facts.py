@@ -26,7 +26,7 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.units import HOUR_MS, SECOND_MS
 from icedb_service.readers import BlockingWork, SharedWork
 
-from icedb_console.figures import Figures
+from icedb_console.figures import Figures, TableFigures
 
 MOST_COMMITS: Final = 60
 MOST_REMEMBERED: Final = 400
@@ -69,7 +69,7 @@ class TableFacts:
         commits: The newest first, remembered ones, too.
         deletions: What the janitor deleted lately, the newest first.
         problems: What could not be read, by what it is.
-        read_ms: When it was read, by this host's clock.
+        read_ms: When its reading began, by this host's clock.
     """
 
     config: TableConfig
@@ -82,6 +82,11 @@ class TableFacts:
     deletions: tuple[AuditPart, ...]
     problems: Mapping[str, str]
     read_ms: int
+
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """What differs when the page has something new to show."""
+        return TableFigures(self.config.name, self.status, None).mark
 
     @property
     def amplification(self) -> Amplification:
@@ -174,6 +179,7 @@ class FactsReader:
             self._kept.pop(name, None)
 
     def _read(self, name: str) -> TableFacts:
+        read_ms = self._clock.now_ms()
         state = self._statuses.read_log(name)
         status = self._figures.read_table(name, log=state)
         table = self._statuses.open(name)
@@ -191,7 +197,7 @@ class FactsReader:
             commits=kept.take_commits(state),
             deletions=_read_deletions(table, status, problems),
             problems=problems,
-            read_ms=self._clock.now_ms(),
+            read_ms=read_ms,
         )
 
 

@@ -1,9 +1,7 @@
-"""What templates are given besides facts: rows of the overview, words, numbers as people read them, pictures. Pure.
+"""What templates are given besides facts: rows of the overview, words, numbers as people read them, charts. Pure.
 
-A number has its exact value in a title. A picture is SVG: columns that rise from a line and hang below it. A partition
-rises by its bytes and hangs by its small files, a commit rises by what it added and hangs by what it removed, a row of
-a result by its number. Words stand outside in HTML, so that they stay readable on a phone; colour is never alone: kinds
-differ in their pattern, too. Everything is escaped.
+A number has its exact value in a title. A chart is its numbers: ``static/charts.js`` draws them, and a table beside it
+shows them to who has no scripts. Everything is escaped.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,100 +21,6 @@ from markupsafe import Markup
 
 from icedb_console.figures import TableFigures
 from icedb_console.queries import QueryRows
-
-WIDTH: Final = 1000
-HEIGHT: Final = 120
-"""Of the part above the line; below it there is half of it."""
-_LEAST: Final = 1.5
-"""What is not nothing is seen."""
-_GAP_SHARE: Final = 0.2
-_MAX_COLUMN: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column.
-
-    Attributes:
-        up: What it rises by.
-        down: What it hangs by.
-        kind: Class of its upper part: ``solid``, ``hatch``, ``dots``, ``hollow``.
-        title: What is said of it.
-    """
-
-    up: float
-    down: float
-    title: str
-    kind: str = "solid"
-
-
-def draw_columns(
-    columns: Sequence[Column], *, label: str, is_one_scale: bool = False, least_depth: float = 0
-) -> Markup:
-    """Return a picture of columns.
-
-    Args:
-        columns: From the left to the right.
-        label: What it shows, for who does not see it.
-        is_one_scale: Whether up and down are the same thing, to one scale.
-        least_depth: What fills the part below the line at least: less than that hangs less deep.
-    """
-    if not columns:
-        return Markup("")
-    highest = max((each.up for each in columns), default=0) or 1
-    lowest = max((each.down for each in columns), default=0)
-    lowest = max(lowest, least_depth) if lowest else 0
-    depth = HEIGHT / 2 if lowest else 0.0
-    up_scale, down_scale = HEIGHT / highest, depth / (lowest or 1)
-    if is_one_scale and lowest:
-        total = HEIGHT + depth
-        scale = total / (highest + lowest)
-        up_scale = down_scale = scale
-        base = highest * scale
-    else:
-        base = float(HEIGHT)
-    step = WIDTH / max(len(columns), WIDTH / _MAX_COLUMN)
-    width = step * (1 - _GAP_SHARE)
-    bars = Markup("").join(
-        _draw(each, x=at * step + step * _GAP_SHARE / 2, width=width, base=base, scales=(up_scale, down_scale))
-        for at, each in enumerate(columns)
-    )
-    total = HEIGHT + depth
-    return Markup(
-        '<svg class="columns" viewBox="0 0 {w} {h}" preserveAspectRatio="none" role="img" aria-label="{label}">'
-        '{bars}<line class="base" x1="0" x2="{w}" y1="{b:.1f}" y2="{b:.1f}"/></svg>'
-    ).format(w=WIDTH, h=round(total + 2), label=label, bars=bars, b=base + 0.5)
-
-
-def draw_share(value: float, most: float) -> Markup:
-    """Return a bar as long as a share of the most: in a cell of a table, beside its number."""
-    width = max(2.0 if value else 0.0, 100 * value / most) if most else 0.0
-    return Markup(
-        '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect class="solid" width="{:.1f}" height="8"/></svg>'
-    ).format(width)
-
-
-def _draw(column: Column, *, x: float, width: float, base: float, scales: tuple[float, float]) -> Markup:
-    up, down = (
-        max(_LEAST, part * scale) if part else 0.0 for part, scale in zip((column.up, column.down), scales, strict=True)
-    )
-    parts = [
-        Markup("<title>{}</title>").format(column.title),
-        _rect("hit", x, 0, width, HEIGHT),  # the whole height answers to the mouse
-    ]
-    if up:
-        parts.append(_rect(column.kind, x, base - up, width, up))
-    if down:
-        parts.append(_rect("down", x, base + 1, width, down))
-    return Markup("<g>{}</g>").format(Markup("").join(parts))
-
-
-def _rect(kind: str, x: float, y: float, width: float, height: float) -> Markup:
-    return Markup('<rect class="{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/>').format(
-        kind, x, y, width, height
-    )
-
 
 _THOUSAND: Final = 1000
 _KIB: Final = 1024
@@ -206,8 +110,10 @@ def _shorten(value: float, units: tuple[str, ...], base: int) -> str:
 TABLES_PER_PAGE: Final = 100
 PARTITIONS_PER_PAGE: Final = 30
 MOST_COLUMNS: Final = 120
-"""Of a picture: more would be thinner than a line."""
+"""Bars of a chart: more would be thinner than a line."""
 MOST_PLOTS: Final = 4
+MOST_KINDS: Final = 6
+"""Bars side by side that can be told apart."""
 _NUMBERS: Final = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "REAL")
 
 GUARD_WORDS: Final[Mapping[Guard, str]] = {
@@ -234,7 +140,7 @@ WHAT_WORDS: Final[Mapping[str, str]] = {
     "refusal": "batches refused",
     "other": "other",
 }
-_KINDS: Final = {"append": "solid", "feed": "solid", "merge": "hatch", "fold": "hatch"}
+_KINDS: Final = {"append": "appended", "feed": "appended", "merge": "merged", "fold": "merged"}
 
 
 def _severity(figures: TableFigures) -> int:
@@ -306,85 +212,92 @@ def explain_partition(found: ExplainedPartition | None, config: TableConfig) -> 
     )
 
 
-def draw_partitions(
-    partitions: Sequence[PartitionInfo],
-    explained: Mapping[str, ExplainedPartition] | None,
-    config: TableConfig,
-) -> Markup:
-    """Return the picture of some partitions: bytes above the line, small files below it."""
-    return draw_columns(
-        [
-            Column(
-                each.size_bytes,
-                # One small file in a partition is as it should be: the newest rows are there.
-                each.small_count if each.small_count > 1 else 0,
-                f"{name_partition(each.path)}: {short_bytes(each.size_bytes)}, {short_count(each.file_count)} files, "
-                f"{short_count(each.small_count)} below the target size",
-                kind="hatch" if explained and each.path in explained and explained[each.path].groups else "solid",
-            )
-            for each in partitions
+Chart = dict[str, Any]
+"""What ``static/charts.js`` draws: words under the bars (``x``), and series of one value, or none, for each of them.
+
+``look`` is ``bars``, ``hatch`` (bars), or ``points``, which have their scale at the right; ``unit`` is ``bytes`` or
+``count``. Series stand side by side where the chart is ``grouped``; else a bar has one of them alone.
+"""
+
+
+def _series(name: str, values: Sequence[float | None], *, look: str = "bars", unit: str = "count") -> Chart:
+    return {"name": name, "values": values, "look": look, "unit": unit}
+
+
+def chart_partitions(
+    partitions: Sequence[PartitionInfo], explained: Mapping[str, ExplainedPartition] | None, config: TableConfig
+) -> Chart:
+    """Return the chart of some partitions: their bytes, and their files below the target size."""
+    due = [bool(explained and each.path in explained and explained[each.path].groups) for each in partitions]
+    sizes = [each.size_bytes for each in partitions]
+    # One small file in a partition is as it should be: the newest rows are there.
+    small = [each.small_count if each.small_count > 1 else None for each in partitions]
+    return {
+        "label": f"{len(partitions)} partitions: their size, and their files below the target size",
+        "x": [name_partition(each.path) for each in partitions],
+        "series": [
+            _series("size", _where(sizes, [not each for each in due]), unit="bytes"),
+            _series("size, merge due", _where(sizes, due), look="hatch", unit="bytes"),
+            _series(f"files below {short_bytes(config.target_file_bytes)}, where several", small, look="points"),
         ],
-        label=f"{len(partitions)} partitions: bytes above the line, files below the target size under it",
-        least_depth=2 * config.merge_fan_in,
-    )
+    }
 
 
-def draw_commits(commits: Sequence[CommitInfo]) -> Markup:
-    """Return the picture of commits, the newest at the right: bytes that came above the line, that went below it."""
-    return draw_columns(
-        [
-            Column(
-                0 if each.added is None else each.added.size_bytes,
-                each.removed.size_bytes,
-                f"{show_exactly(each.time_ms)}: {WHAT_WORDS.get(each.what, each.what)}, "
-                f"+{short_bytes(0 if each.added is None else each.added.size_bytes)} "
-                f"−{short_bytes(each.removed.size_bytes)}",  # noqa: RUF001 - a sign for people
-                kind=_KINDS.get(each.what, "dots"),
-            )
-            for each in reversed(commits[:MOST_COLUMNS])
-        ],
-        label="commits from old to new: bytes added above the line, removed below it",
-        is_one_scale=True,
-    )
+def chart_commits(commits: Sequence[CommitInfo]) -> Chart:
+    """Return the chart of commits, the newest at the right: bytes that came above the line, that went below it."""
+    shown = commits[:MOST_COLUMNS][::-1]
+    added = [0 if each.added is None else each.added.size_bytes for each in shown]
+    kinds = [_KINDS.get(each.what, "other") for each in shown]
+    series = [
+        _series(kind, _where(added, [each == kind for each in kinds]), look=look, unit="bytes")
+        for kind, look in (("appended", "bars"), ("merged", "hatch"), ("other", "bars"))
+    ]
+    return {
+        "label": "commits from old to new: bytes added above the line, removed below it",
+        "x": [show_exactly(each.time_ms).split(" ")[1] for each in shown],
+        "series": [*series, _series("removed", [-each.removed.size_bytes or None for each in shown], unit="bytes")],
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """A picture of one column of numbers, and what stands beside it."""
-
-    name: str
-    picture: Markup
-    least: Any
-    greatest: Any
-    first: Any
-    last: Any
+def _where(values: Sequence[float], chosen: Sequence[bool]) -> list[float | None]:
+    return [value if is_chosen else None for value, is_chosen in zip(values, chosen, strict=True)]
 
 
-def draw_result(result: QueryRows) -> list[Plot]:
-    """Return a picture of each column of numbers: one column of it for each row, in their order."""
+def chart_result(result: QueryRows) -> list[Chart]:
+    """Return a chart of each column of numbers; a second column of words makes bars of several kinds."""
     rows = result.rows[:MOST_COLUMNS]
     is_number = [any(part in kind for part in _NUMBERS) and "[" not in kind for _, kind in result.columns]
-    label_at = next((at for at, number in enumerate(is_number) if not number), None)
-    if label_at is None and len(is_number) > 1:
-        label_at, is_number[0] = 0, False
+    words = [at for at, number in enumerate(is_number) if not number][:2]
+    if not words and len(is_number) > 1:
+        words, is_number[0] = [0], False
     drawn = [at for at, number in enumerate(is_number) if number][:MOST_PLOTS]
     if len(rows) < 2 or not drawn:  # noqa: PLR2004 - one number is no picture
         return []
-    return [_plot(result.columns[at][0], rows, at, label_at) for at in drawn]
+    groups = [" · ".join(str(row[at]) for at in words) or f"row {number}" for number, row in enumerate(rows, start=1)]
+    kinds: list[str] = []
+    if len(words) == 2:  # noqa: PLR2004 - see above
+        kinds = list(dict.fromkeys(str(row[words[1]]) for row in rows))
+        pairs = {(row[words[0]], row[words[1]]) for row in rows}
+        if not 1 < len(kinds) <= MOST_KINDS or len(pairs) < len(rows):
+            kinds = []
+    if not kinds:
+        return [_chart_column(result.columns[at][0], groups, [_series("", _numbers(rows, at))]) for at in drawn]
+    first, second = words
+    names = list(dict.fromkeys(str(row[first]) for row in rows))
+    charts = []
+    for at in drawn:
+        found = {(str(row[first]), str(row[second])): row[at] for row in rows if isinstance(row[at], int | float)}
+        series = [_series(kind, [found.get((name, kind)) for name in names]) for kind in kinds]
+        charts.append(_chart_column(result.columns[at][0], names, series))
+    return charts
 
 
-def _plot(name: str, rows: Sequence[Sequence[Any]], at: int, label_at: int | None) -> Plot:
-    numbers = [row[at] for row in rows if isinstance(row[at], int | float)]
-    first, last = ("", "") if label_at is None else (rows[0][label_at], rows[-1][label_at])
-    picture = draw_columns(list(_bars(rows, at, label_at)), label=f"{name} of {len(rows)} rows", is_one_scale=True)
-    return Plot(name, picture, min(numbers, default=None), max(numbers, default=None), first, last)
+def _chart_column(name: str, words: Sequence[str], series: list[Chart]) -> Chart:
+    return {"title": name, "label": f"{name} of {len(words)} bars", "x": words, "series": series, "grouped": True}
 
 
-def _bars(rows: Sequence[Sequence[Any]], at: int, label_at: int | None) -> Iterable[Column]:
-    for number, row in enumerate(rows):
-        value = float(row[at]) if isinstance(row[at], int | float) else 0.0
-        name = f"row {number + 1}" if label_at is None else row[label_at]
-        yield Column(max(value, 0.0), max(-value, 0.0), f"{name}: {row[at]}")
+def _numbers(rows: Sequence[Sequence[Any]], at: int) -> list[float | None]:
+    return [row[at] if isinstance(row[at], int | float) else None for row in rows]
 
 
 def sum_up(tables: Iterable[TableFigures]) -> dict[str, int]:
