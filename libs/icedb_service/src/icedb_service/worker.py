@@ -32,7 +32,7 @@ from icedb_log.commit.table import Acquired, Table, name_owner
 from icedb_log.errors import HaltError, IceDBError, Unavailable, crashes_told
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
-from icedb_log.names import Queue
+from icedb_log.names import COMMAND_QUEUES, Queue
 from icedb_log.results import Work
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
@@ -403,7 +403,7 @@ def serve_queue(
     app.steps["consumer"].add(TurnStep)
     worker = app.Worker(
         hostname=f"{queue}-{os.getpid()}@{socket.gethostname()}",
-        queues=[queue],
+        queues=[queue, *([COMMAND_QUEUES[queue]] if queue in COMMAND_QUEUES else [])],
         pool=pool,
         concurrency=concurrency,
         quiet=True,
