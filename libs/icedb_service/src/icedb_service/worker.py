@@ -45,7 +45,7 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, ask_store, wait_for_servers, wait_until_available, watch_clock
+from icedb_service.main import EXIT_FAILURE, look_at_store, wait_for_servers, wait_until_available, watch_clock
 from icedb_service.message_guard import guard_queues, loop_turned, refuse_compression
 from icedb_service.metrics import RedisUse, WorkerMetrics
 from icedb_service.progress import BEAT_S, LoopProgress, SharedCount
@@ -59,7 +59,7 @@ from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
 ENGINE_LOOK_S: Final = 1.0
 """Between two looks whether the engine has died."""
 TABLES_AGE_MS: Final = 10 * SECOND_MS
-"""How old the list of tables may be by which a sweep goes: a table that is newer is found by the next ones, and wake-ups
+"""How old the list of tables may be by which a sweep goes. A table that is newer is found by a later sweep, and wake-ups
 for it need no list. Each list costs a listing, and a read for each table."""
 EX_RECYCLE: Final = 0x9B
 """Exit code that the pool takes for an orderly replacement of a child."""
@@ -294,7 +294,7 @@ class WorkerContext(Generic[E]):
             alive={"engine": self._check_engine, "loop": self.loop.check, "runs": self._check_runs},
             ready={
                 "engine": self._check_engine_open,
-                "store": lambda: ask_store(self.warehouse),
+                "store": lambda: look_at_store(self.warehouse),
                 "redis": lambda: ask_redis(self.settings),
             },
             loop_pid=self._loop_pid,

@@ -46,8 +46,8 @@ COST_SHARE: Final = 20
 """A measure that took so long is not done again before this many times as long: a big log is not read all day."""
 
 CALM_INTERVAL_MS: Final = 30 * SECOND_MS
-"""How often a table that is far from its bounds is measured, and its merge backlog counted. How many log files there are,
-each flush says; the backlog takes the whole log."""
+"""How often a table far from its bounds is measured, and its merge backlog counted. A flush says how many log
+files there are, but the backlog takes the whole log."""
 
 FOREIGN_WORDS_INTERVAL_MS: Final = 30 * SECOND_MS
 """How often a table without pressure is asked for what another worker, perhaps a dead one, said about it."""
