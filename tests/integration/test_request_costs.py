@@ -48,8 +48,8 @@ def endpoint(tmp_path_factory):
 class Stack:
     """A table on S3, and who flushes it: this process, or a worker's task."""
 
-    def __init__(self, name):
-        self.lake = connect(f"s3://{BUCKET}/wh")
+    def __init__(self, name, *, warehouse="wh"):
+        self.lake = connect(f"s3://{BUCKET}/{warehouse}")
         self.table = self.lake.create_table(name, partition=(), sort=())
         self.place = self.table.place
         self.name = name
@@ -103,6 +103,22 @@ def test_a_warm_flush_asks_no_more_than_this(endpoint, door):
         assert stack.flush(door) == batches
         found[door, what] = dict(take_all(endpoint).operations)
     assert found == {key: counts for key, counts in REQUESTS.items() if key[0] == door}
+
+
+def test_a_worker_asks_no_more_than_this_of_a_stream_of_batches(endpoint):
+    """It neither looks for what is staged, nor for how many log files there are; a sweep asks for nothing."""
+    stack = Stack("guard_stream", warehouse="stream")
+    for turn in range(4):
+        for _ in range(2):
+            stack.stage("group")
+        take_all(endpoint)
+        assert stack.flush("worker") == 200
+        found = dict(take_all(endpoint).operations)
+        stack.tasks.sweep()
+        swept = dict(take_all(endpoint).operations)
+        if turn > 1:  # the first ones read the log, and list tables
+            assert found == {"list": 2, "get": 6, "put": 5, "delete_objects": 1}
+            assert swept == {}
 
 
 def test_an_append_asks_no_more_than_this(endpoint, monkeypatch):

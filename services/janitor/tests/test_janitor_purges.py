@@ -11,6 +11,7 @@ from icedb_log.table.stored_config import load_any_config
 from icedb_log.trash.drop import DropRequest, drop_table
 from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import backoff_key
+from icedb_service.worker import TABLES_AGE_MS
 from icedb_sim.rigs.task_context import MemoryContext
 from structlog.testing import capture_logs
 
@@ -82,6 +83,7 @@ def test_what_was_said_of_a_table_ends_with_it_so_that_no_alert_lasts_for_ever(c
     tasks.sweep()
     assert context.metric(**held) == 25
     drop(context)
+    context.clock.advance(TABLES_AGE_MS)
     tasks.sweep()
     assert (context.metric(**held), context.metric("icedb_janitor_halted", table="events")) == (None, None)
     assert context.metric("icedb_janitor_halted", table="other") == 1

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from cachetools import TTLCache
 from celery import Celery, signals
 from celery.bootsteps import StartStopStep
 from celery.concurrency.thread import TaskPool
@@ -44,7 +45,7 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, ask_store, wait_for_servers, wait_until_available, watch_clock
+from icedb_service.main import EXIT_FAILURE, look_at_store, wait_for_servers, wait_until_available, watch_clock
 from icedb_service.message_guard import guard_queues, loop_turned, refuse_compression
 from icedb_service.metrics import RedisUse, WorkerMetrics
 from icedb_service.progress import BEAT_S, LoopProgress, SharedCount
@@ -57,6 +58,9 @@ from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
 
 ENGINE_LOOK_S: Final = 1.0
 """Between two looks whether the engine has died."""
+TABLES_AGE_MS: Final = 10 * SECOND_MS
+"""How old the list of tables may be by which a sweep goes. A table that is newer is found by a later sweep, and wake-ups
+for it need no list. Each list costs a listing, and a read for each table."""
 EX_RECYCLE: Final = 0x9B
 """Exit code that the pool takes for an orderly replacement of a child."""
 
@@ -153,6 +157,7 @@ class WorkerContext(Generic[E]):
         """Why the engine could not be opened when that was tried last."""
         self._loop_pid: int | None = None
         """In a child: of the process whose loop takes messages."""
+        self._tables: TTLCache[str, tuple[str, ...]] = TTLCache(1, TABLES_AGE_MS, clock.monotonic_ms)
 
     @cached_property
     def engine(self) -> E:
@@ -247,6 +252,13 @@ class WorkerContext(Generic[E]):
         opened = self.readers.open(place, owner=self.owner)
         return opened.watched_by(check_alive, on_fence=lambda acquired: self._note_fence(table, acquired))
 
+    def list_tables(self) -> tuple[str, ...]:
+        """List the tables, as :meth:`~icedb_log.warehouse.Warehouse.list_tables` did lately. Raises Unavailable."""
+        names = self._tables.get("")
+        if names is None:
+            names = self._tables[""] = self.warehouse.list_tables()
+        return names
+
     def _note_fence(self, table: str, acquired: Acquired) -> None:
         if acquired.previous_holder != "free":
             self.metrics.takeovers.labels(acquired.role, acquired.previous_holder).inc()
@@ -282,7 +294,7 @@ class WorkerContext(Generic[E]):
             alive={"engine": self._check_engine, "loop": self.loop.check, "runs": self._check_runs},
             ready={
                 "engine": self._check_engine_open,
-                "store": lambda: ask_store(self.warehouse),
+                "store": lambda: look_at_store(self.warehouse),
                 "redis": lambda: ask_redis(self.settings),
             },
             loop_pid=self._loop_pid,
@@ -512,9 +524,8 @@ def sweep_tables(
     Raises:
         Unavailable: The store or Redis did not answer.
     """
-    warehouse = context.warehouse
     counts = {"tables": 0, "woken": 0, "waiting": 0, "pausing": 0, "failed": 0}
-    names = warehouse.list_tables()
+    names = context.list_tables()
     context.metrics.forget_tables({*names, *also})
     for name in names:
         counts["tables"] += 1
@@ -523,7 +534,7 @@ def sweep_tables(
             continue
         try:
             with crashes_told(f"table {name}: the look for {task}"):
-                is_idle = is_needed is not None and not is_needed(warehouse.table(name).paths)
+                is_idle = is_needed is not None and not is_needed(context.warehouse.table(name).paths)
             if is_idle:
                 continue
         except IceDBError as error:

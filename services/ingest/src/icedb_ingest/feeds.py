@@ -139,7 +139,9 @@ class FeedTasks:
             result = feed_view(view, self._source_of(view), self._context.engine.feeder)
         self._metrics.record_feed(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
         if result.committed_key:
-            self._watch.record_commit(paths.name, file_count=result.file_count)
+            self._watch.record_commit(
+                paths.name, result.committed_key, begun_ms=started_ms, file_count=result.file_count
+            )
         self._watch.look(paths)
         for refusal in result.refused:
             get_logger().warning(

@@ -91,6 +91,7 @@ class IngestTasks:
         self._choice = FlushChoice(
             FlushLimits(max_batches=settings.flush_max_batches, max_bytes=settings.flush_max_mb * MIB),
             small=SizeClass("small", settings.flush_large_mb * MIB, settings.flush_large_rows),
+            clock=context.clock,
         )
         self._watch = PressureWatch(context, settings=settings)
         self._commits_since_wake: Counter[str] = Counter()
@@ -111,10 +112,11 @@ class IngestTasks:
         place = self._context.warehouse.table(table)
         run = _Run()
         if not self._watch.is_turn(table):  # told by each batch, before anything is asked of the store
-            self._watch.look(place.paths)
+            if not self._watch.is_calm(table):
+                self._watch.look(place.paths)
             run.put_off, run.has_more = self._put_off(place.paths), True
             return self._end_run(place, run, task=INGEST_FLUSH)
-        is_staged = self._choice.has_work(place, "small")
+        is_staged = self._choice.is_streaming(table) or self._choice.has_work(place, "small")
         self._watch.look(place.paths, max_age_ms=MAX_PRESSURE_AGE_MS if is_staged else None)
         if is_staged:
             self._flush_rounds(place.paths, run, "small", max_rounds=self._settings.flush_max_rounds)
@@ -178,6 +180,7 @@ class IngestTasks:
             try:
                 result = self._flush_once(paths, takes)
             except Exception as error:
+                self._choice.forget_stream(paths.name)
                 self._watch.tell_trouble(paths, error)
                 raise
             if result.committed_key:
@@ -232,7 +235,13 @@ class IngestTasks:
             outcome = "flushed" if self._serves_large else "flushed_here"
             self._metrics.large.labels(outcome).inc(result.batch_count + len(result.rejected))
         if result.committed_key:
-            self._watch.record_commit(table, file_count=result.file_count)
+            self._watch.record_commit(
+                table,
+                result.committed_key,
+                begun_ms=started_ms,
+                file_count=result.file_count,
+                log_files=result.log_file_count,
+            )
         if result.bad_row_count:
             get_logger().warning(
                 "rows_quarantined",
@@ -269,7 +278,7 @@ class IngestTasks:
         table = paths.name
         self.feeds.sweep_table(paths)
         if not self._watch.is_log_full(table) and self._watch.is_turn(table):
-            if self._choice.has_work(self._context.warehouse.table(table), "small"):
+            if self._choice.is_streaming(table) or self._choice.has_work(self._context.warehouse.table(table), "small"):
                 return True
             if self._choice.has_large(table) and not self._wake_large(table):
                 return True
