@@ -1,6 +1,6 @@
 """A warehouse: one object store, one root prefix, many tables below it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -92,23 +92,32 @@ class Warehouse:
         check_table_name(name)
         return TableStore(self.store, TablePaths(name, f"{self.root}/{name}" if self.root else name))
 
-    def list_tables(self) -> tuple[str, ...]:
+    def list_tables(self, *, known: Container[str] = ()) -> tuple[str, ...]:
         """List the tables that are there and not dropped, ascending. Costs one listing and one read per folder.
 
         One whose configuration does not answer is listed, too: it hides none of the others, and is not hidden itself.
         Whoever works on it says what is wrong.
 
+        Args:
+            known: Folders that are taken for tables without a read, because the caller has lately seen that they are.
+
         Raises:
             Unavailable: The folders could not be listed.
         """
-        return tuple(name for name, found in self._look(is_whole=False) if isinstance(found, Unavailable) or found[0])
+        names = self.list_names()
+        looked = dict(self._look([name for name in names if name not in known], is_whole=False))
+        there = {name for name, found in looked.items() if isinstance(found, Unavailable) or found[0]}
+        return tuple(name for name in names if name in there or name not in looked)
 
-    def list_dropped(self, *, on_problem: Callable[[str, Unavailable], None] | None = None) -> tuple[DroppedTable, ...]:
+    def list_dropped(
+        self, *, known: Container[str] = (), on_problem: Callable[[str, Unavailable], None] | None = None
+    ) -> tuple[DroppedTable, ...]:
         """List the tables that are dropped, ascending by name: in the trash, being purged, purged.
 
         Costs what :meth:`list_tables` costs, and a read for each table of a name that was purged before.
 
         Args:
+            known: Folders that are not read, because the caller has lately seen that nothing of them is dropped.
             on_problem: Told of each name of which nobody knows whether it is dropped, because its configuration does
                 not answer; by default that is raised.
 
@@ -116,7 +125,7 @@ class Warehouse:
             Unavailable: The store did not answer.
         """
         dropped: list[DroppedTable] = []
-        for name, found in self._look(is_whole=True):
+        for name, found in self._look([name for name in self.list_names() if name not in known], is_whole=True):
             if not isinstance(found, Unavailable):
                 dropped += found[1]
             elif on_problem is None:
@@ -139,8 +148,9 @@ class Warehouse:
         found = self._try_look_at(self.first(name), is_whole=False)
         return isinstance(found, Unavailable) or found[0]
 
-    def _look(self, *, is_whole: bool) -> Iterator[tuple[str, tuple[bool, tuple[DroppedTable, ...]] | Unavailable]]:
-        names = self.list_names()
+    def _look(
+        self, names: Sequence[str], *, is_whole: bool
+    ) -> Iterator[tuple[str, tuple[bool, tuple[DroppedTable, ...]] | Unavailable]]:
         threads = READ_THREADS if len(names) > FEW_TABLES else 1
         look = partial(self._try_look_at, is_whole=is_whole)
         return zip(

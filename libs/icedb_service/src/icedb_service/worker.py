@@ -30,7 +30,8 @@ from celery.bootsteps import StartStopStep
 from celery.concurrency.thread import TaskPool
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.commit.table import Acquired, Table, name_owner
-from icedb_log.errors import HaltError, IceDBError, Unavailable, crashes_told
+from icedb_log.errors import HaltError, IceDBError, NotFound, Unavailable, crashes_told
+from icedb_log.intervals import MAX_REST_MS
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.names import COMMAND_QUEUES, Queue
@@ -59,8 +60,9 @@ from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
 ENGINE_LOOK_S: Final = 1.0
 """Between two looks whether the engine has died."""
 TABLES_AGE_MS: Final = 10 * SECOND_MS
-"""How old the list of tables may be by which a sweep goes. A table that is newer is found by a later sweep, and wake-ups
-for it need no list. Each list costs a listing, and a read for each table."""
+"""How old the list of tables may be by which a sweep goes. A newer table is found by a later sweep, and wake-ups need
+none. A list costs a listing, and a read for each folder that was not seen to be a table lately."""
+MAX_SEEN_TABLES: Final = 100_000
 EX_RECYCLE: Final = 0x9B
 """Exit code that the pool takes for an orderly replacement of a child."""
 
@@ -158,6 +160,8 @@ class WorkerContext(Generic[E]):
         self._loop_pid: int | None = None
         """In a child: of the process whose loop takes messages."""
         self._tables: TTLCache[str, tuple[str, ...]] = TTLCache(1, TABLES_AGE_MS, clock.monotonic_ms)
+        self._seen: TTLCache[str, None] = TTLCache(MAX_SEEN_TABLES, MAX_REST_MS, clock.monotonic_ms)
+        """Tables that were seen to be there, each for a while from that look on."""
 
     @cached_property
     def engine(self) -> E:
@@ -249,14 +253,19 @@ class WorkerContext(Generic[E]):
             NotFound: No such table.
         """
         place = self.warehouse.table(table)
-        opened = self.readers.open(place, owner=self.owner)
+        try:
+            opened = self.readers.open(place, owner=self.owner)
+        except NotFound:
+            self._seen.pop(table, None)
+            raise
         return opened.watched_by(check_alive, on_fence=lambda acquired: self._note_fence(table, acquired))
 
     def list_tables(self) -> tuple[str, ...]:
         """List the tables, as :meth:`~icedb_log.warehouse.Warehouse.list_tables` did lately. Raises Unavailable."""
         names = self._tables.get("")
         if names is None:
-            names = self._tables[""] = self.warehouse.list_tables()
+            names = self._tables[""] = self.warehouse.list_tables(known=self._seen)
+            self._seen.update(dict.fromkeys(set(names) - set(self._seen)))
         return names
 
     def _note_fence(self, table: str, acquired: Acquired) -> None:
@@ -537,6 +546,8 @@ def sweep_tables(
                 is_idle = is_needed is not None and not is_needed(context.warehouse.table(name).paths)
             if is_idle:
                 continue
+        except NotFound:
+            continue  # dropped since it was seen
         except IceDBError as error:
             counts["failed"] += 1
             if isinstance(error, HaltError):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS
 """How long a process remembers which views a table has; a new one is found by the sweep before that."""
 
-TABLE_KIND_AGE_MS: Final = MINUTE_MS
+TABLE_KIND_AGE_MS: Final = 15 * MINUTE_MS
 """How long a process remembers that a table is no view: it can only become one by being removed by hand."""
 
 _MAX_TABLES: Final = 10_000
