@@ -1,13 +1,16 @@
 """A warehouse: one object store, one root prefix, many tables below it."""
 
+import threading
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
+from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable, UnsupportedFormat, crashes_told
+from icedb_log.intervals import MAX_REST_MS
 from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
 from icedb_log.store.object_store import ObjectStore, map_each
 from icedb_log.store.table_store import TableStore
@@ -19,6 +22,9 @@ FEW_TABLES: Final = 8
 """So many configurations are read one after the other; more of them side by side."""
 MAX_KNOWN_NAMES: Final = 10_000
 """Of so many names it is remembered which table is the newest (T4)."""
+SEEN_MS: Final = MAX_REST_MS
+"""How long a folder that was seen to be a table is taken for one."""
+MAX_SEEN: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +184,32 @@ class Warehouse:
             if each.config is not None and each.config.dropped is not None and each.info is not None
         )
         return newest.config is not None and newest.config.dropped is None, dropped
+
+
+class RecentTables:
+    """The tables of a warehouse as they were lately, for who asks again and again. Thread-safe.
+
+    Args:
+        clock: This host's.
+        max_age_ms: How old the list may be. Each costs a listing, and a read for each folder that was not seen to be a
+            table for :data:`SEEN_MS`: so much later a dropped one may be missed, unless :meth:`forget` tells of it.
+    """
+
+    def __init__(self, clock: Clock, *, max_age_ms: int) -> None:
+        self._names: TTLCache[str, tuple[str, ...]] = TTLCache(1, max_age_ms, clock.monotonic_ms)
+        self._seen: TTLCache[str, None] = TTLCache(MAX_SEEN, SEEN_MS, clock.monotonic_ms)
+        self._lock = threading.Lock()
+
+    def list(self, warehouse: Warehouse) -> tuple[str, ...]:
+        """Return the names, ascending. Raises as :meth:`Warehouse.list_tables`."""
+        with self._lock:
+            names = self._names.get("")
+            if names is None:
+                names = self._names[""] = warehouse.list_tables(known=self._seen)
+                self._seen.update(dict.fromkeys(set(names) - set(self._seen)))
+            return names
+
+    def forget(self, name: str) -> None:
+        """Read a folder again in which no table was found."""
+        with self._lock:
+            self._seen.pop(name, None)

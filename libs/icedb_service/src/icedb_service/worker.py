@@ -24,20 +24,18 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from cachetools import TTLCache
 from celery import Celery, signals
 from celery.bootsteps import StartStopStep
 from celery.concurrency.thread import TaskPool
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.commit.table import Acquired, Table, name_owner
 from icedb_log.errors import HaltError, IceDBError, NotFound, Unavailable, crashes_told
-from icedb_log.intervals import MAX_REST_MS
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.names import COMMAND_QUEUES, Queue
 from icedb_log.results import Work
 from icedb_log.units import SECOND_MS
-from icedb_log.warehouse import Warehouse
+from icedb_log.warehouse import RecentTables, Warehouse
 from kombu.asynchronous.hub import Hub
 from redis import Redis
 
@@ -61,8 +59,7 @@ ENGINE_LOOK_S: Final = 1.0
 """Between two looks whether the engine has died."""
 TABLES_AGE_MS: Final = 10 * SECOND_MS
 """How old the list of tables may be by which a sweep goes. A newer table is found by a later sweep, and wake-ups need
-none. A list costs a listing, and a read for each folder that was not seen to be a table lately."""
-MAX_SEEN_TABLES: Final = 100_000
+none."""
 EX_RECYCLE: Final = 0x9B
 """Exit code that the pool takes for an orderly replacement of a child."""
 
@@ -159,9 +156,7 @@ class WorkerContext(Generic[E]):
         """Why the engine could not be opened when that was tried last."""
         self._loop_pid: int | None = None
         """In a child: of the process whose loop takes messages."""
-        self._tables: TTLCache[str, tuple[str, ...]] = TTLCache(1, TABLES_AGE_MS, clock.monotonic_ms)
-        self._seen: TTLCache[str, None] = TTLCache(MAX_SEEN_TABLES, MAX_REST_MS, clock.monotonic_ms)
-        """Tables that were seen to be there, each for a while from that look on."""
+        self._tables = RecentTables(clock, max_age_ms=TABLES_AGE_MS)
 
     @cached_property
     def engine(self) -> E:
@@ -256,17 +251,13 @@ class WorkerContext(Generic[E]):
         try:
             opened = self.readers.open(place, owner=self.owner)
         except NotFound:
-            self._seen.pop(table, None)
+            self._tables.forget(table)
             raise
         return opened.watched_by(check_alive, on_fence=lambda acquired: self._note_fence(table, acquired))
 
     def list_tables(self) -> tuple[str, ...]:
         """List the tables, as :meth:`~icedb_log.warehouse.Warehouse.list_tables` did lately. Raises Unavailable."""
-        names = self._tables.get("")
-        if names is None:
-            names = self._tables[""] = self.warehouse.list_tables(known=self._seen)
-            self._seen.update(dict.fromkeys(set(names) - set(self._seen)))
-        return names
+        return self._tables.list(self.warehouse)
 
     def _note_fence(self, table: str, acquired: Acquired) -> None:
         if acquired.previous_holder != "free":
