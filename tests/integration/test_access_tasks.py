@@ -256,7 +256,11 @@ def test_wake_ups_carry_no_token(redis):
     try:
         assert sender.wake(MERGE_MERGE, "quiet")
         sender.send(MERGE_CHANGE, "events", arguments={})
-        sent = [json.loads(message)["headers"] for message in client.lrange("merge", 0, -1)]
+        sent = [
+            json.loads(message)["headers"]
+            for queue in ("merge", "merge-commands")
+            for message in client.lrange(queue, 0, -1)
+        ]
     finally:
         sender.close()
         client.close()

@@ -49,7 +49,7 @@ def check_query(table, config, schema=None):
         return {**answer, "outcome": "refused", "error": {"kind": "InvalidRequest", "message": "no column nope"}}
     return {**answer, "schema": {"b": config["source"]["a"], "n": "BIGINT"} if config["insert_query"] else {}}
 
-app.worker_main(["worker", "--pool=solo", "--queues=merge,janitor,ingest", "--loglevel=ERROR",
+app.worker_main(["worker", "--pool=solo", "--queues=merge-commands,janitor-commands,ingest-commands", "--loglevel=ERROR",
                  "--without-gossip", "--without-mingle", "--without-heartbeat"])
 """
 
@@ -134,7 +134,7 @@ def test_a_message_outlives_the_gap_between_the_clocks_of_its_sender_and_of_the_
     with Client(settings=settings) as client:
         client.enqueue("events", [{"n": 1}])
         client.workers.send(MERGE_MERGE, "events", arguments={})
-    for queue in ("ingest", "merge"):
+    for queue in ("ingest", "merge-commands"):
         (message,) = messages(redis_server, queue)
         ends_ms = datetime.fromisoformat(message["headers"]["expires"]).timestamp() * 1000
         assert ends_ms >= before_ms + settings.message_expiry_ms + MAX_HOST_GAP_MS, queue
@@ -254,7 +254,7 @@ def test_without_a_worker_waiting_ends(icedb, redis_server, settings):
     assert "queue 'merge'" in answer.err
     sent = json.loads(icedb("merge", "events", "--no-wait", "-o", "json").out)
     assert sent["outcome"] == "sent"
-    assert sent["task_id"] in {message["headers"]["id"] for message in messages(redis_server, "merge")}
+    assert sent["task_id"] in {message["headers"]["id"] for message in messages(redis_server, "merge-commands")}
     assert icedb("merge", "nope", code=3).out == ""
     query = ("--insert-query", "select a from _rows", "--source", "a:VARCHAR", "--timeout", "300ms")
     answer = icedb("table", "create", "t", *query, code=6)

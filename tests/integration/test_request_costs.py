@@ -4,7 +4,6 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from icedb import table_writer
 from icedb.lake import connect
 from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, Offer, StagingGate
 from icedb_ingest.metrics import IngestMetrics
@@ -49,8 +48,8 @@ def endpoint(tmp_path_factory):
 class Stack:
     """A table on S3, and who flushes it: this process, or a worker's task."""
 
-    def __init__(self, name):
-        self.lake = connect(f"s3://{BUCKET}/wh")
+    def __init__(self, name, *, warehouse="wh"):
+        self.lake = connect(f"s3://{BUCKET}/{warehouse}")
         self.table = self.lake.create_table(name, partition=(), sort=())
         self.place = self.table.place
         self.name = name
@@ -106,12 +105,30 @@ def test_a_warm_flush_asks_no_more_than_this(endpoint, door):
     assert found == {key: counts for key, counts in REQUESTS.items() if key[0] == door}
 
 
+def test_a_worker_asks_no_more_than_this_of_a_stream_of_batches(endpoint):
+    """It neither looks for what is staged, nor for how many log files there are; a sweep asks for nothing."""
+    stack = Stack("guard_stream", warehouse="stream")
+    for turn in range(4):
+        for _ in range(2):
+            stack.stage("group")
+        take_all(endpoint)
+        assert stack.flush("worker") == 200
+        found = dict(take_all(endpoint).operations)
+        stack.tasks.sweep()
+        swept = dict(take_all(endpoint).operations)
+        if turn > 1:  # the first ones read the log, and list tables
+            assert found == {"list": 2, "get": 6, "put": 5, "delete_objects": 1}
+            assert swept == {}
+
+
 def test_an_append_asks_no_more_than_this(endpoint, monkeypatch):
-    monkeypatch.setattr(table_writer, "UNDECIDED_EVERY_MS", 600_000)  # a slow machine looks, as one that waits does
+    began_ms = CLOCK.monotonic_ms()
+    # Nothing that is kept for a while grows old: a slow machine would ask for it again.
+    monkeypatch.setattr(SystemClock, "monotonic_ms", lambda _: began_ms)
     stack = Stack("appends")
     for _ in range(2):
         stack.table.append([{"n": 1}])
-    stack.table._alone_until_ms = CLOCK.monotonic_ms() + 60_000  # whether a worker is alive, it looks once a second
+    stack.table._alone_until_ms = began_ms + 60_000  # whether a worker is alive, it looks once a second
     take_all(endpoint)
     stack.table.append([{"n": 1}])
     assert take_all(endpoint).operations == {"list": 2, "get": 3, "put": 6, "delete_objects": 1}

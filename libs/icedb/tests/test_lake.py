@@ -4,6 +4,7 @@ import itertools
 import logging
 import queue
 import threading
+from collections import Counter
 from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -36,6 +37,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged
+from icedb_log.intervals import Intervals, Rests
 from icedb_log.merge.merge import MergeResult
 from icedb_log.names import (
     INGEST_FLUSH,
@@ -51,6 +53,7 @@ from icedb_log.results import Work
 from icedb_log.serving.status import find_health, read_status
 from icedb_log.trash.drop import DropRequest, drop_table
 from icedb_log.trash.purge import purge_table
+from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from icedb_sim.fakes.fake_clock import FakeClock
 from waiting import LIMIT_S
 
@@ -575,6 +578,30 @@ def test_a_table_that_fails_again_and_again_is_tried_later_each_time(tmp_path, c
         worker._repeat(lambda _: None, {INGEST_FLUSH}, pause_ms=1000)
     pauses = [later - before for before, later in itertools.pairwise(tried_ms)]
     assert pauses == [1000, 2000, 4000, 8000, 16_000, 32_000]
+
+
+def test_a_worker_looks_less_often_at_a_table_that_rests_but_for_batches(lake, events):
+    clock = FakeClock()
+    worker, looks = Worker(lake, lake.table), Counter()
+    worker._rests = {task: Rests(clock) for task in worker._rests}
+    worker._due = {task: Intervals(clock, interval._interval_ms) for task, interval in worker._due.items()}
+    work = Work(is_idle=True)
+    worker._tasks = {task: lambda _, task=task: (looks.update([task]), work)[1] for task in worker._tasks}
+
+    def look_for(duration_ms):
+        looks.clear()
+        for _ in range(duration_ms // SECOND_MS):
+            worker._work_once(print, worker._due.keys(), is_all_due=False)
+            clock.advance(SECOND_MS)
+        return looks[INGEST_FLUSH], looks[MERGE_MERGE]
+
+    assert look_for(MINUTE_MS) == (60, 6)
+    look_for(8 * HOUR_MS)
+    assert look_for(HOUR_MS) == (3600, 3)
+    work = Work(is_idle=False)
+    look_for(SECOND_MS)
+    work = Work(is_idle=True)
+    assert look_for(MINUTE_MS) == (60, 6), "a commit ends the rest"
 
 
 def test_work_that_never_ends_ends_after_some_rounds_for_who_waits(lake, events, monkeypatch):

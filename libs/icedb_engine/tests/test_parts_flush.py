@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import threading
 from datetime import date, datetime
 
 import pyarrow as pa
@@ -10,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits
+from icedb_engine.reading import unit as unit_module
 from icedb_engine.reading.types import Kind
 from icedb_engine.units.typed_rows import append_unit
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.errors import InvariantViolated
+from icedb_sim.fakes.scripted_store import ScriptedStore
 from icedb_sim.tables.profiles import SHARED_FIXTURES
 
 
@@ -222,3 +225,23 @@ def test_packed_batches_are_not_taken_together_by_their_size_as_staged(make_tabl
     ids = tuple(batch.batch_id for batch in batches)
     result = table.flush(*batches)
     assert (result.accepted, result.left) == (ids[:2], ids[2:]), "memory is bounded by what they decode to"
+
+
+class WaitingStore(ScriptedStore):
+    """Answers reads of staged batches when so many are asked for at once."""
+
+    def __init__(self, inner, count):
+        super().__init__(inner)
+        self.barrier = threading.Barrier(count)
+
+    def get(self, key, **more):
+        if "/staging/" in key:
+            self.barrier.wait(10)
+        return super().get(key, **more)
+
+
+def test_batches_that_are_alone_are_fetched_side_by_side(make_table):
+    table = make_table()
+    batches = [table.stage({"id": number}) for number in range(unit_module.SMALL_FETCHES)]
+    table.store = WaitingStore(table.store, len(batches))
+    assert table.flush(*batches).row_count == len(batches)

@@ -9,9 +9,11 @@ from icedb_log.errors import Unavailable
 from icedb_log.warehouse import Warehouse
 from icedb_service import endpoints
 from icedb_service.endpoints import LoopHealth
+from icedb_service.main import look_at_store
 from icedb_service.progress import LOOP_LIMIT_MS, START_LIMIT_MS, LoopProgress
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from waiting import LIMIT_S
 
 
@@ -74,7 +76,7 @@ def test_a_store_that_hangs_changes_readiness_and_not_liveness(monkeypatch):
             hangs.wait(LIMIT_S)
 
     seen: list[bool] = []
-    monkeypatch.setattr(endpoints, "ask_store", look)
+    monkeypatch.setattr(endpoints, "look_at_store", look)
 
     async def watch():
         away, back = asyncio.Event(), asyncio.Event()
@@ -103,3 +105,19 @@ def test_a_store_that_hangs_changes_readiness_and_not_liveness(monkeypatch):
     assert told[0]["loop"] == "ok"
     assert "has not answered" in told[0]["store"]
     assert set(told[1].values()) == {"ok"}
+
+
+def test_to_see_whether_a_store_answers_costs_no_listing():
+    store = ScriptedStore(MemoryObjectStore(FakeClock().now_ms))
+    look_at_store(Warehouse(store, "wh"))
+    store.inner.put("wh/_icedb_probe/clock", b"x")
+    look_at_store(Warehouse(store, "wh"))
+    look_at_store(Warehouse(store))
+    assert [(call.method, call.key) for call in store.calls] == [
+        ("get", "wh/_icedb_probe/clock"),
+        ("get", "wh/_icedb_probe/clock"),
+        ("get", "_icedb_probe/clock"),
+    ]
+    store.script = [Fault("get", Effect.UNAVAILABLE)]
+    with pytest.raises(Unavailable):
+        look_at_store(Warehouse(store, "wh"))

@@ -1,6 +1,6 @@
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_log.names import INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, PROGRESS_HEADER, QUEUES, TASKS
+from icedb_log.names import COMMAND_QUEUES, INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, PROGRESS_HEADER, QUEUES, TASKS
 from icedb_log.phases import tell_progress
 from icedb_log.results import Work
 from icedb_service.access.access_file import Verb
@@ -93,7 +93,7 @@ def test_messages_are_json_acknowledged_early_and_go_to_their_queue(app, setting
     assert conf.task_acks_late is False
     assert (conf.worker_disable_prefetch, conf.worker_concurrency, conf.worker_pool) == (True, 1, "prefork")
     assert conf.broker_transport_options["visibility_timeout"] * 1000 > settings.task_time_limit_ms
-    assert {queue.name for queue in conf.task_queues} == set(QUEUES)
+    assert {queue.name for queue in conf.task_queues} == {*QUEUES, *COMMAND_QUEUES.values()}
     for task, queue in TASKS.items():
         assert app.amqp.router.route({}, task)["queue"].name == queue
         # A message that carries a batch must not wait behind flushes, nor be taken by a worker of another kind.

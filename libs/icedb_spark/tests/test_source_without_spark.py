@@ -2,6 +2,7 @@
 
 import pickle
 from datetime import UTC, date, datetime
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -416,6 +417,37 @@ def test_a_stream_that_is_to_end_ends(table):
     end = reader.latestOffset(start, ReadAllAvailable())
     assert len(reader.partitions(start, end)[0].value) == 1
     assert reader.latestOffset(end, ReadAllAvailable()) is end
+
+
+def test_a_micro_batch_counts_once(table, monkeypatch):
+    """Spark makes one writer for the tasks and another one for the commit, and repeats what it has no answer to."""
+
+    class Context:
+        properties: ClassVar = {"sql.streaming.queryId": "q"}
+        getLocalProperty = properties.get
+
+    def run(number, epoch, *, query="q", tell=True):
+        Context.properties["sql.streaming.queryId"] = query
+        schema = spark_types.StructType([spark_types.StructField(name, kind) for name, kind in TYPES.items()])
+        message = table.run_task(table.source().streamWriter(schema, overwrite=False), [row(number)])
+        if tell:
+            table.source(checkpointLocation="c").streamWriter(schema, overwrite=False).commit([message], epoch)
+        return message
+
+    monkeypatch.setattr("icedb_spark.stream_write.TaskContext.get", Context)
+    run(0, 0)
+    run(0, 0)
+    run(1, 1)
+    run(2, 0, query="another checkpoint")
+    run(3, 2, tell=False)
+    assert [each["n"] for each in table.read()] == [0, 1, 2]
+    with pytest.raises(InvalidRequest, match="does not tell its tasks"):
+        run(4, 3, query="")
+    schema = spark_types.StructType([spark_types.StructField("ts", TYPES["ts"])])
+    with pytest.raises(InvalidRequest, match="leave it out"):
+        table.source(writeId="w").streamWriter(schema, overwrite=False)
+    with pytest.raises(InvalidRequest, match=r'outputMode\("append"\)'):
+        table.source().streamWriter(schema, overwrite=True)
 
 
 def test_spark_finds_it_by_itself():

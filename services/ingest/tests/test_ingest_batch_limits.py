@@ -9,6 +9,7 @@ from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.jobs import FlushOutput, SizeClass
+from icedb_sim.fakes.manual_clock import ManualClock
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import RowFileWriter
 
@@ -59,7 +60,7 @@ def test_after_a_deferral_the_next_commits_are_offered_about_twice_what_was_take
 
 
 def test_when_nothing_is_deferred_any_more_the_limit_grows_back_to_its_own():
-    choice = FlushChoice(FlushLimits(max_batches=100, max_bytes=7), small=SizeClass("small", 1, 1))
+    choice = FlushChoice(FlushLimits(max_batches=100, max_bytes=7), small=SizeClass("small", 1, 1), clock=ManualClock())
     committed = FlushResult(committed_key="k", batch_count=5)
     choice.record("t", "small", replace(committed, deferred_count=95))
     assert (choice.limits("t", "small").max_batches, choice.limits("t", "small").max_bytes) == (10, 7)
@@ -75,7 +76,7 @@ def test_when_nothing_is_deferred_any_more_the_limit_grows_back_to_its_own():
 
 @pytest.mark.parametrize(("taken", "offered"), [(1, 2), (70, 100)])
 def test_the_limit_is_at_least_one_and_at_most_the_setting(taken, offered):
-    choice = FlushChoice(FlushLimits(max_batches=100, max_bytes=7), small=SizeClass("small", 1, 1))
+    choice = FlushChoice(FlushLimits(max_batches=100, max_bytes=7), small=SizeClass("small", 1, 1), clock=ManualClock())
     choice.record("t", "small", FlushResult(committed_key="k", batch_count=taken, deferred_count=1))
     assert choice.limits("t", "small").max_batches == offered
 

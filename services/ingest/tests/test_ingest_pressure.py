@@ -363,7 +363,7 @@ def test_a_table_waits_from_its_newest_commit_whoever_made_it(context):
     theirs.commit()
     context.clock.advance(100)
     assert watch.due_in_ms("t") == 300, "nobody has looked at the log"
-    watch.look(ours.paths)
+    watch.look(ours.paths, max_age_ms=0)
     assert watch.due_in_ms("t") == 900
     assert watch.due_in_ms("other") == 0
     context.clock.advance(9000)

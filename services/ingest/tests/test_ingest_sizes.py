@@ -15,6 +15,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.units import MIB
 from icedb_service.redis_clients import LockBusy
 from icedb_service.settings import load_settings
+from icedb_sim.fakes.manual_clock import ManualClock
 from icedb_sim.tables.row_files import encode_rows
 
 LARGE_ROWS = 10
@@ -168,7 +169,7 @@ def test_a_large_batch_waits_while_somebody_else_holds_the_table(context):
 
 def test_what_is_remembered_is_bounded_and_by_size(monkeypatch):
     monkeypatch.setattr("icedb_ingest.flush_choice.MAX_REMEMBERED", 3)
-    sizes = FlushChoice(FlushLimits(), small=SizeClass("small", 1, 1))
+    sizes = FlushChoice(FlushLimits(), small=SizeClass("small", 1, 1), clock=ManualClock())
     sizes.record("t", "small", FlushResult(left_out=("1", "2")))
     sizes.record("t", "small", FlushResult(left_out=("3", "4")))
     limits = sizes.limits("t", "small")

@@ -1,10 +1,16 @@
+from types import SimpleNamespace
+
 import pytest
+from icedb_ingest.flush_choice import STREAM_AGE_MS
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.ingest.staging import list_staged
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
+from icedb_log.warehouse import Warehouse
 from icedb_service.redis_clients import LockBusy
+from icedb_service.worker import TABLES_AGE_MS
+from icedb_sim.fakes.scripted_store import ScriptedStore
 
 
 def make_tasks(context, **options):
@@ -138,3 +144,98 @@ def test_the_sweep_wakes_the_tables_with_staged_batches(context):
     context.clock.advance(60_000)
     tasks.sweep()
     assert (INGEST_FLUSH, "pausing") in context.wakeups.woken
+
+
+class Lists:
+    """What of a table is listed."""
+
+    def __init__(self, context, table="events"):
+        self.store = ScriptedStore(context.warehouse.store)
+        context.warehouse = Warehouse(self.store, context.warehouse.root)
+        self.paths = context.warehouse.table(table).paths
+
+    def during(self, work):
+        """Do some work; return how often staging and the log were listed meanwhile."""
+        self.store.calls.clear()
+        work()
+        keys = [call.key for call in self.store.calls if call.method == "list_page"]
+        return keys.count(self.paths.staging_prefix), keys.count(self.paths.log_prefix)
+
+
+def test_of_a_stream_of_batches_nobody_asks_whether_some_are_staged(context):
+    lists, tasks = Lists(context), make_tasks(context)
+
+    def send(count):
+        for number in range(count):
+            context.stage([{"n": number}])
+        context.clock.advance(1000)
+
+    def flush():
+        return tasks.flush("events").details["batches"]
+
+    send(2)
+    assert lists.during(flush)[0] == 2, "before the fence is taken, and under it"
+    for _ in range(3):
+        send(2)
+        assert lists.during(flush) == (1, 1)
+        assert lists.during(tasks.sweep) == (0, 0)
+        assert context.wakeups.woken[-1] == (INGEST_FLUSH, "events")
+    locks = len(context.locked)
+    assert lists.during(flush) == (1, 1), "none came: the fence was taken for nothing"
+    assert lists.during(flush) == (1, 0)
+    assert len(context.locked) == locks + 1
+    woken = len(context.wakeups.woken)
+    assert lists.during(tasks.sweep) == (1, 0)
+    assert len(context.wakeups.woken) == woken
+    send(1)
+    assert lists.during(flush) == (2, 1), "a single one promises nothing"
+    send(1)
+    assert lists.during(flush) == (2, 1)
+
+
+def test_a_stream_is_not_expected_for_ever_nor_after_a_failure(context):
+    lists, tasks = Lists(context), make_tasks(context)
+
+    def stream():
+        for number in range(2):
+            context.stage([{"n": number}])
+        context.clock.advance(1000)
+        assert tasks.flush("events").details["batches"] == 2
+
+    stream()
+    context.clock.advance(STREAM_AGE_MS)
+    assert lists.during(lambda: tasks.flush("events")) == (1, 0)
+    stream()
+    context.busy.add("events")
+    with pytest.raises(LockBusy):
+        tasks.flush("events")
+    assert lists.during(tasks.sweep) == (1, 0)
+
+
+def test_the_next_commit_is_due_an_interval_after_the_flush_of_the_last_one_began(context):
+    tasks, writer = make_tasks(context, flush_interval_ms=1000), context.engine.writer
+
+    def write_slowly(job):
+        context.clock.advance(300)
+        return writer.write_batches(job)
+
+    context.engine.writer = SimpleNamespace(write_batches=write_slowly)
+    for number in range(3):
+        context.stage([{"n": number}])
+        tasks.flush("events")
+    assert context.clock.slept_ms == [700, 700]
+    tasks._watch.look(context.warehouse.table("events").paths, max_age_ms=0)
+    assert tasks._watch.due_in_ms("events") == 700, "not from where its own commit landed"
+
+
+def test_tables_are_listed_anew_after_a_while_and_wake_ups_need_no_list(context):
+    tasks = make_tasks(context)
+    tasks.sweep()
+    context.create_table("fresh")
+    context.stage([{"n": 1}], table="fresh")
+    assert tasks.sweep().details["tables"] == 1
+    assert tasks.flush("fresh").details["batches"] == 1
+    context.stage([{"n": 2}], table="fresh")
+    context.clock.advance(TABLES_AGE_MS)
+    assert tasks.sweep().details["tables"] == 2
+    assert context.wakeups.woken == [(INGEST_FLUSH, "fresh")]

@@ -81,7 +81,7 @@ def test_a_table_that_nobody_foresaw_hides_none_of_the_others(tables, exporter, 
         return plain(name)
 
     monkeypatch.setattr(exporter._statuses, "read", read)
-    monkeypatch.setattr(type(exporter._parts.warehouse), "list_tables", lambda _: ("another", "events"))
+    monkeypatch.setattr(type(exporter._parts.warehouse), "list_tables", lambda *_, **__: ("another", "events"))
     assert exporter.export_once() == {"another": "failed", "events": "shown"}
     assert registry.get_sample_value("icedb_table_live_rows", {"table": "events"}) == 0
 

@@ -156,6 +156,27 @@ def test_a_stream_reads_each_row_once_across_restarts_and_merges(table, spark, t
     assert run(maxFilesPerTrigger="2") == list(range(9))
 
 
+def test_a_streaming_sink_writes_each_micro_batch_once(table, spark, tmp_path):
+    """A checkpoint that lost its last commit, as after a crash: Spark repeats the micro-batch."""
+
+    def run():
+        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/in")
+        sink = table.place(stream.writeStream, checkpointLocation=f"{tmp_path}/checkpoint")
+        sink.trigger(availableNow=True).start().awaitTermination()
+        return sorted(int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+
+    table.frame(0, 1).write.parquet(f"{tmp_path}/in")
+    table.frame(2, 3).write.mode("append").parquet(f"{tmp_path}/in")
+    epochs = run()
+    assert len(epochs) == 2
+    assert (table.numbers(), len(table.log.files)) == ([0, 1, 2, 3], 2)
+    for name in (str(epochs[-1]), f".{epochs[-1]}.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    table.frame(4).write.mode("append").parquet(f"{tmp_path}/in")
+    assert len(run()) == 3
+    assert (table.numbers(), len(table.log.files)) == ([0, 1, 2, 3, 4], 3)
+
+
 def test_columns_whose_names_mean_something_to_an_engine_and_numbers_at_the_edge(spark, tmp_path):
     """Spark has `_metadata`, DuckDB `filename`; NaN is above every number."""
     names = ["filename", "FILE_NAME", "_metadata", "rowid", "_rows", "select", "back`tick", 'double"quote', "a.b"]

@@ -20,7 +20,7 @@ from icedb_log.feed.feeds import FeedRun
 from icedb_log.feed.views import is_feed_needed, open_source
 from icedb_log.ingest.flush import FlushResult, FlushRun
 from icedb_log.ingest.staging import list_staged
-from icedb_log.intervals import Backoff, Intervals
+from icedb_log.intervals import Backoff, Intervals, Rests
 from icedb_log.merge.merge import MergeWatch
 from icedb_log.names import (
     INGEST_CHECK_QUERY,
@@ -44,6 +44,7 @@ from icedb_log.store.s3_options import S3Options
 from icedb_log.store_settings import StoreSettings
 from icedb_log.trash.purge import has_work, purge_table, read_now_ms
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
+from icedb_log.warehouse import RecentTables
 
 from icedb.lake_table import LakeTable
 from icedb.session import LakeSession
@@ -65,6 +66,8 @@ PUBLISH: Final = "icedb.iceberg.publish"
 COMMITTING: Final = frozenset({INGEST_FLUSH, INGEST_FEED, PUBLISH})
 """What has a thread of its own in a worker that does not end by itself."""
 PURGE_EVERY_MS: Final = 30 * SECOND_MS
+TABLES_AGE_MS: Final = 2 * SECOND_MS
+"""How old the list of tables may be."""
 MAX_ROUNDS: Final = 100
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -106,6 +109,9 @@ class Worker:
         self._stops_asked = stops
         self._due = {task: Intervals(lake.clock, every_ms) for task, every_ms in DUE_EVERY_MS.items()}
         self._due[PUBLISH] = Intervals(lake.clock, PUBLISH_EVERY_MS)
+        self._rests = {task: Rests(lake.clock) for task in DUE_EVERY_MS.keys() - COMMITTING}
+        """Of tables at which nothing happens. Not for commits: nothing but these looks says that a batch is there."""
+        self._tables = RecentTables(lake.clock, max_age_ms=TABLES_AGE_MS)
         self._purges = Intervals(lake.clock, PURGE_EVERY_MS)
         self._backoff = Backoff(lake.clock)
         self._tasks: Mapping[str, Callable[..., Work]] = {
@@ -198,11 +204,19 @@ class Worker:
     def _work_once(self, tell: Callable[[Done], None], tasks: Collection[str], *, is_all_due: bool) -> bool:
         """Do once what is due; return whether anything was done."""
         did = False
-        for table in self._lake.warehouse.list_tables():
+        warehouse = self._lake.warehouse
+        for table in warehouse.list_tables() if is_all_due else self._tables.list(warehouse):
             for task, due in self._due.items():
-                if task in tasks and (is_all_due or due.is_due(table)):
+                rests = self._rests.get(task)
+                is_due = due.is_due(table) and (rests is None or rests.is_due(table))
+                if task in tasks and (is_all_due or is_due):
                     due.note(table)
-                    did |= self._try(task, table, tell, is_asked=is_all_due)
+                    if self._try(task, table, tell, is_asked=is_all_due):
+                        did = True
+                        for each in self._rests.values():
+                            each.note(table, None)
+                    elif rests is not None:
+                        rests.note(table, "nothing was done")
         if JANITOR_VACUUM in tasks and (is_all_due or self._purges.is_due("")):
             self._purges.note("")
             did |= self._purge_due(tell, is_asked=is_all_due)
@@ -233,7 +247,8 @@ class Worker:
             with crashes_told(f"table {table}: {task}"):
                 work = self._tasks[task](table)
         except NotFound:
-            return False  # dropped meanwhile
+            self._tables.forget(table)  # dropped meanwhile
+            return False
         except IceDBError as error:  # of this table alone: the others have their turn
             self._backoff.record_failure(key)
             tell(Done(task, table, {}, error))

@@ -20,7 +20,7 @@ import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import PROGRESS_HEADER, QUEUES, TASKS, WORKERS_KEY, progress_key
+from icedb_log.names import COMMAND_QUEUES, PROGRESS_HEADER, QUEUES, TASKS, WORKERS_KEY, progress_key
 from icedb_log.phases import current_follower
 from icedb_log.units import SECOND_MS
 from icedb_log.wake_keys import WakeKeys, WorkerLook, decode_workers
@@ -61,13 +61,19 @@ class WakeupSender:
 
     def close(self) -> None:
         """Close connections. May be called again; a closed sender connects anew when it is used."""
-        for name in ("_redis", "_app"):
+        for name in ("_redis", "_patient_redis", "_app"):
             if name in vars(self):
                 getattr(self, name).close()
 
     @cached_property
     def _redis(self) -> "Redis":
         return _open_redis(self._settings.redis_url, timeout_ms=self._settings.redis_timeout_ms)
+
+    @cached_property
+    def _patient_redis(self) -> "Redis":
+        """For commands: who waits a minute for a worker does not mind that Redis takes a second."""
+        timeout_ms = max(self._settings.redis_timeout_ms, BROKER_TIMEOUT_S * SECOND_MS)
+        return _open_redis(self._settings.redis_url, timeout_ms=timeout_ms)
 
     @cached_property
     def _app(self) -> "Celery":
@@ -106,7 +112,7 @@ class WakeupSender:
         keys = [key] if follower is None else [key, progress_key(task_id)]
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         try:
-            while (found := self._redis.mget(keys))[0] is None:
+            while (found := self._patient_redis.mget(keys))[0] is None:
                 if follower is not None and found[1] is not None:
                     follower(*orjson.loads(found[1]))
                 if self._clock.monotonic_ms() >= deadline_ms:
@@ -115,7 +121,7 @@ class WakeupSender:
                         f"is a worker running on the queue {TASKS[task]!r}? If so it may still be done"
                     )
                 self._clock.sleep_ms(RESULT_POLL_MS)
-            self._redis.delete(*keys)
+            self._patient_redis.delete(*keys)
         except _down() as error:
             raise Unavailable(self._describe(error)) from error
         return _read_result(task, orjson.loads(found[0]))
@@ -155,12 +161,12 @@ class WakeupSender:
             raise InvalidRequest(f"{WAKING} {missing}; `--local` does it in this process")
         headers = self._headers() | ({PROGRESS_HEADER: "1"} if is_followed else {})
         try:
-            self._redis.ping()
+            self._patient_redis.ping()
             sent = self._app.send_task(
                 task,
                 args=[table],
                 kwargs=arguments,
-                queue=TASKS[task],
+                queue=COMMAND_QUEUES.get(TASKS[task], TASKS[task]),
                 expires=self._keys.message_expiry_s,
                 ignore_result=ignore_result,
                 retry=False,
@@ -280,7 +286,7 @@ def look_at_redis(url: str, *, timeout_ms: int) -> RedisLook:
     try:
         with _open_redis(url, timeout_ms=timeout_ms) as client:
             info = client.info()
-            waiting: dict[str, int] = {queue: client.llen(queue) for queue in QUEUES}
+            waiting: dict[str, int] = {queue: client.llen(queue) for queue in (*QUEUES, *COMMAND_QUEUES.values())}
             workers = decode_workers(client.hgetall(WORKERS_KEY))
     except (RedisError, OSError, ValueError) as error:
         raise Unavailable(f"Redis at {redact_url(url)} does not answer ({type(error).__name__}: {error})") from error

@@ -1,4 +1,4 @@
-"""When something is due again: after an interval, or after a failure. In memory: who starts looks at everything."""
+"""When something is due again: after an interval, a failure or a rest. In memory: who starts looks at everything."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,6 +8,10 @@ from icedb_log.units import MINUTE_MS
 
 FIRST_PAUSE_MS: Final = 1000
 MAX_PAUSE_MS: Final = MINUTE_MS
+MAX_REST_MS: Final = 20 * MINUTE_MS
+"""How long a key at which nothing happens is left alone at most."""
+LOOKS_OF_A_REST: Final = 20
+"""A key that has rested for a time is looked at again after this part of it."""
 
 
 class Backoff:
@@ -72,3 +76,36 @@ class Intervals:
         answer = ask()
         self._noted_ms[key] = now_ms
         return answer
+
+
+class Rests:
+    """Remembers since when nothing has happened at each key, so that it is looked at less and less often.
+
+    A sweep makes good what wake-ups lose. It looks at a table that has rested for *t* again after *t* / 20, and at
+    least every ``max_rest_ms``: what happens at a busy table is seen at once, and one at which nothing happens costs
+    hardly a request.
+    """
+
+    def __init__(self, clock: Clock, *, max_rest_ms: int = MAX_REST_MS) -> None:
+        self._clock = clock
+        self._max_rest_ms = max_rest_ms
+        self._rests: dict[str, tuple[object, int, int]] = {}
+        """The state of each key that rests, since when, and when it was looked at last."""
+
+    def is_due(self, key: str) -> bool:
+        """Whether a key is to be looked at now."""
+        rest = self._rests.get(key)
+        if rest is None:
+            return True
+        _, since_ms, looked_ms = rest
+        pause_ms = min((looked_ms - since_ms) // LOOKS_OF_A_REST, self._max_rest_ms)
+        return self._clock.monotonic_ms() - looked_ms >= pause_ms
+
+    def note(self, key: str, state: object | None) -> None:
+        """Note what a look at a key has found; it rests as long as that is the same. ``None``: there is work."""
+        now_ms = self._clock.monotonic_ms()
+        before, since_ms, _ = self._rests.get(key, (None, now_ms, 0))
+        if state is None:
+            self._rests.pop(key, None)
+        else:
+            self._rests[key] = state, since_ms if state == before else now_ms, now_ms

@@ -174,6 +174,11 @@ class _Below:
         return paths.prefix + self._rest
 
 
+def clock_key(folder: str) -> str:
+    """Return the key of a warehouse's scratch object, given its folder: empty, or with a slash at its end (J1)."""
+    return f"{folder}{PROBE_FOLDER}/clock"
+
+
 @dataclass(frozen=True, slots=True)
 class TablePaths:
     """The keys of one table.
@@ -294,7 +299,7 @@ class TablePaths:
     @property
     def clock_key(self) -> str:
         """The key of the warehouse's scratch object, by which it is seen whether the store's clock tells ages (J1)."""
-        return f"{self._root}{PROBE_FOLDER}/clock"
+        return clock_key(self._root)
 
     @property
     def number(self) -> int:

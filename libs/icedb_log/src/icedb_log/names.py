@@ -1,7 +1,8 @@
 """The names that services, the CLI and producers share: components, queues, tasks and the keys of wake-ups.
 
-A task's name is ``icedb.<component>.<what>``; its queue is the component. Changing one of these is a change of
-the wire between releases: old workers drop messages for names that they do not know.
+A task's name is ``icedb.<component>.<what>``; its queue is the component, or, of a command that somebody waits for,
+the component's queue of commands. Changing one of these is a change of the wire between releases: old workers drop
+messages for names that they do not know.
 """
 
 from typing import Final, Literal
@@ -12,6 +13,14 @@ Component = Literal[
 Queue = Literal["ingest", "ingest-large", "enqueue", "merge", "janitor"]
 
 QUEUES: Final[tuple[Queue, ...]] = ("ingest", "ingest-large", "enqueue", "merge", "janitor")
+
+COMMAND_QUEUES: Final[dict[Queue, str]] = {
+    "ingest": "ingest-commands",
+    "merge": "merge-commands",
+    "janitor": "janitor-commands",
+}
+"""Where commands wait, beside the queue of the same workers: these take from both in turn, so that a command waits
+behind one wake-up and not behind those of all tables."""
 
 INGEST_FLUSH: Final = "icedb.ingest.flush"
 INGEST_SWEEP: Final = "icedb.ingest.sweep"

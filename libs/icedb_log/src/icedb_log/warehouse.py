@@ -1,13 +1,16 @@
 """A warehouse: one object store, one root prefix, many tables below it."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
+from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable, UnsupportedFormat, crashes_told
+from icedb_log.intervals import MAX_REST_MS
 from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
 from icedb_log.store.object_store import ObjectStore, map_each
 from icedb_log.store.table_store import TableStore
@@ -19,6 +22,9 @@ FEW_TABLES: Final = 8
 """So many configurations are read one after the other; more of them side by side."""
 MAX_KNOWN_NAMES: Final = 10_000
 """Of so many names it is remembered which table is the newest (T4)."""
+SEEN_MS: Final = MAX_REST_MS
+"""How long a folder that was seen to be a table is taken for one."""
+MAX_SEEN: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +98,32 @@ class Warehouse:
         check_table_name(name)
         return TableStore(self.store, TablePaths(name, f"{self.root}/{name}" if self.root else name))
 
-    def list_tables(self) -> tuple[str, ...]:
+    def list_tables(self, *, known: Container[str] = ()) -> tuple[str, ...]:
         """List the tables that are there and not dropped, ascending. Costs one listing and one read per folder.
 
         One whose configuration does not answer is listed, too: it hides none of the others, and is not hidden itself.
         Whoever works on it says what is wrong.
 
+        Args:
+            known: Folders that are taken for tables without a read, because the caller has lately seen that they are.
+
         Raises:
             Unavailable: The folders could not be listed.
         """
-        return tuple(name for name, found in self._look(is_whole=False) if isinstance(found, Unavailable) or found[0])
+        names = self.list_names()
+        looked = dict(self._look([name for name in names if name not in known], is_whole=False))
+        there = {name for name, found in looked.items() if isinstance(found, Unavailable) or found[0]}
+        return tuple(name for name in names if name in there or name not in looked)
 
-    def list_dropped(self, *, on_problem: Callable[[str, Unavailable], None] | None = None) -> tuple[DroppedTable, ...]:
+    def list_dropped(
+        self, *, known: Container[str] = (), on_problem: Callable[[str, Unavailable], None] | None = None
+    ) -> tuple[DroppedTable, ...]:
         """List the tables that are dropped, ascending by name: in the trash, being purged, purged.
 
         Costs what :meth:`list_tables` costs, and a read for each table of a name that was purged before.
 
         Args:
+            known: Folders that are not read, because the caller has lately seen that nothing of them is dropped.
             on_problem: Told of each name of which nobody knows whether it is dropped, because its configuration does
                 not answer; by default that is raised.
 
@@ -116,7 +131,7 @@ class Warehouse:
             Unavailable: The store did not answer.
         """
         dropped: list[DroppedTable] = []
-        for name, found in self._look(is_whole=True):
+        for name, found in self._look([name for name in self.list_names() if name not in known], is_whole=True):
             if not isinstance(found, Unavailable):
                 dropped += found[1]
             elif on_problem is None:
@@ -139,8 +154,9 @@ class Warehouse:
         found = self._try_look_at(self.first(name), is_whole=False)
         return isinstance(found, Unavailable) or found[0]
 
-    def _look(self, *, is_whole: bool) -> Iterator[tuple[str, tuple[bool, tuple[DroppedTable, ...]] | Unavailable]]:
-        names = self.list_names()
+    def _look(
+        self, names: Sequence[str], *, is_whole: bool
+    ) -> Iterator[tuple[str, tuple[bool, tuple[DroppedTable, ...]] | Unavailable]]:
         threads = READ_THREADS if len(names) > FEW_TABLES else 1
         look = partial(self._try_look_at, is_whole=is_whole)
         return zip(
@@ -168,3 +184,32 @@ class Warehouse:
             if each.config is not None and each.config.dropped is not None and each.info is not None
         )
         return newest.config is not None and newest.config.dropped is None, dropped
+
+
+class RecentTables:
+    """The tables of a warehouse as they were lately, for who asks again and again. Thread-safe.
+
+    Args:
+        clock: This host's.
+        max_age_ms: How old the list may be. Each costs a listing, and a read for each folder that was not seen to be a
+            table for :data:`SEEN_MS`: so much later a dropped one may be missed, unless :meth:`forget` tells of it.
+    """
+
+    def __init__(self, clock: Clock, *, max_age_ms: int) -> None:
+        self._names: TTLCache[str, tuple[str, ...]] = TTLCache(1, max_age_ms, clock.monotonic_ms)
+        self._seen: TTLCache[str, None] = TTLCache(MAX_SEEN, SEEN_MS, clock.monotonic_ms)
+        self._lock = threading.Lock()
+
+    def list(self, warehouse: Warehouse) -> tuple[str, ...]:
+        """Return the names, ascending. Raises as :meth:`Warehouse.list_tables`."""
+        with self._lock:
+            names = self._names.get("")
+            if names is None:
+                names = self._names[""] = warehouse.list_tables(known=self._seen)
+                self._seen.update(dict.fromkeys(set(names) - set(self._seen)))
+            return names
+
+    def forget(self, name: str) -> None:
+        """Read a folder again in which no table was found."""
+        with self._lock:
+            self._seen.pop(name, None)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from celery import Celery
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
-from icedb_log.names import INGEST_SWEEP, JANITOR_SWEEP, MERGE_SWEEP, QUEUES, TASKS, Component
+from icedb_log.names import COMMAND_QUEUES, INGEST_SWEEP, JANITOR_SWEEP, MERGE_SWEEP, QUEUES, TASKS, Component
 from kombu.entity import Queue as KombuQueue
 
 from icedb_service.settings import ServiceSettings
@@ -53,7 +53,7 @@ def _messages(settings: ServiceSettings) -> dict[str, Any]:
         "result_accept_content": ["json"],
         "task_serializer": "json",
         "result_serializer": "json",
-        "task_queues": [KombuQueue(name) for name in QUEUES],  # type: ignore[no-untyped-call]
+        "task_queues": [KombuQueue(name) for name in (*QUEUES, *COMMAND_QUEUES.values())],  # type: ignore[no-untyped-call]
         "task_create_missing_queues": False,
         "task_default_queue": QUEUES[0],
         "task_routes": {task: {"queue": queue} for task, queue in TASKS.items()},
@@ -82,6 +82,8 @@ def _connections(settings: ServiceSettings) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "broker_transport_options": {
+            # A worker takes from its queues in turn: a command waits behind one wake-up.
+            "queue_order_strategy": "round_robin",
             # A reserved message waits behind at most one running task; what comes back later has expired.
             "visibility_timeout": (settings.task_time_limit_ms + VISIBILITY_MARGIN_MS) // 1000,
             "health_check_interval": 25,

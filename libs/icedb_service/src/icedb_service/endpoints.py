@@ -36,8 +36,8 @@ from icedb_service.http_server import (
 from icedb_service.logs import get_logger
 from icedb_service.main import (
     EXIT_FAILURE,
-    ask_store,
     find_hanging_threads,
+    look_at_store,
     stop_on_signals,
     wait_for_servers,
     watch_clock,
@@ -108,7 +108,7 @@ class LoopHealth:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look(self) -> None:
-        asked = asyncio.ensure_future(run_aside(lambda: ask_store(self._warehouse)))
+        asked = asyncio.ensure_future(run_aside(lambda: look_at_store(self._warehouse)))
         answered, _ = await asyncio.wait((asked,), timeout=LOOK_LIMIT_S)
         if not answered:
             await self._show(f"the store has not answered for {LOOK_LIMIT_S:g} s")

@@ -31,14 +31,14 @@ from celery.concurrency.thread import TaskPool
 from celery.worker.state import active_requests
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.commit.table import Acquired, Table, name_owner
-from icedb_log.errors import HaltError, IceDBError, Unavailable, crashes_told
+from icedb_log.errors import HaltError, IceDBError, NotFound, Unavailable, crashes_told
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
-from icedb_log.names import Queue
+from icedb_log.names import COMMAND_QUEUES, Queue
 from icedb_log.results import Work
 from icedb_log.units import SECOND_MS
 from icedb_log.wake_keys import WorkerLook
-from icedb_log.warehouse import Warehouse
+from icedb_log.warehouse import RecentTables, Warehouse
 from kombu.asynchronous.hub import Hub
 from redis import Redis
 
@@ -47,7 +47,7 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, ask_store, wait_for_servers, wait_until_available, watch_clock
+from icedb_service.main import EXIT_FAILURE, look_at_store, wait_for_servers, wait_until_available, watch_clock
 from icedb_service.message_guard import guard_queues, loop_turned, refuse_compression
 from icedb_service.metrics import RedisUse, WorkerMetrics
 from icedb_service.progress import BEAT_S, LoopProgress, SharedCount
@@ -60,6 +60,9 @@ from icedb_service.wakeup import SAID_EVERY_S, Wakeups
 
 ENGINE_LOOK_S: Final = 1.0
 """Between two looks whether the engine has died."""
+TABLES_AGE_MS: Final = 10 * SECOND_MS
+"""How old the list of tables may be by which a sweep goes. A newer table is found by a later sweep, and wake-ups need
+none."""
 EX_RECYCLE: Final = 0x9B
 """Exit code that the pool takes for an orderly replacement of a child."""
 
@@ -156,6 +159,7 @@ class WorkerContext(Generic[E]):
         """Why the engine could not be opened when that was tried last."""
         self._loop_pid: int | None = None
         """In a child: of the process whose loop takes messages."""
+        self._tables = RecentTables(clock, max_age_ms=TABLES_AGE_MS)
 
     @cached_property
     def engine(self) -> E:
@@ -247,8 +251,16 @@ class WorkerContext(Generic[E]):
             NotFound: No such table.
         """
         place = self.warehouse.table(table)
-        opened = self.readers.open(place, owner=self.owner)
+        try:
+            opened = self.readers.open(place, owner=self.owner)
+        except NotFound:
+            self._tables.forget(table)
+            raise
         return opened.watched_by(check_alive, on_fence=lambda acquired: self._note_fence(table, acquired))
+
+    def list_tables(self) -> tuple[str, ...]:
+        """List the tables, as :meth:`~icedb_log.warehouse.Warehouse.list_tables` did lately. Raises Unavailable."""
+        return self._tables.list(self.warehouse)
 
     def _note_fence(self, table: str, acquired: Acquired) -> None:
         if acquired.previous_holder != "free":
@@ -285,7 +297,7 @@ class WorkerContext(Generic[E]):
             alive={"engine": self._check_engine, "loop": self.loop.check, "runs": self._check_runs},
             ready={
                 "engine": self._check_engine_open,
-                "store": lambda: ask_store(self.warehouse),
+                "store": lambda: look_at_store(self.warehouse),
                 "redis": lambda: ask_redis(self.settings),
             },
             loop_pid=self._loop_pid,
@@ -405,7 +417,7 @@ def serve_queue(
     app.steps["consumer"].add(TurnStep)
     worker = app.Worker(
         hostname=f"{queue}-{os.getpid()}@{socket.gethostname()}",
-        queues=[queue],
+        queues=[queue, *([COMMAND_QUEUES[queue]] if queue in COMMAND_QUEUES else [])],
         pool=pool,
         concurrency=concurrency,
         quiet=True,
@@ -531,9 +543,8 @@ def sweep_tables(
     Raises:
         Unavailable: The store or Redis did not answer.
     """
-    warehouse = context.warehouse
     counts = {"tables": 0, "woken": 0, "waiting": 0, "pausing": 0, "failed": 0}
-    names = warehouse.list_tables()
+    names = context.list_tables()
     context.metrics.forget_tables({*names, *also})
     for name in names:
         counts["tables"] += 1
@@ -542,9 +553,11 @@ def sweep_tables(
             continue
         try:
             with crashes_told(f"table {name}: the look for {task}"):
-                is_idle = is_needed is not None and not is_needed(warehouse.table(name).paths)
+                is_idle = is_needed is not None and not is_needed(context.warehouse.table(name).paths)
             if is_idle:
                 continue
+        except NotFound:
+            continue  # dropped since it was seen
         except IceDBError as error:
             counts["failed"] += 1
             if isinstance(error, HaltError):

@@ -1,4 +1,4 @@
-"""A batch write: tasks write data files, the driver makes them live in one commit.
+"""Writes: tasks write data files, the driver makes them live in one commit, of a stream for each micro-batch.
 
 Order: the check, before any task runs; the files, by the tasks, each try under fresh names; one commit by the driver,
 of the files of exactly one try of each task, as Spark counts them. A write that fails anywhere has changed nothing: its
@@ -43,6 +43,42 @@ class WrittenFiles(WriterCommitMessage):
         return TypeAdapter(tuple[FileMarker, ...]).validate_json(self.body)
 
 
+def write_files(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> WrittenFiles:
+    """Write the rows of a task. Each try makes files of its own.
+
+    Raises:
+        Unavailable: The store did not answer, or memory and scratch did not suffice; Spark tries the task again.
+    """
+    from icedb_engine.units.typed_rows import append_unit  # noqa: PLC0415 - only tasks need it
+    from icedb_engine.work import WriteUnit  # noqa: PLC0415
+
+    clock = SystemClock()
+    place = plan.options.place
+    unit = WriteUnit.of(plan.target, place.engine, time_ms=clock.now_ms())
+    try:
+        return WrittenFiles.of(append_unit(unit, batches, place.store.open().store, clock=clock))
+    except Unavailable:
+        raise
+    except IceDBError as error:
+        return WrittenFiles(problem=str(error))
+
+
+def collect_files(table: str, messages: list[WriterCommitMessage | None]) -> tuple[FileMarker, ...]:
+    """Return the files of all tasks of a write.
+
+    Raises:
+        InvalidRequest: A row of one of them does not fit.
+        Unavailable: Spark lost what a task told.
+    """
+    written = [message for message in messages if isinstance(message, WrittenFiles)]
+    if len(written) != len(messages):
+        raise Unavailable(f"table {table}: Spark lost what a task wrote; nothing was committed, write again")
+    problem = next((each.problem for each in written if each.problem is not None), None)
+    if problem is not None:
+        raise InvalidRequest(problem)
+    return tuple(file for each in written for file in each.read())
+
+
 class IceDBWriter(DataSourceArrowWriter):
     """Appends the rows of a DataFrame.
 
@@ -59,20 +95,7 @@ class IceDBWriter(DataSourceArrowWriter):
         Raises:
             Unavailable: The store did not answer, or memory and scratch did not suffice; Spark tries the task again.
         """
-        if self._plan.is_done:
-            return WrittenFiles()
-        from icedb_engine.units.typed_rows import append_unit  # noqa: PLC0415 - only tasks need it
-        from icedb_engine.work import WriteUnit  # noqa: PLC0415
-
-        clock = SystemClock()
-        place = self._plan.options.place
-        unit = WriteUnit.of(self._plan.target, place.engine, time_ms=clock.now_ms())
-        try:
-            return WrittenFiles.of(append_unit(unit, iterator, place.store.open().store, clock=clock))
-        except Unavailable:
-            raise
-        except IceDBError as error:
-            return WrittenFiles(problem=str(error))
+        return WrittenFiles() if self._plan.is_done else write_files(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the files of all tasks live: one commit, or nothing.
@@ -86,13 +109,7 @@ class IceDBWriter(DataSourceArrowWriter):
         from icedb_spark.driver import commit_write  # noqa: PLC0415 - only the driver needs it
 
         table = self._plan.target.paths.name
-        written = [message for message in messages if isinstance(message, WrittenFiles)]
-        if not self._plan.is_done and len(written) != len(messages):
-            raise Unavailable(f"table {table}: Spark lost what a task wrote; nothing was committed, write again")
-        problem = next((each.problem for each in written if each.problem is not None), None)
-        if problem is not None:
-            raise InvalidRequest(problem)
-        commit_write(self._plan, tuple(file for each in written for file in each.read()))
+        commit_write(self._plan, collect_files(table, messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files to the orphan sweep (J6): only the janitor deletes, and a commit may have landed."""

@@ -116,7 +116,7 @@ def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> WritePlan
     begun_ms = table.read_store_clock()
     known = union_schema(table.name, table.read_heads().files).effective
     columns = _read_columns(schema, table, known)
-    key = None if options.write_id is None else _WRITE_KEYS + options.write_id
+    key = _name_write(options)
     binding = None if key is None else read_binding(table, key=key)
     target = Target(
         paths=table.paths, config=table.config, schema=columns, commit_id=clock.new_id(), time_ms=clock.now_ms()
@@ -134,16 +134,20 @@ def _read_columns(schema: Any, table: Table, known: Mapping[str, str]) -> dict[s
     return columns
 
 
-def commit_write(plan: WritePlan, files: tuple[FileMarker, ...]) -> None:
+def commit_write(plan: WritePlan, files: tuple[FileMarker, ...], *, key: str | None = None) -> None:
     """Make the files of a write live: one commit, or nothing.
+
+    Args:
+        plan: What was checked before any task ran.
+        files: What the tasks wrote.
+        key: The name under which a repetition counts once; ``None``: what :attr:`WriteOptions.write_id` says.
 
     Raises as :meth:`~icedb_spark.batch_write.IceDBWriter.commit`.
     """
-    target, write_id = plan.target, plan.options.write_id
+    target = plan.target
     name = target.paths.name
-    if plan.is_done:
-        _log.info("write committed before", table=name, write_id=write_id)
-        return
+    if key is None:
+        key = _name_write(plan.options)
     table = Table.open(
         TableStore(plan.options.place.store.open().store, target.paths),
         clock=SystemClock(),
@@ -151,8 +155,11 @@ def commit_write(plan: WritePlan, files: tuple[FileMarker, ...]) -> None:
     )
     batch_id = make_batch_id(table.clock, store_now_ms=table.read_store_clock())
     binding = None
-    if write_id is not None:
-        binding = bind_key(table, key=_WRITE_KEYS + write_id, batch_id=batch_id, content_sha256="")
+    if key is not None:
+        binding = bind_key(table, key=key, batch_id=batch_id, content_sha256="")
+        if binding.is_staged:
+            _log.info("write committed before", table=name, key=key)
+            return
     job = AppendJob(
         files=files,
         columns=target.schema,
@@ -171,6 +178,10 @@ def commit_write(plan: WritePlan, files: tuple[FileMarker, ...]) -> None:
         rows=sum(marker.row_count or 0 for marker in job.files),
         is_duplicate=result.is_duplicate,
     )
+
+
+def _name_write(options: WriteOptions) -> str | None:
+    return None if options.write_id is None else _WRITE_KEYS + options.write_id
 
 
 def _remember(store: ObjectStore, binding: Binding) -> None:

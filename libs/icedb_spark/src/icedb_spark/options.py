@@ -127,6 +127,15 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(options.place(), options.text("writeId"), 30_000 if wait_ms is None else wait_ms)
 
 
+def parse_sink_options(given: Mapping[str, str]) -> WriteOptions:
+    """Return the options of a streaming sink. Raises InvalidRequest, also for a ``writeId``."""
+    own = {name: value for name, value in given.items() if _fold(name) != "checkpointlocation"}
+    options = parse_write_options(own)
+    if options.write_id is not None:
+        raise InvalidRequest("option writeId: a stream names its writes itself, by its checkpoint: leave it out")
+    return options
+
+
 class _Options:
     """Options as Spark hands them over, by name without case and underscores."""
 

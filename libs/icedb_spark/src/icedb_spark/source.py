@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from icedb_spark.values import PinnedSnapshot
 
@@ -86,6 +92,16 @@ class IceDBDataSource(DataSource):
                 "(icedb delete, icedb partitions --drop), or write a new table"
             )
         return IceDBWriter(plan_write(schema, parse_write_options(self.options), clock=SystemClock()))
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - PySpark's
+        """Return what appends the rows of a micro-batch; nothing has been written yet. Raises as :meth:`writer`."""
+        from icedb_spark.driver import plan_write  # noqa: PLC0415 - see the module
+        from icedb_spark.options import parse_sink_options  # noqa: PLC0415
+        from icedb_spark.stream_write import IceDBStreamWriter  # noqa: PLC0415
+
+        if overwrite:
+            raise InvalidRequest('rows are only ever added: write the stream with outputMode("append")')
+        return IceDBStreamWriter(plan_write(schema, parse_sink_options(self.options), clock=SystemClock()))
 
     def _take_pinned(self, options: "ReadOptions", schema: Any) -> "tuple[PinnedSnapshot, Scan]":
         """Return the snapshot, and let go of it: what is pickled after this goes to every task."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS
 """How long a process remembers which views a table has; a new one is found by the sweep before that."""
 
-TABLE_KIND_AGE_MS: Final = MINUTE_MS
+TABLE_KIND_AGE_MS: Final = 15 * MINUTE_MS
 """How long a process remembers that a table is no view: it can only become one by being removed by hand."""
 
 _MAX_TABLES: Final = 10_000
@@ -139,7 +139,9 @@ class FeedTasks:
             result = feed_view(view, self._source_of(view), self._context.engine.feeder)
         self._metrics.record_feed(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
         if result.committed_key:
-            self._watch.record_commit(paths.name, file_count=result.file_count)
+            self._watch.record_commit(
+                paths.name, result.committed_key, begun_ms=started_ms, file_count=result.file_count
+            )
         self._watch.look(paths)
         for refusal in result.refused:
             get_logger().warning(

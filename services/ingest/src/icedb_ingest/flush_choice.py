@@ -3,16 +3,23 @@
 Which partitions a batch has is known only when it is parsed; what is deferred then is parsed again. So a table whose
 batches spread over more partitions than one commit takes is offered about twice what the last commit took, until
 nothing is deferred any more. What is remembered saves work only: a process that forgets it looks at a batch again.
+
+Whether anything is staged costs a listing, and a flush lists staging anyway. So a table whose last commit had several
+batches is taken to have more by now: a flush that finds none has taken the fence for nothing, once, and looks first the
+next time.
 """
 
 from collections import Counter
 from dataclasses import replace
 from typing import Final, Literal
 
+from cachetools import TTLCache
+from icedb_log.clock import Clock
 from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.staging import StagedListing, list_staged
 from icedb_log.jobs import SizeClass
 from icedb_log.store.table_store import TableStore
+from icedb_log.units import SECOND_MS
 
 Takes = Literal["small", "large"]
 
@@ -20,6 +27,11 @@ MAX_LOOKS: Final = 32
 """Batches that one flush of a large one looks at: each costs a job, and the table's lock is held meanwhile."""
 MAX_REMEMBERED: Final = 100_000
 """Ids that are remembered for a table, the newest ones."""
+STREAM_BATCHES: Final = 2
+"""A commit of so many batches, or more, is one of a stream of them."""
+STREAM_AGE_MS: Final = 10 * SECOND_MS
+"""How long after such a commit more are expected."""
+_MAX_TABLES: Final = 10_000
 
 
 class FlushChoice:
@@ -28,11 +40,13 @@ class FlushChoice:
     Args:
         limits: Most batches, and staged bytes, in one commit of any table.
         small: Which batches are small.
+        clock: Measures ages.
     """
 
-    def __init__(self, limits: FlushLimits, *, small: SizeClass) -> None:
+    def __init__(self, limits: FlushLimits, *, small: SizeClass, clock: Clock) -> None:
         self._limits = limits
         self._small = small
+        self._streams: TTLCache[str, bool] = TTLCache(_MAX_TABLES, STREAM_AGE_MS, clock.monotonic_ms)
         self._lowered: dict[str, int] = {}
         self._others: dict[tuple[Takes, str], frozenset[str]] = {}
 
@@ -53,6 +67,10 @@ class FlushChoice:
             self._others[takes, table] = frozenset(sorted(known)[-MAX_REMEMBERED:])
         if takes == "large":
             return
+        if result.batch_count >= STREAM_BATCHES:
+            self._streams[table] = True
+        else:
+            self._streams.pop(table, None)
         most = self._limits.max_batches
         if result.deferred_count:
             taken = result.batch_count + len(result.rejected)
@@ -61,6 +79,17 @@ class FlushChoice:
             raised = 2 * self._lowered.pop(table)
             if raised < most:
                 self._lowered[table] = raised
+
+    def is_streaming(self, table: str) -> bool:
+        """Whether small batches are likely to be staged, so that nobody has to look before a flush does.
+
+        Never while ids are remembered of the table: only a look tells which of these batches have gone.
+        """
+        return table in self._streams and not any((takes, table) in self._others for takes in ("small", "large"))
+
+    def forget_stream(self, table: str) -> None:
+        """Expect nothing of a table any more: a flush of it failed."""
+        self._streams.pop(table, None)
 
     def has_work(self, table: TableStore, takes: Takes) -> bool:
         """Whether batches are staged that a flush of one size has to look at. Forgets those that are gone. One LIST."""

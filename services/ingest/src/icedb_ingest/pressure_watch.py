@@ -2,8 +2,9 @@
 
 Owns what this process knows about back-pressure, and when each table's next commit is due: the flush interval,
 stretched by it. A process knows its own commits at once and those of other workers when it looks at the log, so that
-two workers on one table keep about one pace; each measures the same log and says the same. A failure here never keeps
-a flush from its work: without a measure it goes on at the pace it had.
+two workers on one table keep about one pace; each measures the same log and says the same. A flush lists the log anyway
+and says how many files there are: as long as these are few, the log is hardly ever listed for a measure. A failure here
+never keeps a flush from its work: without a measure it goes on at the pace it had.
 """
 
 from dataclasses import dataclass
@@ -44,9 +45,9 @@ turn. It is not worth a delayed message: the sweep looks every few seconds, and 
 COST_SHARE: Final = 20
 """A measure that took so long is not done again before this many times as long: a big log is not read all day."""
 
-BACKLOG_INTERVAL_MS: Final = 30 * SECOND_MS
-"""How often the merge backlog of a table that is far from its bounds is counted: a listing shows the number of log
-files, but the backlog takes the whole log."""
+CALM_INTERVAL_MS: Final = 30 * SECOND_MS
+"""How often a table far from its bounds is measured, and its merge backlog counted. A flush says how many log
+files there are, but the backlog takes the whole log."""
 
 FOREIGN_WORDS_INTERVAL_MS: Final = 30 * SECOND_MS
 """How often a table without pressure is asked for what another worker, perhaps a dead one, said about it."""
@@ -59,13 +60,14 @@ class _Known:
     """What this process knows of a table. Times are monotonic.
 
     Attributes:
-        interval_ms: Least time between two commits, as the pressure wants it.
-        committed_ms: When the newest commit of any process landed.
+        interval_ms: Least time from one commit to the next, as the pressure wants it.
+        last_ms: From when that counts: the flush of this process's last commit began, or another process's landed.
+        last_key: Log file of this process's last commit.
         measured_ms: When it was measured last.
         cost_ms: How long that took.
         pressure: What was found.
-        log_files: How many there were.
-        commits: What this process has committed since.
+        config: The table's bounds, as read then.
+        log_files: How many there were, then or at the last commit of this process.
         backlog_files: Data files that a merge would take.
         counted_ms: When they were counted.
         committed_files: Data files that this process has made live since.
@@ -74,17 +76,33 @@ class _Known:
     """
 
     interval_ms: int
-    committed_ms: int | None = None
+    last_ms: int | None = None
+    last_key: str = ""
     measured_ms: int | None = None
     cost_ms: int = 0
     pressure: Pressure = _NO_PRESSURE
+    config: TableConfig | None = None
     log_files: int = 0
-    commits: int = 0
     backlog_files: int = 0
     counted_ms: int | None = None
     committed_files: int = 0
     is_in_trouble: bool = False
     failures: int = 0
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether it had no pressure, and can hardly have some by now."""
+        config = self.config
+        return (
+            config is not None
+            and self.pressure.level == "none"
+            and self.log_files < config.log_files_slow
+            and not self.is_backlog_near(config)
+        )
+
+    def is_backlog_near(self, config: TableConfig) -> bool:
+        """Whether the merge backlog may be at half of what slows flushes down."""
+        return 2 * (self.backlog_files + self.committed_files) >= config.backlog_files_slow
 
 
 class PressureWatch:
@@ -105,9 +123,9 @@ class PressureWatch:
     def due_in_ms(self, table: str) -> int:
         """Return how long the table's next commit has to wait; 0 when it is due."""
         known = self._known(table)
-        if known.committed_ms is None:
+        if known.last_ms is None:
             return 0
-        return max(0, known.committed_ms + known.interval_ms - self._context.clock.monotonic_ms())
+        return max(0, known.last_ms + known.interval_ms - self._context.clock.monotonic_ms())
 
     def is_turn(self, table: str) -> bool:
         """Whether the table's next commit is due soon enough to be waited for."""
@@ -126,21 +144,33 @@ class PressureWatch:
         """Return the pressure as last measured; none if it never was."""
         return self._known(table).pressure
 
+    def is_calm(self, table: str) -> bool:
+        """Whether the table had no pressure when it was measured, and can hardly have some by now."""
+        return self._known(table).is_calm
+
     def count_log_files(self, table: str) -> int:
-        """Return how many log files the table has: as last measured, and what this process committed since."""
-        known = self._known(table)
-        return known.log_files + known.commits
+        """Return how many log files the table has: as last measured, or at the last commit of this process."""
+        return self._known(table).log_files
 
     def is_log_full(self, table: str) -> bool:
         """Whether another commit would come too near to what the wire allows."""
         return self.count_log_files(table) >= MAX_LOG_FILES
 
-    def record_commit(self, table: str, *, file_count: int) -> None:
-        """Note a commit of this process, and how many data files it made live."""
+    def record_commit(self, table: str, key: str, *, begun_ms: int, file_count: int, log_files: int = 0) -> None:
+        """Note a commit of this process.
+
+        Args:
+            table: The table.
+            key: Its log file.
+            begun_ms: When the run began that made it, by the monotonic clock: from there the next one is due an
+                interval later, however long the run took.
+            file_count: Data files that it made live.
+            log_files: How many log files the run has seen, its own among them; 0: it did not count them.
+        """
         self._tables[table] = known = self._known(table)
-        known.committed_ms = self._context.clock.monotonic_ms()
+        known.last_ms, known.last_key = begun_ms, key
         if known.measured_ms is not None:
-            known.commits += 1
+            known.log_files = log_files or known.log_files + 1
             known.committed_files += file_count
 
     def look(self, paths: TablePaths, *, max_age_ms: int | None = None) -> None:
@@ -148,7 +178,8 @@ class PressureWatch:
 
         Args:
             paths: Keys of the table.
-            max_age_ms: How old the last measure may be; the setting's interval if not given.
+            max_age_ms: How old the last measure may be; if not given, the setting's interval, and of a table that is
+                far from its bounds :data:`CALM_INTERVAL_MS`.
         """
         known = self._known(paths.name)
         if known.measured_ms is not None and not self._is_due(known, max_age_ms):
@@ -207,14 +238,14 @@ class PressureWatch:
     def needs_look(self, paths: TablePaths) -> bool:
         """Whether a sweep should have the table measured although nothing is staged.
 
-        It should while the last measure found pressure, after commits that no measure followed, and when another
+        It should while the last measure found pressure, after commits that may have brought it, and when another
         worker has said something. The last costs a small GET for each table, now and then.
 
         Raises:
             Unavailable: The store did not answer.
         """
         known = self._known(paths.name)
-        if known.commits or known.pressure.level != "none":
+        if known.config is not None and not known.is_calm:
             return self._is_due(known)
         if not self._foreign_words.is_due(paths.name):
             return False
@@ -226,7 +257,8 @@ class PressureWatch:
 
     def _is_due(self, known: _Known, max_age_ms: int | None = None) -> bool:
         age_ms = self._context.clock.monotonic_ms() - (known.measured_ms or 0)
-        longest_ms = self._settings.pressure_interval_ms if max_age_ms is None else max_age_ms
+        interval_ms = CALM_INTERVAL_MS if known.is_calm else self._settings.pressure_interval_ms
+        longest_ms = interval_ms if max_age_ms is None else max_age_ms
         return age_ms >= max(longest_ms, COST_SHARE * known.cost_ms)
 
     def _publish(self, paths: TablePaths, known: _Known, *, ends_trouble: bool = False) -> None:
@@ -237,25 +269,29 @@ class PressureWatch:
 
     def _measure(self, paths: TablePaths, known: _Known) -> None:
         table, clock = self._context.warehouse.table(paths.name), self._context.clock
-        config = read_table_config(table)
+        config = known.config = read_table_config(table)
         listing = list_all(table.store, paths.log_prefix)
         if self._is_backlog_worth_a_count(known, config):
             log = LogState.of(self._context.readers.of_table(table).read())
             known.backlog_files = len(list_backlog(log, paths=paths, config=config))
             known.counted_ms, known.committed_files = clock.monotonic_ms(), 0
-        known.log_files, known.commits = len(listing.objects), 0
+        known.log_files = len(listing.objects)
         known.pressure = measure_pressure(log_files=known.log_files, backlog_files=known.backlog_files, config=config)
         known.interval_ms = self.interval_ms(known.pressure)
-        appended = [info.modified_ms for info in listing.objects if not parse_log_key(info.key).is_merged]
-        if appended:  # by another worker, perhaps; an older one than is known changes nothing
-            committed_ms = clock.monotonic_ms() - max(0, listing.store_now_ms - max(appended))
-            known.committed_ms = max(committed_ms, known.committed_ms or committed_ms)
+        others = [
+            info.modified_ms
+            for info in listing.objects
+            if info.key != known.last_key and not parse_log_key(info.key).is_merged
+        ]
+        if others:  # an older one than is known changes nothing
+            landed_ms = clock.monotonic_ms() - max(0, listing.store_now_ms - max(others))
+            known.last_ms = max(landed_ms, known.last_ms or landed_ms)
 
     def _is_backlog_worth_a_count(self, known: _Known, config: TableConfig) -> bool:
         return (
             known.counted_ms is None
-            or 2 * (known.backlog_files + known.committed_files) >= config.backlog_files_slow
-            or self._context.clock.monotonic_ms() - known.counted_ms >= BACKLOG_INTERVAL_MS
+            or known.is_backlog_near(config)
+            or self._context.clock.monotonic_ms() - known.counted_ms >= CALM_INTERVAL_MS
         )
 
 

@@ -14,6 +14,7 @@ from icedb_log.commit.invariants import MAX_LOG_FILES
 from icedb_log.commit.table import Table
 from icedb_log.feed.views import read_source_schema
 from icedb_log.ingest.flush import FlushLimits, FlushResult, FlushRun, flush_table
+from icedb_log.intervals import Rests
 from icedb_log.jobs import SizeClass
 from icedb_log.keys import TablePaths
 from icedb_log.names import (
@@ -29,7 +30,7 @@ from icedb_log.names import (
 from icedb_log.operations import parse_config
 from icedb_log.results import Work
 from icedb_log.store.table_store import TableStore
-from icedb_log.units import MIB, SECOND_MS
+from icedb_log.units import MIB, MINUTE_MS, SECOND_MS
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import Need, needs
 from icedb_service.logs import get_logger
@@ -47,6 +48,8 @@ from icedb_ingest.settings import IngestSettings
 if TYPE_CHECKING:
     from icedb_engine.jobs.engine import JobEngine
 
+MAX_STAGED_REST_MS: Final = 5 * MINUTE_MS
+"""How long a batch waits at most at a table that has rested for long, if its wake-up was lost or never sent."""
 MAX_PRESSURE_AGE_MS: Final = 30 * SECOND_MS
 """How old a measure may be when a flush begins: other workers commit and merge, too."""
 
@@ -91,8 +94,10 @@ class IngestTasks:
         self._choice = FlushChoice(
             FlushLimits(max_batches=settings.flush_max_batches, max_bytes=settings.flush_max_mb * MIB),
             small=SizeClass("small", settings.flush_large_mb * MIB, settings.flush_large_rows),
+            clock=context.clock,
         )
         self._watch = PressureWatch(context, settings=settings)
+        self._rests = Rests(context.clock, max_rest_ms=MAX_STAGED_REST_MS)
         self._commits_since_wake: Counter[str] = Counter()
         self.feeds: Final = FeedTasks(
             context, settings=settings, metrics=metrics, watch=self._watch, wake_merge=self._wake_merge
@@ -111,10 +116,11 @@ class IngestTasks:
         place = self._context.warehouse.table(table)
         run = _Run()
         if not self._watch.is_turn(table):  # told by each batch, before anything is asked of the store
-            self._watch.look(place.paths)
+            if not self._watch.is_calm(table):
+                self._watch.look(place.paths)
             run.put_off, run.has_more = self._put_off(place.paths), True
             return self._end_run(place, run, task=INGEST_FLUSH)
-        is_staged = self._choice.has_work(place, "small")
+        is_staged = self._choice.is_streaming(table) or self._choice.has_work(place, "small")
         self._watch.look(place.paths, max_age_ms=MAX_PRESSURE_AGE_MS if is_staged else None)
         if is_staged:
             self._flush_rounds(place.paths, run, "small", max_rounds=self._settings.flush_max_rounds)
@@ -178,6 +184,7 @@ class IngestTasks:
             try:
                 result = self._flush_once(paths, takes)
             except Exception as error:
+                self._choice.forget_stream(paths.name)
                 self._watch.tell_trouble(paths, error)
                 raise
             if result.committed_key:
@@ -232,7 +239,13 @@ class IngestTasks:
             outcome = "flushed" if self._serves_large else "flushed_here"
             self._metrics.large.labels(outcome).inc(result.batch_count + len(result.rejected))
         if result.committed_key:
-            self._watch.record_commit(table, file_count=result.file_count)
+            self._watch.record_commit(
+                table,
+                result.committed_key,
+                begun_ms=started_ms,
+                file_count=result.file_count,
+                log_files=result.log_file_count,
+            )
         if result.bad_row_count:
             get_logger().warning(
                 "rows_quarantined",
@@ -257,6 +270,8 @@ class IngestTasks:
 
     def _end_run(self, place: TableStore, run: _Run, *, task: str) -> Work:
         table, done = place.name, FlushRun(run.results)
+        if run.results or run.has_more:
+            self._rests.note(table, None)
         if run.has_more and run.put_off is None:
             self._context.wakeups.try_wake(task, table)
         self._wake_merge(table, done.commit_count)
@@ -266,10 +281,17 @@ class IngestTasks:
         return Work.of(done, rounds=len(run.results), has_more=run.has_more, put_off=run.put_off, pressure=pressure)
 
     def _needs_flush(self, paths: TablePaths) -> bool:
+        if not self._rests.is_due(paths.name):
+            return False
+        is_needed = self._has_work(paths)
+        self._rests.note(paths.name, None if is_needed else "nothing is staged")
+        return is_needed
+
+    def _has_work(self, paths: TablePaths) -> bool:
         table = paths.name
         self.feeds.sweep_table(paths)
         if not self._watch.is_log_full(table) and self._watch.is_turn(table):
-            if self._choice.has_work(self._context.warehouse.table(table), "small"):
+            if self._choice.is_streaming(table) or self._choice.has_work(self._context.warehouse.table(table), "small"):
                 return True
             if self._choice.has_large(table) and not self._wake_large(table):
                 return True

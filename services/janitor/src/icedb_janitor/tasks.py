@@ -15,7 +15,7 @@ from icedb_log.clean.sweep import SweepResult, sweep_table
 from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
 from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.intervals import Intervals
+from icedb_log.intervals import MAX_REST_MS, Intervals, Rests
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_log.results import Work
 from icedb_log.store.object_store import FailedDelete
@@ -47,6 +47,9 @@ class JanitorTasks:
         self._context = context
         self._settings = settings
         self._metrics = metrics
+        self._rests = Rests(context.clock)
+        self._drop_looks = Intervals(context.clock, MAX_REST_MS)
+        """When it was seen of each table that nothing of its name is dropped."""
         self._orphan_sweeps = Intervals(context.clock, settings.orphan_sweep_interval_ms)
         """When each table's orphans were looked for; written under the table's lock."""
         self._probe_sweeps = Intervals(context.clock, settings.orphan_sweep_interval_ms)
@@ -82,6 +85,8 @@ class JanitorTasks:
         if result.has_more:
             self._context.wakeups.try_wake(JANITOR_VACUUM, table)
         more = {} if swept is None else swept.details()
+        has_rest = result.is_idle and not (result.waiting or result.failed or more.get("deleted_orphans"))
+        self._rests.note(table, "nothing is dead" if has_rest else None)
         return Work(is_idle=result.is_idle and not more.get("deleted_orphans"), details={**result.details(), **more})
 
     def sweep_orphans(
@@ -129,7 +134,9 @@ class JanitorTasks:
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
         purge_count, purging = self._wake_purges()
-        work = sweep_tables(self._context, task=JANITOR_VACUUM, also=purging)
+        work = sweep_tables(
+            self._context, task=JANITOR_VACUUM, is_needed=lambda paths: self._rests.is_due(paths.name), also=purging
+        )
         return Work(is_idle=work.is_idle and not purge_count, details={**work.details, "purges": purge_count})
 
     def _sweep_if_due(self, table: Table) -> SweepResult | None:
@@ -180,7 +187,7 @@ class JanitorTasks:
         Raises:
             Unavailable: The store or Redis did not answer.
         """
-        dropped = self._context.warehouse.list_dropped(on_problem=_warn_of_unread)
+        dropped = self._list_dropped()
         if not dropped:
             return 0, frozenset()
         now_ms = read_now_ms(self._context.warehouse)
@@ -191,6 +198,15 @@ class JanitorTasks:
             if is_wanted and self._context.runner.backoff.is_due(backoff_key(JANITOR_PURGE, table.name)):
                 woken_count += self._context.wakeups.wake(JANITOR_PURGE, table.name)
         return woken_count, unfinished
+
+    def _list_dropped(self) -> tuple[DroppedTable, ...]:
+        """List what is dropped; a table that was seen to be there is not asked again for a while."""
+        there = self._context.list_tables()
+        known = {name for name in there if not self._drop_looks.is_due(name)}
+        dropped = self._context.warehouse.list_dropped(known=known, on_problem=_warn_of_unread)
+        for name in {*there} - known - {table.name for table in dropped}:
+            self._drop_looks.note(name)
+        return dropped
 
     def _is_audit_due(self, table: DroppedTable) -> bool:
         is_over = table.mark.is_final and table.mark.state == "purged"

@@ -12,11 +12,19 @@ from icedb_log.commit.table import Table
 from icedb_log.erasure.erasure_run import advance_erasures, preview_erasure
 from icedb_log.errors import IceDBError
 from icedb_log.holds.erasures import Erasure, list_open_ids
-from icedb_log.intervals import Intervals
+from icedb_log.intervals import Intervals, Rests
 from icedb_log.jobs import CheckAlive
 from icedb_log.keys import TablePaths
 from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
-from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeIndex, MergeLimits, MergeOptions, plan_merge
+from icedb_log.merge.merge_plan import (
+    COLD_LIMITS,
+    HOT_LIMITS,
+    Lane,
+    MergeIndex,
+    MergeLimits,
+    MergeOptions,
+    plan_merge,
+)
 from icedb_log.names import (
     INGEST_FLUSH,
     MERGE_CHANGE,
@@ -57,6 +65,8 @@ class MergeTasks:
         self._settings = settings
         self._metrics = metrics
         self._indexes: LRUCache[str, MergeIndex] = LRUCache(MAX_INDEXES)
+        self._rests: dict[Lane, Rests] = {"hot": Rests(context.clock), "cold": Rests(context.clock)}
+        self._erasure_rests = Rests(context.clock)
         self._cold = Intervals(context.clock, settings.merge_cold_interval_ms)
         self._erasures = Intervals(context.clock, settings.merge_erase_interval_ms)
         self._ended_erasures: set[str] = set()
@@ -184,10 +194,10 @@ class MergeTasks:
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
         sweep = partial(sweep_tables, self._context)
-        merges = sweep(task=MERGE_MERGE, is_needed=lambda paths: self._has_work(paths, "hot"))
+        merges = sweep(task=MERGE_MERGE, is_needed=lambda paths: self._needs_merge(paths, "hot"))
         cold = sweep(
             task=MERGE_COLD,
-            is_needed=lambda paths: self._cold.look(paths.name, lambda: self._has_work(paths, "cold")),
+            is_needed=lambda paths: self._cold.look(paths.name, lambda: self._needs_merge(paths, "cold")),
         )
         retention = sweep(
             task=MERGE_RETAIN,
@@ -207,16 +217,29 @@ class MergeTasks:
             },
         )
 
-    def _has_work(self, paths: TablePaths, lane: Lane) -> bool:
-        """Say whether a lane would do something now. Costs one listing and the log files that are new."""
+    def _needs_merge(self, paths: TablePaths, lane: Lane) -> bool:
+        """Say whether a lane would do something now; a table whose log stays as it is, is asked less often.
+
+        Costs one listing and the log files that are new.
+        """
+        rests = self._rests[lane]
+        if not rests.is_due(paths.name):
+            return False
         table = self._context.open(paths.name)
-        return not plan_merge(self._index_of(table), table.read_log(), MergeOptions(lane)).is_empty
+        log = table.read_log()
+        is_empty = plan_merge(self._index_of(table), log, MergeOptions(lane)).is_empty
+        rests.note(paths.name, tuple(file.key for file in log.files) if is_empty else None)
+        return not is_empty
 
     def _has_retention(self, paths: TablePaths) -> bool:
         return read_table_config(self._context.warehouse.table(paths.name)).retention_ms is not None
 
     def _has_erasures(self, paths: TablePaths) -> bool:
-        return bool(list_open_ids(TableStore(self._context.warehouse.store, paths), ended=self._ended_erasures))
+        if not self._erasure_rests.is_due(paths.name):
+            return False
+        is_open = bool(list_open_ids(TableStore(self._context.warehouse.store, paths), ended=self._ended_erasures))
+        self._erasure_rests.note(paths.name, None if is_open else "none is open")
+        return is_open
 
     def _index_of(self, table: Table) -> MergeIndex:
         """Return what is known of a table's files; nothing if its configuration has changed."""

@@ -122,6 +122,10 @@ class HeldLock:
 class MemoryContext(WorkerContext[Any]):
     """A worker's context whose warehouse, engine, locks and wake-ups are in memory.
 
+    Args:
+        metrics: Of the worker.
+        beside: Another worker of the same warehouse, by the same clock.
+
     Attributes:
         wakeups: What was woken.
         busy: Tables whose lock another worker holds.
@@ -132,9 +136,9 @@ class MemoryContext(WorkerContext[Any]):
     clock: ManualClock
     wakeups: RecordedWakeups  # type: ignore[assignment]  # of the real ones it has what tasks call
 
-    def __init__(self, metrics: WorkerMetrics) -> None:
-        clock = ManualClock()
-        store = MemoryObjectStore(clock.now_ms)
+    def __init__(self, metrics: WorkerMetrics, *, beside: "MemoryContext | None" = None) -> None:
+        clock = ManualClock() if beside is None else beside.clock
+        store = MemoryObjectStore(clock.now_ms) if beside is None else beside.warehouse.store
         settings = ServiceSettings(store="memory://")
         app = Celery("memory", set_as_current=False)
         super().__init__(settings, app=app, metrics=metrics, open_engine=NoEngine, clock=clock)

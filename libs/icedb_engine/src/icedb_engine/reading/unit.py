@@ -10,6 +10,7 @@ was.
 """
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -184,15 +185,22 @@ def _is_plain_text(batch: StagedBatch) -> bool:
     return batch.format in FORMATS and FORMATS[batch.format].is_text
 
 
-def _cut_runs(unit: FlushUnit) -> Iterator[_FetchRun]:
-    """Cut the batches into runs, in order. What may decode to any size is alone: bounds are looked at between runs."""
+def _cut_runs(unit: FlushUnit, *, at_once: int) -> Iterator[_FetchRun]:
+    """Cut the batches into runs, in order. What may decode to any size is alone: bounds are looked at between runs.
+
+    Args:
+        unit: The unit.
+        at_once: Requests that the store answers side by side: no run is longer than it takes to occupy them all.
+    """
     most = min(RUN_BYTES, unit.limits.unit_decoded_bytes)
+    run_count = min(at_once, len({batch.key for batch in unit.batches}))  # a group is one request
+    most_batches = min(RUN_BATCHES, math.ceil(len(unit.batches) / max(run_count, 1)))
     expected = [estimate_bytes(batch, unit.limits) for batch in unit.batches]
     sizes = [
         size if _is_plain_text(batch) else max(size, most + 1)
         for size, batch in zip(expected, unit.batches, strict=True)
     ]
-    for numbers in pack(range(len(sizes)), sizes.__getitem__, max_bytes=most, max_count=RUN_BATCHES):
+    for numbers in pack(range(len(sizes)), sizes.__getitem__, max_bytes=most, max_count=most_batches):
         is_small = sizes[numbers[0]] <= most
         yield _FetchRun(numbers, sum(expected[number] for number in numbers), is_small)
 
@@ -257,9 +265,9 @@ class UnitRows:
         bodies = _Bodies(store, unit.batches)
         batches: dict[int, Batch] = {}
         decoded_bytes = 0
-        waiting = deque(_cut_runs(unit))
-        coming: deque[tuple[_FetchRun, Future[list[Batch | Exception]]]] = deque()
         small_count = limit_reads(store, SMALL_FETCHES)
+        waiting = deque(_cut_runs(unit, at_once=small_count))
+        coming: deque[tuple[_FetchRun, Future[list[Batch | Exception]]]] = deque()
         thread_count = max(unit.engine.transfer_count, small_count)
         if len(waiting) == 1:  # one needs no pool
             run = waiting.popleft()

@@ -18,7 +18,7 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, shown_as_waiting, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import ask_store, run_main, wait_for_servers, watch_clock
+from icedb_service.main import look_at_store, run_main, wait_for_servers, watch_clock
 from icedb_service.message_guard import guard_queues, refuse_compression
 from icedb_service.progress import LoopProgress
 from icedb_service.redis_clients import open_redis, ping_redis
@@ -88,7 +88,7 @@ def serve(settings: FrontendSettings) -> int:
         access=access,
     )
     register_enqueue(app, work)
-    checks = {"store": lambda: ask_store(warehouse), "redis": lambda: ping_redis(redis, settings.redis_url)}
+    checks = {"store": lambda: look_at_store(warehouse), "redis": lambda: ping_redis(redis, settings.redis_url)}
     start_metrics_server(
         metrics.registry,
         host=settings.metrics_host,
