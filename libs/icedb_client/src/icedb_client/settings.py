@@ -6,6 +6,7 @@ The token is one of them: fixed, or from a file that is replaced while the clien
 import logging
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Final, Self
 from urllib.parse import SplitResult, urlsplit
@@ -162,7 +163,7 @@ def load_client_settings(**given: object) -> ClientSettings:
         return ClientSettings(**chosen)
     except ValidationError as error:
         problems = (
-            f"{_name_of(problem['loc'])}{describe_problem(problem)}"
+            f"{_name_of(problem['loc'], chosen)}{describe_problem(problem)}"
             for problem in error.errors(include_url=False, include_input=False)
         )
         raise InvalidRequest("settings: " + "; ".join(problems)) from error
@@ -175,8 +176,12 @@ def _has_good_port(parts: SplitResult) -> bool:
         return False
 
 
-def _name_of(place: tuple[int | str, ...]) -> str:
-    return f"ICEDB_{str(place[0]).upper()}: " if place else ""
+def _name_of(place: tuple[int | str, ...], given: Collection[str]) -> str:
+    """Return where a wrong value comes from: the argument or option of this name, or the environment."""
+    if not place:
+        return ""
+    name = str(place[0])
+    return f"{name} (--{name.replace('_', '-')}): " if name in given else f"ICEDB_{name.upper()}: "
 
 
 class BearerToken:
