@@ -40,6 +40,8 @@ ELSEWHERE = {
     "docs/recipes/duckdb.md": "tests/integration/test_recipes.py",
     "docs/recipes/files.md": "tests/integration/test_recipes.py",
     "docs/recipes/grpcurl.md": "tests/integration/test_recipes.py",
+    "docs/recipes/kafka.md": "tests/integration/test_recipe_kafka.py",
+    "docs/recipes/shippers.md": "tests/integration/test_recipe_shippers.py",
     "docs/recipes/node.md": "tests/integration/test_recipe_node.py",
     "docs/recipes/pandas.md": "tests/integration/test_recipes.py",
     "docs/recipes/polars.md": "tests/integration/test_recipes.py",

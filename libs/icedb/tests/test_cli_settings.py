@@ -98,7 +98,10 @@ def test_a_stop_bound_that_would_refuse_senders_most_of_the_time_is_refused_with
     name = {"create": "t", "alter": "there"}[command]
     bounds = ("--set", "log_files_slow=2", "--set")
     said = icedb("table", command, name, *bounds, "log_files_stop=4", code=2)
-    assert f"--set log_files_stop=4: give at least {ASKED_FLOORS['log_files_stop']}. A log file stays for the log_grace" in said
+    assert (
+        f"--set log_files_stop=4: give at least {ASKED_FLOORS['log_files_stop']}. A log file stays for the log_grace"
+        in said
+    )
     icedb("table", command, name, *bounds, f"log_files_stop={ASKED_FLOORS['log_files_stop']}")
 
 

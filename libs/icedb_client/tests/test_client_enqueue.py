@@ -218,6 +218,16 @@ def test_an_address_is_the_url_of_a_front_end(address):
     assert "secret" not in str(caught.value)
 
 
+def test_i7_a_batch_has_an_id_or_a_key(client, create):
+    create()
+    rows = [{"ts": "2026-01-01"}]
+    first = client.enqueue("events", rows, key="order 7")
+    again = client.enqueue("events", rows, key="order 7")
+    assert (again.batch_id, first.is_repeated, again.is_repeated) == (first.batch_id, False, True)
+    with pytest.raises(InvalidRequest, match="an id or a key"):
+        client.enqueue("events", rows, key="order 7", batch_id=first.batch_id)
+
+
 def test_a_wrong_address_of_the_environment_is_named_by_its_variable(monkeypatch):
     monkeypatch.setenv("ICEDB_ADDRESS", "127.0.0.1:8088")
     with pytest.raises(InvalidRequest, match=r"^settings: ICEDB_ADDRESS: .*write https://host:port"):

@@ -66,6 +66,7 @@ MAX_TRIES: Final = 4
 _MAY_HELP: Final = retry_if_exception_type(Unavailable) & retry_if_not_exception_type(StoreRefused)
 _GROWING: Final = wait_exponential(multiplier=0.1, max=5)
 _ENCODINGS: Final = {"gz": "gzip", "zst": "zstd"}
+_ADDRESS: Final = "--address or ICEDB_ADDRESS"
 _PROBLEM: Final = "urn:icedb:problem:"
 _OVERLOADED: Final = frozenset({"back-pressure", "busy", "rate-limited"})
 """Problems that say: nothing was accepted, send it again later."""
@@ -130,7 +131,7 @@ class HttpTransport:
         self._has_certificate = settings.client_cert_file is not None
         self._token = BearerToken(settings)
         if self._token.is_set and not self._is_tls:
-            require_private(settings, self._address, parts.hostname or "", remedy="write https:// in --address or ICEDB_ADDRESS")
+            require_private(settings, self._address, parts.hostname or "", remedy=f"write https:// in {_ADDRESS}")
         self._options: dict[str, Any] = {"ssl_context": _make_tls(settings)} if self._is_tls else {}
         self._pools: tuple[int, urllib3.HTTPConnectionPool] | None = None
         self._terms: dict[str, Terms] = {}
@@ -303,7 +304,7 @@ class HttpTransport:
             words = f"{self._address}: answered {status}, and not as a front end does"
             if status >= _SERVER_FAILED or status in _PASSING_STATUSES:
                 return _unavailable(f"{words}: something in front of it may do so", retry_after_ms)
-            return InvalidRequest(f"{words}: correct --address or ICEDB_ADDRESS")
+            return InvalidRequest(f"{words}: correct {_ADDRESS}")
         code, detail = kind.removeprefix(_PROBLEM), str(document.get("detail", status))
         if code in _OVERLOADED:
             return Overloaded(detail, retry_after_ms=SECOND_MS if retry_after_ms is None else retry_after_ms)
@@ -322,13 +323,13 @@ class HttpTransport:
                     "certificate of the authority that signed it, and use a host name that it is for"
                 )
             if any(each in str(cause) for each in _NO_TLS):
-                return StoreRefused(f"{words} speaks no TLS: write http:// in --address or ICEDB_ADDRESS, or correct its port")
+                return StoreRefused(f"{words} speaks no TLS: write http:// in {_ADDRESS}, or correct its port")
             if "alert" in str(cause).lower():
                 return StoreRefused(f"{words} refuses the connection ({cause}){self._describe_certificate()}")
         hint = ""
         if isinstance(error, ProtocolError):
             hint = self._describe_certificate() if self._is_tls else "; if it speaks TLS, write https:// there"
-        return Unavailable(f"{words} does not answer ({cause}); check that it runs, and --address or ICEDB_ADDRESS{hint}")
+        return Unavailable(f"{words} does not answer ({cause}); check that it runs, and {_ADDRESS}{hint}")
 
     def _describe_certificate(self) -> str:
         if self._has_certificate:
