@@ -23,6 +23,8 @@ PAGES: Final = (
     "docs/*.png",
     "docs/*.json",
     "docs/recipes/node/*",
+    "docs/recipes/kafka/*",
+    "docs/recipes/typescript/*",
     "proto/*.proto",
     "examples/*",
     ":!tests/*",

@@ -30,6 +30,7 @@ from icedb_console.actions import ACTIONS, Actions
 from icedb_console.figures import Figures, TableFigures
 from icedb_console.metrics import ConsoleMetrics, Page
 from icedb_console.queries import Queries, QueryFailed, QueryRows
+from icedb_console.query_api import answer_rows, read_statement
 from icedb_console.rendering import Renderer
 from icedb_console.sessions import FORM_FIELD, Sessions
 from icedb_console.settings import ConsoleSettings
@@ -280,6 +281,13 @@ class Pages:
             is_on=self._parts.queries.is_on,
             settings=self._parts.settings,
         )
+
+    async def run_query(self, request: Request) -> Response:
+        """Run the statement of a program, over the tables that it may read."""
+        identity, guard = self._identify(request, "query"), self._parts.sessions.guard
+        sql = await read_statement(request)
+        names = [name for name in await self._parts.names.read() if guard.allows(identity, Verb.READ, name)]
+        return answer_rows(await self._unless_left(request, self._parts.queries.run(identity.name, sql, tables=names)))
 
     async def action(self, request: Request) -> Response:
         """Ask whether something should be done; do it, once that was confirmed."""
