@@ -111,7 +111,7 @@ docs/recipes/%/node_modules/.installed: docs/recipes/%/package.json
 	@cd docs/recipes/$* && PATH="$$PATH:$(abspath $(BIN))" npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-engines: install ## engines that only long tests ask: ClickHouse in a Python package, 180 MB, and Daft
+engines: install ## what only long tests ask: ClickHouse in a Python package, 180 MB, Daft, Go and a generator of clients, 105 MB
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group engines
 	@# Its wheel asks for an older Arrow than ours, and works with this one.
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --no-deps daft

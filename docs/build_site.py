@@ -23,6 +23,7 @@ PAGES: Final = (
     "docs/*.png",
     "docs/*.json",
     "docs/recipes/node/*",
+    "docs/recipes/go/*",
     "docs/recipes/kafka/*",
     "docs/recipes/typescript/*",
     "proto/*.proto",

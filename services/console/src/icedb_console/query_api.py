@@ -96,19 +96,18 @@ SCHEMAS: Final[dict[str, Any]] = {
         "additionalProperties": False,
         "properties": {"sql": {"type": "string", "maxLength": MAX_QUERY_CHARS, "description": "One that only reads."}},
     },
+    "Column": {
+        "type": "object",
+        "required": ["name", "type"],
+        "additionalProperties": False,
+        "properties": {"name": {"type": "string"}, "type": {"type": "string", "description": "DuckDB's."}},
+    },
     "QueryRows": {
         "type": "object",
         "required": ["columns", "rows", "is_cut", "tables", "duration_ms"],
         "additionalProperties": False,
         "properties": {
-            "columns": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["name", "type"],
-                    "properties": {"name": {"type": "string"}, "type": {"type": "string"}},
-                },
-            },
+            "columns": {"type": "array", "items": {"$ref": "#/components/schemas/Column"}},
             "rows": {
                 "type": "array",
                 "items": {"type": "array", "items": {}},
