@@ -192,7 +192,8 @@ def render_http_contract() -> str:
     document["servers"] = [_server("front_end", "http://127.0.0.1:8088", "The front end.")]
     for path, item in query_api.PATHS.items():
         document["paths"][path] = item | {"servers": [_server("console", "http://127.0.0.1:8090", "The console.")]}
-    document["components"]["schemas"] |= query_api.SCHEMAS
+    schemas = document["components"]["schemas"] | query_api.SCHEMAS
+    document["components"] = document["components"] | {"schemas": schemas}
     return json.dumps(document, indent=2) + "\n"
 
 
