@@ -19,6 +19,8 @@ from icedb_log.units import MINUTE_MS, SECOND_MS
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
+OPTIONS: Final = frozenset({"store", "address", "snapshot_address", "redis_url"})
+"""What the ``icedb`` command has an option for."""
 MAX_SECRET_BYTES: Final = 64 * 1024
 _log = logging.getLogger(__name__)
 
@@ -181,7 +183,9 @@ def _name_of(place: tuple[int | str, ...], given: Collection[str]) -> str:
     if not place:
         return ""
     name = str(place[0])
-    return f"{name} (--{name.replace('_', '-')}): " if name in given else f"ICEDB_{name.upper()}: "
+    if name not in given:
+        return f"ICEDB_{name.upper()}: "
+    return f"{name} (--{name.replace('_', '-')}): " if name in OPTIONS else f"{name}: "
 
 
 class BearerToken:
