@@ -19,8 +19,8 @@ and health. How to use them: [sending](../ingest.md#grpc), [reading](../snapshot
 """
 HTTP: Final = """# HTTP
 
-What the front end of ingest answers over HTTP, from the OpenAPI document that it serves at `/openapi.json`
-([here](../schemas/openapi.json)). How to use it: [sending events](../ingest.md#http).
+What the front end of ingest answers over HTTP, from the OpenAPI document that it serves at `/openapi.json`, and the console's query
+([one document](../schemas/openapi.json)). How to use it: [sending events](../ingest.md#http), [tables, queries](../http-tables.md).
 Besides what stands here, each may answer 405 to another method, and 404 to another path.
 """
 FIELD_TYPES: Final = {
@@ -96,6 +96,8 @@ def render_http_page() -> str:
     parts = [HTTP]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
+            if method == "servers":
+                continue
             parts += _render_operation(f"{method.upper()} {path}", operation)
     for name, schema in document["components"]["schemas"].items():
         shown = json.dumps(schema, indent=2).replace("#/components/schemas/", "#")

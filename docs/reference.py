@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from icedb_console import query_api
 from icedb_console.metrics import ConsoleMetrics
 from icedb_console.settings import ConsoleSettings
 from icedb_gateway.metrics import GatewayMetrics
@@ -184,10 +185,21 @@ def render_decisions_page() -> str:
 
 
 def render_http_contract() -> str:
-    """Return docs/schemas/openapi.json."""
+    """Return docs/schemas/openapi.json: what the front end serves, and the console's query, each with its server."""
     endpoint = HttpEndpoint.__new__(HttpEndpoint)  # nobody calls its handlers
     routes = make_app(endpoint, access_log="none", cors_origins=()).routes
-    return json.dumps(describe(route for route in routes if isinstance(route, Route)), indent=2) + "\n"
+    document = describe(route for route in routes if isinstance(route, Route))
+    document["servers"] = [_server("front_end", "http://127.0.0.1:8088", "The front end.")]
+    for path, item in query_api.PATHS.items():
+        document["paths"][path] = item | {"servers": [_server("console", "http://127.0.0.1:8090", "The console.")]}
+    schemas = document["components"]["schemas"] | query_api.SCHEMAS
+    document["components"] = document["components"] | {"schemas": schemas}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _server(name: str, address: str, description: str) -> dict[str, Any]:
+    """Return a server of the OpenAPI document; its address is where `make up` has it unless one says otherwise."""
+    return {"url": f"{{{name}}}", "description": description, "variables": {name: {"default": address}}}
 
 
 def render_testing_page() -> str:

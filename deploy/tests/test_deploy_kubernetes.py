@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,10 +133,12 @@ OPERATORS = {
 
 @cache
 def render(overlay: str) -> tuple[dict[str, Any], ...]:
+    return build(HERE / "overlays" / overlay)
+
+
+def build(folder: Path) -> tuple[dict[str, Any], ...]:
     kubectl = Path(sys.executable).with_name("kubectl")
-    done = subprocess.run(
-        [kubectl, "kustomize", HERE / "overlays" / overlay], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, "Kustomize warns, e.g. of a field that is about to go"
     return tuple(yaml.safe_load_all(done.stdout))
@@ -179,6 +183,15 @@ def test_resources_are_valid_by_the_schemas_of_the_api(overlay, version):
     for resource in render(overlay):
         if (resource["apiVersion"], resource["kind"]) not in OPERATORS:
             kubernetes_validate.validate(resource, version, strict=True)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_may_lie_anywhere(overlay, tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(HERE / "overlays" / overlay, folder)
+    main = folder / "kustomization.yaml"
+    main.write_text(main.read_text().replace("../../", f"{os.path.relpath(HERE, folder)}/"))
+    assert build(folder) == render(overlay)
 
 
 def test_a_misspelt_field_is_found():

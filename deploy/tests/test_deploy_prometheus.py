@@ -72,7 +72,7 @@ def test_every_alert_says_what_to_do(alerts, repository):
         assert rule["labels"]["severity"] in ("warning", "critical"), name
         assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}, name
         path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-        assert path == "docs/runbook.md"
+        assert path == "{{ with $externalLabels.runbook }}{{ . }}{{ else }}docs/runbook.md{{ end }}"
         assert anchor == name.lower()
         assert anchor in anchors, f"{name} has no entry in the runbook"
 

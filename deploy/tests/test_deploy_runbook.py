@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from icedb_console.settings import ConsoleSettings
 from icedb_gateway.settings import GatewaySettings
 from icedb_ingest.frontend.settings import FrontendSettings
@@ -52,6 +53,18 @@ def test_metrics_exist(texts, metric_names, find_metric_names):
 def test_settings_exist(texts):
     for text in texts.values():
         assert set(re.findall(r"ICEDB_[A-Z][A-Z0-9_]+[A-Z]", text)) <= FIELDS
+
+
+def test_what_kubectl_and_compose_are_told_to_touch_exists(texts, deploy):
+    files = [yaml.safe_load_all(path.read_text()) for path in sorted((deploy / "kubernetes" / "base").glob("*.yaml"))]
+    names = {each["metadata"]["name"] for file in files for each in file if each.get("kind") == "Deployment"}
+    steps = re.findall(r"`(?:docker compose|kubectl) [^`]+`", texts["runbook"])
+    told = {name for step in steps for name in re.findall(r"icedb-[a-z-]+", step)}
+    assert told and told <= names
+    components = {name for step in steps for name in re.findall(r"/component=([a-z-]+)", step)}
+    assert {f"icedb-{name}" for name in components} <= names
+    lines = [line for line in texts["runbook"].splitlines() if "`docker compose" in line and not line.startswith("|")]
+    assert [line for line in lines if "kubectl" not in line] == []
 
 
 def test_panels_exist(texts, boards):

@@ -220,7 +220,7 @@ def proxy():
     ("answer", "kind", "words", "retry_after_ms"),
     [
         ((302, {"Location": "https://login.example.com"}, b""), InvalidRequest, "answered 302", None),
-        ((404, {}, b"<html>"), InvalidRequest, "correct ICEDB_ADDRESS", None),
+        ((404, {}, b"<html>"), InvalidRequest, "correct --address or ICEDB_ADDRESS", None),
         ((200, {}, b'{"ok": true}'), InvalidRequest, "answered 200", None),
         ((200, {}, b"[]"), InvalidRequest, "not as a front end does", None),
         ((502, {}, b"bad gateway"), Unavailable, "answered 502", None),

@@ -31,10 +31,10 @@ def test_what_is_well_is_told_in_a_line_and_what_fails_gives_the_exit_code(said_
     lines = said.out.splitlines()
     assert [line.split()[:2] for line in lines if not line.startswith(" ")] == [
         ["ok", "versions"], ["ok", "settings"], ["ok", "store"], ["ok", "list"], ["ok", "put"], ["ok", "get"],
-        ["ok", "conditions"], ["ok", "clock"], ["ok", "delete"], ["fail", "redis"], ["ok", "java"], ["ok", "scratch"],
+        ["ok", "conditions"], ["ok", "clock"], ["ok", "uploads"], ["ok", "delete"], ["fail", "redis"], ["ok", "java"], ["ok", "scratch"],
     ]  # fmt: skip
     assert "ICEDB_REDIS_URL" in said.out
-    assert "11 ok, 0 warn, 1 fail" in said.err
+    assert "12 ok, 0 warn, 1 fail" in said.err
 
 
 def test_an_unknown_setting_is_named_with_the_nearest_one(cli_env, find):
@@ -101,6 +101,23 @@ def test_each_right_is_tried_whatever_became_of_the_others(cli_env, said_by_iced
     assert found["list"]["status"] == found["conditions"]["status"] == "ok"
     assert found["get" if denied == "put" else "put"]["status"] == "ok"
     assert found["delete"]["status"] == ("warn" if denied == "put" else "ok")
+
+
+def test_uploads_that_cannot_be_listed_are_the_janitors_business(cli_env, find):
+    def refuse(*_, **__):
+        raise PermissionDenied("AccessDenied")
+
+    cli_env.setattr(LocalObjectStore, "abort_stale_uploads", refuse)
+    status, told = find("uploads")
+    assert (status, "s3:ListBucketMultipartUploads" in told) == ("warn", True)
+
+
+def test_who_sends_to_a_front_end_is_told_of_it_and_of_no_store(cli_env, said_by_icedb):
+    cli_env.delenv("ICEDB_STORE")
+    cli_env.setenv("ICEDB_ADDRESS", "http://127.0.0.1:1")
+    found = {each["check"]: each for each in json.loads(said_by_icedb("doctor", "-o", "json", code=1).out)["checks"]}
+    assert set(found) == {"versions", "settings", "front end"}
+    assert found["front end"]["status"] == "fail" and "http://127.0.0.1:1" in found["front end"]["message"]
 
 
 def test_it_leaves_no_scratch_object(find, tmp_path):

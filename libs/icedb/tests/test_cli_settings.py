@@ -8,13 +8,12 @@ from icedb.cli.table_settings import (
     ALTER_FIELDS,
     CREATE_FIELDS,
     HIDDEN_FIELDS,
-    MIN_LOG_FILES_STOP,
     NAMED_FIELDS,
     read_settings,
 )
 from icedb_log.changes.table_changes import FREE_FIELDS, RISING_FIELDS
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import ASKED_FLOORS, TableConfig
 from icedb_log.units import DAY_MS, HOUR_MS, MIB
 
 GIVEN = [
@@ -99,8 +98,11 @@ def test_a_stop_bound_that_would_refuse_senders_most_of_the_time_is_refused_with
     name = {"create": "t", "alter": "there"}[command]
     bounds = ("--set", "log_files_slow=2", "--set")
     said = icedb("table", command, name, *bounds, "log_files_stop=4", code=2)
-    assert f"--set log_files_stop=4: give at least {MIN_LOG_FILES_STOP}. A log file stays for the log_grace" in said
-    icedb("table", command, name, *bounds, f"log_files_stop={MIN_LOG_FILES_STOP}")
+    assert (
+        f"--set log_files_stop=4: give at least {ASKED_FLOORS['log_files_stop']}. A log file stays for the log_grace"
+        in said
+    )
+    icedb("table", command, name, *bounds, f"log_files_stop={ASKED_FLOORS['log_files_stop']}")
 
 
 def test_a_word_that_is_none_of_the_choices_is_told_with_them(icedb):

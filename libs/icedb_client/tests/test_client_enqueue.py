@@ -195,9 +195,9 @@ def test_settings_name_what_is_wrong(monkeypatch):
     monkeypatch.delenv("ICEDB_STORE", raising=False)
     with pytest.raises(InvalidRequest, match="ICEDB_STORE"):
         Client().table_config("events")
-    with pytest.raises(InvalidRequest, match=r"ICEDB_SNAPSHOT_ADDRESS.*host:port"):
+    with pytest.raises(InvalidRequest, match=r"snapshot_address \(--snapshot-address\).*host:port"):
         load_client_settings(snapshot_address="localhost")
-    with pytest.raises(InvalidRequest, match=r"ICEDB_REDIS_URL.*redis://"):
+    with pytest.raises(InvalidRequest, match=r"redis_url \(--redis-url\).*redis://"):
         load_client_settings(redis_url="http://x")
     monkeypatch.setenv("ICEDB_STORE", "file:///from-env")
     assert load_client_settings().store == "file:///from-env"
@@ -213,9 +213,25 @@ def test_settings_name_what_is_wrong(monkeypatch):
     ["127.0.0.1:8088", "s3://bucket", "https://", "https://h:0", "https://h:x", "https://h?a=1", "https://u:secret@h"],
 )
 def test_an_address_is_the_url_of_a_front_end(address):
-    with pytest.raises(InvalidRequest, match=r"ICEDB_ADDRESS.*write https://host:port") as caught:
+    with pytest.raises(InvalidRequest, match=r"^settings: address \(--address\): .*write https://host:port") as caught:
         Client(address)
     assert "secret" not in str(caught.value)
+
+
+def test_i7_a_batch_has_an_id_or_a_key(client, create):
+    create()
+    rows = [{"ts": "2026-01-01"}]
+    first = client.enqueue("events", rows, key="order 7")
+    again = client.enqueue("events", rows, key="order 7")
+    assert (again.batch_id, first.is_repeated, again.is_repeated) == (first.batch_id, False, True)
+    with pytest.raises(InvalidRequest, match="an id or a key"):
+        client.enqueue("events", rows, key="order 7", batch_id=first.batch_id)
+
+
+def test_a_wrong_address_of_the_environment_is_named_by_its_variable(monkeypatch):
+    monkeypatch.setenv("ICEDB_ADDRESS", "127.0.0.1:8088")
+    with pytest.raises(InvalidRequest, match=r"^settings: ICEDB_ADDRESS: .*write https://host:port"):
+        Client()
 
 
 def test_i8_waiting_tells_of_other_content_under_the_id_of_a_batch(client, create, warehouse, clock):

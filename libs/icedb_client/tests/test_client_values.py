@@ -159,9 +159,9 @@ def test_without_the_stack_extra_a_snapshot_service_is_refused_with_what_to_inst
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"snapshot_address": "a:1,b"}, "ICEDB_SNAPSHOT_ADDRESS: 'b' is not an address"),
+        ({"snapshot_address": "a:1,b"}, r"snapshot_address \(--snapshot-address\): 'b' is not an address"),
         ({"snapshot_address": "a:1,,b:2"}, "not an address"),
-        ({"token": "a b"}, "ICEDB_TOKEN: a token is printable"),
+        ({"token": "a b"}, "settings: token: a token is printable"),
         ({"token": "a", "token_file": "/x"}, "both set"),
         ({"client_cert_file": "/x"}, "go together"),
     ],

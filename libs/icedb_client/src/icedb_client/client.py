@@ -222,12 +222,13 @@ class Client:
         rows: Iterable[Mapping[str, Any]] | bytes | Path | Any,
         *,
         batch_id: str | None = None,
+        key: str | None = None,
         data_format: DataFormat | None = None,
     ) -> EnqueuedBatch:
         """Send one batch: one request. The batch is durable when this returns (I1), and the ingest worker is woken.
 
         Idempotency: calling again with the same ``batch_id`` and the same rows is safe within the table's retry
-        window; the batch is committed once.
+        window, with the same ``key`` as long as the table's ``key_memory`` says (I7); the batch is committed once.
 
         Args:
             table: Name of the table.
@@ -236,6 +237,7 @@ class Client:
                 unless it has a name); bytes of NDJSON, a JSON array, CSV, Parquet or Arrow IPC (not parsed here:
                 what is wrong with them shows in quarantine); a file of one of these, small enough for one batch.
             batch_id: A UUIDv7 chosen by the caller, who means to retry; a fresh one by default.
+            key: Any other name of the batch, 1 to 255 printable characters, instead of an id.
             data_format: What bytes or a file hold; by default what they begin with shows, and a file's name. CSV in
                 bytes has to be said.
 
@@ -245,9 +247,11 @@ class Client:
             Overloaded: The table takes no batches now; call again after its ``retry_after_ms``.
             Unavailable: The batch was not confirmed; call again with the same ``batch_id``.
         """
+        if key is not None and batch_id is not None:
+            raise InvalidRequest("a batch has an id or a key: give one of them")
         transport, body = self.transport, to_body(rows, data_format)
         with naming_tables(self):
-            return transport.send(transport.begin(table, body, batch_id=batch_id))
+            return transport.send(transport.begin(table, body, batch_id=batch_id, key=key))
 
     def enqueue_file(
         self,

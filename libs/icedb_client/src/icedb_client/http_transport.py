@@ -66,6 +66,7 @@ MAX_TRIES: Final = 4
 _MAY_HELP: Final = retry_if_exception_type(Unavailable) & retry_if_not_exception_type(StoreRefused)
 _GROWING: Final = wait_exponential(multiplier=0.1, max=5)
 _ENCODINGS: Final = {"gz": "gzip", "zst": "zstd"}
+_ADDRESS: Final = "--address or ICEDB_ADDRESS"
 _PROBLEM: Final = "urn:icedb:problem:"
 _OVERLOADED: Final = frozenset({"back-pressure", "busy", "rate-limited"})
 """Problems that say: nothing was accepted, send it again later."""
@@ -130,7 +131,7 @@ class HttpTransport:
         self._has_certificate = settings.client_cert_file is not None
         self._token = BearerToken(settings)
         if self._token.is_set and not self._is_tls:
-            require_private(settings, self._address, parts.hostname or "", remedy="write https:// in ICEDB_ADDRESS")
+            require_private(settings, self._address, parts.hostname or "", remedy=f"write https:// in {_ADDRESS}")
         self._options: dict[str, Any] = {"ssl_context": _make_tls(settings)} if self._is_tls else {}
         self._pools: tuple[int, urllib3.HTTPConnectionPool] | None = None
         self._terms: dict[str, Terms] = {}
@@ -148,6 +149,16 @@ class HttpTransport:
         pools, self._pools = self._pools, None
         if pools is not None:
             pools[1].close()
+
+    def list_tables(self) -> tuple[str, ...]:
+        """Return the names of the tables that these credentials have a grant for, ascending.
+
+        Raises:
+            Unauthenticated: The token is missing or wrong.
+            Unavailable: The front end did not answer.
+            InvalidRequest: What answers is no front end.
+        """
+        return tuple(self._ask("GET", "/v1/tables", answers_with="tables")["tables"])
 
     def require_table(self, table: str) -> None:
         """Return if the table is there, and these credentials may send to it."""
@@ -245,8 +256,25 @@ class HttpTransport:
     def _request(
         self, method: str, table: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Mapping[str, Any]:
+        """Make one request about a table's batches, and return the document of its answer. Raises as :meth:`_ask`."""
+        try:
+            return self._ask(method, f"/v1/tables/{check_table_name(table)}/batches{path}", body, headers)
+        except NotFound as error:
+            if path:
+                raise
+            raise TableNotFound(str(error), table=table) from error.__cause__
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        answers_with: str = "table",
+    ) -> Mapping[str, Any]:
         """Make one request, and return the document of its answer. Raises what its problem means."""
-        url = f"{self._path}/v1/tables/{check_table_name(table)}/batches{path}"
+        url = self._path + path
         authorization = self._token.authorization()
         credentials = {} if authorization is None else {"Authorization": authorization}
         try:
@@ -256,12 +284,9 @@ class HttpTransport:
         except HTTPError as error:
             raise self._explain_failure(error) from error
         document = _read_document(answer.data)
-        if answer.status < _BAD_REQUEST and "table" in document:
+        if answer.status < _BAD_REQUEST and answers_with in document:
             return document
-        refusal = self._explain_refusal(answer, document)
-        if isinstance(refusal, NotFound) and not path:
-            raise TableNotFound(str(refusal), table=table)
-        raise refusal
+        raise self._explain_refusal(answer, document)
 
     def _pool(self) -> urllib3.HTTPConnectionPool:
         """Return the connections of this process: those of a parent that was forked are not to be shared."""
@@ -279,7 +304,7 @@ class HttpTransport:
             words = f"{self._address}: answered {status}, and not as a front end does"
             if status >= _SERVER_FAILED or status in _PASSING_STATUSES:
                 return _unavailable(f"{words}: something in front of it may do so", retry_after_ms)
-            return InvalidRequest(f"{words}: correct ICEDB_ADDRESS")
+            return InvalidRequest(f"{words}: correct {_ADDRESS}")
         code, detail = kind.removeprefix(_PROBLEM), str(document.get("detail", status))
         if code in _OVERLOADED:
             return Overloaded(detail, retry_after_ms=SECOND_MS if retry_after_ms is None else retry_after_ms)
@@ -298,13 +323,13 @@ class HttpTransport:
                     "certificate of the authority that signed it, and use a host name that it is for"
                 )
             if any(each in str(cause) for each in _NO_TLS):
-                return StoreRefused(f"{words} speaks no TLS: write http:// in ICEDB_ADDRESS, or correct its port")
+                return StoreRefused(f"{words} speaks no TLS: write http:// in {_ADDRESS}, or correct its port")
             if "alert" in str(cause).lower():
                 return StoreRefused(f"{words} refuses the connection ({cause}){self._describe_certificate()}")
         hint = ""
         if isinstance(error, ProtocolError):
             hint = self._describe_certificate() if self._is_tls else "; if it speaks TLS, write https:// there"
-        return Unavailable(f"{words} does not answer ({cause}); check that it runs, and ICEDB_ADDRESS{hint}")
+        return Unavailable(f"{words} does not answer ({cause}); check that it runs, and {_ADDRESS}{hint}")
 
     def _describe_certificate(self) -> str:
         if self._has_certificate:

@@ -6,6 +6,7 @@ The token is one of them: fixed, or from a file that is replaced while the clien
 import logging
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Final, Self
 from urllib.parse import SplitResult, urlsplit
@@ -18,6 +19,8 @@ from icedb_log.units import MINUTE_MS, SECOND_MS
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
+OPTIONS: Final = frozenset({"store", "address", "snapshot_address", "redis_url"})
+"""What the ``icedb`` command has an option for."""
 MAX_SECRET_BYTES: Final = 64 * 1024
 _log = logging.getLogger(__name__)
 
@@ -162,7 +165,7 @@ def load_client_settings(**given: object) -> ClientSettings:
         return ClientSettings(**chosen)
     except ValidationError as error:
         problems = (
-            f"{_name_of(problem['loc'])}{describe_problem(problem)}"
+            f"{_name_of(problem['loc'], chosen)}{describe_problem(problem)}"
             for problem in error.errors(include_url=False, include_input=False)
         )
         raise InvalidRequest("settings: " + "; ".join(problems)) from error
@@ -175,8 +178,14 @@ def _has_good_port(parts: SplitResult) -> bool:
         return False
 
 
-def _name_of(place: tuple[int | str, ...]) -> str:
-    return f"ICEDB_{str(place[0]).upper()}: " if place else ""
+def _name_of(place: tuple[int | str, ...], given: Collection[str]) -> str:
+    """Return where a wrong value comes from: the argument or option of this name, or the environment."""
+    if not place:
+        return ""
+    name = str(place[0])
+    if name not in given:
+        return f"ICEDB_{name.upper()}: "
+    return f"{name} (--{name.replace('_', '-')}): " if name in OPTIONS else f"{name}: "
 
 
 class BearerToken:

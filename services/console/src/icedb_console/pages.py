@@ -33,6 +33,7 @@ from icedb_console.actions import ACTIONS, Actions
 from icedb_console.figures import Figures, TableFigures
 from icedb_console.metrics import ConsoleMetrics, Page
 from icedb_console.queries import Queries, QueryFailed, QueryRows
+from icedb_console.query_api import answer_rows, read_statement
 from icedb_console.query_process import FORMATS, MAX_FILE_BYTES
 from icedb_console.rendering import OLD_MS, Renderer
 from icedb_console.sessions import FORM_FIELD, Sessions
@@ -336,6 +337,13 @@ class Pages:
                 facts = await self._parts.facts.read(table)
                 known[table] = {} if facts is None else facts.schema
         return {name: known.get(name, {}) for name in sorted(names, key=lambda each: each != table)[:MOST_PICKED]}
+
+    async def run_query(self, request: Request) -> Response:
+        """Run the statement of a program, over the tables that it may read."""
+        identity, guard = self._identify(request, "query"), self._parts.sessions.guard
+        sql = await read_statement(request)
+        names = [name for name in await self._parts.names.read() if guard.allows(identity, Verb.READ, name)]
+        return answer_rows(await self._unless_left(request, self._parts.queries.run(identity.name, sql, tables=names)))
 
     async def action(self, request: Request) -> Response:
         """Ask whether something should be done; do it, once that was confirmed."""

@@ -34,6 +34,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
 
+from icedb_console import query_api
 from icedb_console.actions import Actions
 from icedb_console.figures import Figures
 from icedb_console.metrics import ConsoleMetrics
@@ -76,12 +77,14 @@ class ConsoleApp(ObservedApp):
 
 def _make_app(pages: Pages, parts: PageParts) -> Starlette:
     def route(path: str, handler: Handler, *methods: str) -> Route:
+        show = show_problem if path == query_api.PATH else show_error
+
         async def answer(request: Request) -> Response:
             try:
                 parts.sessions.check_host(request)
                 return await handler(request)
             except Exception as error:  # noqa: BLE001 - what nobody thought of is a page, too
-                return await show_error(request, error)
+                return await show(request, error)
 
         return Route(path, answer, methods=list(methods or ("GET",)))
 
@@ -94,11 +97,7 @@ def _make_app(pages: Pages, parts: PageParts) -> Starlette:
     async def show_error(request: Request, error: Exception) -> Response:
         if isinstance(error, Unauthenticated) and request.method == "GET" and request.url.path != "/live":
             return RedirectResponse("/sign-in", SEE_OTHER)
-        if isinstance(error, HTTPException):
-            error = NotFound("there is no such page") if error.status_code != 405 else InvalidRequest(error.detail)  # noqa: PLR2004
-        if not isinstance(error, IceDBError):
-            get_logger().exception("request_failed", path=request.url.path[:1024], exc_info=error)
-            error = IceDBError("something went wrong here; the log says what")
+        error = _explain(request, error)
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
         return parts.renderer.answer(
             request,
@@ -110,11 +109,15 @@ def _make_app(pages: Pages, parts: PageParts) -> Starlette:
             message=str(error),
         )
 
+    async def show_problem(request: Request, error: Exception) -> Response:
+        return query_api.answer_problem(_explain(request, error))
+
     table = "/tables/{table:str}"
     routes = [
         route("/", pages.overview),
         route("/workers", pages.workers),
         route("/query", pages.query, "GET", "POST"),
+        route(query_api.PATH, pages.run_query, "POST"),
         route("/live", pages.live),
         route("/sign-in", pages.sign_in, "GET", "POST"),
         route("/sign-out", pages.sign_out, "POST"),
@@ -126,6 +129,16 @@ def _make_app(pages: Pages, parts: PageParts) -> Starlette:
         route("/favicon.ico", icon),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: show_error})
+
+
+def _explain(request: Request, error: Exception) -> IceDBError:
+    """Return an error in words that anybody may read; one that nobody thought of goes to the log."""
+    if isinstance(error, HTTPException):
+        return NotFound("there is no such page") if error.status_code != 405 else InvalidRequest(error.detail)  # noqa: PLR2004
+    if isinstance(error, IceDBError):
+        return error
+    get_logger().exception("request_failed", path=request.url.path[:1024], exc_info=error)
+    return IceDBError("something went wrong here; the log says what")
 
 
 class Console(EndpointService[ConsoleSettings, ConsoleMetrics]):

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, entry_points, version
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -66,7 +66,7 @@ def doctor(
     context: typer.Context,
     start_spark: bool = flag("--spark", "Start Spark, too, and run a job: ten seconds."),
 ) -> None:
-    """Check store, Redis, Java, Spark, versions and settings of this machine. Exit code 1 if a check fails."""
+    """Check front end, store with each right, Redis, Java, Spark, versions, settings. Exit code 1 if a check fails."""
     findings = []
     as_json = chosen_output(context) == "json"
     for finding in examine(connection_of(context), start_spark=start_spark):
@@ -94,7 +94,7 @@ def examine(given: dict[str, Any], *, start_spark: bool = False) -> Iterator[Fin
     """Yield what is found, part by part.
 
     Args:
-        given: Options of the command that stand for settings: ``store``, ``redis_url``.
+        given: Options of the command that stand for settings: ``store``, ``address``, ``redis_url``.
         start_spark: Whether to start Spark.
     """
     yield from _look_at_versions()
@@ -103,6 +103,10 @@ def examine(given: dict[str, Any], *, start_spark: bool = False) -> Iterator[Fin
     if isinstance(settings, Finding):
         yield settings
         return
+    if settings.address is not None:
+        yield _look_at_front_end(settings)
+        if settings.store is None:
+            return  # a sender needs nothing else
     yield from _look_at_store(settings)
     yield from _look_at_redis(settings)
     yield from _look_at_java()
@@ -178,11 +182,29 @@ def _read_settings(given: dict[str, Any]) -> "ClientSettings | Finding":
     from icedb_client.settings import ClientSettings  # noqa: PLC0415 - as above
     from pydantic import ValidationError  # noqa: PLC0415 - as above
 
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if "store" in chosen:
+        chosen.setdefault("address", None)  # as for every command: who names the store means it
     try:
-        return ClientSettings(**{name: value for name, value in given.items() if value is not None})
+        return ClientSettings(**chosen)
     except ValidationError as error:
         told = "; ".join(_problems_of(error))
         return Finding("settings", "fail", told, "nothing else can be looked at until they are right")
+
+
+def _look_at_front_end(settings: "ClientSettings") -> Finding:
+    from icedb_client.http_transport import HttpTransport  # noqa: PLC0415 - urllib3 only where it is used
+
+    try:
+        transport = HttpTransport(settings, clock=SystemClock())
+        try:
+            tables = transport.list_tables()
+        finally:
+            transport.close()
+    except IceDBError as error:
+        return Finding("front end", "fail", str(error), "mend the address, the token, or the front end")
+    told = f"{settings.address} answers, and knows {count_of(len(tables), 'table')} that this caller has a grant for"
+    return Finding("front end", "ok", told)
 
 
 def _look_at_store(settings: "ClientSettings") -> Iterator[Finding]:
@@ -209,6 +231,9 @@ def _look_at_store(settings: "ClientSettings") -> Iterator[Finding]:
     yield _attempt("conditions", partial(_check_conditions, warehouse), remedy)
     if put.status == "ok":
         yield _look_at_clock(warehouse.store, key)
+    remedy = "grant s3:ListBucketMultipartUploads and s3:AbortMultipartUpload to the janitor; others need none"
+    uploads = _attempt("uploads", partial(_list_uploads, warehouse), remedy)
+    yield replace(uploads, status="warn") if uploads.status == "fail" else uploads
     yield _look_at_delete(warehouse.store, key, is_written=put.status == "ok")
 
 
@@ -221,6 +246,12 @@ def _get(store: "ObjectStore", key: str) -> str:
     with suppress(NotFound):  # it could not be written, and whether it is there may be asked
         store.get(key)
     return "objects can be read"
+
+
+def _list_uploads(warehouse: "Warehouse") -> str:
+    # WARN: nothing is older than the beginning of time. Any other bound would end uploads that others are making.
+    warehouse.store.abort_stale_uploads(f"{_prefix_of(warehouse)}{PROBE_FOLDER}/", before_ms=0)
+    return "unfinished uploads can be listed"
 
 
 def _prefix_of(warehouse: "Warehouse") -> str:

@@ -21,7 +21,7 @@ from icedb_log.changes.table_changes import FREE_FIELDS, RISING_FIELDS
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.decimals import spell_decimal
 from icedb_log.table.promoted_paths import Promotion, add_promotions, parse_promotions, spell_path
-from icedb_log.table.table_config import ASKED_FLOORS_MS, TYPE_NAMES, TableConfig
+from icedb_log.table.table_config import ASKED_FLOORS, TYPE_NAMES, TableConfig
 from icedb_log.table.time_columns import TIME_UNITS, parse_ranges
 from icedb_log.texts import read_field_docs
 from icedb_log.units import MIB, parse_duration
@@ -51,10 +51,6 @@ NAMED_FIELDS: Final = frozenset(
     {"declared", "times", "promoted", "insert_query", "source", "merge_query", "view_of", "view_query", "retention_ms"}
 )
 """Fields with an option of their own: what a first table may need. The others tune a table."""
-
-MIN_LOG_FILES_STOP: Final = 50
-"""The command takes no less of ``log_files_stop``: twice what a table has that the strongest brake slows down. It
-commits once a minute, merges less often, and has each log file for the default log grace period after it was folded."""
 
 _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "declared": ("--column", "NAME:TYPE"),
@@ -180,14 +176,14 @@ def describe_declared(config: TableConfig, column: str) -> str:
 
 def _read(name: str, value: Any, flag: str) -> Any:
     if name.endswith("_ms"):
-        return parse_duration(value, option=flag, floor_ms=ASKED_FLOORS_MS.get(name, 0))
+        return parse_duration(value, option=flag, floor_ms=ASKED_FLOORS.get(name, 0))
     if name.endswith("_bytes"):
         return int(value * MIB)
     if name.endswith("_query"):
         return read_query(value, option=flag)
-    if name == "log_files_stop" and value < MIN_LOG_FILES_STOP:
+    if name == "log_files_stop" and value < ASKED_FLOORS[name]:
         raise InvalidRequest(
-            f"{flag}={value}: give at least {MIN_LOG_FILES_STOP}. A log file stays for the log_grace after it was "
+            f"{flag}={value}: give at least {ASKED_FLOORS[name]}. A log file stays for the log_grace after it was "
             "folded, and a table that is slowed down most commits once a minute still: a lower bound would refuse "
             "batches most of the time"
         )

@@ -158,12 +158,15 @@ _FLOORS_MS: Final = {
     "seal_age_ms": MIN_GRACE_MS,
     "audit_retention_ms": MIN_GRACE_MS,
 }
-ASKED_FLOORS_MS: Final[Mapping[str, int]] = {
+ASKED_FLOORS: Final[Mapping[str, int]] = {
     "data_grace_ms": MINUTE_MS,  # a query that has begun reads files that die meanwhile
     "log_grace_ms": 30 * SECOND_MS,  # a reader's refresh has half of it (R2), a producer's retries three quarters (I3)
     "orphan_age_ms": HOUR_MS,  # a merge, an import or a deletion has to be committed within half of it (W3)
+    # Twice what a table has that the strongest brake slows down. It commits once a minute, merges less often, and has
+    # each log file for the default log grace period after it was folded.
+    "log_files_stop": 50,
 }
-"""The command and the HTTP API take no less, although the configuration does."""
+"""Least values of settings. The command and the HTTP API take no less, although the configuration does."""
 
 
 class _Model(BaseModel):

@@ -8,8 +8,8 @@ business. Bodies are bounded in bytes, in time, and in what all of them hold tog
 import asyncio
 import math
 import string
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -194,8 +194,17 @@ CHECK_FIRST_BYTES: Final = 64 * 1024
 MAX_REASONS: Final = 10
 """Of events that are set aside, in the answer; all of them are in quarantine."""
 RETRY_HALTED_MS: Final = 60_000
-"""When webhooks should send again what a halted table did not take."""
+"""When senders that keep nothing after a 409 should send again what a halted table did not take."""
 _PRINTABLE: Final = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
+
+
+@contextmanager
+def halts_put_off() -> Iterator[None]:
+    """Answer a halted table with 429: webhooks and log shippers keep nothing after a 409, and repeat after a 429."""
+    try:
+        yield
+    except TableHalted as error:
+        raise Overloaded(str(error), retry_after_ms=RETRY_HALTED_MS) from error
 
 
 class HttpEndpoint:
@@ -229,27 +238,30 @@ class HttpEndpoint:
             container = parse_content_type(request.headers.get("content-type", ""))
             compression = parse_content_encoding(request.headers.get("content-encoding", ""))
             batch_id, key = parse_key(request.headers.get("idempotency-key"))
-            if key is None and batch_id is None:
+            is_keyed_by_content = asks_for_content_key(request, has_key=bool(batch_id or key))
+            if key is None and batch_id is None and not is_keyed_by_content:
                 batch_id = new_batch_id(self._gate.clock)
             note(request, table=table, batch=batch_id)
             size_bytes = declared_bytes(request, max_bytes=self._gate.settings.max_batch_bytes)
-            if size_bytes is None or size_bytes >= CHECK_FIRST_BYTES:
-                await self._gate.run(lambda: self._gate.blocking.acceptance.check(table))
-            async with held_body(request, self._gate) as held:
-                started_ms = self._gate.clock.monotonic_ms()
-                if compression and not FORMATS[container].is_text:
-                    await self._unpack(held, compression)
-                    compression = ""
-                offer = Offer(
-                    table,
-                    held.body,
-                    join_format(container, compression),
-                    batch_id,
-                    key,
-                    endpoint="http",
-                    traceparent=request.headers.get(HEADER),
-                )
-                accepted = await self._gate.accept(offer)
+            with halts_put_off() if is_keyed_by_content else nullcontext():
+                if size_bytes is None or size_bytes >= CHECK_FIRST_BYTES:
+                    await self._gate.run(lambda: self._gate.blocking.acceptance.check(table))
+                async with held_body(request, self._gate) as held:
+                    started_ms = self._gate.clock.monotonic_ms()
+                    if compression and not FORMATS[container].is_text:
+                        await self._unpack(held, compression)
+                        compression = ""
+                    offer = Offer(
+                        table,
+                        held.body,
+                        join_format(container, compression),
+                        batch_id,
+                        key,
+                        is_keyed_by_content,
+                        endpoint="http",
+                        traceparent=request.headers.get(HEADER),
+                    )
+                    accepted = await self._gate.accept(offer)
             self._gate.metrics.observe_ack(
                 "http", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=self._gate.clock
             )
@@ -301,7 +313,7 @@ class HttpEndpoint:
                 events = await gate.run(read) if len(held.body) >= CHECK_FIRST_BYTES else read()
                 if is_signed:
                     self._webhooks.guard.require(self._webhooks.guard.segment(), Verb.APPEND, table)
-                try:
+                with halts_put_off():
                     # First what is odd: if the rows are not accepted, the sender sends all of it again.
                     for lines, row_count, are_odd in (
                         (events.odd_lines, len(events.reasons), True),
@@ -309,8 +321,6 @@ class HttpEndpoint:
                     ):
                         if row_count:
                             accepted = await self._groups.add(table, lines, row_count=row_count, are_odd=are_odd)
-                except TableHalted as error:  # such senders keep nothing after a 409, and send again after a 429
-                    raise Overloaded(str(error), retry_after_ms=RETRY_HALTED_MS) from error
             gate.metrics.events.inc(events.count)
             size_bytes = len(events.lines) + len(events.odd_lines)
             gate.metrics.observe_ack("webhook", started_ms=started_ms, size_bytes=size_bytes, clock=gate.clock)
@@ -458,6 +468,14 @@ def parse_key(value: str | None) -> tuple[str | None, str | None]:
     except InvalidRequest:
         return None, key
     return key, None
+
+
+def asks_for_content_key(request: Request, *, has_key: bool) -> bool:
+    """Whether a batch's content is its key (``?key=content``). Raises InvalidRequest."""
+    asked = request.query_params.getlist("key")
+    if asked and (asked != ["content"] or has_key):
+        raise InvalidRequest("?key= takes `content` alone, without Idempotency-Key; a key of your own goes there")
+    return bool(asked)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

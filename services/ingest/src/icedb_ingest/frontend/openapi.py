@@ -290,6 +290,11 @@ OPERATIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
                 "The batch's id, if a UUIDv7; else any key of yours. Without it the server chooses an id.",
                 where="header", minLength=1, maxLength=257,
             ),
+            _parameter(
+                "key",
+                "`content`: the decoded body is the key, for senders that repeat the same bytes and can name none.",
+                where="query", enum=["content"],
+            ),
             _ENCODING,
         ],
         "security": _BEARER,

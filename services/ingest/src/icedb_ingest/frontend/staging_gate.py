@@ -52,6 +52,8 @@ class Offer:
         batch_id: The producer's id; ``None``: a fresh one.
         key: The producer's own key. By the table's ``key_memory`` it is bound to an id first
             (:mod:`icedb_log.ingest.idempotency`), or becomes part of one (:mod:`icedb_log.batch_ids`).
+        is_keyed_by_content: Whether the hash of its decoded body is its key: for senders that repeat the same bytes and
+            can name none.
         is_only_copy: Whether nobody could send it again: then it is staged even if it is too late to tell it from a
             duplicate, and the flush puts it into quarantine rather than anybody losing it. Its key is always bound: it
             may come again hours later.
@@ -65,6 +67,7 @@ class Offer:
     format: StagingFormat
     batch_id: str | None = None
     key: str | None = None
+    is_keyed_by_content: bool = False
     is_only_copy: bool = False
     is_odd: bool = False
     endpoint: str = ""
@@ -193,7 +196,7 @@ class StagingGate:
             with _telling_reuse(), phase("bind the key"):
                 return bind_key(table, key=key, batch_id=batch_id, content_sha256=content_sha256)
 
-        key, batch_id = offer.key, offer.batch_id
+        key, batch_id = f"sha256:{content_sha256}" if offer.is_keyed_by_content else offer.key, offer.batch_id
         if key is not None and config.key_memory == "retry" and not offer.is_only_copy:
             batch_id = make_keyed_id(key, self._clock.now_ms())  # I7
             key = None  # it is in the id

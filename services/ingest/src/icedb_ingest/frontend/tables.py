@@ -17,7 +17,7 @@ from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.adoption import require_fit
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_config import (
-    ASKED_FLOORS_MS,
+    ASKED_FLOORS,
     PartitionField,
     TableConfig,
     unite_columns,
@@ -98,9 +98,9 @@ def _parse(kind: type[_Request], body: bytes, settable: frozenset[str]) -> _Requ
         if name not in settable:
             close = did_you_mean(name, settable) or f"; there are {', '.join(sorted(settable))}"
             raise InvalidRequest(f"settings: {name!r} cannot be set here{close}")
-        floor_ms = ASKED_FLOORS_MS.get(name, 0)
-        if isinstance(value, int) and value < floor_ms:
-            raise InvalidRequest(f"settings: {name} of {value} ms is too short: at least {floor_ms} ms")
+        floor, unit = ASKED_FLOORS.get(name, 0), " ms" if name.endswith("_ms") else ""
+        if isinstance(value, int) and value < floor:
+            raise InvalidRequest(f"settings: {name} of {value}{unit} is too little: at least {floor}{unit}")
     return request
 
 
