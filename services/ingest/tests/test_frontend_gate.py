@@ -2,6 +2,7 @@
 
 import gzip
 import threading
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -9,7 +10,14 @@ from backports import zstd
 from icedb_ingest.frontend.async_gate import Waker
 from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatus, BatchStatuses
+from icedb_ingest.frontend.staging_gate import (
+    MISSING_AGE_MS,
+    QUICK_BYTES,
+    BatchBounds,
+    BatchStatus,
+    BatchStatuses,
+    Offer,
+)
 from icedb_log.batch_ids import name_of
 from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.clock import new_batch_id
@@ -25,6 +33,7 @@ from icedb_log.errors import (
 )
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key
+from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.quarantine import reason_key
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.store.table_store import TableStore
@@ -365,3 +374,36 @@ def test_i8_a_key_for_retries_has_one_content_where_it_is_remembered(keyed):
 def test_i7_what_nobody_could_send_again_is_bound_all_the_same(keyed):
     accepted = keyed.accept(key="celery:1", batch_id=new_batch_id(keyed.clock), is_only_copy=True)
     assert accepted.binding is not None
+
+
+def test_what_is_quick_asks_the_store_for_nothing_and_stages_in_another_thread(bench):
+    def is_quick(**fields):
+        return bench.gate.is_quick(Offer("events", **{"body": bench.lines, "format": "ndjson", **fields}))
+
+    bench.acceptance.pressure = PressureGate(bench.store, clock=bench.clock)
+    assert not is_quick(), "nobody has looked at the table"
+    bench.accept()
+    assert is_quick()
+    assert not is_quick(key="mine"), "it is bound first"
+    assert not is_quick(format="ndjson.gz"), "it is decoded"
+    assert not is_quick(body=b"x" * (QUICK_BYTES + 1))
+    assert not bench.gate.is_quick(Offer("other", bench.lines, "ndjson"))
+    bench.clock.advance(1000)
+    assert not is_quick(), "whether it takes batches is asked once a second"
+    bench.accept()
+
+    threads, put = [], bench.store.put_if_absent
+    bench.store.put_if_absent = lambda *call: [threads.append(threading.current_thread().name), put(*call)][1]
+    assert is_quick()
+    assert bench.gate.begin(Offer("events", bench.lines, "ndjson"), here=False).result().table == "events"
+    assert len(threads) == 1
+    assert threads[0].startswith("icedb-groups")
+
+
+def test_a_keyed_batch_is_quick_where_its_key_becomes_part_of_its_id(bench):
+    alter_table_config(bench, {"key_memory": "retry"}, clock=bench.clock)
+    bench.acceptance.pressure = PressureGate(bench.store, clock=bench.clock)
+    bench.accept()
+    offer = Offer("events", bench.lines, "ndjson", key="mine")
+    assert bench.gate.is_quick(offer)
+    assert not bench.gate.is_quick(replace(offer, is_only_copy=True))

@@ -59,8 +59,8 @@ from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
 ENGINE_LOOK_S: Final = 1.0
 """Between two looks whether the engine has died."""
 TABLES_AGE_MS: Final = 10 * SECOND_MS
-"""How old the list of tables may be by which a sweep goes. A table that is newer is found by a later sweep, and wake-ups
-for it need no list. Each list costs a listing, and a read for each table."""
+"""How old the list of tables may be by which a sweep goes. A newer table is found by a later sweep, and wake-ups for
+it need no list. Each list costs a listing, and a read for each table."""
 EX_RECYCLE: Final = 0x9B
 """Exit code that the pool takes for an orderly replacement of a child."""
 

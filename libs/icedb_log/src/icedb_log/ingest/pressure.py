@@ -362,9 +362,17 @@ class PressureGate:
             retry_after_ms=said.retry_after_ms,
         )
 
+    def is_fresh(self, paths: TablePaths) -> bool:
+        """Whether :meth:`check` asks the store for nothing just now."""
+        answer = self._remember(paths.prefix).answer
+        return answer is not None and self._is_fresh(answer)
+
     def find_failure(self, paths: TablePaths) -> str:
-        """Return why flushes of a table fail, in words for who sends batches; empty if nobody says so."""
-        answer = self._ask(paths)
+        """Return why flushes of a table fail, in words for who sends batches; empty if nobody says so.
+
+        By the last answer, however old: who sends a batch has had the table checked. Nobody waits for a new one.
+        """
+        answer = self._remember(paths.prefix).answer or self._ask(paths)
         said = answer.said
         if said is None or said.level != FAILING or self._clock.monotonic_ms() - answer.said_at_ms > said.ttl_ms:
             return ""

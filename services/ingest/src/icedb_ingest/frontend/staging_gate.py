@@ -1,6 +1,6 @@
 """The staging gate: the one way by which a batch of any endpoint becomes durable, and the status of a batch.
 
-Blocking; every endpoint calls it from a thread. Order: the table exists, it takes batches, the body can be what it
+Blocking; every endpoint calls it from a thread, unless it says itself that nothing has to be waited for. Order: the table exists, it takes batches, the body can be what it
 says, the id can still be taken and does not stand for other content, as far as this process knows (I8); then the key is
 bound (I7), the batch staged, alone or in a group (I1), and only after that its flush is woken.
 """
@@ -27,7 +27,7 @@ from icedb_log.phases import Phase, Recorder, current_recorder, phase, recording
 from icedb_log.serving.batch_commits import Decided, find_decision
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
-from icedb_log.units import MIB
+from icedb_log.units import KIB, MIB
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 from icedb_service.tracing import tracing
@@ -37,6 +37,8 @@ from icedb_ingest.frontend.formats import check_body
 
 MISSING_AGE_MS: Final = 1000
 """A missing table is looked for again soon: it may be about to be created."""
+QUICK_BYTES: Final = 16 * KIB
+"""A body that is hashed in no time: 10 to 30 µs."""
 MAX_REMEMBERED_IDS: Final = 100_000
 """Ids whose contents a process remembers, those that came last (I8): some 30 MB."""
 
@@ -168,16 +170,30 @@ class StagingGate:
         """
         return self.begin(offer).result()
 
-    def begin(self, offer: Offer) -> Future[Accepted]:
-        """Do all that comes before the PUT, as :meth:`accept` does and with its errors; the future has the rest."""
+    def begin(self, offer: Offer, *, here: bool = True) -> Future[Accepted]:
+        """Do all that comes before the PUT, as :meth:`accept` does and with its errors; the future has the rest.
+
+        Args:
+            offer: The batch.
+            here: Whether this thread may do the PUT, too, if no other batch is waited for.
+        """
         with nullcontext() if tracing() is None else recording(self._clock):
-            return self._begin(offer, started_ms=self._clock.now_ms())
+            return self._begin(offer, started_ms=self._clock.now_ms(), here=here)
+
+    def is_quick(self, offer: Offer) -> bool:
+        """Whether nothing that comes before the PUT of a batch waits, or takes long: then no thread is worth it."""
+        if len(offer.body) > QUICK_BYTES or "." in offer.format or tracing() is not None:
+            return False  # it is hashed, decoded, or its phases are recorded by thread
+        config = self.acceptance.peek(offer.table)
+        if config is None:
+            return False
+        return offer.key is None or (config.key_memory == "retry" and not offer.is_only_copy)  # else it is bound first
 
     def close(self) -> None:
         """Stage what waits in groups. Nothing is accepted after that."""
         self._groups.close()
 
-    def _begin(self, offer: Offer, *, started_ms: int) -> Future[Accepted]:
+    def _begin(self, offer: Offer, *, started_ms: int, here: bool) -> Future[Accepted]:
         with phase("check the table"):
             config = self.acceptance.check(offer.table)
         table = self.acceptance.warehouse.table(offer.table)
@@ -203,7 +219,7 @@ class StagingGate:
         batch_id = batch_id or new_batch_id(self._clock)
         batch = OfferedBatch(batch_id, offer.format, offer.body, content_sha256)
         if key is None:
-            return self._stage(table, offer, batch, started_ms=started_ms)
+            return self._stage(table, offer, batch, started_ms=started_ms, here=here)
         # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
         binding = bind(key, new_batch_id(self._clock) if self._is_late(batch_id, config) else batch_id)
         if binding.is_staged:
@@ -216,7 +232,7 @@ class StagingGate:
                 "duplicate: look up the status of that batch; if it never arrived, send it under a fresh key"
             )
         batch = replace(batch, batch_id=binding.batch_id)
-        return self._stage(table, offer, batch, started_ms=started_ms, binding=binding)
+        return self._stage(table, offer, batch, started_ms=started_ms, here=here, binding=binding)
 
     def remember(self, binding: Binding) -> None:
         """Remember that the batch of a key is staged. Best effort: without it a late retry is refused, not doubled."""
@@ -236,12 +252,19 @@ class StagingGate:
             )
 
     def _stage(
-        self, table: TableStore, offer: Offer, batch: OfferedBatch, *, started_ms: int, binding: Binding | None = None
+        self,
+        table: TableStore,
+        offer: Offer,
+        batch: OfferedBatch,
+        *,
+        started_ms: int,
+        here: bool,
+        binding: Binding | None = None,
     ) -> Future[Accepted]:
         recorder = current_recorder()
         offered_ms = self._clock.now_ms()
         with _telling_reuse():
-            staged = self._groups.submit(table, batch, here=True)
+            staged = self._groups.submit(table, batch, here=here)
         accepted: Future[Accepted] = Future()
         accepted.set_running_or_notify_cancel()
 
