@@ -1,8 +1,9 @@
 """The staging gate: the one way by which a batch of any endpoint becomes durable, and the status of a batch.
 
-Blocking; every endpoint calls it from a thread, unless it says itself that nothing has to be waited for. Order: the table exists, it takes batches, the body can be what it
-says, the id can still be taken and does not stand for other content, as far as this process knows (I8); then the key is
-bound (I7), the batch staged, alone or in a group (I1), and only after that its flush is woken.
+Blocking; every endpoint calls it from a thread, unless the gate says that nothing of it waits. Order: the table exists,
+it takes batches, the body can be what it says, the id can still be taken and does not stand for other content, as far
+as this process knows (I8); then the key is bound (I7), the batch staged, alone or in a group (I1), and only after that
+its flush is woken.
 """
 
 import threading
