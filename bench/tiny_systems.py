@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final, TypeVar
@@ -65,7 +66,9 @@ def _share(load: TinyLoad, work: Callable[[int], T], first: int, count: int) -> 
         return [work(number) for number in own]
 
     with ThreadPoolExecutor(thread_count) as pool:
-        return sum(pool.map(work_off, [numbers[place::thread_count] for place in range(thread_count)]), start=[])
+        return [
+            *chain.from_iterable(pool.map(work_off, [numbers[place::thread_count] for place in range(thread_count)]))
+        ]
 
 
 def require_rows(place: TableStore, batch_count: int) -> None:

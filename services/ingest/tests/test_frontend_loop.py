@@ -191,8 +191,8 @@ class HangingGate:
         self.gate = threading.Event()
         self._loop = loop
 
-    def is_quick(self, _offer):
-        return False
+    def begin_quickly(self, _offer):
+        return None
 
     def begin(self, offer):
         self.begun.append(offer.batch_id)
@@ -212,11 +212,11 @@ class GroupingGate:
         self.threads = []
         self._quick = quick
 
-    def is_quick(self, _offer):
-        return self._quick
+    def begin_quickly(self, offer):
+        return self.begin(offer) if self._quick else None
 
-    def begin(self, _offer, *, here=True):
-        self.threads.append((threading.current_thread() is threading.main_thread(), here))
+    def begin(self, _offer):
+        self.threads.append(threading.current_thread() is threading.main_thread())
         return self.group
 
 
@@ -242,7 +242,7 @@ def test_a_batch_that_waits_in_a_group_keeps_its_room_when_its_sender_goes_away(
         await settle()
         assert held[-1] == 0
         await gate.close()
-        assert blocking.threads == [(quick, not quick)], "on the loop, which must do no PUT, or in a thread"
+        assert blocking.threads == [quick], "on the loop, or in a thread"
 
     run(scene())
 

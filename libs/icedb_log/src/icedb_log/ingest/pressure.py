@@ -348,7 +348,9 @@ class PressureGate:
             Overloaded: It does not; ``retry_after_ms`` says when to send the same batch again.
             TableHalted: It does not, until a person has looked; the message says why.
         """
-        answer = self._ask(paths)
+        self._judge(paths, self._ask(paths))
+
+    def _judge(self, paths: TablePaths, answer: _Answer) -> None:
         said = answer.said
         if said is None or said.level not in ("stop", HALTED) or not answer.is_known:
             return
@@ -362,10 +364,13 @@ class PressureGate:
             retry_after_ms=said.retry_after_ms,
         )
 
-    def is_fresh(self, paths: TablePaths) -> bool:
-        """Whether :meth:`check` asks the store for nothing just now."""
+    def check_known(self, paths: TablePaths) -> bool:
+        """Check as :meth:`check` does, with its errors, if that asks the store for nothing; else return False."""
         answer = self._remember(paths.prefix).answer
-        return answer is not None and self._is_fresh(answer)
+        if answer is None or not self._is_fresh(answer):
+            return False
+        self._judge(paths, answer)
+        return True
 
     def find_failure(self, paths: TablePaths) -> str:
         """Return why flushes of a table fail, in words for who sends batches; empty if nobody says so.

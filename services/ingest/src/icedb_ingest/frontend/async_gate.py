@@ -162,11 +162,11 @@ class AsyncGate:
         Raises:
             Unavailable: Also when the store did not confirm in time; the batch may be durable all the same.
         """
-        if self.blocking.is_quick(offer):
-            accepted = await self._await(None, self.blocking.begin(offer, here=False), held_bytes=len(offer.body))
-        else:
+        begun, job = self.blocking.begin_quickly(offer), None
+        if begun is None:
             job = self._threads.submit(self.blocking.begin, offer)
-            accepted = await self._await(job, _chain(job), held_bytes=len(offer.body))
+            begun = _chain(job)
+        accepted = await self._await(job, begun, held_bytes=len(offer.body))
         if accepted.binding is not None:
             with suppress(RuntimeError):  # the gate is closed: the batch is durable, and saying so comes first
                 remember = self.blocking.remember

@@ -171,32 +171,41 @@ class StagingGate:
         """
         return self.begin(offer).result()
 
-    def begin(self, offer: Offer, *, here: bool = True) -> Future[Accepted]:
+    def begin(self, offer: Offer) -> Future[Accepted]:
         """Do all that comes before the PUT, as :meth:`accept` does and with its errors; the future has the rest.
 
-        Args:
-            offer: The batch.
-            here: Whether this thread may do the PUT, too, if no other batch is waited for.
+        This thread does the PUT, too, if no other batch is waited for.
         """
         with nullcontext() if tracing() is None else recording(self._clock):
-            return self._begin(offer, started_ms=self._clock.now_ms(), here=here)
+            started_ms = self._clock.now_ms()
+            with phase("check the table"):
+                config = self.acceptance.check(offer.table)
+            return self._begin(offer, config, started_ms=started_ms, here=True)
 
-    def is_quick(self, offer: Offer) -> bool:
-        """Whether nothing that comes before the PUT of a batch waits, or takes long: then no thread is worth it."""
+    def begin_quickly(self, offer: Offer) -> Future[Accepted] | None:
+        """Do as :meth:`begin` if nothing that comes before the PUT waits, or takes long; another thread does the PUT.
+
+        Returns:
+            ``None``: it is worth a thread; nothing was done.
+        """
         if len(offer.body) > QUICK_BYTES or "." in offer.format or tracing() is not None:
-            return False  # it is hashed, decoded, or its phases are recorded by thread
-        config = self.acceptance.peek(offer.table)
-        if config is None:
-            return False
-        return offer.key is None or (config.key_memory == "retry" and not offer.is_only_copy)  # else it is bound first
+            return None  # it is hashed, decoded, or its phases are recorded by thread
+        config = self.acceptance.check_known(offer.table)
+        # WARN: not checked once more: by then the store might have to be asked, and an event loop would wait for it.
+        if config is None or (offer.key is not None and self._is_bound(offer, config)):
+            return None
+        return self._begin(offer, config, started_ms=self._clock.now_ms(), here=False)
+
+    @staticmethod
+    def _is_bound(offer: Offer, config: TableConfig) -> bool:
+        """Whether a key is bound to an id by a record, not part of one (I7)."""
+        return config.key_memory != "retry" or offer.is_only_copy
 
     def close(self) -> None:
         """Stage what waits in groups. Nothing is accepted after that."""
         self._groups.close()
 
-    def _begin(self, offer: Offer, *, started_ms: int, here: bool) -> Future[Accepted]:
-        with phase("check the table"):
-            config = self.acceptance.check(offer.table)
+    def _begin(self, offer: Offer, config: TableConfig, *, started_ms: int, here: bool) -> Future[Accepted]:
         table = self.acceptance.warehouse.table(offer.table)
         if not offer.is_odd:
             check_body(offer.body, offer.format)
@@ -211,7 +220,7 @@ class StagingGate:
                 return bind_key(table, key=key, batch_id=batch_id, content_sha256=content_sha256)
 
         key, batch_id = offer.key, offer.batch_id
-        if key is not None and config.key_memory == "retry" and not offer.is_only_copy:
+        if key is not None and not self._is_bound(offer, config):
             batch_id = make_keyed_id(key, self._clock.now_ms())  # I7
             key = None  # it is in the id
         if batch_id is not None:
