@@ -402,7 +402,7 @@ class HttpEndpoint:
 
 def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str, ...]) -> Starlette:
     """Return the application."""
-    batches, events = "/v1/tables/{table}/batches", "/v1/tables/{table}/segment"
+    events = "/v1/tables/{table}/segment"
 
     async def call_batches(request: Request) -> Response:
         return await (endpoint.post_batch if request.method == "POST" else endpoint.get_terms)(request)
@@ -417,8 +417,8 @@ def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str
     routes = [
         Route("/v1/tables", endpoint.list_tables, methods=["GET"]),
         Route("/v1/tables/{table}", call_table, methods=["GET", "PUT", "PATCH"]),
-        Route(batches, call_batches, methods=["GET", "POST"]),
-        Route(f"{batches}/{{batch_id}}", endpoint.get_batch, methods=["GET"]),
+        Route("/v1/tables/{table}/batches", call_batches, methods=["GET", "POST"]),
+        Route("/v1/tables/{table}/batches/{batch_id}", endpoint.get_batch, methods=["GET"]),
         Route(events, endpoint.post_events, methods=["POST"]),
         Route(f"{events}/v1/{{call}}", endpoint.post_events, methods=["POST"]),
         Route("/healthz", endpoint.get_health, methods=["GET"]),
@@ -426,7 +426,6 @@ def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str
         Route("/openapi.json", get_contract, methods=["GET"]),
     ]
     contract = orjson.dumps(describe(routes))
-    routes.sort(key=lambda route: route.path != batches)  # one after the other is compared: the most frequent one first
     middleware = [Middleware(AccessLog, which=access_log)]
     if cors_origins:
         middleware.append(
