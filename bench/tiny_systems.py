@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +34,7 @@ PROCESSES: Final = 4
 FLUSH_INTERVAL_S: Final = 1.0
 """The ingest worker's default: least time between two commits of a table."""
 _IDLE_S: Final = 0.01
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +57,18 @@ class TinyLoad:
         return max(self.producer_count, count // self.producer_count * self.producer_count)
 
 
-def _share(load: TinyLoad, work: Callable[[int], object], first: int, count: int) -> None:
-    """Do what is to be done for some batches, in the threads of one process."""
+def _share(load: TinyLoad, work: Callable[[int], T], first: int, count: int) -> list[T]:
+    """Do what is to be done for some batches, in the threads of one process; return what that gives, in any order."""
     thread_count = load.producer_count // PROCESSES
     numbers = range(first, first + count)
 
-    def work_off(own: range) -> None:
-        for number in own:
-            work(number)
+    def work_off(own: range) -> list[T]:
+        return [work(number) for number in own]
 
     with ThreadPoolExecutor(thread_count) as pool:
-        list(pool.map(work_off, [numbers[place::thread_count] for place in range(thread_count)]))
+        return [
+            *chain.from_iterable(pool.map(work_off, [numbers[place::thread_count] for place in range(thread_count)]))
+        ]
 
 
 def require_rows(place: TableStore, batch_count: int) -> None:
@@ -96,9 +99,10 @@ class Producers:
         settings = ClientSettings(store=self._load.store.url, redis_url=self._redis_url, **more)
         self._client = Client(settings=settings)
 
-    def send(self, table: str, first: int, count: int) -> None:
-        """Enqueue some batches; all are acknowledged when this returns."""
-        _share(self._load, lambda number: self._client.enqueue(table, make_rows(number)), first, count)
+    def send(self, table: str, first: int, count: int) -> int:
+        """Enqueue some batches; all are acknowledged when this returns. Returns how many objects these are."""
+        sent = _share(self._load, lambda number: self._client.enqueue(table, make_rows(number)), first, count)
+        return len({each.key for each in sent})
 
 
 class StoreAlone(TakesTurns):
@@ -145,7 +149,7 @@ class IceDB:
         self._table = ""
         self._turn = 0
         self._acknowledged_s = self._visible_s = 0.0
-        self._commit_count = 0
+        self._commit_count = self._object_count = 0
 
     def prepare(self) -> None:
         """Make a fresh table."""
@@ -186,8 +190,7 @@ class IceDB:
                     sleep(max(0.0, FLUSH_INTERVAL_S - (perf_counter() - began_s)))
                 elif not is_all_visible:
                     sleep(_IDLE_S)
-            for each in sent:
-                each.result()
+            self._object_count = sum(each.result() for each in sent)
 
     def check(self) -> Sequence[Figure]:
         """Count the rows of a snapshot, and add them up."""
@@ -198,6 +201,7 @@ class IceDB:
             Figure("batches", "", count),
             Figure("acknowledged", "batches/s", count / self._acknowledged_s),
             Figure("commits", "", self._commit_count),
+            Figure("staged objects", "", self._object_count),
         )
 
     def close(self) -> None:

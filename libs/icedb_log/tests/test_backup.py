@@ -1,7 +1,9 @@
 """Copies of tables: a state that was there, whatever goes on meanwhile, and exactly once after it was brought back."""
 
 import contextlib
+from dataclasses import replace
 
+import orjson
 import pytest
 from icedb_log.backup.backup import LEASE_MS, backup_warehouse
 from icedb_log.backup.copy import TableCopy
@@ -11,7 +13,7 @@ from icedb_log.content import hash_content
 from icedb_log.errors import InvalidRequest, NotFound, Unavailable
 from icedb_log.feed.follower import Follower, PositionLost
 from icedb_log.imports.import_records import read_records
-from icedb_log.ingest.flush import FlushLimits
+from icedb_log.ingest.flush import GROUP_AGE_MS, FlushLimits
 from icedb_log.ingest.groups import OfferedBatch
 from icedb_log.ingest.idempotency import bind_key, mark_staged, read_binding
 from icedb_log.ingest.quarantine import list_quarantined
@@ -24,6 +26,7 @@ from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import HOUR_MS
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
@@ -643,7 +646,7 @@ def test_a_view_takes_each_commit_of_its_source_once_in_a_copy_of_both(rival):
     assert tried > 60
 
 
-def test_a_backup_has_the_batches_of_a_group_each_alone():
+def test_a_backup_has_each_batch_of_a_group_in_an_object_of_its_own():
     table = make()
     batches = []
     for number in (701, 702, 703):
@@ -656,7 +659,7 @@ def test_a_backup_has_the_batches_of_a_group_each_alone():
     for _ in range(2):
         assert table.backup().waiting_batches == 2
     copy = table.copy()
-    assert not any(each.is_grouped for each in list_all_staged(copy).batches)
+    assert len({each.key for each in list_all_staged(copy).batches}) == 2
     copy.flush()
     assert (copy.ids(), list_quarantined(copy)) == (sorted([*before, 702, 703]), list_quarantined(table))
     table.flush()  # and in the source, after which its copy is asked to commit what it has
@@ -747,3 +750,66 @@ def test_i7_a_key_that_waited_for_long_is_committed_wherever_it_is_brought_back(
     copy = table.copy()
     copy.flush()
     assert (copy.ids(), list_quarantined(copy)) == ([1, 2], ())
+
+
+def stage_copies(table, *bodies):
+    """Stage a batch alone, and once more in a group with another one: as two front ends do of a retry. Returns its id.
+
+    A third body comes in a second group.
+    """
+    table.clock.advance(1)
+    batch_id, *others = (new_batch_id(table.clock) for _ in range(len(bodies)))
+    stage_batch(table, body=bodies[0], staging_format="ndjson", batch_id=batch_id)
+    for number, (body, other) in enumerate(zip(bodies[1:], others, strict=True)):
+        table.clock.advance(1)
+        offered = [(batch_id, body), (other, row(900 + number))]
+        stage_group(table, [OfferedBatch(each, "ndjson", it, hash_content(it, "ndjson")) for each, it in offered])
+    return batch_id
+
+
+@pytest.mark.parametrize("waited_ms", [0, HOUR_MS])
+@pytest.mark.parametrize(
+    ("bodies", "conflicts"), [((2, 2), 0), ((2, 3), 1), ((2, 2, 2), 0), ((2, 3, 3), 1), ((2, 3, 4), 2)]
+)
+def test_i8_copies_of_one_id_are_one_batch_in_the_copy_too(bodies, conflicts, waited_ms):
+    table = Backed()
+    stage_copies(table, *map(row, bodies))
+    table.clock.advance(waited_ms)
+    others = [900 + number for number in range(len(bodies) - 1)]
+    for _ in range(2):
+        table.backup()
+    copy = table.copy()
+    copy.flush()
+    copy.flush()
+    entries = [entry for entry in list_quarantined(copy) if entry.kind == "conflict"]
+    kept = sorted(copy.store.get(entry.payload_key).body for entry in entries)
+    (live,) = set(copy.ids()) - {*others}
+    assert (sorted(copy.ids()), len(entries)) == (sorted([live, *others]), conflicts)
+    assert {live, *(orjson.loads(body)["id"] for body in kept)} == {*bodies}
+    assert not list_all_staged(copy).batches
+    table.flush()
+    table.flush()
+    assert len(table.ids()) == len(copy.ids())
+    table.backup()
+    copy = table.copy()
+    copy.flush()
+    assert copy.ids() == table.ids(), "what the source has decided since counts"
+    assert not list_all_staged(copy).batches
+
+
+def test_a_batch_that_left_its_group_still_waits_in_the_copy():
+    table = Backed(log_grace_ms=HOUR_MS, data_grace_ms=HOUR_MS, orphan_age_ms=24 * HOUR_MS)
+    offered = []
+    for number in (2, 3):
+        table.clock.advance(1)
+        offered.append(OfferedBatch(new_batch_id(table.clock), "ndjson", row(number), ""))
+    stage_group(table, [replace(each, sha256=hash_content(each.body, "ndjson")) for each in offered])
+    table.backup()
+    table.clock.advance(GROUP_AGE_MS)
+    table.flush(limits=FlushLimits(max_batches=1))
+    assert [each.is_grouped for each in list_all_staged(table).batches] == [False]
+    table.backup()
+    copy = table.copy()
+    copy.flush()
+    assert (copy.ids(), list_quarantined(copy)) == ([2, 3], ())
+    assert not list_all_staged(copy).batches

@@ -9,8 +9,15 @@ from backports import zstd
 from icedb_ingest.frontend.async_gate import Waker
 from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatus, BatchStatuses
-from icedb_log.batch_ids import name_of
+from icedb_ingest.frontend.staging_gate import (
+    MISSING_AGE_MS,
+    QUICK_BYTES,
+    BatchBounds,
+    BatchStatus,
+    BatchStatuses,
+    Offer,
+)
+from icedb_log.batch_ids import is_keyed, name_of
 from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.clock import new_batch_id
 from icedb_log.commit.table import Table
@@ -25,6 +32,7 @@ from icedb_log.errors import (
 )
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key
+from icedb_log.ingest.pressure import Pressure, PressureGate, publish_pressure
 from icedb_log.ingest.quarantine import reason_key
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.store.table_store import TableStore
@@ -365,3 +373,56 @@ def test_i8_a_key_for_retries_has_one_content_where_it_is_remembered(keyed):
 def test_i7_what_nobody_could_send_again_is_bound_all_the_same(keyed):
     accepted = keyed.accept(key="celery:1", batch_id=new_batch_id(keyed.clock), is_only_copy=True)
     assert accepted.binding is not None
+
+
+class Quick:
+    """Offers batches that are to be taken without a thread."""
+
+    def __init__(self, bench):
+        self.bench = bench
+        bench.acceptance.pressure = PressureGate(bench.store, clock=bench.clock)
+        self.threads, self.put = [], bench.store.put_if_absent
+        bench.store.put_if_absent = self.put_noting
+
+    def put_noting(self, *call):
+        self.threads.append(threading.current_thread().name)
+        return self.put(*call)
+
+    def begin(self, table="events", **fields):
+        return self.bench.gate.begin_quickly(Offer(table, **{"body": self.bench.lines, "format": "ndjson", **fields}))
+
+
+def test_what_neither_waits_nor_takes_long_needs_no_thread_and_leaves_the_put_to_another_one(bench):
+    quick = Quick(bench)
+    assert quick.begin() is None, "nobody has looked at the table"
+    bench.accept()
+    assert quick.begin(key="mine") is None, "it is bound first"
+    assert quick.begin(format="ndjson.gz") is None, "it is decoded"
+    assert quick.begin(body=b"x" * (QUICK_BYTES + 1)) is None
+    assert quick.begin("other") is None
+    bench.clock.advance(1000)
+    assert quick.begin() is None, "whether it takes batches is asked once a second"
+    bench.accept()
+    quick.threads.clear()
+    bench.store.get = None  # nothing is asked
+    assert quick.begin().result().table == "events"
+    assert [name.partition("_")[0] for name in quick.threads] == ["icedb-groups"]
+    with pytest.raises(InvalidRequest, match="empty"):
+        quick.begin(body=b"")
+
+
+def test_a_table_that_refuses_batches_refuses_them_without_a_thread_too(bench):
+    quick = Quick(bench)
+    publish_pressure(bench, Pressure("stop", 60.0, "too many log files", 10_000), clock=bench.clock)
+    with pytest.raises(Overloaded):
+        bench.accept()
+    with pytest.raises(Overloaded, match="too many log files"):
+        quick.begin()
+
+
+def test_a_keyed_batch_needs_no_thread_where_its_key_becomes_part_of_its_id(bench):
+    alter_table_config(bench, {"key_memory": "retry"}, clock=bench.clock)
+    quick = Quick(bench)
+    bench.accept()
+    assert quick.begin(key="mine", is_only_copy=True) is None
+    assert is_keyed(quick.begin(key="mine").result().batch_id)

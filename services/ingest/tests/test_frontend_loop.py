@@ -191,6 +191,9 @@ class HangingGate:
         self.gate = threading.Event()
         self._loop = loop
 
+    def begin_quickly(self, _offer):
+        return None
+
     def begin(self, offer):
         self.begun.append(offer.batch_id)
         self._loop.call_soon_threadsafe(self.has_begun.set)
@@ -203,17 +206,24 @@ class HangingGate:
 class GroupingGate:
     """A blocking gate whose batches wait in a group until the test ends it."""
 
-    def __init__(self):
+    def __init__(self, *, quick):
         self.group = Future()
         self.group.set_running_or_notify_cancel()
+        self.threads = []
+        self._quick = quick
+
+    def begin_quickly(self, offer):
+        return self.begin(offer) if self._quick else None
 
     def begin(self, _offer):
+        self.threads.append(threading.current_thread() is threading.main_thread())
         return self.group
 
 
-def test_a_batch_that_waits_in_a_group_keeps_its_room_when_its_sender_goes_away():
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_batch_that_waits_in_a_group_keeps_its_room_when_its_sender_goes_away(quick):
     async def scene():
-        blocking, held = GroupingGate(), []
+        blocking, held = GroupingGate(quick=quick), []
         settings = FrontendSettings(store="file:///w", frontend_store_threads=1)
         gate = AsyncGate(blocking, settings=settings, metrics=FrontendMetrics(), clock=SystemClock())
         gate.budget = ByteBudget(max_bytes=100, wait_ms=0, on_change=held.append)
@@ -231,6 +241,33 @@ def test_a_batch_that_waits_in_a_group_keeps_its_room_when_its_sender_goes_away(
         blocking.group.set_result(Accepted("t", "x", 8))
         await settle()
         assert held[-1] == 0
+        await gate.close()
+        assert blocking.threads == [quick], "on the loop, or in a thread"
+
+    run(scene())
+
+
+def test_the_batches_of_a_group_wake_the_loop_once(monkeypatch):
+    async def scene():
+        blocking, loop = GroupingGate(quick=True), asyncio.get_running_loop()
+        settings = FrontendSettings(store="file:///w")
+        gate = AsyncGate(blocking, settings=settings, metrics=FrontendMetrics(), clock=SystemClock())
+        offer = Offer("t", b"12345678", "ndjson")
+        sending = [asyncio.create_task(gate.accept(offer)) for _ in range(50)]
+        leaving = asyncio.create_task(gate.accept(offer))
+        await settle()
+        leaving.cancel()
+        wakes = []
+        call_soon = loop.call_soon_threadsafe
+        monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *call: [wakes.append(call), call_soon(*call)])
+        accepted = Accepted("t", "x", 8)
+        blocking.group.set_result(accepted)
+        assert await asyncio.gather(*sending) == [accepted] * 50
+        assert sum(call[0] == gate._tell_ended for call in wakes) == 1
+        blocking.group = Future()
+        blocking.group.set_exception(Unavailable("away"))
+        with pytest.raises(Unavailable, match="away"):
+            await gate.accept(offer)
         await gate.close()
 
     run(scene())

@@ -426,6 +426,11 @@ def parse_staged_key(key: str) -> StagedName:
     return StagedName(batch_id, parse_batch_id_ms(batch_id), staging_format)
 
 
+def first_id_of(key: str) -> str:
+    """Return the id by which a staged object is named: of its batch, or of the first one of a group."""
+    return key.rpartition("/")[2].partition(".")[0]
+
+
 @lru_cache(maxsize=4096)
 def parse_group_key(key: str) -> GroupName | None:
     """Parse the key of a group of staged batches; ``None`` if no group has such a key."""

@@ -93,6 +93,10 @@ class Warehouse:
         place.on_purged = partial(self._numbers.pop, name, None)
         return place
 
+    def knows(self, name: str) -> bool:
+        """Whether :meth:`table` asks the store for nothing just now."""
+        return name in self._numbers
+
     def first(self, name: str) -> TableStore:
         """Return where the first table of a name lies, or lay. Raises InvalidRequest for a bad name."""
         check_table_name(name)

@@ -86,8 +86,9 @@ class ServiceSettings(StoreFields, BaseSettings):
 
     ingest_sweep_interval_ms: Annotated[int, Field(ge=200)] = 2 * SECOND_MS
     """How often all tables are searched for staged batches without a wake-up, milliseconds.
-    Shorter bounds the delay of a lost wake-up; each sweep lists every table's staging folder. A table that rests is
-    looked at less often, as by all sweeps (docs/cost.md)."""
+    Shorter bounds the delay of a lost wake-up; each sweep lists the staging folder of every table, unless its last
+    commit had several batches: then it is flushed without a look. New tables are looked for every 10 s.
+    A table that rests is looked at less often, as by all sweeps (docs/cost.md)."""
 
     merge_sweep_interval_ms: Annotated[int, Field(ge=200)] = 10 * SECOND_MS
     """How often all tables are looked at for merges, milliseconds. Costs one listing of `_log` for each table."""

@@ -15,17 +15,19 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     """What the ingest workers need to know: that of the queue `ingest`, and that of `ingest-large`."""
 
     flush_interval_ms: Annotated[int, Field(ge=0, le=60 * SECOND_MS)] = SECOND_MS
-    """Least time between two commits of a table, milliseconds. Longer makes fewer, larger log and data files;
-    shorter makes events visible sooner. Back-pressure stretches it, so that a table stays below 1,000 log files. Above
-    a second it is kept to within `ICEDB_INGEST_SWEEP_INTERVAL_MS`: longer waits are left to the sweep."""
+    """Least time from the beginning of one flush of a table to that of the next, milliseconds. Longer makes fewer,
+    larger log and data files; shorter makes events visible sooner: after it and the time of a flush at the latest.
+    Back-pressure stretches it, so that a table stays below 1,000 log files. Above a second it is kept to within
+    `ICEDB_INGEST_SWEEP_INTERVAL_MS`: longer waits are left to the sweep."""
 
     flush_max_interval_ms: Annotated[int, Field(ge=SECOND_MS, le=10 * MINUTE_MS)] = MINUTE_MS
     """Longest time between two commits of a table under back-pressure, milliseconds. Longer takes more load off a
     table whose merges or vacuum do not keep up; events become visible that much later."""
 
     pressure_interval_ms: Annotated[int, Field(ge=0, le=30 * SECOND_MS)] = 3 * SECOND_MS
-    """How often back-pressure of a table is measured at most, milliseconds. Shorter reacts sooner; each measure lists
-    the table's log, and on a table with many files it takes its time (never more than a twentieth of it all)."""
+    """How often back-pressure of a table that is near its bounds is measured at most, milliseconds; of others every
+    30 s. Shorter reacts sooner; each measure lists the table's log, and on a table with many files it takes its time
+    (never more than a twentieth of it all)."""
 
     flush_max_batches: Annotated[int, Field(ge=1, le=MAX_FLUSH_BATCHES)] = MAX_FLUSH_BATCHES
     """Most staged batches in one commit. With a commit a second it is also how many a table takes a second; fewer make

@@ -39,7 +39,7 @@ from icedb_log.errors import (
 )
 from icedb_log.feed.views import find_unfed, read_feed_state, read_registration, source_of
 from icedb_log.holds.leases import Lease, acquire_lease, release_lease, renew_lease
-from icedb_log.keys import ROLES, Role, log_name
+from icedb_log.keys import ROLES, Role, first_id_of, log_name
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import MAX_LANDED, drop_known, find_lost, fold
 from icedb_log.log.reader import LogReader
@@ -121,13 +121,16 @@ class _Copying:
     def fold(self, state: SourceState) -> FoldedLog:
         """Return the log that the copy is to have."""
         copy = self.copy
+        staged = copy.record.staged
+        # A batch that left its group to be staged alone waits under another name.
+        waiting = {first_id_of(name) for key, name in staged.items() if key in state.waiting}
         return fold_log(
             self.table.paths,
             state.view,
             state.snapshot,
             unfed=self.unfed,
             before=self._read_copied_log(),
-            aliases={key: name for key, name in copy.record.staged.items() if key not in state.waiting},
+            aliases={key: name for key, name in staged.items() if first_id_of(name) not in waiting},
             commit_id=copy.clock.new_id(),
             now_ms=copy.clock.now_ms(),
         )

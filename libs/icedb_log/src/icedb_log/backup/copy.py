@@ -7,20 +7,22 @@ runs at once one stops.
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from icedb_log.batch_ids import is_keyed, retime_keyed_id
+from icedb_log.batch_ids import is_keyed, parse_batch_id_ms, retime_keyed_id
 from icedb_log.clock import Clock, new_batch_id
 from icedb_log.commit.table import Table
 from icedb_log.errors import CommitConflict, CorruptLog, InvalidRequest, NotFound, Unavailable
+from icedb_log.formats import StagingFormat
+from icedb_log.ingest.groups import OfferedBatch, encode_group, name_group_of_one
 from icedb_log.ingest.staging import read_staged
 from icedb_log.jobs import StagedBatch
-from icedb_log.keys import check_table_name, parse_staged_key
+from icedb_log.keys import check_table_name, first_id_of
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, limit_reads, list_all, map_each
 from icedb_log.store.records import CasObject, parse_record
 from icedb_log.store.table_store import TableStore
@@ -145,24 +147,33 @@ class TableCopy:
 
         In the copy a batch is staged later than in the source, maybe later after its id was made than a flush takes for
         certain (I3). It is certain all the same, for the log that is read next knows nothing of it: so it gets a fresh
-        id. A retry under the old one is refused for its age. An id that was made from a key keeps the key (I7).
+        id, the same for all copies of it. A retry under the old one is refused for its age. An id that was made from a
+        key keeps the key (I7).
+
+        Each copy is an object of its own; one of a group is a group of one, so that no other copy has its key (I8).
         """
         there = self.find(self.table.paths.staging_prefix)
         new = [
             batch
             for batch in batches
             if (found := there.get(self.record.staged.get(batch.name, ""))) is None
-            or found.size_bytes != batch.size_bytes
+            or not (batch.is_grouped or found.size_bytes == batch.size_bytes)
         ]
         if new:
-            names = self._name_staged(new, source.config)
+            names = self._name_staged(new, source.config, there=there.keys())
             self.write_record(staged=self.record.staged | names)
         by_name = {batch.name: batch for batch in new}
-        return self._each(
-            source.store,
-            [*by_name],
-            lambda name: self.table.store.put(self.record.staged[name], read_staged(source.store, by_name[name])),
-        )
+
+        def stage(name: str) -> None:
+            batch, key = by_name[name], self.record.staged[name]
+            body = read_staged(source.store, batch)
+            if batch.is_grouped:
+                staging_format = cast("StagingFormat", batch.format)  # as its group names it
+                offered = OfferedBatch(first_id_of(key), staging_format, body, batch.sha256)
+                _, body = encode_group(self.table.paths, [offered])
+            self.table.store.put(key, body)
+
+        return self._each(source.store, [*by_name], stage)
 
     def find_missing(self, prefix: str, infos: Iterable[ObjectInfo]) -> list[ObjectInfo]:
         """Return those objects below a prefix of the source that the copy does not certainly have as they are.
@@ -194,21 +205,36 @@ class TableCopy:
         found = map_each(try_one, keys, threads=limit_reads(source, COPY_THREADS), name="icedb-backup")
         return frozenset(key for key in found if key is not None)
 
-    def _name_staged(self, batches: Sequence[StagedBatch], config: TableConfig) -> dict[str, str]:
+    def _name_staged(
+        self, batches: Sequence[StagedBatch], config: TableConfig, *, there: Collection[str]
+    ) -> dict[str, str]:
         """Return the keys of batches in the copy, where each is alone, by their names in the source."""
-        prefix, now_ms = self.table.paths.staging_prefix, self.table.read_store_clock()
-        names = {
-            each.name: self.record.staged.get(each.name, f"{prefix}{each.batch_id}.{each.format}") for each in batches
-        }
-        taken = {*self.record.staged.values(), *names.values()}
-        for batch in batches:
-            window_ms = config.id_skew_ms if is_keyed(batch.batch_id) else config.retry_window_ms
-            if parse_staged_key(names[batch.name]).time_ms > now_ms - window_ms // 2:
-                continue
-            keys = (f"{prefix}{fresh}.{batch.format}" for fresh in self._make_fresh_ids(batch.batch_id, now_ms))
-            names[batch.name] = next(key for key in keys if key not in taken)
-            taken.add(names[batch.name])
-        return names
+        now_ms = self.table.read_store_clock()
+        known = self.record.staged
+        ids = {first_id_of(name): first_id_of(key) for name, key in known.items()}
+        kept = {first_id_of(name) for name, key in known.items() if key in there}
+        taken = {*ids.values(), *(batch.batch_id for batch in batches)}
+        for batch_id in dict.fromkeys(batch.batch_id for batch in batches):
+            ids.setdefault(batch_id, batch_id)
+            if batch_id in kept:
+                continue  # WARN: I8: under another id than the copy beside it this one would be another batch
+            window_ms = config.id_skew_ms if is_keyed(batch_id) else config.retry_window_ms
+            if parse_batch_id_ms(ids[batch_id]) <= now_ms - window_ms // 2:
+                ids[batch_id] = next(each for each in self._make_fresh_ids(batch_id, now_ms) if each not in taken)
+                taken.add(ids[batch_id])
+        return {batch.name: self._name(batch, ids[batch.batch_id]) for batch in batches}
+
+    def _name(self, batch: StagedBatch, batch_id: str) -> str:
+        paths = self.table.paths
+        if not batch.is_grouped:
+            return f"{paths.staging_prefix}{batch_id}.{batch.format}"
+        return name_group_of_one(
+            paths,
+            batch_id=batch_id,
+            staging_format=batch.format,
+            size_bytes=batch.size_bytes,
+            sha256=batch.sha256,
+        )
 
     def _make_fresh_ids(self, batch_id: str, now_ms: int) -> Iterator[str]:
         """Yield ids for a batch that is staged now; of one key they differ in their time alone (I7)."""

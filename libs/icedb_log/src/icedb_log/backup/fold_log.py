@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from icedb_log.batch_ids import BatchIds
 from icedb_log.commit.merge_log import build_merge_log
 from icedb_log.errors import InvariantViolated
-from icedb_log.keys import TablePaths, parse_log_key, parse_staged_key
+from icedb_log.keys import TablePaths, first_id_of, parse_log_key, parse_staged_key
 from icedb_log.log.fold import Snapshot, fold
 from icedb_log.log.state import LogState
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView
@@ -120,7 +120,7 @@ def _find_batches(
     staged = BatchIds(parse_staged_key(key).batch_id for key in aliases)
     decided_as = staged.find_in(refused) | staged.find_in(decided)  # I7: maybe as another id of the same key
     for key, name in aliases.items():
-        batch_id, alias = parse_staged_key(key).batch_id, parse_staged_key(name).batch_id
+        batch_id, alias = parse_staged_key(key).batch_id, first_id_of(name)
         batch_id = decided_as.get(batch_id, batch_id)
         (refused if batch_id in refused else decided).add(alias)
         if batch_id in contents:

@@ -84,9 +84,19 @@ def encode_group(paths: TablePaths, batches: Sequence[OfferedBatch]) -> tuple[st
         raise InvalidRequest(
             f"a group holds 1 to {MAX_GROUP_BATCHES} batches, each id once, each of 1 to {MAX_GROUPED_BYTES - 1} bytes"
         )
-    index = orjson.dumps([[each.batch_id, each.format, len(each.body), each.sha256] for each in ordered])
+    index = _encode_index([(each.batch_id, each.format, len(each.body), each.sha256) for each in ordered])
     key = paths.group_key(first_id=ordered[0].batch_id, digest=_hash_index(index))
     return key, b"".join((*(each.body for each in ordered), index, len(index).to_bytes(4, "little"), _MAGIC))
+
+
+def name_group_of_one(paths: TablePaths, *, batch_id: str, staging_format: str, size_bytes: int, sha256: str) -> str:
+    """Return the key of a group that holds one batch, without its body. Pure."""
+    index = _encode_index([(batch_id, staging_format, size_bytes, sha256)])
+    return paths.group_key(first_id=batch_id, digest=_hash_index(index))
+
+
+def _encode_index(entries: Sequence[tuple[str, str, int, str]]) -> bytes:
+    return orjson.dumps(entries)
 
 
 def read_group(store: ObjectStore, info: ObjectInfo) -> tuple[StagedBatch, ...]:

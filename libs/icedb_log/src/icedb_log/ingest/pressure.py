@@ -348,7 +348,9 @@ class PressureGate:
             Overloaded: It does not; ``retry_after_ms`` says when to send the same batch again.
             TableHalted: It does not, until a person has looked; the message says why.
         """
-        answer = self._ask(paths)
+        self._judge(paths, self._ask(paths))
+
+    def _judge(self, paths: TablePaths, answer: _Answer) -> None:
         said = answer.said
         if said is None or said.level not in ("stop", HALTED) or not answer.is_known:
             return
@@ -362,9 +364,20 @@ class PressureGate:
             retry_after_ms=said.retry_after_ms,
         )
 
+    def check_known(self, paths: TablePaths) -> bool:
+        """Check as :meth:`check` does, with its errors, if that asks the store for nothing; else return False."""
+        answer = self._remember(paths.prefix).answer
+        if answer is None or not self._is_fresh(answer):
+            return False
+        self._judge(paths, answer)
+        return True
+
     def find_failure(self, paths: TablePaths) -> str:
-        """Return why flushes of a table fail, in words for who sends batches; empty if nobody says so."""
-        answer = self._ask(paths)
+        """Return why flushes of a table fail, in words for who sends batches; empty if nobody says so.
+
+        By the last answer, however old: who sends a batch has had the table checked. Nobody waits for a new one.
+        """
+        answer = self._remember(paths.prefix).answer or self._ask(paths)
         said = answer.said
         if said is None or said.level != FAILING or self._clock.monotonic_ms() - answer.said_at_ms > said.ttl_ms:
             return ""

@@ -396,6 +396,17 @@ class Acceptance:
         require_takes_batches(known.config)
         return known.config
 
+    def check_known(self, table: str) -> TableConfig | None:
+        """Check as :meth:`check` does, with its errors, if that asks the store for nothing; else return ``None``."""
+        with self._lock:
+            known = self._known.get(table)
+        if known is None or known.config is None or not self.warehouse.knows(table):
+            return None
+        if self._clock.monotonic_ms() - known.read_ms > self._max_age_ms:
+            return None
+        require_takes_batches(known.config)
+        return known.config if self.pressure.check_known(self.warehouse.table(table).paths) else None
+
     def check(self, table: str) -> TableConfig:
         """Return the configuration of a table that takes batches now.
 

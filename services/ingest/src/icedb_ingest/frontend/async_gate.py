@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from icedb_log.clock import Clock
@@ -149,6 +150,9 @@ class AsyncGate:
         )
         self.is_draining = asyncio.Event()
         self._threads = ThreadPoolExecutor(settings.frontend_store_threads, "store")
+        self._ended: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        """Work that has ended, with who waits for it: threads fill it, the loop empties it."""
+        self._ended_lock = threading.Lock()
         self._later: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -158,8 +162,11 @@ class AsyncGate:
         Raises:
             Unavailable: Also when the store did not confirm in time; the batch may be durable all the same.
         """
-        job = self._threads.submit(self.blocking.begin, offer)
-        accepted = await self._await(job, _chain(job), held_bytes=len(offer.body))
+        begun, job = self.blocking.begin_quickly(offer), None
+        if begun is None:
+            job = self._threads.submit(self.blocking.begin, offer)
+            begun = _chain(job)
+        accepted = await self._await(job, begun, held_bytes=len(offer.body))
         if accepted.binding is not None:
             with suppress(RuntimeError):  # the gate is closed: the batch is durable, and saying so comes first
                 remember = self.blocking.remember
@@ -184,21 +191,46 @@ class AsyncGate:
         job = self._threads.submit(work)
         return await self._await(job, job, held_bytes=held_bytes)
 
-    async def _await(self, job: Future[Any], result: Future[T], *, held_bytes: int) -> T:
+    async def _await(self, job: Future[Any] | None, result: Future[T], *, held_bytes: int) -> T:
         """Wait for what a job in a thread leads to. A batch that waits in a group has begun."""
         limit_s = self.settings.frontend_ack_timeout_ms / SECOND_MS
-        running = asyncio.wrap_future(result)
+        waiter: asyncio.Future[T] = self._loop.create_future()
+        result.add_done_callback(partial(self._tell_soon, waiter))
         try:
             async with asyncio.timeout(limit_s):
-                return await asyncio.shield(running)
+                return await waiter
         except TimeoutError:
-            self._leave(job, running, held_bytes)
+            if result.done() and not result.cancelled():
+                return result.result()
+            self._leave(job, result, held_bytes)
             raise Unavailable(
                 f"the store did not confirm within {limit_s:g} s; send the batch again with the same id"
             ) from None
         except asyncio.CancelledError:
-            self._leave(job, running, held_bytes)
+            self._leave(job, result, held_bytes)
             raise
+
+    def _tell_soon(self, waiter: asyncio.Future[T], result: Future[T]) -> None:
+        """Have who waits for some work told of its end; from any thread. All batches of a group wake the loop once."""
+        with self._ended_lock:
+            is_first = not self._ended
+            self._ended.append((waiter, result))
+        if is_first:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._tell_ended)
+
+    def _tell_ended(self) -> None:
+        with self._ended_lock:
+            ended, self._ended = self._ended, deque()
+        for waiter, result in ended:
+            if waiter.done():
+                continue  # nobody waits any more
+            if result.cancelled():
+                waiter.cancel()
+            elif (error := result.exception()) is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(result.result())
 
     def keep_soon(self, size_bytes: int) -> None:
         """Take room for what threads hold besides bodies, or give it back if it is negative; from any thread."""
@@ -211,19 +243,13 @@ class AsyncGate:
             await asyncio.wait(self._later, timeout=CLOSE_LIMIT_S)
         self._threads.shutdown(wait=False)
 
-    def _leave(self, job: Future[Any], running: asyncio.Future[T], held_bytes: int) -> None:
+    def _leave(self, job: Future[Any] | None, result: Future[T], held_bytes: int) -> None:
         """Let work go on that nobody waits for, or drop it if it has not begun."""
         # WARN: the caller gives its room back now. A store that hangs would otherwise collect bodies without bound.
-        if running.done() or job.cancel():
-            running.add_done_callback(_forget)
+        if result.done() or (job is not None and job.cancel()):
             return
         self.budget.keep(held_bytes)
-
-        def end(ended: asyncio.Future[T]) -> None:
-            _forget(ended)
-            self.budget.give(held_bytes)
-
-        running.add_done_callback(end)
+        result.add_done_callback(lambda _: self.keep_soon(-held_bytes))
 
 
 def _chain(job: Future[Future[T]]) -> Future[T]:
@@ -247,12 +273,6 @@ def _chain(job: Future[Future[T]]) -> Future[T]:
 
     job.add_done_callback(follow)
     return ended
-
-
-def _forget(running: asyncio.Future[T]) -> None:
-    """Take the result of work that nobody waits for, so that no loop complains about it."""
-    if not running.cancelled():
-        running.exception()
 
 
 PAUSE_MS: Final = 20

@@ -69,6 +69,17 @@ class FrontendMetrics(EndpointMetrics):
             outcome=WAKE_OUTCOMES,
         )
 
+        self._of = {
+            each: (
+                self.in_flight.labels(each),
+                self.batches.labels(each, "accepted"),
+                self.ack_time.labels(each),
+                self.accepted_bytes.labels(each),
+            )
+            for each in ENDPOINTS
+        }
+        """What each accepted batch touches: to find it by its labels takes longer than to count."""
+
     def note_staged(self, group: LeftGroup) -> None:
         """Count a group that leaves for the store; one of one batch is an object, too."""
         self.staged.labels(group.reason).inc()
@@ -79,7 +90,7 @@ class FrontendMetrics(EndpointMetrics):
     @contextmanager
     def offered(self, endpoint: Endpoint) -> Iterator[None]:
         """Count the outcome of one offered batch: accepted, unless an error passes."""
-        gauge = self.in_flight.labels(endpoint)
+        gauge, accepted, _, _ = self._of[endpoint]
         gauge.inc()
         try:
             yield
@@ -87,11 +98,12 @@ class FrontendMetrics(EndpointMetrics):
             self.batches.labels(endpoint, meaning_of(error).outcome).inc()
             raise
         else:
-            self.batches.labels(endpoint, "accepted").inc()
+            accepted.inc()
         finally:
             gauge.dec()
 
     def observe_ack(self, endpoint: Endpoint, *, started_ms: int, size_bytes: int, clock: Clock) -> None:
         """Count an acknowledgement."""
-        self.ack_time.labels(endpoint).observe((clock.monotonic_ms() - started_ms) / SECOND_MS)
-        self.accepted_bytes.labels(endpoint).inc(size_bytes)
+        _, _, ack_time, accepted_bytes = self._of[endpoint]
+        ack_time.observe((clock.monotonic_ms() - started_ms) / SECOND_MS)
+        accepted_bytes.inc(size_bytes)

@@ -1,8 +1,9 @@
 """The staging gate: the one way by which a batch of any endpoint becomes durable, and the status of a batch.
 
-Blocking; every endpoint calls it from a thread. Order: the table exists, it takes batches, the body can be what it
-says, the id can still be taken and does not stand for other content, as far as this process knows (I8); then the key is
-bound (I7), the batch staged, alone or in a group (I1), and only after that its flush is woken.
+Blocking; every endpoint calls it from a thread, unless the gate says that nothing of it waits. Order: the table exists,
+it takes batches, the body can be what it says, the id can still be taken and does not stand for other content, as far
+as this process knows (I8); then the key is bound (I7), the batch staged, alone or in a group (I1), and only after that
+its flush is woken.
 """
 
 import threading
@@ -27,7 +28,7 @@ from icedb_log.phases import Phase, Recorder, current_recorder, phase, recording
 from icedb_log.serving.batch_commits import Decided, find_decision
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
-from icedb_log.units import MIB
+from icedb_log.units import KIB, MIB
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 from icedb_service.tracing import tracing
@@ -37,6 +38,8 @@ from icedb_ingest.frontend.formats import check_body
 
 MISSING_AGE_MS: Final = 1000
 """A missing table is looked for again soon: it may be about to be created."""
+QUICK_BYTES: Final = 16 * KIB
+"""A body that is hashed in no time: 10 to 30 µs."""
 MAX_REMEMBERED_IDS: Final = 100_000
 """Ids whose contents a process remembers, those that came last (I8): some 30 MB."""
 
@@ -172,17 +175,41 @@ class StagingGate:
         return self.begin(offer).result()
 
     def begin(self, offer: Offer) -> Future[Accepted]:
-        """Do all that comes before the PUT, as :meth:`accept` does and with its errors; the future has the rest."""
+        """Do all that comes before the PUT, as :meth:`accept` does and with its errors; the future has the rest.
+
+        This thread does the PUT, too, if no other batch is waited for.
+        """
         with nullcontext() if tracing() is None else recording(self._clock):
-            return self._begin(offer, started_ms=self._clock.now_ms())
+            started_ms = self._clock.now_ms()
+            with phase("check the table"):
+                config = self.acceptance.check(offer.table)
+            return self._begin(offer, config, started_ms=started_ms, here=True)
+
+    def begin_quickly(self, offer: Offer) -> Future[Accepted] | None:
+        """Do as :meth:`begin` if nothing that comes before the PUT waits, or takes long; another thread does the PUT.
+
+        Returns:
+            ``None``: it is worth a thread; nothing was done.
+        """
+        if len(offer.body) > QUICK_BYTES or "." in offer.format or tracing() is not None:
+            return None  # it is hashed, decoded, or its phases are recorded by thread
+        config = self.acceptance.check_known(offer.table)
+        # WARN: not checked once more: by then the store might have to be asked, and an event loop would wait for it.
+        has_key = offer.key is not None or offer.is_keyed_by_content
+        if config is None or (has_key and self._is_bound(offer, config)):
+            return None
+        return self._begin(offer, config, started_ms=self._clock.now_ms(), here=False)
+
+    @staticmethod
+    def _is_bound(offer: Offer, config: TableConfig) -> bool:
+        """Whether a key is bound to an id by a record, not part of one (I7)."""
+        return config.key_memory != "retry" or offer.is_only_copy
 
     def close(self) -> None:
         """Stage what waits in groups. Nothing is accepted after that."""
         self._groups.close()
 
-    def _begin(self, offer: Offer, *, started_ms: int) -> Future[Accepted]:
-        with phase("check the table"):
-            config = self.acceptance.check(offer.table)
+    def _begin(self, offer: Offer, config: TableConfig, *, started_ms: int, here: bool) -> Future[Accepted]:
         table = self.acceptance.warehouse.table(offer.table)
         if not offer.is_odd:
             check_body(offer.body, offer.format)
@@ -197,7 +224,7 @@ class StagingGate:
                 return bind_key(table, key=key, batch_id=batch_id, content_sha256=content_sha256)
 
         key, batch_id = f"sha256:{content_sha256}" if offer.is_keyed_by_content else offer.key, offer.batch_id
-        if key is not None and config.key_memory == "retry" and not offer.is_only_copy:
+        if key is not None and not self._is_bound(offer, config):
             batch_id = make_keyed_id(key, self._clock.now_ms())  # I7
             key = None  # it is in the id
         if batch_id is not None:
@@ -206,7 +233,7 @@ class StagingGate:
         batch_id = batch_id or new_batch_id(self._clock)
         batch = OfferedBatch(batch_id, offer.format, offer.body, content_sha256)
         if key is None:
-            return self._stage(table, offer, batch, started_ms=started_ms)
+            return self._stage(table, offer, batch, started_ms=started_ms, here=here)
         # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
         binding = bind(key, new_batch_id(self._clock) if self._is_late(batch_id, config) else batch_id)
         if binding.is_staged:
@@ -219,7 +246,7 @@ class StagingGate:
                 "duplicate: look up the status of that batch; if it never arrived, send it under a fresh key"
             )
         batch = replace(batch, batch_id=binding.batch_id)
-        return self._stage(table, offer, batch, started_ms=started_ms, binding=binding)
+        return self._stage(table, offer, batch, started_ms=started_ms, here=here, binding=binding)
 
     def remember(self, binding: Binding) -> None:
         """Remember that the batch of a key is staged. Best effort: without it a late retry is refused, not doubled."""
@@ -239,12 +266,19 @@ class StagingGate:
             )
 
     def _stage(
-        self, table: TableStore, offer: Offer, batch: OfferedBatch, *, started_ms: int, binding: Binding | None = None
+        self,
+        table: TableStore,
+        offer: Offer,
+        batch: OfferedBatch,
+        *,
+        started_ms: int,
+        here: bool,
+        binding: Binding | None = None,
     ) -> Future[Accepted]:
         recorder = current_recorder()
         offered_ms = self._clock.now_ms()
         with _telling_reuse():
-            staged = self._groups.submit(table, batch, here=True)
+            staged = self._groups.submit(table, batch, here=here)
         accepted: Future[Accepted] = Future()
         accepted.set_running_or_notify_cancel()
 
