@@ -38,6 +38,8 @@ MATRICES: Final = "scan"
 """The workload of which a case has many figures of one unit: a table for each, one line a figure."""
 BESIDE: Final = ("cpu_time", "peak_memory")
 """Figures that a table shows beside the one that a case is about."""
+JVM: Final = "peak_jvm"
+"""What Spark's Java takes of the peak memory, at its own peak: its heap has a limit, ``ICEDB_SPARK_MEMORY_MB``."""
 NOT_FOUND: Final = ""
 _CALL: Final = " (a call over gRPC beside libraries)"
 _LIBRARY: Final = " (our library in the caller's process)"
@@ -165,6 +167,8 @@ def _table(rows: Sequence[Row]) -> Iterable[str]:
         for row in lead_rows([row for row in rows if row.case == case]):
             beside = [found.get((case, row.system, metric)) for metric in BESIDE]
             cells = [NOT_FOUND if each is None else f"{shown(each.median)} {each.unit}" for each in beside]
+            jvm = found.get((case, row.system, JVM))
+            cells[-1] += "" if jvm is None else f" (JVM {shown(jvm.median)})"
             yield (
                 f"| {case} | {_system(row)} | {shown(row.median)} {row.unit} | {shown(row.min)} to {shown(row.max)} | "
                 f"{row.turn_count} | {' | '.join(cells)} | {_ratio(compared, row)} |"

@@ -253,3 +253,12 @@ def test_a_call_to_a_service_is_no_comparison_where_our_library_stands_beside_it
     call, library = (line for line in page.splitlines() if line.startswith("| merge: 40 files"))
     assert "over gRPC" in call and "| 0.33 × |" in call and "peer ahead" not in call
     assert "our library in the caller's process" in library and "| 2.00 × |" in library
+
+
+def test_what_the_jvm_takes_of_the_memory_is_named_apart():
+    rows = [row("icedb", 2.0), row("icedb", 900, metric="peak_memory", unit="MiB")]
+    (line,) = [each for each in render([report(*rows)]).splitlines() if "**icedb**" in each]
+    assert "900 MiB |" in line
+    rows.append(row("icedb", 430, metric="peak_jvm", unit="MiB"))
+    (line,) = [each for each in render([report(*rows)]).splitlines() if "**icedb**" in each]
+    assert "900 MiB (JVM 430) |" in line
