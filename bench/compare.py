@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Self
 
-from bench.figures import OURS
+from bench.figures import EMBEDDED, OURS
 from bench.harness import Row
 
 Kind = Literal["ours", "peer", "bound"]
@@ -47,6 +47,7 @@ class Comparison:
         ours: Ours; ``None``: we are not in this case under our own name.
         peer: The best of the peers; ``None``: there is none.
         bounds: What the machine takes.
+        embedded: Our library in the caller's process, where ours is a call to a service.
     """
 
     case: str
@@ -55,6 +56,11 @@ class Comparison:
     ours: Row | None
     peer: Row | None
     bounds: tuple[Row, ...]
+    embedded: Row | None = None
+
+    def of_libraries(self) -> Self | None:
+        """Return the comparison of libraries alone; ``None`` where ours is no call to a service."""
+        return None if self.embedded is None else replace(self, ours=self.embedded, embedded=None)
 
     @property
     def ratio(self) -> float | None:
@@ -86,7 +92,8 @@ def _compare_case(case: str, rows: Sequence[Row]) -> Comparison:
         kinds[kind_of(row.system)].append(row)
     ours = next((row for row in lead if row.system == OURS), None)
     peer = kinds["peer"][0] if kinds["peer"] else None
-    return Comparison(case, rows[0].metric, rows[0].unit, ours, peer, tuple(kinds["bound"]))
+    embedded = next((row for row in lead if row.system == EMBEDDED), None)
+    return Comparison(case, rows[0].metric, rows[0].unit, ours, peer, tuple(kinds["bound"]), embedded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 OURS: Final = "icedb"
+EMBEDDED: Final = f"{OURS}, embedded"
+"""Our library in the caller's process, where a case has ours as a call to a service."""
 CORE_COUNT: Final = 2
 MS: Final = 1000
 _CENTILES: Final = 100

@@ -11,6 +11,7 @@ import grpc
 from icedb_client import Client
 from icedb_proto import snapshot_pb2 as pb
 
+from bench.figures import EMBEDDED
 from bench.snapshot_tables import TABLE
 
 METHOD: Final = "/icedb.v1.SnapshotService/GetSnapshot"
@@ -94,6 +95,36 @@ class ClientCaller:
         """Ask."""
         files = self._client.snapshot(TABLE, columnar=self.is_columnar).files
         return files.to_arrow().num_rows if self.is_columnar else len(files)
+
+    def close(self) -> None:
+        """Close it."""
+        self._client.close()
+
+
+@dataclass(slots=True)
+class EmbeddedCaller:
+    """``icedb_client`` that reads the store itself, as peers do: each call lists the log, and gives an address a file.
+
+    Attributes:
+        store: Of the warehouse.
+        where: A condition, which prunes.
+        day: A partition.
+    """
+
+    store: str
+    where: str | None = None
+    day: str | None = None
+    name: str = EMBEDDED
+    _client: Any = field(default=None, init=False)
+
+    def open(self) -> None:
+        """Open a client."""
+        self._client = Client(store=self.store)
+
+    def call(self) -> int:
+        """List."""
+        partitions = None if self.day is None else {"d": self.day}
+        return len(self._client.snapshot(TABLE, where=self.where, partitions=partitions, max_staleness_ms=0).files.uris)
 
     def close(self) -> None:
         """Close it."""

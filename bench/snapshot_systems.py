@@ -19,10 +19,10 @@ from icedb_log.store_settings import StoreSettings, open_warehouse
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 
-from bench.figures import OURS, Figure
+from bench.figures import EMBEDDED, OURS, Figure
 from bench.sequential_reader import RequestsAlone, fold_lines, read_live_paths
 from bench.servers import boto3_client
-from bench.snapshot_callers import StubCaller
+from bench.snapshot_callers import EmbeddedCaller, StubCaller, uri_of
 from bench.snapshot_service import Service, running_service
 from bench.snapshot_tables import TABLE, log_file_of, marker
 from bench.snapshot_work import FIRST_COMMIT_MS, STEP_MS, Cold, Refresh
@@ -148,6 +148,19 @@ class IceDBRefresh(Refresh):
             return self._stub.call()
         self._last = self._client.snapshot(TABLE, since=self._last, max_staleness_ms=self._max_staleness_ms)
         return len(self._last.files)
+
+
+class EmbeddedRefresh(IceDBRefresh):
+    """Our library in the caller's process, right after a commit; arguments as of :class:`IceDBRefresh`."""
+
+    def __init__(self, address: str, root: Path) -> None:
+        super().__init__(address, root)
+        self.name = EMBEDDED
+        self._caller = EmbeddedCaller(uri_of(root))
+        self._caller.open()
+
+    def _ask(self) -> int:
+        return self._caller.call()
 
 
 class ServiceMemory:

@@ -86,7 +86,7 @@ def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
         Peer("bench.peers.merge:DecodeEncode", source, folder / "decode"),
         Cp(source, folder / "cp"),
     ]
-    with started(*works) as systems:
+    with started(*works, split=(IceDB, SparkAlone)) as systems:
         yield Case(
             name=kind.name,
             row_count=source.row_count,

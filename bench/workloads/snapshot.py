@@ -16,12 +16,13 @@ from bench.processes import ProcessWork, Remote, started
 from bench.serve import Peer
 from bench.servers import KEY, delta_options, iceberg_options
 from bench.slow_s3 import running_slow_s3
-from bench.snapshot_callers import ClientCaller, StubCaller, uri_of
+from bench.snapshot_callers import ClientCaller, EmbeddedCaller, StubCaller, uri_of
 from bench.snapshot_service import running_service
 from bench.snapshot_systems import (
     ColdBound,
     ColdIceDB,
     ColdSequential,
+    EmbeddedRefresh,
     IceDBRefresh,
     RestartedService,
     ServiceMemory,
@@ -110,6 +111,7 @@ class SnapshotWorkload(Workload):
                 with started(Peer(f"{PEERS}:DeltaRefresh", tables.delta, **more)) as delta:
                     systems: list[System] = [
                         IceDBRefresh(service.address, tables.icedb),
+                        EmbeddedRefresh(service.address, tables.icedb),
                         IceDBRefresh(service.address, tables.icedb, is_kept=True),
                         IceDBRefresh(service.address, tables.icedb, is_kept=True, is_known=True),
                         *delta,
@@ -138,11 +140,13 @@ class SnapshotWorkload(Workload):
         of_where = [file for file in of_day if file.bounds["event"][0] == EVENT]
         by_day: list[AnyCaller] = [
             StubCaller(address, day=DAY),
+            EmbeddedCaller(uri_of(tables.icedb), day=DAY),
             _delta(tables, name="delta-rs", day=DAY),
             _delta(tables, name="delta-rs, kept open", day=DAY, is_kept_open=True),
         ]
         by_where: list[AnyCaller] = [
             StubCaller(address, where=WHERE),
+            EmbeddedCaller(uri_of(tables.icedb), where=WHERE),
             _iceberg(tables, row_filter=ICEBERG_WHERE),
         ]
         yield self._calls(
@@ -207,6 +211,7 @@ def _warm_callers(address: str, tables: Tables, *, is_alone: bool) -> list[AnyCa
     more: list[AnyCaller] = [StubCaller(address, "icedb, read now", max_staleness_ms=0), ClientCaller(address)]
     return [
         StubCaller(address),
+        EmbeddedCaller(uri_of(tables.icedb)),
         StubCaller(address, "icedb-bytes", is_parsed=False),
         StubCaller(address, "icedb-bytes, columnar", is_parsed=False, is_columnar=True),
         ClientCaller(address, "icedb-client, columnar", is_columnar=True),

@@ -151,6 +151,8 @@ class StartingWorkload(Workload):
         yield from self._case("icedb version", [Started(OURS, [icedb, "--version"])])
         status = Started(OURS, [icedb, "status", "events"], ICEDB_STORE=store)
         yield from self._case("icedb status of a directory", [status])
+        query = Started(OURS, [icedb, "query", "select 1"], ICEDB_STORE=store)
+        yield from self._case("icedb query 'select 1' of a directory", [query])
         imports = [_importing(sys.executable, "icedb_client", OURS)]
         imports += [_importing(str(PEERS_PYTHON), name, peer) for name, peer in _PEERS]
         yield from self._case("import icedb_client", imports)

@@ -245,3 +245,20 @@ def test_scans_get_a_table_for_each_case_with_the_best_of_each_line_in_bold():
     assert "| DuckDB, 8 columns | icedb | polars | duckdb |" in found
     assert "| first, ms | **10.0** | 20.0 | 12.0 |" in found
     assert "| requests | 3.00 | 2.00 | 1.00 |" in found
+
+
+def test_a_call_to_a_service_is_no_comparison_where_our_library_stands_beside_it():
+    page = render([report(row("icedb", 3.0), row("icedb, embedded", 0.5), row("delta-rs", 1.0))])
+    assert "In 0 of 1 comparisons a peer is ahead" in page
+    call, library = (line for line in page.splitlines() if line.startswith("| merge: 40 files"))
+    assert "over gRPC" in call and "| 0.33 × |" in call and "peer ahead" not in call
+    assert "our library in the caller's process" in library and "| 2.00 × |" in library
+
+
+def test_what_the_jvm_takes_of_the_memory_is_named_apart():
+    rows = [row("icedb", 2.0), row("icedb", 900, metric="peak_memory", unit="MiB")]
+    (line,) = [each for each in render([report(*rows)]).splitlines() if "**icedb**" in each]
+    assert "900 MiB |" in line
+    rows.append(row("icedb", 430, metric="peak_jvm", unit="MiB"))
+    (line,) = [each for each in render([report(*rows)]).splitlines() if "**icedb**" in each]
+    assert "900 MiB (JVM 430) |" in line

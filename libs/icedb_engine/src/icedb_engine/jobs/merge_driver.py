@@ -1,6 +1,7 @@
 """Merge jobs, and those that change rows: a deletion's condition, and queries that make them anew (M3).
 
-Each group is a unit of its own. SQL of users runs in the units, in DuckDB. The driver never sees a row.
+Each group is a unit of its own. SQL of users runs in the units, in DuckDB. The driver never sees a row, except of a
+merge so small that no other process is worth it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,9 @@ from icedb_engine.jobs.runner import Driver
 from icedb_engine.sql.checks import check_row_change, require_known_types
 from icedb_engine.work import DataFile, MergeUnit, ReadUnit, pack
 
+DIRECT_FILES: Final = 64
+DIRECT_BYTES: Final = MIB // 4
+"""Up to so many data files of so many bytes together are merged in this process: a job takes longer."""
 COUNT_TASK_BYTES: Final = 64 * MIB
 """Bytes of data files in which rows are counted that are worth a task of their own."""
 COUNT_TASK_FILES: Final = 256
@@ -40,7 +44,7 @@ class MergeDriver(Driver):
         runner = self._runner.checking(job.check_alive)
         about = {}
         if job.change is None:
-            merged = runner.run("merge", units)
+            merged = runner.run("merge", units, is_small=_are_small(groups))
         else:
             about = {"kind": job.change.kind}
             with _change_errors(job.config, job.change):
@@ -92,6 +96,11 @@ class MergeDriver(Driver):
         ]
         results = self._runner.checking(job.check_alive).run("count", units, is_users=True)
         return tuple(count for counts in results for count in counts)
+
+
+def _are_small(groups: Sequence[MergeGroup]) -> bool:
+    file_count = sum(len(group.inputs) for group in groups)
+    return file_count <= DIRECT_FILES and sum(group.size_bytes for group in groups) <= DIRECT_BYTES
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from icedb_log.store.object_store import ObjectStore
 
 from icedb_engine.spark.spark_blobs import SparkBlobs
 from icedb_engine.spark.spark_jobs import SparkJobs, spark_errors
-from icedb_engine.spark.spark_tasks import TaskUnits, encode_shared, make_task, read_answers
+from icedb_engine.spark.spark_tasks import TaskUnits, encode_shared, make_task, open_kept, read_answers
 from icedb_engine.work import DOING, UnitKind, decode_result
 
 
@@ -20,8 +20,8 @@ class SparkRunner(SparkJobs):
         return type(self)(self.spark, self.store, rules=self._rules, check_alive=check_alive)
 
     def open_store(self) -> ObjectStore:
-        """Return the store, opened in this process."""
-        return self.store.open().store
+        """Return the store, opened in this process; the same one each time."""
+        return open_kept(self.store)
 
     def open_blobs(self) -> SparkBlobs:
         """Return what keeps the rows of a flush in Spark between its two jobs."""
@@ -33,7 +33,8 @@ class SparkRunner(SparkJobs):
             from icedb_engine.imports.import_unit import open_source  # noqa: PLC0415 - most drivers only submit
             from icedb_engine.local_engine import LocalRunner  # noqa: PLC0415
 
-            here = LocalRunner(self.open_store(), clock=SystemClock(), sources=open_source(self.store.s3))
+            sources = open_source(self.store.s3)
+            here = LocalRunner(self.open_store(), clock=SystemClock(), sources=sources, check_alive=self._check_alive)
             return here.run(kind, units)
         bodies = encode_shared(units)
         word = "import" if kind in ("inspect", "copy") else kind

@@ -40,7 +40,7 @@ from icedb_engine.work import UnitKind, decode_unit, encode
 REQUESTS: Final = "requests"
 """The column in which they travel."""
 MAX_STORES: Final = 4
-"""That a process of tasks keeps open; a worker has one."""
+"""That a process keeps open; a worker has one."""
 
 
 class RequestTally:
@@ -100,7 +100,7 @@ def freeze_gc() -> None:
 
 @functools.lru_cache(maxsize=MAX_STORES)
 def open_kept(store: StoreSettings) -> ObjectStore:
-    """Return a store of this process's tasks, the one of the task before: its clients and connections stay."""
+    """Return a store of this process, the one of the unit before: its clients and connections stay."""
     return store.open().store
 
 

@@ -22,6 +22,7 @@ from importlib.metadata import version
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -330,9 +331,20 @@ class AuditLog:
         return RunAudit(self._table, head, self._on_problem)
 
 
-_ANNOUNCED: Final = b'"outcome":"announced"}\n'
-_DELETED: Final = b'"outcome":"deleted"}\n'
-"""How the line of an object ends; nothing else does, as quotes in a text are escaped."""
+class _Line(msgspec.Struct, omit_defaults=True, gc=False):
+    """The line of an object in the audit; :class:`AuditEntry` says what its fields mean."""
+
+    key: str
+    kind: Kind
+    why: str
+    passed: tuple[str, ...]
+    died_ms: int | None
+    size_bytes: int | None
+    outcome: Outcome
+    reason: str | None = None
+
+
+_LINES: Final = msgspec.json.Encoder()
 
 
 class RunAudit:
@@ -351,7 +363,6 @@ class RunAudit:
         self._on_problem = on_problem
         self._part_count = 0
         self._chunk: Sequence[DeleteCandidate] = ()
-        self._announced = b""
 
     def announce(self, chunk: Sequence[DeleteCandidate]) -> None:
         """Write down what is about to be deleted (J10). If this raises, nothing of the chunk may be deleted.
@@ -362,9 +373,8 @@ class RunAudit:
         """
         self._part_count += 1
         self._chunk = chunk
-        self._announced = self._describe("announced", {})
         try:
-            self._write(self._announced)
+            self._write("announced", {})
         except IceDBError as error:
             self._on_problem("announce", error)
             raise
@@ -373,36 +383,20 @@ class RunAudit:
         """Record the outcome of the chunk announced last. Never raises: the announcement says it already."""
         # WARN: by an unconditional PUT: an announcement that was sent twice and lands once more, late, takes the
         # outcomes back to "announced". That says less, and nothing wrong.
-        reasons = {each.key: each.reason for each in failed}
-        # Mostly all of it went: then the lines end in another word, and nothing else has changed.
-        body = self._describe("deleted", reasons) if reasons else self._announced.replace(_ANNOUNCED, _DELETED)
         try:
-            self._write(body)
+            self._write("deleted", {each.key: each.reason[:MAX_REASON_CHARS] for each in failed})
         except IceDBError as error:
             self._on_problem("conclude", error)
-        self._chunk, self._announced = (), b""
+        self._chunk = ()
 
-    def _describe(self, outcome: Outcome, reasons: Mapping[str, str]) -> bytes:
-        """Return the lines of the chunk; for what failed, by key, the outcome is another one."""
-        lines = [orjson.dumps({**self._head, "part": self._part_count - 1})]
-        for each in self._chunk:
-            reason = reasons.get(each.key)
-            entry = {
-                "key": each.key,
-                "kind": each.kind,
-                "why": each.why,
-                "died_ms": each.died_ms,
-                "size_bytes": each.size_bytes,
-                "passed": each.passed,
-                "outcome": outcome if reason is None else "failed",
-            }
-            lines.append(orjson.dumps(entry if reason is None else {**entry, "reason": reason[:MAX_REASON_CHARS]}))
-        return b"\n".join(lines) + b"\n"
-
-    def _write(self, body: bytes) -> None:
+    def _write(self, outcome: Outcome, reasons: Mapping[str, str]) -> None:
+        """Write the chunk down; for what failed, by key, the outcome is another one."""
         part = self._part_count - 1
         key = self._table.paths.audit_key(time_ms=self._head["store_now_ms"], run_id=self._head["run"], part=part)
-        self._table.store.put(key, body)
+        lines = [
+            _Line(*each, "failed" if each.key in reasons else outcome, reasons.get(each.key)) for each in self._chunk
+        ]
+        self._table.store.put(key, _LINES.encode_lines([{**self._head, "part": part}, *lines]))
 
 
 def open_deleter(table: Table, audit: AuditLog | None, facts: RunFacts, *, chunk_keys: int = CHUNK_KEYS) -> Deleter:

@@ -5,13 +5,13 @@ and are never listed. The ordering rule: content is fsynced before it gets its n
 the write is acknowledged.
 
 * **Create** writes and fsyncs a temporary file, then links it to its name: the kernel refuses the second link.
-* **Replace, overwrite and delete** hold a lock file chosen by the key, so that nothing changes between the
+* **Replace, overwrite and delete** hold a lock file chosen by the key's folder, so that nothing changes between the
   comparison of an ETag and the rename. (A create needs no lock: while a replace holds it nobody can delete.)
 * **ETags** of small files are a hash of the content. Those of large ones (data files, which are never edited) are
   inode, size and modification time, so that no listing ever reads a large file: there, equal ETags mean equal content,
   but equal content written twice has two ETags.
-* **Deletes** are made by one thread: several were measured not to be faster. Keys that share a lock are deleted under
-  it together; a file is not looked at before, but where its unlink failed.
+* **Deletes** are made by one thread: several were measured not to be faster. The keys of a folder are deleted together
+  under its lock; a file is not looked at before, but where its unlink failed.
 * **Times** are the file system's: ``modified_ms`` is when the object got its name, and the store's "now" is read
   off a file that is touched for it. So they agree on a network disk, too (J1).
 * **Listings** read the folders until two looks in a row agree: a page is a state that the store really had, as
@@ -63,7 +63,7 @@ STORE_FOLDER: Final = ".icedb-store"
 """Where a directory store keeps its own files, at the root: temporary files, locks, the clock. Never a key."""
 
 LOCK_COUNT: Final = 256
-"""Number of lock files; keys share them by hash, so that they need no clean-up."""
+"""Number of lock files; folders share them by hash, so that they need no clean-up."""
 
 LOCK_WAIT_MS: Final = 30_000
 """How long a write waits for another process that holds a key's lock before it gives up."""
@@ -271,8 +271,7 @@ class LocalObjectStore:
     def delete(self, keys: Sequence[str]) -> DeleteReport:
         """Delete objects, durably, and the folders that are empty then. Raises nothing: the report says what failed."""
         failed: dict[str, FailedDelete] = {}
-        is_there: dict[str, bool] = {}
-        by_lock: dict[int, list[tuple[str, str]]] = {}
+        by_folder: dict[str, list[tuple[str, str]]] = {}
         asked = dict.fromkeys(keys)
         for key in asked:
             try:
@@ -280,13 +279,9 @@ class LocalObjectStore:
             except InvalidRequest as error:
                 failed[key] = FailedDelete(key, str(error))
                 continue
-            folder = path[: path.rindex("/")]
-            known = is_there.get(folder)
-            if known is None:
-                known = is_there[folder] = not _is_missing(folder)
-            if known:
-                by_lock.setdefault(_lock_number(key), []).append((key, path))
-        for sharing in by_lock.values():
+            by_folder.setdefault(path[: path.rindex("/")], []).append((key, path))
+        there = [folder for folder in by_folder if not _is_missing(folder)]
+        for sharing in map(by_folder.__getitem__, there):
             try:
                 with self._locked(sharing[0][0]):
                     for key, path in sharing:
@@ -301,7 +296,7 @@ class LocalObjectStore:
                 # The lock: held by another process, or not to be opened. Nothing was deleted under it.
                 kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
                 failed.update((key, FailedDelete(key, str(error), kind)) for key, _ in sharing)
-        self._tidy_folders(is_there)
+        self._tidy_folders(there)
         return DeleteReport(tuple(key for key in asked if key not in failed), tuple(failed.values()))
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
@@ -552,8 +547,9 @@ class LocalObjectStore:
 
 
 def _lock_number(key: str) -> int:
-    """Return which lock a key has."""
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=2).digest(), "big") % LOCK_COUNT
+    """Return which lock a key has: that of its folder."""
+    folder = key.rpartition("/")[0].encode()
+    return int.from_bytes(hashlib.blake2b(folder, digest_size=2).digest(), "big") % LOCK_COUNT
 
 
 class _ETags:
