@@ -239,8 +239,8 @@ _READERS: "Final[Mapping[str, Callable[[BufferedReader | bytes, int], _Rows]]]" 
     "parquet": _read_parquet,
     "arrow": _read_arrow,
 }
-"""How a binary format is read, at most so many rows at once where that can be chosen. Of bytes that are not of the format
-a reader raises an error of pyarrow's, an OSError or a ValueError."""
+"""How a binary format is read, at most so many rows at once where that can be chosen. Of damaged bytes a reader
+raises an error of pyarrow's, an OSError or a ValueError."""
 
 
 def _encode(schema: "pa.Schema", batches: "list[pa.RecordBatch]", *, first_row: int, position: int) -> BatchBody:
