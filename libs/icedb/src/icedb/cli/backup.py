@@ -55,8 +55,8 @@ def backup(
         raise InvalidRequest(f"{url} is the store itself: give another place for the copies")
     known = own.s3 or S3Options()
     # No options: whoever runs `ps` would see the secret.
-    keys = (os.environ.get(name) or None for name in ("ICEDB_BACKUP_KEY_ID", "ICEDB_BACKUP_SECRET"))
-    options = S3Options(endpoint or known.endpoint_url, region or known.region, *keys)
+    key_id, secret = (os.environ.get(name) or None for name in ("ICEDB_BACKUP_KEY_ID", "ICEDB_BACKUP_SECRET"))
+    options = S3Options(endpoint or known.endpoint_url, region or known.region, key_id, secret)
     source, copies = _agree(run.client.warehouse, open_warehouse(url, options))
     found: list[TableBackup] = []
     with progress("backup", is_quiet=run.as_data) as show:
