@@ -241,6 +241,38 @@ def test_i5_what_came_after_a_death_is_committed_before_the_next(table, deaths):
     assert survive(table, writer) == MAX_LOST_ALONE + 1 - deaths
 
 
+def test_i5_all_but_the_part_that_ended_a_process_commits_after_the_second_death(table):
+    ids = stage(table, 40)
+    writer = CrashingWriter(table, ids[20], error=Crash())
+    die(table, writer)
+    with pytest.raises(Crash):
+        while True:
+            flush_in_a_process(table, writer)
+    table.clock.advance(CLAIM_MS + 1)
+    assert writer.jobs[-1] == ids[18:23]
+    assert flush_in_a_process(table, writer).batch_count == 18
+    assert table.ids() == [*range(18), *range(23, 40)]
+    assert survive(table, writer) == MAX_LOST_ALONE
+    assert [entry.batch_id for entry in list_quarantined(table)] == [ids[20]]
+
+
+def test_i5_few_commits_until_it_is_alone(table):
+    ids = stage(table, 640)
+    writer = CrashingWriter(table, ids[320], error=Crash())
+    assert survive(table, writer) == MAX_LOST_ALONE + 3
+    assert len(writer.jobs) <= 30, "and all that is left at once when it is refused"
+
+
+@pytest.mark.parametrize("places", [(3, 4), (3, 30), (0, 39), (10, 20, 30)])
+def test_i5_several_that_end_processes(table, places):
+    ids = stage(table, 40)
+    writer = CrashingWriter(table, *(ids[place] for place in places), error=Crash())
+    assert survive(table, writer) <= len(places) * (MAX_LOST_ALONE + 4)
+    assert len(writer.jobs) <= 31
+    assert table.ids() == [number for number in range(40) if number not in places]
+    assert {entry.batch_id for entry in list_quarantined(table)} == {ids[place] for place in places}
+
+
 def test_i5_new_batches_do_not_keep_older_ones_waiting(table):
     """They go first once for each process that was lost: otherwise a table that is never idle would never get on."""
     ids = stage(table, 3)
@@ -274,8 +306,6 @@ def test_i5_who_ends_over_newer_batches_says_nothing_of_the_one_that_was_read_al
     writer.deadly.symmetric_difference_update({good, bad})
     die(table, writer)
     assert writer.jobs[-1] == [bad]
-    flush_in_a_process(table, writer)
-    assert writer.jobs[-1] == [good], "what was read alone is decided first"
     assert survive(table, writer) >= MAX_LOST_ALONE
     assert table.ids() == [0]
     assert [entry.batch_id for entry in list_quarantined(table)] == [bad]
@@ -304,6 +334,7 @@ def test_another_batch_alone_begins_to_count_anew(table):
     for _ in range(MAX_LOST_ALONE):
         die(table, writer)
     writer.deadly.symmetric_difference_update(ids[2:])
+    die(table, writer)  # over the others, which go first
     assert table.flush(writer=writer).batch_count == 1  # the last one is read, though so many have died at it
     for _ in range(MAX_LOST_ALONE - 1):
         die(table, writer)
@@ -311,6 +342,24 @@ def test_another_batch_alone_begins_to_count_anew(table):
     assert survive(table, writer) == 0
     assert list_quarantined(table) == ()
     assert table.ids() == [0, 1, 2, 3]
+
+
+def test_a_batch_counts_its_own_deaths_alone(table):
+    ids = stage(table, 4)
+    writer = CrashingWriter(table, error=Crash())
+    for deadly in (ids[3], ids[3], ids[2], ids[3], ids[2]):  # all, alone, the others, alone, and after it that one
+        writer.deadly.clear()
+        writer.deadly.add(deadly)
+        while True:
+            try:
+                flush_in_a_process(table, writer)
+            except Crash:
+                table.clock.advance(CLAIM_MS + 1)
+                break
+    assert [job for job in writer.jobs if len(job) == 1] == [[ids[3]], [ids[3]], [ids[3]], [ids[2]]]
+    writer.deadly.clear()
+    assert survive(table, writer) == 0
+    assert list_quarantined(table) == ()
 
 
 def test_who_died_while_it_committed_is_no_sign_of_a_batch(table):

@@ -193,14 +193,18 @@ class HeldFence:
         """Whether the owner right before this one is one of them."""
         return self._follows_lost
 
-    def read_alone(self, batch_id: str) -> None:
-        """Write down that a batch is read alone now: if that ends this process, the next owner knows (I5).
+    def read_part(self, first: str, last: str) -> None:
+        """Write down which batches are read now: if that ends this process, the next owner knows (I5).
+
+        Args:
+            first: The least of their ids.
+            last: The greatest.
 
         Raises:
             Fenced: Another owner took over.
             CommitOutcomeUnknown: No usable answer.
         """
-        self._state = replace(self._state, losses=self.losses.read_alone(batch_id, epoch=self.epoch))
+        self._state = replace(self._state, losses=self.losses.read_part(first, last, epoch=self.epoch))
         self._advance(commit=None)
 
     def forget_lost(self) -> None:

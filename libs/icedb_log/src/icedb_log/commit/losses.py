@@ -1,7 +1,7 @@
 """Owners of a fence that ended without a word, and what they may have read (I5): a part of the fence's state. Pure.
 
 A process that a batch ends cannot say so. What is known of it stands in the fence: how many owners were lost in a row,
-until when they may have read anything, and, before one reads a single batch alone, which one that is.
+until when they may have read anything, and, before one reads a part of that, which part.
 """
 
 from dataclasses import dataclass, replace
@@ -13,33 +13,43 @@ class Losses:
     """What is known of owners lost in a row.
 
     Attributes:
-        count: How many ended without a word before they committed, among several batches or while nobody knows which.
-        last_ms: LastModified of the last write of the last one among them: none has read what was staged later.
-        alone: Batch that was read alone last for that; empty: none.
-        alone_count: How many ended while they read that batch and nothing else; ``count`` has them not.
-        alone_epoch: Ownership that read it; the next one may read others first.
+        count: How many ended without a word before they committed.
+        last_ms: LastModified of the last write of the last one among them that read no part: none of them has read what
+            was staged later.
+        first: Least batch id of the part that the last one read; empty: no part.
+        last: The greatest.
+        alone_count: How many ended while they read one batch, that of ``first``, and nothing else.
+        is_mixed: Whether one ended over other batches than those that were suspected then.
+        reads: Least and greatest batch id of what the owner of ``epoch`` reads.
+        epoch: That ownership; a later one may read something else.
     """
 
     count: int = 0
     last_ms: int = 0
-    alone: str = ""
+    first: str = ""
+    last: str = ""
     alone_count: int = 0
-    alone_epoch: int = 0
+    is_mixed: bool = False
+    reads: tuple[str, str] = ("", "")
+    epoch: int = 0
 
     def add(self, *, epoch: int, modified_ms: int) -> "Losses":
         """Count one more owner: the one of ``epoch``, which wrote the fence for the last time at ``modified_ms``."""
-        if self.alone and self.alone_epoch == epoch:
-            return replace(self, alone_count=self.alone_count + 1)
-        return replace(self, count=self.count + 1, last_ms=modified_ms)
+        count = self.count + 1
+        if self.epoch != epoch:
+            return Losses(count, modified_ms, is_mixed=self.count > 0)
+        first, last = self.reads
+        is_again = (first, last) == (self.first, self.last)
+        alone_count = (self.alone_count if is_again else 0) + (first == last)
+        return replace(self, count=count, first=first, last=last, alone_count=alone_count)
 
-    def read_alone(self, batch_id: str, *, epoch: int) -> "Losses":
-        """Name the batch that the owner of ``epoch`` reads alone; another batch begins to count anew."""
-        known = self.alone_count if batch_id == self.alone else 0
-        return replace(self, alone=batch_id, alone_count=known, alone_epoch=epoch)
+    def read_part(self, first: str, last: str, *, epoch: int) -> "Losses":
+        """Name the part that the owner of ``epoch`` reads, by its least and greatest batch id."""
+        return replace(self, reads=(first, last), epoch=epoch)
 
-    def may_have_read(self, batch_id: str, *, staged_ms: int) -> bool:
-        """Whether one of them may have read a batch."""
-        return staged_ms <= self.last_ms or batch_id == self.alone
+    def names(self, batch_id: str) -> bool:
+        """Whether a batch is of the part that the last one read."""
+        return bool(self.first) and self.first <= batch_id <= self.last
 
 
 NO_LOSSES: Final = Losses()

@@ -376,31 +376,33 @@ def _find_first_of_keys(batches: Iterable[StagedBatch]) -> Mapping[str, StagedBa
 def _take_fewer(commit: AppendCommit, classified: _ClassifiedBatches) -> None:
     """Take a part of the batches if owners of the fence before this one were lost, at last one alone (I5).
 
-    What was staged after the last loss goes first, once; then the newest part of the rest, and so on. A batch that
-    ends processes was there when the first one ended: most others are newer, and committed before it is read again.
+    What the last one did not read goes first, once; then the newest part of what it read, and so on: of many batches
+    most are committed before the one that ends processes is read again.
     """
     fence, taken, losses = commit.fence, classified.taken, commit.fence.losses
     if not losses.count or not taken:
         return
-    suspects: list[StagedBatch] = []
-    others: list[StagedBatch] = []
-    for batch in taken:
-        may_be = losses.may_have_read(batch.batch_id, staged_ms=batch.staged_ms)
-        (suspects if may_be else others).append(batch)
-    alone = [batch for batch in suspects if batch.batch_id == losses.alone]
-    if alone and losses.alone_count >= MAX_LOST_ALONE:
-        classified.late.append(RejectedBatch(alone[0], _ENDS_PROCESSES))
+    named = [batch for batch in taken if losses.names(batch.batch_id)]
+    if named and losses.alone_count >= MAX_LOST_ALONE:
+        classified.late.append(RejectedBatch(named[0], _ENDS_PROCESSES))
         classified.has_more |= len(taken) > 1
         classified.taken = []
         fence.forget_lost()
         return
-    part = alone or suspects[-max(1, len(suspects) >> _FIRST_SHIFT + _NEXT_SHIFT * (losses.count - 1)) :]
+    old = [batch for batch in taken if batch.staged_ms <= losses.last_ms]
+    suspects = named or old  # by their ids, as staging is listed
+    # WARN: if one ended over what was not suspected, there are several such batches: old ones do not go first any more.
+    # Otherwise each of two would end processes in turn as one of the other batches, for ever.
+    kept = {batch.batch_id for batch in (*suspects, *(old if losses.is_mixed else ()))}
+    others = [batch for batch in taken if batch.batch_id not in kept]
     # WARN: once. New batches that always went first would keep the others waiting for as long as new ones come.
     if others and (fence.follows_lost or not suspects):
         part = others
-    elif len(part) == 1:
-        # WARN: before the batch is read. After it there may be nobody who could write.
-        fence.read_alone(part[0].batch_id)
+    else:
+        shift = _NEXT_SHIFT if named else _FIRST_SHIFT + _NEXT_SHIFT * (losses.count - 1)
+        part = suspects[-max(1, len(suspects) >> shift) :]
+        # WARN: before it is read. After it there may be nobody who could write.
+        fence.read_part(part[0].batch_id, part[-1].batch_id)
     classified.has_more |= len(part) < len(taken)
     classified.taken = part
 
