@@ -55,7 +55,7 @@ JSON = st.one_of(
     st.dictionaries(st.sampled_from(["d", "id", "name", "partition", "declared", ""]), SCALARS, max_size=3),
     st.builds(lambda depth: _nest(depth), st.sampled_from([50, 500])),
 )
-NAMES = ["table", "kind", "sql", "partitions", "dry_run", "globs", "may_match_all", "force", "preview", "sources", "mode", "partition", "changed", "assume", "config", "schema", "older_than_ms", "max_share", "full", "self", "nonsense"]  # fmt: skip
+NAMES = ["table", "kind", "sql", "partitions", "dry_run", "globs", "may_match_all", "force", "preview", "sources", "mode", "partition", "changed", "assume", "config", "schema", "older_than_ms", "full", "self", "nonsense"]  # fmt: skip
 
 
 def _nest(depth):

@@ -1,14 +1,12 @@
 """A worker's JVM hangs, or dies: it is ended, counted, and the worker's process is replaced, also where nobody asks it."""
 
 import json
-import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
-from processes import free_port, is_running, read_metrics, running, service_env
-from waiting import LIMIT_S, wait_until
+from processes import free_port, running, service_env
+from worker_process import require_engine_replaced
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
@@ -59,23 +57,5 @@ def test_the_jvm_of_an_idle_worker_dies_and_nobody_has_to_ask_for_it_to_be_count
         ICEDB_SPARK_MASTER="local[1]",
         ICEDB_SPARK_MEMORY_MB=512,
     )
-    died = 'icedb_merge_engine_failures_total{reason="died"}'
     with running(["-m", "icedb_merger"], env, tmp_path) as process:
-        wait_until(lambda: read_metrics(port).get("icedb_merge_engine_up") == 1, "the engine is open")
-        (child,) = psutil.Process(process.pid).children()
-        (jvm,) = [each for each in child.children() if each.name() == "java"]
-        before = read_metrics(port)
-        jvm.send_signal(signal.SIGKILL)
-        # Nothing but /metrics is asked: no task, no /healthz.
-        wait_until(lambda: read_metrics(port).get(died, 0) > before.get(died, 0), "the death is counted")
-        wait_until(lambda: not is_running(child), "the process is replaced")
-        wait_until(lambda: read_metrics(port).get("icedb_merge_engine_up") == 1, "another engine is open")
-        after = read_metrics(port)
-        assert after[died] == before[died] + 1, "the count outlives the process that counted"
-        assert after["process_start_time_seconds"] > before["process_start_time_seconds"]
-        assert process.poll() is None, "the worker's parent stays"
-        process.terminate()
-        assert process.wait(LIMIT_S) == 0
-    log = (tmp_path / "log").read_text()
-    assert log.count('"engine_died"') == 1
-    assert "process_stuck" not in log
+        require_engine_replaced(process, tmp_path, port=port, component="merge", engine="java")

@@ -3,7 +3,9 @@
 import textwrap
 from contextlib import contextmanager
 
-from processes import LIMIT_S, running, service_env
+import psutil
+from processes import is_running, read_metrics, running, service_env
+from waiting import LIMIT_S, wait_until
 
 PROGRAM = """
 from pathlib import Path
@@ -50,3 +52,34 @@ def running_worker(redis_url, folder, *, task="pass", before="", engine="NoEngin
         yield process
         process.terminate()
         process.wait(LIMIT_S)
+
+
+def require_engine_replaced(process, folder, *, port, component, engine):
+    """Kill the engine of an idle worker: nobody has to ask for it to be counted, and its process replaced.
+
+    Args:
+        process: The worker; it is stopped in the end.
+        folder: Where its ``log`` is.
+        port: Of its metrics.
+        component: As metrics name it.
+        engine: Name of the engine's process.
+    """
+    died, is_up = f'icedb_{component}_engine_failures_total{{reason="died"}}', f"icedb_{component}_engine_up"
+    wait_until(lambda: read_metrics(port).get(is_up) == 1, "the engine is open")
+    (child,) = psutil.Process(process.pid).children()
+    (victim,) = [each for each in child.children() if each.name() == engine]
+    before = read_metrics(port)
+    victim.kill()
+    # Nothing but /metrics is asked: no task, no /healthz.
+    wait_until(lambda: read_metrics(port).get(died, 0) > before.get(died, 0), "the death is counted")
+    wait_until(lambda: not is_running(child), "the process is replaced")
+    wait_until(lambda: read_metrics(port).get(is_up) == 1, "another engine is open")
+    after = read_metrics(port)
+    assert after[died] == before[died] + 1, "the count outlives the process that counted"
+    assert after["process_start_time_seconds"] > before["process_start_time_seconds"]
+    assert process.poll() is None, "the worker's parent stays"
+    process.terminate()
+    assert process.wait(LIMIT_S) == 0
+    log = (folder / "log").read_text()
+    assert log.count('"engine_died"') == 1
+    assert "process_stuck" not in log

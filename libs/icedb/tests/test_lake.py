@@ -15,12 +15,10 @@ import orjson
 import pyarrow as pa
 import pytest
 from icedb import connect
-from icedb.lake_table import LakeTable
 from icedb.table_writer import ROOM_WAIT_MS
 from icedb.work import Worker
 from icedb_client.bodies import encode_rows
 from icedb_engine.reading.unit import read_batch
-from icedb_log.clean.orphans import DEFAULT_MAX_SHARE
 from icedb_log.clock import new_batch_id
 from icedb_log.commit.fence import acquire_fence, look_at_fence
 from icedb_log.commit.table import Table
@@ -42,7 +40,6 @@ from icedb_log.merge.merge import MergeResult
 from icedb_log.names import (
     INGEST_FLUSH,
     INGEST_IMPORT,
-    JANITOR_ORPHANS,
     MERGE_CHANGE,
     MERGE_DROP_PARTITIONS,
     MERGE_ERASE,
@@ -495,19 +492,6 @@ def test_an_appender_goes_on_after_what_passes_and_says_what_does_not(lake, even
         out._thread.join()
         out.append(ROWS)
     assert len(list_staged(events.place).batches) == 1  # it was accepted, and the next flush of the table takes it
-
-
-def test_a_sweep_that_may_delete_no_share_deletes_none(lake, events, monkeypatch):
-    asked, honest = [], LakeTable.sweep_orphans
-
-    def sweep(table, policy):
-        asked.append(policy.max_share)
-        return honest(table, policy)
-
-    monkeypatch.setattr(LakeTable, "sweep_orphans", sweep)
-    for share in (0.0, None):
-        Worker(lake, lake.table).run(JANITOR_ORPHANS, events.name, {"max_share": share})
-    assert asked == [0.0, DEFAULT_MAX_SHARE]
 
 
 @pytest.mark.parametrize("is_ended", [False, True])

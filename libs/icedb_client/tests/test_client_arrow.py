@@ -173,6 +173,18 @@ def test_bad_files_are_named(name, content, words, tmp_path):
         list(split_file(path))
 
 
+@pytest.mark.parametrize("batch_rows", [1, 5000])
+def test_whatever_a_reader_raises_of_damaged_bytes_names_the_file(batch_rows, monkeypatch, tmp_path):
+    def fail(*_):
+        raise ValueError("a page without values")
+
+    path = tmp_path / "a.parquet"
+    path.write_bytes(as_parquet(TABLE))
+    monkeypatch.setitem(arrow_bodies._READERS, "parquet", fail)
+    with pytest.raises(InvalidRequest, match=r"a\.parquet: not a readable parquet file: a page without values"):
+        list(split_file(path, batch_rows=batch_rows, batch_bytes=1 if batch_rows == 1 else 1 << 20))
+
+
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch, tmp_path, client, create):
     create()
     path = tmp_path / "a.parquet"

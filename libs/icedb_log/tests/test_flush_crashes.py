@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.commit.fence import CLAIM_MS, read_fence
+from icedb_log.commit.losses import NO_LOSSES
 from icedb_log.errors import CommitOutcomeUnknown, Fenced, JobCrashed, SchemaConflict, Unavailable
 from icedb_log.ingest.flush import MAX_LOST_ALONE, FlushLimits, flush_table
 from icedb_log.ingest.quarantine import list_quarantined
@@ -206,24 +207,122 @@ def test_i5_a_batch_that_ends_the_process_is_refused_by_a_later_one(table, count
     assert entry.batch_id == ids[place]
     assert "processes ended without a word while they read this batch, and nothing else" in entry.reason
     assert writer.jobs.count([ids[place]]) >= MAX_LOST_ALONE
-    assert died <= MAX_LOST_ALONE + 4
+    assert died <= MAX_LOST_ALONE + 3
+    assert len(writer.jobs) <= 20
     state, _ = read_fence(table.store, table.paths.fence_key("ingest"))
     assert state is not None
-    assert (state.lost, state.alone) == (0, "")
+    assert state.losses == NO_LOSSES
+
+
+def test_i5_all_other_batches_commit_after_the_first_death(table):
+    """Newer ones go first, so that the oldest, which was there when the first process died, waits for them all."""
+    ids = stage(table, 700)
+    writer = CrashingWriter(table, ids[0], error=Crash())
+    die(table, writer)
+    stage(table, 24, first=700)
+    while table.ids() != list(range(1, 724)):
+        assert flush_in_a_process(table, writer).has_more
+    assert table.view().files[-1].log.batch_ids
+    assert survive(table, writer) == MAX_LOST_ALONE
+    assert [entry.batch_id for entry in list_quarantined(table)] == [ids[0]]
+    assert len(writer.jobs) <= 32
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_i5_what_came_after_a_death_is_committed_before_the_next(table, deaths):
+    """Also while one batch is read alone: nobody who died has read what was staged later."""
+    (deadly,) = stage(table, 1)
+    writer = CrashingWriter(table, deadly, error=Crash())
+    for _ in range(deaths):
+        die(table, writer)
+    late = stage(table, 9, first=1)
+    assert flush_in_a_process(table, writer).batch_count == 9
+    assert writer.jobs[-1] == late
+    assert survive(table, writer) == MAX_LOST_ALONE + 1 - deaths
+
+
+def test_i5_all_but_the_part_that_ended_a_process_commits_after_the_second_death(table):
+    ids = stage(table, 40)
+    writer = CrashingWriter(table, ids[20], error=Crash())
+    die(table, writer)
+    with pytest.raises(Crash):
+        while True:
+            flush_in_a_process(table, writer)
+    table.clock.advance(CLAIM_MS + 1)
+    assert writer.jobs[-1] == ids[18:23]
+    assert flush_in_a_process(table, writer).batch_count == 18
+    assert table.ids() == [*range(18), *range(23, 40)]
+    assert survive(table, writer) == MAX_LOST_ALONE
+    assert [entry.batch_id for entry in list_quarantined(table)] == [ids[20]]
+
+
+def test_i5_few_commits_until_it_is_alone(table):
+    ids = stage(table, 640)
+    writer = CrashingWriter(table, ids[320], error=Crash())
+    assert survive(table, writer) == MAX_LOST_ALONE + 3
+    assert len(writer.jobs) <= 30, "and all that is left at once when it is refused"
+
+
+@pytest.mark.parametrize("places", [(3, 4), (3, 30), (0, 39), (10, 20, 30)])
+def test_i5_several_that_end_processes(table, places):
+    ids = stage(table, 40)
+    writer = CrashingWriter(table, *(ids[place] for place in places), error=Crash())
+    assert survive(table, writer) <= len(places) * (MAX_LOST_ALONE + 4)
+    assert len(writer.jobs) <= 31
+    assert table.ids() == [number for number in range(40) if number not in places]
+    assert {entry.batch_id for entry in list_quarantined(table)} == {ids[place] for place in places}
+
+
+def test_i5_new_batches_do_not_keep_older_ones_waiting(table):
+    """They go first once for each process that was lost: otherwise a table that is never idle would never get on."""
+    ids = stage(table, 3)
+    writer = CrashingWriter(table, error=Crash())
+    writer.deadly.update(ids)
+    die(table, writer)
+    writer.deadly.clear()
+    for number in range(4):
+        stage(table, 1, first=3 + number)
+        assert flush_in_a_process(table, writer).batch_count == 1
+    assert [job[0] for job in writer.jobs[2:]] == ids[::-1]
+
+
+def test_i5_a_second_batch_of_that_kind_among_the_new_ones(table):
+    first = stage(table, 10)
+    writer = CrashingWriter(table, first[4], error=Crash())
+    die(table, writer)
+    second = stage(table, 10, first=10)
+    writer.deadly.add(second[3])
+    assert survive(table, writer) <= 2 * (MAX_LOST_ALONE + 3)
+    assert table.ids() == [number for number in range(20) if number not in {4, 13}]
+    assert {entry.batch_id for entry in list_quarantined(table)} == {first[4], second[3]}
+
+
+def test_i5_who_ends_over_newer_batches_says_nothing_of_the_one_that_was_read_alone(table):
+    (good,) = stage(table, 1)
+    writer = CrashingWriter(table, good, error=Crash())
+    for _ in range(MAX_LOST_ALONE):
+        die(table, writer)  # something else ended these
+    (bad,) = stage(table, 1, first=1)
+    writer.deadly.symmetric_difference_update({good, bad})
+    die(table, writer)
+    assert writer.jobs[-1] == [bad]
+    assert survive(table, writer) >= MAX_LOST_ALONE
+    assert table.ids() == [0]
+    assert [entry.batch_id for entry in list_quarantined(table)] == [bad]
 
 
 def test_a_process_that_was_killed_leaves_nothing_behind(table):
-    """It was no batch: the next flush takes a part, the one after it the rest, and all is as before."""
+    """It was no batch: the next flushes take parts, and all is as before."""
     ids = stage(table, 40)
     writer = CrashingWriter(table, ids[0], error=Crash())
     die(table, writer)
     writer.deadly.clear()
-    assert table.flush(writer=writer).batch_count == 2
+    assert table.flush(writer=writer).batch_count == 10
     assert survive(table, writer) == 0
     assert table.ids() == list(range(40))
     state, _ = read_fence(table.store, table.paths.fence_key("ingest"))
     assert state is not None
-    assert (state.lost, state.alone) == (0, "")
+    assert state.losses == NO_LOSSES
     stage(table, 40, first=40)
     assert table.flush(writer=writer).batch_count == 40
 
@@ -231,17 +330,36 @@ def test_a_process_that_was_killed_leaves_nothing_behind(table):
 def test_another_batch_alone_begins_to_count_anew(table):
     """Processes that die whatever they read refuse no batch, as long as they do not die at one again and again."""
     ids = stage(table, 4)
-    writer = CrashingWriter(table, ids[0], error=Crash())
+    writer = CrashingWriter(table, ids[3], error=Crash())
     for _ in range(MAX_LOST_ALONE):
         die(table, writer)
-    writer.deadly.symmetric_difference_update(ids[:2])
-    assert table.flush(writer=writer).batch_count == 1  # the first one is read, though so many have died at it
+    writer.deadly.symmetric_difference_update(ids[2:])
+    die(table, writer)  # over the others, which go first
+    assert table.flush(writer=writer).batch_count == 1  # the last one is read, though so many have died at it
     for _ in range(MAX_LOST_ALONE - 1):
         die(table, writer)
     writer.deadly.clear()
     assert survive(table, writer) == 0
     assert list_quarantined(table) == ()
     assert table.ids() == [0, 1, 2, 3]
+
+
+def test_a_batch_counts_its_own_deaths_alone(table):
+    ids = stage(table, 4)
+    writer = CrashingWriter(table, error=Crash())
+    for deadly in (ids[3], ids[3], ids[2], ids[3], ids[2]):  # all, alone, the others, alone, and after it that one
+        writer.deadly.clear()
+        writer.deadly.add(deadly)
+        while True:
+            try:
+                flush_in_a_process(table, writer)
+            except Crash:
+                table.clock.advance(CLAIM_MS + 1)
+                break
+    assert [job for job in writer.jobs if len(job) == 1] == [[ids[3]], [ids[3]], [ids[3]], [ids[2]]]
+    writer.deadly.clear()
+    assert survive(table, writer) == 0
+    assert list_quarantined(table) == ()
 
 
 def test_who_died_while_it_committed_is_no_sign_of_a_batch(table):
@@ -263,7 +381,7 @@ def test_who_takes_a_fence_without_patience_does_not_call_its_owner_lost(table):
             flush_table(impatient, writer)
         state, _ = read_fence(table.store, table.paths.fence_key("ingest"))
         assert state is not None
-        assert (state.lost, state.alone) == (0, "")
+        assert state.losses == NO_LOSSES
     table.clock.advance(CLAIM_MS + 1)
     assert survive(table, writer) == MAX_LOST_ALONE
     assert [entry.batch_id for entry in list_quarantined(table)] == [batch_id]
@@ -278,7 +396,7 @@ def test_two_threads_of_one_process_do_not_call_each_other_lost(table):
             flush_table(table.opened("ingest@host:1-5eed"), writer)
         state, _ = read_fence(table.store, table.paths.fence_key("ingest"))
         assert state is not None
-        assert (state.lost, state.alone) == (0, "")
+        assert state.losses == NO_LOSSES
     writer.deadly.clear()
     assert flush_table(table.opened("ingest@host:1-5eed"), writer).batch_count == 1
     assert list_quarantined(table) == ()

@@ -33,7 +33,7 @@ def test_a_sweep_that_was_asked_for_may_be_forced(context):
     tasks = make_tasks(context)
     work = tasks.sweep_orphans("events")
     assert (work.is_idle, work.details["held_orphans"], work.details["orphan_share"]) == (True, 1, 1.0)
-    assert tasks.sweep_orphans("events", max_share=1.0).details["deleted_orphans"] == 1
+    assert tasks.sweep_orphans("events", force=True).details["deleted_orphans"] == 1
     assert tasks.sweep_orphans("events", force=True).is_idle
     assert list_all(context.warehouse.store, context.warehouse.table("events").paths.audit_prefix).objects
 

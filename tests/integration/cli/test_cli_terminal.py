@@ -148,7 +148,7 @@ def see(process, *patterns):
 
 
 def test_a_watched_status_is_live_and_ends_by_ctrl_c(start, tmp_path):
-    status = start("status", "--watch", "--every", "1s", NO_COLOR="1", columns=40)
+    status = start("status", "--watch", NO_COLOR="1", columns=40)
     see(status, "events .*50 ")
     drawn = status.before
     ParquetWarehouse(open_warehouse(f"file://{tmp_path}/warehouse")).create("later")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from icedb_log.changes.retention import retain_table
-from icedb_log.clean.orphans import DEFAULT_MAX_SHARE, OrphanPolicy
+from icedb_log.clean.orphans import OrphanPolicy
 from icedb_log.commit.table import Table
 from icedb_log.erasure.erasure_run import advance_erasures, preview_erasure
 from icedb_log.errors import IceDBError, NotFound, Unavailable, crashes_told
@@ -307,10 +307,8 @@ class Worker:
     def _vacuum(self, table: str) -> Work:
         return Work.of(self._open(table).vacuum())
 
-    def _sweep_orphans(
-        self, table: str, *, older_than_ms: int | None = None, max_share: float | None = None, force: bool = False
-    ) -> Work:
-        policy = OrphanPolicy(older_than_ms, DEFAULT_MAX_SHARE if max_share is None else max_share, force)
+    def _sweep_orphans(self, table: str, *, older_than_ms: int | None = None, force: bool = False) -> Work:
+        policy = OrphanPolicy(older_than_ms, is_forced=force)
         return Work.of(self._open(table).sweep_orphans(policy))
 
     def _purge(self, table: str) -> Work:

@@ -161,7 +161,7 @@ def split_binary(
         yield from split_arrow(
             rows.schema, read(rows), batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=first_row
         )
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidRequest(f"{name}: not a readable {data_format} file: {_one_line(error)}") from error
 
 
@@ -178,7 +178,7 @@ def count_rows(body: bytes, data_format: str, *, name: str) -> int | None:
     try:
         rows = _READERS[data_format](body, READ_BATCH_ROWS)
         return sum(int(batch.num_rows) for batch in rows.batches) if rows.row_count is None else rows.row_count
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidRequest(f"{name}: not a readable {data_format} file: {_one_line(error)}") from error
 
 
@@ -239,7 +239,8 @@ _READERS: "Final[Mapping[str, Callable[[BufferedReader | bytes, int], _Rows]]]" 
     "parquet": _read_parquet,
     "arrow": _read_arrow,
 }
-"""How a binary format is read, at most so many rows at once where that can be chosen."""
+"""How a binary format is read, at most so many rows at once where that can be chosen. Of damaged bytes a reader
+raises an error of pyarrow's, an OSError or a ValueError."""
 
 
 def _encode(schema: "pa.Schema", batches: "list[pa.RecordBatch]", *, first_row: int, position: int) -> BatchBody:

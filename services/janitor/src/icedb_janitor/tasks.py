@@ -89,9 +89,7 @@ class JanitorTasks:
         self._rests.note(table, "nothing is dead" if has_rest else None)
         return Work(is_idle=result.is_idle and not more.get("deleted_orphans"), details={**result.details(), **more})
 
-    def sweep_orphans(
-        self, table: str, *, older_than_ms: int | None = None, max_share: float | None = None, force: bool = False
-    ) -> Work:
+    def sweep_orphans(self, table: str, *, older_than_ms: int | None = None, force: bool = False) -> Work:
         """Look for a table's orphans and leftovers now, and delete those whose time has come.
 
         Delivery: sent by ``icedb orphans --delete``. Any number of times: what was deleted is gone. A lost one is asked
@@ -99,9 +97,8 @@ class JanitorTasks:
         """
         with self._context.lock(table) as held:
             opened = self._open(table, held)
-            share = self._settings.janitor_orphan_share if max_share is None else max_share
             age_ms = self._age_ms(opened) if older_than_ms is None else older_than_ms
-            result = self._sweep(opened, OrphanPolicy(age_ms, share, force))
+            result = self._sweep(opened, OrphanPolicy(age_ms, self._settings.janitor_orphan_share, force))
             self._orphan_sweeps.note(table)
         return Work.of(result)
 

@@ -217,7 +217,8 @@ def _run_without_proof(original: Any, commit: Any, writer: Any, batches: Any, **
 
 
 def _die_at_one_batch_only(original: Any, commit: Any, classified: Any) -> None:
-    commit.fence._state = replace(commit.fence._state, alone="")
+    fence = commit.fence
+    fence._state = replace(fence._state, losses=replace(fence.losses, alone_count=0))
     original(commit, classified)
 
 

@@ -8,6 +8,7 @@ delete is a known gap (docs/gaps.md).
 from functools import partial
 from typing import Final
 
+from icedb_log.batch_ids import name_of
 from icedb_log.content import hash_content
 from icedb_log.ingest.quarantine import conflict_name, payload_key, reason_key
 from icedb_log.ingest.staging import stage_batch
@@ -37,6 +38,7 @@ class ReuseScenario(Scenario):
     def __init__(self, surroundings: Surroundings) -> None:
         super().__init__(surroundings)
         self._others = surroundings.model.others
+        self._batches = surroundings.model.batches
         self._exists = surroundings.exists
         self._kept: set[str] = set()
 
@@ -52,8 +54,10 @@ class ReuseScenario(Scenario):
         body = self._others.get(name.batch_id)
         if body is None:
             return
-        entry = conflict_name(name.batch_id, hash_content(body, FORMAT))
-        entries = (entry, name.batch_id)  # the second if its id had been forgotten: it was too late, and refused (I3)
+        # I7: under the id by which the log has decided it: of its key, and perhaps of another try.
+        ids = [each for each in self._batches if name_of(each) == name_of(name.batch_id)] or [name.batch_id]
+        entries = [conflict_name(each, hash_content(body, FORMAT)) for each in ids]
+        entries.append(name.batch_id)  # if its id had been forgotten: it was too late, and refused (I3)
         payloads = {each: payload_key(PATHS, each, body, FORMAT, what="batch") for each in entries}
         if not any(self._exists(payload) and self._exists(reason_key(PATHS, e)) for e, payload in payloads.items()):
             raise Violation(f"{key} goes, is other content than what was committed, and is nowhere else (I8)")

@@ -38,16 +38,13 @@ def backup(
     tables: list[str] | None = argument("Only these tables, with their views and sources.", None, metavar="[TABLE]..."),
     endpoint: str | None = option("--target-endpoint", "S3 server of the target; by default that of the store."),
     region: str | None = option("--target-region", "Region of the target; by default that of the store."),
-    key_id: str | None = option(
-        "--target-key-id",
-        "Access key of the target; by default that of the store. Its secret is ICEDB_BACKUP_SECRET.",
-        envvar="ICEDB_BACKUP_KEY_ID",
-    ),
 ) -> None:
     """Copy all tables to another bucket or folder, each in one consistent state, while they are in use.
 
     Run again, it copies what is new, and deletes from the copy what the tables do not have any more. The other way
     round, it brings tables back: icedb --store COPY backup NEW_PLACE. Each copy is checked as `icedb fsck` does.
+
+    ICEDB_BACKUP_KEY_ID and ICEDB_BACKUP_SECRET are the target's access key, if it is not the store's.
 
     Exit code 1 if a table could not be copied; it keeps the copy that it has.
     """
@@ -57,7 +54,8 @@ def backup(
     if url.rstrip("/") == own.url.rstrip("/") and endpoint is None:
         raise InvalidRequest(f"{url} is the store itself: give another place for the copies")
     known = own.s3 or S3Options()
-    secret = os.environ.get("ICEDB_BACKUP_SECRET") or None  # no option: whoever runs `ps` would see it
+    # No options: whoever runs `ps` would see the secret.
+    key_id, secret = (os.environ.get(name) or None for name in ("ICEDB_BACKUP_KEY_ID", "ICEDB_BACKUP_SECRET"))
     options = S3Options(endpoint or known.endpoint_url, region or known.region, key_id, secret)
     source, copies = _agree(run.client.warehouse, open_warehouse(url, options))
     found: list[TableBackup] = []

@@ -124,16 +124,9 @@ def head(
     *,
     table: TableName,
     limit: int = option("--limit", "How many rows.", 10, min=1),
-    as_of: AsOf = None,
-    tag: TagOption = None,
 ) -> None:
     """Show some of the newest rows, by the first time column that the table is partitioned or sorted by."""
-    found = run.client.snapshot(
-        table,
-        as_of=maybe_time(as_of, option="--as-of"),
-        pin=tag,
-        bounds=True,
-    )
+    found = run.client.snapshot(table, bounds=True)
     plan = plan_head(found, limit)
     read = f"{format_count(len(plan.snapshot.files))} of {count_of(len(found.files), 'data file')}"
     if plan.order_by is None:

@@ -61,7 +61,6 @@ def snapshot(
     presign: str | None = option(
         "--presign", "Give URLs that need no credentials, valid for this time, e.g. 1h.", metavar="DURATION"
     ),
-    limit: int = option("--limit", "Files shown in a table.", SHOWN_FILES, min=0),
 ) -> None:
     """List the live data files of a table: now, at an earlier time, or at a tag.
 
@@ -90,10 +89,10 @@ def snapshot(
 
         print_lines([to_clickhouse(found)])
     else:
-        run.answer(_snapshot_to_json(found), lambda: _show_snapshot(found, limit=limit), records="files")
+        run.answer(_snapshot_to_json(found), lambda: _show_snapshot(found), records="files")
 
 
-def _show_snapshot(found: Snapshot, *, limit: int) -> None:
+def _show_snapshot(found: Snapshot) -> None:
     pruned = f" of {format_count(found.total_file_count)}" if found.total_file_count != len(found.files) else ""
     print_pairs(
         {
@@ -108,11 +107,11 @@ def _show_snapshot(found: Snapshot, *, limit: int) -> None:
             "oldest time": None if found.horizon_ms is None else format_time(found.horizon_ms),
         }
     )
-    if found.files and limit:
+    if found.files:
         out.print()
-        print_table(("partition", ">rows", ">size", "file"), map(_describe_file, found.files[:limit]))
-        if len(found.files) > limit:
-            print_note(f"{len(found.files) - limit} more files; --limit shows more, -o paths all")
+        print_table(("partition", ">rows", ">size", "file"), map(_describe_file, found.files[:SHOWN_FILES]))
+        if len(found.files) > SHOWN_FILES:
+            print_note(f"{len(found.files) - SHOWN_FILES} more files; -o csv and -o paths print all")
 
 
 def _describe_file(file: DataFile) -> tuple[str | None, str, str, str]:
@@ -202,7 +201,6 @@ def changes(
         metavar="TIME",
     ),
     until: str | None = option("--until", "The later time; without it the newest state.", metavar="TIME"),
-    limit: int = option("--limit", "Files shown.", SHOWN_FILES, min=0),
 ) -> None:
     """Show the data files that were added and removed between two times. A merge changes files, and no row."""
     from_ms = parse_since(since, option="--since", now_ms=run.clock.now_ms())
@@ -219,10 +217,10 @@ def changes(
     if run.as_records:
         files = (("added", found.added), ("removed", found.removed))
         document["changes"] = [{"change": word, **_file_to_json(file)} for word, those in files for file in those]
-    run.answer(document, lambda: _show_changes(found, limit=limit))
+    run.answer(document, lambda: _show_changes(found))
 
 
-def _show_changes(found: Changes, *, limit: int) -> None:
+def _show_changes(found: Changes) -> None:
     print_pairs(
         {
             "table": found.table,
@@ -235,13 +233,13 @@ def _show_changes(found: Changes, *, limit: int) -> None:
         }
     )
     total = len(found.added) + len(found.removed)
-    if total and limit:
+    if total:
         out.print()
         files = (*(("+", file) for file in found.added), *(("-", file) for file in found.removed))
-        rows = ((sign, *_describe_file(file)) for sign, file in islice(files, limit))
+        rows = ((sign, *_describe_file(file)) for sign, file in islice(files, SHOWN_FILES))
         print_table(("", "partition", ">rows", ">size", "file"), rows)
-        if total > limit:
-            print_note(f"{total - limit} more files; --limit shows more, -o json all")
+        if total > SHOWN_FILES:
+            print_note(f"{total - SHOWN_FILES} more files; -o csv and -o json print all")
 
 
 def _describe_files(files: FileList) -> str:

@@ -1,19 +1,15 @@
 """``icedb status``: every table in figures, read from its log; ``--watch`` is :mod:`icedb.cli.status_watch`."""
 
-from typing import Any, Final
+from typing import Any
 
 import typer
 from icedb_log.errors import HaltError, IceDBError
 from icedb_log.ingest.pressure import describe_failure
 from icedb_log.serving.status import TableStatus, read_status
-from icedb_log.units import parse_duration
 
 from icedb.cli.output import print_error
-from icedb.cli.runner import FAILED, HALTED, Run, argument, command, flag, option
+from icedb.cli.runner import FAILED, HALTED, Run, argument, command, flag
 from icedb.cli.status_figures import Found, read_figures, show_found, to_document
-
-DEFAULT_EVERY: Final = "2s"
-LEAST_EVERY_MS: Final = 200
 
 
 @command(records="tables")
@@ -22,13 +18,12 @@ def status(
     *,
     table: str | None = argument("Name of a table; all tables by default.", None, metavar="[TABLE]"),
     watch: bool = flag("--watch", "Show it live, until Ctrl-C; with -o json or -o ndjson a document per line."),
-    every: str = option("--every", "With --watch: pause between two reads.", DEFAULT_EVERY, metavar="TIME"),
 ) -> None:
     """Show files, rows, staged batches, merge lag and health of tables. Needs no service."""
     if watch:
         from icedb.cli.status_watch import watch_status  # noqa: PLC0415 - for those who watch
 
-        watch_status(run, table, every_ms=parse_duration(every, option="--every", floor_ms=LEAST_EVERY_MS))
+        watch_status(run, table)
         return
     names = (table,) if table is not None else run.client.warehouse.list_tables()
     found: Found = {}

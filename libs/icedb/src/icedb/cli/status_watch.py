@@ -21,6 +21,8 @@ from icedb.cli.status_figures import Found, read_figures, show_found, to_documen
 MAX_WATCHED: Final = 2000
 """Tables of which it is kept in memory what their logs say; of more, the others are read whole in each round."""
 READ_THREADS: Final = 8
+PAUSE_MS: Final = 2000
+"""Between two rounds."""
 
 
 class _Watched:
@@ -48,7 +50,7 @@ class _Watched:
         return state
 
 
-def watch_status(run: Run, table: str | None, *, every_ms: int) -> None:
+def watch_status(run: Run, table: str | None) -> None:
     """Show the figures until somebody interrupts; what was shown stays where the store does not answer for a while."""
     watched = _Watched(run, table)
     found = watched.read()
@@ -60,7 +62,7 @@ def watch_status(run: Run, table: str | None, *, every_ms: int) -> None:
                 print_lines([to_json({"at_ms": run.clock.now_ms(), **to_document(found)})])
             else:
                 show_found(run, table, found)
-            run.clock.sleep_ms(every_ms)
+            run.clock.sleep_ms(PAUSE_MS)
             found = watched.read()
     # A console of its own: what is drawn into the other one is caught, and would be drawn twice.
     problem = ""
@@ -71,7 +73,7 @@ def watch_status(run: Run, table: str | None, *, every_ms: int) -> None:
                 if problem:
                     print_error(problem)
             live.update(Text.from_ansi(shown.get() + noted.get()), refresh=True)
-            run.clock.sleep_ms(every_ms)
+            run.clock.sleep_ms(PAUSE_MS)
             try:
                 found, problem = watched.read(), ""
             except IceDBError as error:

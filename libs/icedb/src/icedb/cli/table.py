@@ -15,7 +15,13 @@ from icedb_log.repair.adoption import require_fit
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.promoted_paths import spell_path
 from icedb_log.table.stored_config import create_table, read_table_config
-from icedb_log.table.table_config import QUERIES, PartitionField, TableConfig, with_plausible_times
+from icedb_log.table.table_config import (
+    QUERIES,
+    TIME_TRANSFORMS,
+    PartitionField,
+    TableConfig,
+    with_plausible_times,
+)
 from rich.markup import escape
 
 from icedb.cli import trash
@@ -60,7 +66,7 @@ def create(
     name: str = argument("1 to 63 of a-z, 0-9 and _, beginning with a letter.", metavar="NAME"),
     partition: list[str] | None = option(
         "--partition",
-        "One level of partitions: column, d=day(ts), year|month|day|hour(column), "
+        f"One level of partitions: column, d=day(ts), {'|'.join(TIME_TRANSFORMS)}(column), "
         "u=bucket[16](user_id), p=truncate[2](country). Repeat for more levels.",
         metavar="FIELD",
     ),

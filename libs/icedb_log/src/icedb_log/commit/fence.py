@@ -16,6 +16,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from icedb_log.clock import Clock
+from icedb_log.commit.losses import NO_LOSSES, Losses
 from icedb_log.commit.table import Acquired, PreviousHolder, Table
 from icedb_log.errors import (
     CommitConflict,
@@ -70,9 +71,8 @@ class FenceState:
             has let the fence go. Advice: nothing is built on it.
         work: Commit id of the data files that the owner is writing (B1); empty: none.
         worker_ms: LastModified of the last write by a worker of the stack, if another owner has the fence since.
-        lost: How many owners in a row have ended without a word before they committed: what they read may have ended
-            their process (I5). A flush that has taken all there was forgets it.
-        alone: Batch that the owner reads alone for that; ``lost`` counts from there.
+        losses: Owners that have ended without a word, in a row: what they read may have ended their process (I5). A
+            flush that has taken all there was forgets them.
     """
 
     epoch: int
@@ -84,8 +84,7 @@ class FenceState:
     claim_ms: int = 0
     work: str = ""
     worker_ms: int = 0
-    lost: int = 0
-    alone: str = ""
+    losses: Losses = NO_LOSSES
 
     @property
     def holder(self) -> str:
@@ -108,8 +107,9 @@ class FenceState:
 
 
 _STATE: Final = TypeAdapter(FenceState)
-_STATE_FIELDS: Final = tuple(each.name for each in fields(FenceState))
 _ALWAYS_SAID: Final = ("epoch", "owner", "commit", "sequence")
+_LEFT_OUT: Final = {each.name: each.default for each in fields(FenceState) if each.name not in _ALWAYS_SAID}
+_STATE_FIELDS: Final = tuple(each.name for each in fields(FenceState))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Committed:
 class HeldFence:
     """An acquired fence. Valid until another owner acquires it; only a commit finds out. Not thread-safe."""
 
-    def __init__(self, table: Table, role: Role, *, state: FenceState, etag: str) -> None:
+    def __init__(self, table: Table, role: Role, *, state: FenceState, etag: str, follows_lost: bool = False) -> None:
         self._store = table.store
         self._paths = table.paths
         self._clock = table.clock
@@ -157,6 +157,7 @@ class HeldFence:
         self._role: Role = role
         self._state = state
         self._etag = etag
+        self._follows_lost = follows_lost
 
     @property
     def epoch(self) -> int:
@@ -183,29 +184,32 @@ class HeldFence:
         self._state = replace(self._state, differed="")
 
     @property
-    def lost(self) -> int:
-        """How many owners before this one have ended without a word, in a row (I5)."""
-        return self._state.lost
+    def losses(self) -> Losses:
+        """Owners before this one that have ended without a word, in a row (I5)."""
+        return self._state.losses
 
     @property
-    def alone(self) -> str:
-        """Batch that they read alone; empty: none."""
-        return self._state.alone
+    def follows_lost(self) -> bool:
+        """Whether the owner right before this one is one of them."""
+        return self._follows_lost
 
-    def read_alone(self, batch_id: str) -> None:
-        """Write down that a batch is read alone now: if that ends this process, the next owner knows (I5).
+    def read_part(self, first: str, last: str) -> None:
+        """Write down which batches are read now: if that ends this process, the next owner knows (I5).
+
+        Args:
+            first: The least of their ids.
+            last: The greatest.
 
         Raises:
             Fenced: Another owner took over.
             CommitOutcomeUnknown: No usable answer.
         """
-        is_same = batch_id == self._state.alone
-        self._state = replace(self._state, alone=batch_id, lost=self._state.lost if is_same else 1)
+        self._state = replace(self._state, losses=self.losses.read_part(first, last, epoch=self.epoch))
         self._advance(commit=None)
 
     def forget_lost(self) -> None:
         """Forget lost owners with the next write of the fence: nothing that they may have read is left."""
-        self._state = replace(self._state, alone="", lost=0)
+        self._state = replace(self._state, losses=NO_LOSSES)
 
     def announce_writing(self, commit_id: str) -> None:
         """Name, in each write of the fence from now on, the commit whose data files are being written (B1)."""
@@ -399,6 +403,10 @@ def acquire_fence(table: Table, role: Role) -> HeldFence:
                 continue
             if not is_sealed and _has_landed(store, current.commit):
                 landed = add_landed(landed, current.commit)
+        is_lost = _is_lost(found, owner=table.owner)
+        losses = current.losses if current is not None else NO_LOSSES
+        if current is not None and is_lost:
+            losses = losses.add(epoch=current.epoch, modified_ms=found.modified_ms)
         state = FenceState(
             (current.epoch if current else 0) + 1,
             unique_owner,
@@ -407,8 +415,7 @@ def acquire_fence(table: Table, role: Role) -> HeldFence:
             differed=current.differed if current is not None else "",
             claim_ms=CLAIM_MS,
             worker_ms=found.worker_ms,
-            lost=_count_lost(found, owner=table.owner),
-            alone=current.alone if current is not None else "",
+            losses=losses,
         )
         try:
             new_etag = write_fence(store, key, state, etag=found.etag, clock=clock)
@@ -417,7 +424,7 @@ def acquire_fence(table: Table, role: Role) -> HeldFence:
         if new_etag is not None:
             before = "" if current is None else current.holder
             table.on_fence(Acquired(role, before, found.previous_holder, waited_ms=clock.monotonic_ms() - begun_ms))
-            return HeldFence(table, role, state=state, etag=new_etag)
+            return HeldFence(table, role, state=state, etag=new_etag, follows_lost=is_lost)
     raise Unavailable(
         f"table {paths.name}: the {role} fence {key} was taken by others {MAX_ACQUIRE_ATTEMPTS} times; try again later"
     )
@@ -428,8 +435,13 @@ class _Found:
     state: FenceState | None
     etag: str | None
     previous_holder: PreviousHolder
-    worker_ms: int = 0
+    modified_ms: int = 0
     has_waited: bool = False
+
+    @property
+    def worker_ms(self) -> int:
+        """When a worker of the stack wrote the fence last; 0: unknown."""
+        return self.state.seen_worker_ms(self.modified_ms) if self.state is not None else 0
 
 
 def _wait_for_others(table: Table, key: str, *, until_ms: int) -> _Found:
@@ -451,22 +463,20 @@ def _wait_for_others(table: Table, key: str, *, until_ms: int) -> _Found:
                 clock.sleep_ms(1 + pause_ms * int(clock.new_id()[-2:], 16) // 256)  # not all at once
                 continue
             previous_holder = "abandoned"
-        worker_ms = state.seen_worker_ms(info.modified_ms)
-        return _Found(state, info.etag, previous_holder, worker_ms, has_waited=attempt > 0)
+        return _Found(state, info.etag, previous_holder, info.modified_ms, has_waited=attempt > 0)
     raise AssertionError  # it ends with its patience
 
 
-def _count_lost(found: _Found, *, owner: str) -> int:
-    """Return how many owners in a row were lost, the last one among them if its claim ran out before it committed.
+def _is_lost(found: _Found, *, owner: str) -> bool:
+    """Whether the last owner was lost: its claim ran out before it committed (I5).
 
     Not one from whom the fence is taken before that, by who has no patience or bears the same name: he may be at work
     (in another thread), and the batch that he reads a good one.
     """
     state = found.state
-    if state is None:
-        return 0
-    has_ended = found.previous_holder == "abandoned" and state.holder != owner
-    return state.lost + (has_ended and bool(state.claim_ms) and state.commit is None)
+    if state is None or found.previous_holder != "abandoned" or state.holder == owner:
+        return False
+    return bool(state.claim_ms) and state.commit is None
 
 
 def look_at_fence(table: TableStore, role: Role = "ingest") -> FenceLook:
@@ -549,7 +559,7 @@ def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | 
     Raises:
         CommitOutcomeUnknown: The write may still land.
     """
-    said = {name: value for name in _STATE_FIELDS if (value := getattr(state, name)) or name in _ALWAYS_SAID}
+    said = {name: value for name in _STATE_FIELDS if (value := getattr(state, name)) != _LEFT_OUT.get(name, ...)}
     return put_over(store, key, orjson.dumps(said), etag=etag, clock=clock)  # W2: states are unique
 
 

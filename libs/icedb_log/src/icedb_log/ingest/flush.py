@@ -60,11 +60,19 @@ MAX_STAGED_ALONE: Final = 100
 MAX_REASONS: Final = 20
 """Refused batches that the result of a task names; all of them are in quarantine."""
 
-LOST_SHIFT: Final = 4
-"""With each owner of the fence that was lost in a row, a flush takes a 16th of the batches."""
-MAX_LOST_ALONE: Final = 3
-"""So many processes may end while they read one batch alone. Others end processes, too: three times at one batch, and
-never at another one, is hardly chance."""
+_FIRST_SHIFT: Final = 2
+"""After an owner of the fence was lost, a flush takes a quarter of what that may have read: few commits are needed
+until the oldest batch, which most often is the one, is alone."""
+_NEXT_SHIFT: Final = 4
+"""With each further one it takes a 16th of that: few processes are lost."""
+MAX_LOST_ALONE: Final = 2
+"""So many processes may end while they read one batch alone, after one that read it among others. Others end processes,
+too: three times in a row at one batch, and never at another one, is hardly chance."""
+_ENDS_PROCESSES: Final = (
+    f"{MAX_LOST_ALONE} processes ended without a word while they read this batch, and nothing else, after one that "
+    "read it among others: it may need more memory than a worker has, or a reader may fail on it. Give workers more "
+    "memory and retry it, or send its rows in another format, and report it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,26 +374,37 @@ def _find_first_of_keys(batches: Iterable[StagedBatch]) -> Mapping[str, StagedBa
 
 
 def _take_fewer(commit: AppendCommit, classified: _ClassifiedBatches) -> None:
-    """Take a part of the batches if owners of the fence before this one were lost, at last one alone (I5)."""
-    fence, taken = commit.fence, classified.taken
-    if not fence.lost or not taken:
+    """Take a part of the batches if owners of the fence before this one were lost, at last one alone (I5).
+
+    What the last one did not read goes first, once; then the newest part of what it read, and so on: of many batches
+    most are committed before the one that ends processes is read again.
+    """
+    fence, taken, losses = commit.fence, classified.taken, commit.fence.losses
+    if not losses.count or not taken:
         return
-    kept = max(1, len(taken) >> LOST_SHIFT * fence.lost)
-    classified.has_more |= kept < len(taken)
-    del taken[kept:]
-    if kept > 1:
-        return
-    if fence.alone == taken[0].batch_id and fence.lost > MAX_LOST_ALONE:
-        reason = (
-            f"{MAX_LOST_ALONE} processes ended without a word while they read this batch, and nothing else: it may "
-            "need more memory than a worker has, or a reader may fail on it. Give workers more memory and retry it, or "
-            "send its rows in another format, and report it"
-        )
-        classified.late.append(RejectedBatch(taken.pop(), reason))
+    named = [batch for batch in taken if losses.names(batch.batch_id)]
+    if named and losses.alone_count >= MAX_LOST_ALONE:
+        classified.late.append(RejectedBatch(named[0], _ENDS_PROCESSES))
+        classified.has_more |= len(taken) > 1
+        classified.taken = []
         fence.forget_lost()
         return
-    # WARN: before the batch is read. After it there may be nobody who could write.
-    fence.read_alone(taken[0].batch_id)
+    old = [batch for batch in taken if batch.staged_ms <= losses.last_ms]
+    suspects = named or old  # by their ids, as staging is listed
+    # WARN: if one ended over what was not suspected, there are several such batches: old ones do not go first any more.
+    # Otherwise each of two would end processes in turn as one of the other batches, for ever.
+    kept = {batch.batch_id for batch in (*suspects, *(old if losses.is_mixed else ()))}
+    others = [batch for batch in taken if batch.batch_id not in kept]
+    # WARN: once. New batches that always went first would keep the others waiting for as long as new ones come.
+    if others and (fence.follows_lost or not suspects):
+        part = others
+    else:
+        shift = _NEXT_SHIFT if named else _FIRST_SHIFT + _NEXT_SHIFT * (losses.count - 1)
+        part = suspects[-max(1, len(suspects) >> shift) :]
+        # WARN: before it is read. After it there may be nobody who could write.
+        fence.read_part(part[0].batch_id, part[-1].batch_id)
+    classified.has_more |= len(part) < len(taken)
+    classified.taken = part
 
 
 def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:

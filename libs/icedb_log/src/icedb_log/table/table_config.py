@@ -217,7 +217,7 @@ class PartitionField(_Model):
         except ValueError as error:
             raise InvalidRequest(
                 f"partition {text[:80]!r}: {first_message(error)}; write name=column, "
-                "name=year|month|day|hour(column), name=bucket[n](column) or name=truncate[n](column)"
+                f"name={'|'.join(TIME_TRANSFORMS)}(column), name=bucket[n](column) or name=truncate[n](column)"
             ) from error
 
     def __str__(self) -> str:
@@ -452,8 +452,8 @@ class TableConfig(_Model):
         fields = [field.name for field in self.partition if field.transform in TIME_TRANSFORMS]
         if self.retention_field is not None and self.retention_field not in fields:
             raise ValueError(
-                f"retention_field {self.retention_field[:80]!r} is no time partition (year, month, day, hour) of this "
-                f"table; it has {', '.join(fields) or 'none'}"
+                f"retention_field {self.retention_field[:80]!r} is no time partition ({', '.join(TIME_TRANSFORMS)}) of "
+                f"this table; it has {', '.join(fields) or 'none'}"
             )
         if self.retention_ms is not None and not fields:
             raise ValueError("retention_ms needs a time partition, e.g. d=day(ts)")
