@@ -6,6 +6,8 @@ What may change is what such runs do not depend on together:
 * policies, bounds and sizes: whoever commits decides, and what one run refuses another cannot commit (I5);
 * declared columns: one that is declared has the type that the log has already, or a wider one. A declaration may be
   taken back, but for columns that data files are laid out by;
+* promoted paths: more come, behind those that are there, and one may be filled no more. Who knows fewer than the log
+  commits nothing (S4), and a column is shown when every data file has it;
 * what a TIMESTAMP's numbers count, and which times are plausible: they say how batches are read from then on. The unit
   of a BIGINT that data files are laid out by stays;
 * grace periods of data files, orphans and seals, only upward. A run with the old, longer one would otherwise rely on
@@ -14,11 +16,11 @@ What may change is what such runs do not depend on together:
 The grace period of log files stays as it is for good: the window in which a batch may be staged again follows from it
 (I3). Made longer, it would admit a batch whose id has just been forgotten; made shorter, a flush that began before
 would do so.
-Partitions, sort order, ``insert_query``, ``view_query``, ``source`` and promoted paths are what the data files of the
-table have in common: they stay.
+Partitions, sort order, ``insert_query``, ``view_query`` and ``source`` are what the data files of the table have in
+common: they stay.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from icedb_log.clock import Clock
@@ -71,7 +73,8 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
         table: The table.
         change: Field of :class:`~icedb_log.table.table_config.TableConfig` to its new value. ``declared`` holds only
             the columns that change: a type declares a column, ``None`` takes a declaration back; ``times`` only those
-            fields of :class:`~icedb_log.table.time_columns.TimeColumn` that change, by column.
+            fields of :class:`~icedb_log.table.time_columns.TimeColumn` that change, by column; ``promoted`` only paths
+            that come, and with no keys columns that are filled no more.
         clock: This host's clock.
 
     Raises:
@@ -116,6 +119,8 @@ def plan_change(
             if not isinstance(value, Mapping):
                 raise InvalidRequest(f"table {config.name}: declared: give columns with types, not {value!r:.80}")
             fields["declared"] = _plan_declared(config, value, logged or {})
+        elif name == "promoted":
+            fields["promoted"] = _plan_promoted(config, value, logged or {})
         elif name == "times":
             if not isinstance(value, Mapping) or not all(isinstance(time, Mapping) for time in value.values()):
                 raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {value!r:.80}")
@@ -138,13 +143,34 @@ def plan_change(
 
 
 def _describe_fixed(name: str) -> str:
-    fixed = f"{name} cannot be changed after the table was created"
-    if name == "promoted":
-        return (
-            f"{fixed}: rows that are there would lack the column, and nothing fills it yet. Create another table with "
-            "--promote, and send the rows there"
-        )
-    return f"{fixed}; what can: declared, times, {', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
+    free = ", ".join(sorted(FREE_FIELDS | RISING_FIELDS))
+    return f"{name} cannot be changed after the table was created; what can: declared, promoted, times, {free}"
+
+
+def _plan_promoted(
+    config: TableConfig, change: Mapping[str, Sequence[str]], logged: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    promoted = dict(config.promoted)
+    spelling = {column.lower(): column for column in (*config.declared, *logged)}
+    for column, path in change.items():
+        known, there = promoted.get(column), spelling.get(column.lower())
+        if known is None and not path:
+            raise InvalidRequest(
+                f"table {config.name}: column {column!r} is not promoted: `icedb table show` lists them"
+            )
+        if known is None and there is not None:
+            raise InvalidRequest(
+                f"table {config.name}: it has column {there!r} already: give the promoted one another name, … as NAME"
+            )
+        if path and known is not None and known != tuple(path):
+            was = f"is promoted from {spell_path(known)}" if known else "was promoted, and rows lack it since"
+            raise InvalidRequest(f"table {config.name}: column {column!r} {was}: give another name, … as NAME")
+        if not path and column in fixed_columns(config):
+            raise InvalidRequest(
+                f"table {config.name}: the data files are laid out by column {column!r}: it stays filled"
+            )
+        promoted[column] = tuple(path)
+    return promoted
 
 
 def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged: Mapping[str, str]) -> dict[str, str]:
@@ -152,8 +178,8 @@ def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged
     for column, sql_type in change.items():
         if column in config.promoted and sql_type != declared.get(column):
             raise InvalidRequest(
-                f"table {config.name}: column {column!r} is promoted from {spell_path(config.promoted[column])} as "
-                f"{declared.get(column)} for good: the values that are there were taken as that"
+                f"table {config.name}: column {column!r} is promoted as {declared.get(column)} for good: the values "
+                "that are there were taken as that"
             )
         is_mended = sql_type is not None and sql_type == logged.get(column)
         if column in fixed_columns(config) and sql_type != declared.get(column) and not is_mended:
