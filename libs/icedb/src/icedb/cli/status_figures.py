@@ -124,7 +124,7 @@ def _format_published(state: TableStatus) -> str | None:
 
 
 def format_filling(state: TableStatus) -> str | None:
-    """Return which promoted columns readers do not see yet, and how many data files lack them; ``None``: there is none."""
+    """Return which promoted columns readers do not see yet, and what lacks them; ``None``: there is no such column."""
     if not state.filling:
         return None
     files, size = count_of(state.filling_files, "data file"), format_bytes(state.filling_bytes)

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from icedb_log.clock import Clock
+from icedb_log.commit.invariants import require_known_paths
 from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.fold import union_schema
@@ -82,6 +83,7 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
         NotFound: No such table.
         HaltError: The configuration or the log cannot be read.
         Unavailable: The store did not answer, or others kept changing the configuration.
+        CommitConflict: Somebody else promotes paths at the same time; run again.
         CommitOutcomeUnknown: No answer; look with ``icedb table show``.
     """
 
@@ -90,6 +92,7 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
         logged: Mapping[str, str] = {}
         if change.get("declared"):
             heads = Table.of(config, table, clock=clock).read_heads()
+            require_known_paths(config, heads)  # else what the log has may be what somebody has just promoted
             logged = union_schema(table.name, heads.files).effective
         altered = plan_change(config, change, logged=logged)
         if altered.declared != config.declared:
@@ -114,17 +117,16 @@ def plan_change(
         InvalidRequest: As :func:`alter_table_config`.
     """
     fields: dict[str, Any] = dict(change)
+    planned = {"declared", "promoted", "times"}
     for name, value in change.items():
+        if name in planned and not isinstance(value, Mapping):
+            raise InvalidRequest(f"table {config.name}: {name}: give what changes by column, not {value!r:.80}")
         if name == "declared":
-            if not isinstance(value, Mapping):
-                raise InvalidRequest(f"table {config.name}: declared: give columns with types, not {value!r:.80}")
-            fields["declared"] = _plan_declared(config, value, logged or {})
+            fields[name] = _plan_declared(config, value, logged or {})
         elif name == "promoted":
-            fields["promoted"] = _plan_promoted(config, value, logged or {})
+            fields[name] = _plan_promoted(config, value, logged or {})
         elif name == "times":
-            if not isinstance(value, Mapping) or not all(isinstance(time, Mapping) for time in value.values()):
-                raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {value!r:.80}")
-            fields["times"] = _plan_times(config, value)
+            fields[name] = _plan_times(config, value)
         elif name not in FREE_FIELDS | RISING_FIELDS and value != getattr(config, name, None):
             raise InvalidRequest(f"table {config.name}: {_describe_fixed(name)}")
     gone = config.declared.keys() - fields.get("declared", config.declared).keys()
@@ -198,6 +200,8 @@ def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) ->
     times = {column: time.model_dump() for column, time in config.times.items()}
     laid_out = {field.column for field in config.partition if field.transform in TIME_TRANSFORMS}
     for column, fields in change.items():
+        if not isinstance(fields, Mapping):
+            raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {fields!r:.80}")
         before = times.get(column, {})
         is_laid_out = column in laid_out and config.declared.get(column) == "BIGINT"
         is_changed = fields.get("unit", before.get("unit")) != before.get("unit")

@@ -49,7 +49,8 @@ def require_fit(table: TableStore, config: TableConfig, *, clock: Clock, footers
     taken = [column for column in config.promoted if column in snapshot.schema]
     if taken:
         raise InvalidRequest(
-            f"table {config.name}: its log has column {taken[0]!r} already: give the promoted one another name, … as NAME"
+            f"table {config.name}: its log has column {taken[0]!r} already: give the promoted one another name, "
+            "… as NAME"
         )
     laid_out = [column for column in config.promoted if column in fixed_columns(config)]
     if laid_out and snapshot.live:
