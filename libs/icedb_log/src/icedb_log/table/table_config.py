@@ -494,13 +494,13 @@ class TableConfig(_Model):
         """Return the promoted columns, with types, that the log's schema lacks: data files may have them (S4)."""
         return {column: self.declared[column] for column in self.promoted if column not in schema}
 
-    def find_visible(self, schema: Mapping[str, str]) -> dict[str, str]:
-        """Return the columns that readers see, logged and declared, without those that are hidden (S4).
+    def find_visible(self, schema: Collection[str]) -> dict[str, str]:
+        """Return the declared columns, with types, that readers see beside those of the log's schema.
 
-        The first commit of a table shows all: then nothing is hidden.
+        None that is hidden (S4); but the first commit of a table shows all.
         """
         hidden = self.find_hidden(schema) if schema else {}
-        return {**{name: kind for name, kind in self.declared.items() if name not in hidden}, **schema}
+        return {name: kind for name, kind in self.declared.items() if name not in hidden}
 
     def count_promoted(self, columns: Collection[str] | None = None) -> int:
         """Return how many promoted paths, from the first on, have to be counted to have all that are filled (S4).
@@ -563,7 +563,10 @@ def unite_columns(logged: Mapping[str, str], config: TableConfig) -> dict[str, s
         config: Of the table; a type that is declared and not in the log yet changes nothing.
     """
     spelling = {name.lower() for name in logged}
-    return {**logged, **{name: kind for name, kind in config.declared.items() if name.lower() not in spelling}}
+    return {
+        **logged,
+        **{name: kind for name, kind in config.find_visible(logged).items() if name.lower() not in spelling},
+    }
 
 
 def require_takes_batches(config: TableConfig) -> None:
