@@ -137,7 +137,7 @@ def promote(table, *texts):
 def test_nobody_sees_a_column_before_it_is_complete(lake):
     events = lake.create_table("events", sort=["n"])
     events.append(ROWS)
-    view = lake.create_table("copies", view_of="events", view_query="select * from _rows")
+    lake.create_table("copies", view_of="events", view_query="select * from _rows")
     promote(events, "p.plan", "p.price:DOUBLE as price", "c.page.url as url")
     events.append([{"n": 4, "p": {"plan": "max"}}])
     before = events.snapshot()

@@ -156,6 +156,8 @@ def _plan_promoted(
     spelling = {column.lower(): column for column in (*config.declared, *logged)}
     for column, path in change.items():
         known, there = promoted.get(column), spelling.get(column.lower())
+        if not isinstance(path, list | tuple):
+            raise InvalidRequest(f"table {config.name}: promoted: give the keys of a path as a list, not {path!r:.80}")
         if known is None and not path:
             raise InvalidRequest(
                 f"table {config.name}: column {column!r} is not promoted: `icedb table show` lists them"
