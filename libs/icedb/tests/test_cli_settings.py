@@ -61,7 +61,7 @@ def test_each_option_sets_its_field(icedb, field, options, expected):
 def test_every_field_is_an_option_or_said_to_be_none(icedb):
     assert set(CREATE_FIELDS) | HIDDEN_FIELDS == TableConfig.model_fields.keys()
     assert {field for field, _, _ in GIVEN} | BY_A_WORKER | {"times"} == set(CREATE_FIELDS)
-    assert set(ALTER_FIELDS) == (FREE_FIELDS | RISING_FIELDS | {"declared", "times"}) - HIDDEN_FIELDS
+    assert set(ALTER_FIELDS) == (FREE_FIELDS | RISING_FIELDS | {"declared", "promoted", "times"}) - HIDDEN_FIELDS
     create, alter = icedb("table", "create", "--help"), icedb("table", "alter", "--help")
     flags = {
         field: f"{table_settings._flag_of(field)[0]} " if field in NAMED_FIELDS else f"{table_settings._key_of(field)}="

@@ -14,7 +14,7 @@ from icedb_log.table.promoted_paths import (
     spell_path,
 )
 from icedb_log.table.table_config import PartitionField, TableConfig
-from icedb_sim.tables.small_import import ImportTable
+from icedb_sim.tables.row_footers import RowFooterReader
 from icedb_sim.tables.small_table import SmallTable
 
 
@@ -113,9 +113,7 @@ def test_no_batch_gives_a_promoted_column():
 
 def test_paths_types_and_units_stay_as_they_were_created():
     config = make("p.plan", "p.t:TIMESTAMP(epoch_s)")
-    with pytest.raises(InvalidRequest, match=r"promoted cannot be changed .*Create another table with --promote"):
-        plan_change(config, {"promoted": {"x": ("p", "x")}})
-    with pytest.raises(InvalidRequest, match=r"'p__plan' is promoted from p.plan as VARCHAR for good"):
+    with pytest.raises(InvalidRequest, match=r"'p__plan' is promoted as VARCHAR for good"):
         plan_change(config, {"declared": {"p__plan": "BIGINT"}})
     with pytest.raises(InvalidRequest, match=r"'p__plan' is promoted"):
         plan_change(config, {"declared": {"p__plan": None}})
@@ -128,18 +126,15 @@ def test_paths_types_and_units_stay_as_they_were_created():
     assert ranged.times["p__t"].to_ms == 1
 
 
-def test_a_log_with_rows_gets_no_promoted_columns():
+def test_a_log_with_rows_is_not_laid_out_by_promoted_columns():
     table = SmallTable()
-    config = make("p.plan").model_copy(update={"name": table.name, "partition": (), "sort": ()})
-    require_fit(table, config, clock=table.clock, footers=table)
+    config = make("p.plan").model_copy(update={"name": table.name, "partition": table.config.partition})
     table.append(1)
-    with pytest.raises(InvalidRequest, match="has rows already, which lack the promoted columns p__plan"):
-        require_fit(table, config, clock=table.clock, footers=table)
-
-
-def test_files_are_not_imported_into_a_table_with_promoted_paths():
-    table = ImportTable(promoted={"x": ("body", "x")})
-    table.put_source("x", 1)
-    with pytest.raises(InvalidRequest, match=r"promoted paths \(x\), .*send them with `icedb ingest`"):
-        table.run_import()
-    assert not table.ids()
+    footers = RowFooterReader(table.store)
+    require_fit(table, config, clock=table.clock, footers=footers)
+    by_path = config.model_copy(update={"sort": ("p__plan",)})
+    with pytest.raises(InvalidRequest, match="not laid out by the promoted column 'p__plan'"):
+        require_fit(table, by_path, clock=table.clock, footers=footers)
+    taken = make("p.plan as id").model_copy(update={"name": table.name, "declared": {"p": "VARCHAR"}})
+    with pytest.raises(InvalidRequest, match="has column 'id' already"):
+        require_fit(table, taken, clock=table.clock, footers=footers)

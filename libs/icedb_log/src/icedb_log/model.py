@@ -51,6 +51,7 @@ class FileMarker:
         extra: Fields that this version does not know, carried forward as they are.
         inexact: Columns of whose values what S2 wants to be proven is not so, by who wrote the file; ``None``: nobody
             said. Never on the wire: the log file that makes the file live says it for all of its files.
+        promoted_count: How many of the table's promoted paths, from the first on, the file has the columns of (S4).
     """
 
     path: str
@@ -62,6 +63,7 @@ class FileMarker:
     landed_ms: int | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     inexact: tuple[str, ...] | None = field(default=None, compare=False)
+    promoted_count: int = 0
 
     @property
     def is_live(self) -> bool:
@@ -122,6 +124,8 @@ class LogHead:
             rebuilds and log files of other writers. Later releases may say something else: whoever
             asks takes what he does not know for a change of rows. Who says it writes no field ids (N6).
         rebuilt: Which rebuild, or which backup, made this log anew, by the id of its commit (B3); ``None``: none did.
+        promoted_count: How many promoted paths its writer knew, or a log file that it carries: who knows fewer commits
+            nothing (S4).
     """
 
     time_ms: int
@@ -137,6 +141,7 @@ class LogHead:
     inexact: Mapping[str, bool] | None = None
     change: str | None = None
     rebuilt: str | None = None
+    promoted_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ class FactsReader:
             config=table.config,
             status=status,
             details=details,
-            schema={**table.config.declared, **state.snapshot.schema},
+            schema={**table.config.find_visible(state.snapshot.schema), **state.snapshot.schema},
             partitions=kept.take_partitions(state, table),
             explained=None if merge is None else {each.partition: each for each in merge.partitions},
             commits=kept.take_commits(state),

@@ -6,6 +6,7 @@ from icedb_sim.rules.clean import CLEAN_RULES, HOLD_RULES
 from icedb_sim.rules.erase import ERASE_RULES
 from icedb_sim.rules.feed import FOLLOWER_RULES, VIEW_RULES
 from icedb_sim.rules.ingest import GROUP_RULES, INGEST_RULES, OUTSIDER_RULES, POISON_RULES, REUSE_RULES
+from icedb_sim.rules.promote import PROMOTE_RULES
 from icedb_sim.rules.publish import PUBLISH_RULES
 from icedb_sim.rules.read import READ_RULES, SERVING_RULES
 from icedb_sim.rules.trash import TRASH_RULES
@@ -26,7 +27,7 @@ ALL_RULES: Final = (
         *GROUP_RULES,
         *OUTSIDER_RULES,
     ),
-    *(*FOLLOWER_RULES, *VIEW_RULES, *PUBLISH_RULES, *TRASH_RULES, *ERASE_RULES),
+    *(*FOLLOWER_RULES, *VIEW_RULES, *PROMOTE_RULES, *PUBLISH_RULES, *TRASH_RULES, *ERASE_RULES),
 )
 
 TEST_OF_RULE: Final[dict[str, str]] = {rule.name: rule.by for rule in ALL_RULES if rule.by}

@@ -343,7 +343,7 @@ def _names_of(module: ModuleType, original: object) -> list[tuple[Any, str]]:
     return [(module, name) for name, value in list(vars(module).items()) if value is original]
 
 
-INVARIANTS: Final = ("require_append", "require_merge", "require_same_live", "require_strip")
+INVARIANTS: Final = ("require_append", "require_merge", "require_promoted", "require_same_live", "require_strip")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class SimBatchWriter:
 
     def write_batches(self, job: FlushJob) -> FlushOutput:
         """Run a flush job."""
-        schema = dict(job.schema)
+        schema = {**job.schema, **job.config.declared}
         rows: dict[str, list[int]] = defaultdict(list)
         accepted: list[StagedBatch] = []
         rejected: list[RejectedBatch] = []
@@ -99,7 +99,12 @@ class SimBatchWriter:
                 rows[partition] += part
         files = tuple(
             write_rows(
-                TableStore(self.store, job.paths), partition=partition, rows=part, clock=self.clock, time_ms=job.time_ms
+                TableStore(self.store, job.paths),
+                partition=partition,
+                rows=part,
+                clock=self.clock,
+                time_ms=job.time_ms,
+                promoted_count=len(job.config.promoted),
             )
             for partition, part in sorted(rows.items())
         )
@@ -151,6 +156,7 @@ class SimGroupMerger:
                 rows=rows,
                 clock=self.clock,
                 time_ms=job.time_ms,
+                promoted_count=len(job.config.promoted),
             )
             results.append(MergedGroup(group, (output,), len(read), rows_removed))
         return tuple(results)
@@ -168,11 +174,18 @@ def read_staged_ids(key: str, body: bytes) -> tuple[str, ...]:
     return tuple(entry[0] for entry in orjson.loads(body[-12 - index_bytes : -12]))
 
 
-def write_rows(table: TableStore, *, partition: str, rows: Sequence[int], clock: Clock, time_ms: int) -> FileMarker:
+def write_rows(
+    table: TableStore, *, partition: str, rows: Sequence[int], clock: Clock, time_ms: int, promoted_count: int = 0
+) -> FileMarker:
     """Write one data file under a fresh name and return its marker."""
     key = table.paths.data_key(partition=partition, file_id=clock.new_id())
-    table.store.put(key, orjson.dumps(rows))
-    return FileMarker(key, len(rows) * ROW_BYTES, time_ms, row_count=len(rows))
+    table.store.put(key, orjson.dumps(rows) + b" " * promoted_count)
+    return FileMarker(key, len(rows) * ROW_BYTES, time_ms, row_count=len(rows), promoted_count=promoted_count)
+
+
+def count_promoted(body: bytes) -> int:
+    """Return how many promoted paths the writer of a data file knew."""
+    return len(body) - len(body.rstrip())
 
 
 def encode_batch(rows: Mapping[str, Sequence[int]], *, column: str, sql_type: str, bad_count: int) -> bytes:

@@ -400,6 +400,24 @@ PROFILES: Final[dict[str, Profile]] = {
             ),
         ),
         Profile(
+            "sleepypaths",
+            "Flushes that know fewer paths than the log will stall before the fence, and before they commit (S4).",
+            wants="promoters",
+            settings={
+                "flushers": 3,
+                "mergers": 2,
+                "producers": 2,
+                "changers": 0,
+                "think_ms": SECOND_MS,
+                "jump_rate": 0.003,
+                "steps": 1200,
+            },
+            at=(
+                StallAt("flusher", "replace", "/fence/ingest.json", (20, 120), 0.3),
+                StallAt("flusher", "put", "/_data/*", (20, 120), 0.3),
+            ),
+        ),
+        Profile(
             "sleepyfeeders",
             "Feeds stall before they take the fence, while appends with old names land, or with a log file read (V2).",
             wants="feeders",

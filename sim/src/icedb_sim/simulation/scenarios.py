@@ -18,6 +18,7 @@ from icedb_sim.simulation.outsiders import OutsiderScenario
 from icedb_sim.simulation.pins import PinScenario
 from icedb_sim.simulation.poison import PoisonScenario
 from icedb_sim.simulation.profiles import PROFILES, ClockScenario, Profile, find_profiles
+from icedb_sim.simulation.promotions import PromotionScenario
 from icedb_sim.simulation.publications import PublicationScenario
 from icedb_sim.simulation.retention import RetentionScenario
 from icedb_sim.simulation.reuse import ReuseScenario
@@ -37,6 +38,7 @@ _ACTING: Final[tuple[type[Scenario], ...]] = (
     OutsiderScenario,
     PinScenario,
     PoisonScenario,
+    PromotionScenario,
     PublicationScenario,
     RetentionScenario,
     ReuseScenario,
@@ -64,6 +66,8 @@ _PUBLISH_RATE: Final = 0.1
 """In so many schedules the table is published."""
 _POISON_RATE: Final = 0.1
 """In so many schedules batches crash who reads them."""
+_PROMOTE_RATE: Final = 0.2
+"""In so many schedules paths are promoted; in none with writers who know nothing of that."""
 _GROUP_RATE: Final = 0.2
 """In so many schedules front ends stage many batches as one object."""
 _LATE: Final = {
@@ -72,6 +76,7 @@ _LATE: Final = {
     EmbeddedScenario.name,
     PublicationScenario.name,
     PoisonScenario.name,
+    PromotionScenario.name,
 }
 _EMBED_RATE: Final = 0.2
 """In so many schedules callers work in their own process, and everybody heeds claims (F6)."""
@@ -104,6 +109,9 @@ def draw_mix(seed: int) -> Mix:
         sizes[PoisonScenario.name] = 1
     if not alone and random.Random(seed << 32 | zlib.crc32(b"groupers")).random() < _GROUP_RATE:
         sizes[GroupScenario.name] = 1
+    is_free = not alone and OutsiderScenario.name not in sizes
+    if is_free and random.Random(seed << 32 | zlib.crc32(b"promoters")).random() < _PROMOTE_RATE:
+        sizes[PromotionScenario.name] = 1
     return Mix.of(sizes)
 
 

@@ -353,7 +353,14 @@ def write_rows(
         body += b"\n#" + orjson.dumps(dict(footer))
     key = table.paths.data_key(partition=partition, file_id=clock.new_id())
     table.store.put(key, body)
-    return FileMarker(key, len(body), time_ms, row_count=len(lines), inexact=find_inexact(lines))
+    return FileMarker(
+        key,
+        len(body),
+        time_ms,
+        row_count=len(lines),
+        inexact=find_inexact(lines),
+        promoted_count=len(config.promoted),
+    )
 
 
 def read_rows(store: ObjectStore, key: str) -> list[dict[str, Any]]:

@@ -106,6 +106,7 @@ def _print_one(state: TableStatus, cost: str | None) -> None:
             "open erasures": _format_erasures(state),
             "leases": _format_leases(state),
             "Iceberg": _format_published(state),
+            "filling": format_filling(state),
             "merge lag": lag,
             "at work": "; ".join(map(format_worker, state.workers)) or "nobody",
             "view": None if state.view is None else _format_view(state.view),
@@ -120,6 +121,14 @@ def _format_published(state: TableStatus) -> str | None:
         return None
     shown = f"as of {format_time(state.published_ms)}" if state.published_ms else "not shown"
     return f"{shown}, may be held back: {state.held_back}" if state.held_back else shown
+
+
+def format_filling(state: TableStatus) -> str | None:
+    """Return which promoted columns readers do not see yet, and what lacks them; ``None``: there is no such column."""
+    if not state.filling:
+        return None
+    files, size = count_of(state.filling_files, "data file"), format_bytes(state.filling_bytes)
+    return f"{', '.join(state.filling)}: {files} to be written anew, {size}"
 
 
 def _format_lost(state: TableStatus) -> str:

@@ -162,10 +162,9 @@ def alter(
     *,
     name: TableName,
     settings: Mapping[str, Any],
-    promote: list[str] | None = option("--promote", "Not yet: it says what to do instead.", hidden=True),
 ) -> None:
     """Change what may change of a table; grace periods only grow. Partitions, sort order, insert query are fixed."""
-    change = read_settings({**settings, "promoted": promote} if promote else settings)
+    change = read_settings(settings, is_change=True)
     if "declared" in change:
         change["declared"] = {column: None if kind == "OFF" else kind for column, kind in change["declared"].items()}
     if not change:
@@ -186,6 +185,11 @@ def alter(
             out.print(f"table [bold]{name}[/] is so already")
             return
         out.print(f"table [bold]{name}[/] changed; workers use it from their next run on")
+        if filling := [column for column, path in config.promoted.items() if path and column not in before.promoted]:
+            print_note(
+                f"{', '.join(filling)}: readers see it when all data files have it; merges fill them, and "
+                f"`icedb status {name}` shows how far they are"
+            )
         if config.retention_ms != before.retention_ms and config.retention_ms is not None:
             print_note(f"`icedb partitions {name} --expired` shows what retention will remove")
 
@@ -280,16 +284,22 @@ def _show(config: TableConfig, schema: Mapping[str, str], *, prefix: str) -> Non
     _print_config(config, prefix=prefix)
     out.print()
     columns = {**config.declared, **schema}
+    hidden = config.find_hidden(schema) if schema else {}
     if not columns:
         print_note(NO_COLUMNS)
         return
     print_table(
         ("column", "type", "declared"),
         (
-            (column, sql_type, describe_declared(config, column) if column in config.declared else "")
+            (column, sql_type, _describe_column(config, column, is_hidden=column in hidden))
             for column, sql_type in columns.items()
         ),
     )
+
+
+def _describe_column(config: TableConfig, column: str, *, is_hidden: bool) -> str:
+    text = describe_declared(config, column) if column in config.declared else ""
+    return f"{text} (filling)" if is_hidden and config.promoted[column] else text
 
 
 def _print_config(config: TableConfig, *, prefix: str) -> None:

@@ -45,7 +45,7 @@ HIDDEN_FIELDS: Final = frozenset(
 _DOCS: Final = read_field_docs(TableConfig)
 CREATE_FIELDS: Final = tuple(name for name in TableConfig.model_fields if name not in HIDDEN_FIELDS)
 ALTER_FIELDS: Final = tuple(
-    name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | {"declared", "times"}
+    name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | {"declared", "times", "promoted"}
 )
 NAMED_FIELDS: Final = frozenset(
     {"declared", "times", "promoted", "insert_query", "source", "merge_query", "view_of", "view_query", "retention_ms"}
@@ -69,7 +69,7 @@ _HELP: Final[Mapping[str, str]] = {
     "times": "Times outside are bad rows, e.g. ts:2020..2030-06-30; ts:off: none are. Sources of partitions of a new "
     "table have 1990..2100. Repeat.",
     "promoted": "A column of a value inside JSON text, e.g. properties.plan, properties.price:DOUBLE or "
-    "'context.page.url as page_url'. Fixed from then on. Repeat.",
+    "'context.page.url as page_url'; properties.plan:off fills it no more (alter). Repeat.",
     "source": "A column of _rows with its type, e.g. payload:VARCHAR. Repeat.",
 }
 """Help of options that take more than the value of a field."""
@@ -120,11 +120,12 @@ def with_settings(
     return decorate
 
 
-def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(typed: Mapping[str, Any], *, is_change: bool = False) -> dict[str, Any]:
     """Return the fields of a configuration that options name.
 
     Args:
         typed: Field to what was typed for it.
+        is_change: Whether the table is there, so that something may be taken back.
 
     Raises:
         InvalidRequest: A text is not understood, or a time is below its floor; names the option.
@@ -147,7 +148,7 @@ def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
         else:
             fields[name] = _read(name, value, flag)
     fields = {**fields, "times": times} if times else fields
-    return add_promotions(fields, promotions, option=_flag_of("promoted")[0])
+    return add_promotions(fields, promotions, option=_flag_of("promoted")[0], may_end=is_change)
 
 
 def read_query(text: str, *, option: str) -> str:
@@ -170,7 +171,7 @@ def describe_declared(config: TableConfig, column: str) -> str:
     if time is not None and time.unit is not None:
         text = time.unit if text == "BIGINT" else f"{text}({time.unit})"
     if path is not None:
-        text = f"{spell_path(path)}:{text}"
+        text = f"{spell_path(path)}:{text}" if path else f"{text}, filled no more"
     return text if time is None or time.from_ms is None else f"{text}, {time.describe_range()}"
 
 

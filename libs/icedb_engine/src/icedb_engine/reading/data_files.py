@@ -43,6 +43,7 @@ from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import align, encode_texts, make_schema, name_arrow_type
 from icedb_engine.engine import CapturedRows
+from icedb_engine.reading.filling import Filler
 from icedb_engine.reading.sort import count_plain_bytes, sort_rows
 from icedb_engine.sql import quote_name, quote_text, sort_sql
 from icedb_engine.work import MergeUnit
@@ -389,21 +390,37 @@ class DataFiles:
             out.write(joiner.make_footer({}))
         return InputFile.open(each.marker, file)
 
-    def copy(self, piece: Piece, columns: Mapping[str, str], pool: ThreadPoolExecutor) -> CopiedGroup:
+    def copy(
+        self,
+        piece: Piece,
+        columns: Mapping[str, str],
+        pool: ThreadPoolExecutor,
+        *,
+        filler: Filler | None = None,
+    ) -> CopiedGroup:
         """Return a row group that is taken over as bytes; reading begins at once.
 
         Args:
             piece: A row group, with what is known of it.
             columns: Columns of the outputs, with types.
             pool: Reads ahead.
+            filler: Makes the columns that the row group lacks (S4); ``None``: they are NULL.
         """
         each, source = self.files[piece.file], self._sources[piece.file]
         group = source.groups[piece.group or 0]
         if piece.facts is None:
             raise InvariantViolated(f"data file {each.marker.path}: row group {piece.group} is not to be copied")
-        ranges = find_ranges(group.chunks, columns)
+        lacking = () if filler is None else filler.find_lacking(each.marker)
+        chunks = {name: chunk for name, chunk in group.chunks.items() if name not in lacking}
+        ranges = find_ranges(chunks, columns)
         # What we write has no bounds where there is NaN (S2); of others nobody knows.
         is_believed = read_origin(source.key_values).kind != "foreign"
+
+        def make(body: memoryview, moved: Mapping[str, SourceChunk]) -> pa.Table:
+            try:
+                return filler.make(lacking, body, moved, row_count=group.row_count)  # type: ignore[union-attr]
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise unreadable(each.marker, error) from error
 
         def check(body: mmap, moved: Mapping[str, SourceChunk]) -> None:
             for name, chunk in moved.items():
@@ -416,13 +433,14 @@ class DataFiles:
             columns=columns,
             chunks={
                 name: each if is_believed or columns.get(name) != "DOUBLE" else each.without_bounds()
-                for name, each in group.chunks.items()
+                for name, each in chunks.items()
             },
             row_count=group.row_count,
             facts=piece.facts,
             ranges=ranges,
             bodies=self._read_ahead(each, ranges, pool),
             check=check,
+            make=make if lacking else None,
         )
 
     def _read_ahead(

@@ -9,7 +9,7 @@ process beside this one (:mod:`icedb_engine.sql.process`). A row of a query that
 its group ends the unit: nothing is committed then.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +37,7 @@ from icedb_engine.arrow_types import align, fit, make_schema, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles
+from icedb_engine.reading.filling import Filler
 from icedb_engine.reading.promoted import Promoted
 from icedb_engine.sql import quote_name, sort_sql
 from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
@@ -101,7 +102,12 @@ def _merge(unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> 
     done = _rewrite(unit, store, clock, scratch, limits=replace(unit.engine, memory_bytes=engine_bytes))
     before = [done.inputs.read_contents(place) for place in range(len(done.inputs.files))]
     after = [done.contents[each.path] for each in done.outputs]
-    return replace(done.as_group(unit), contents=compare_contents(before, after, unit.schema))
+    return replace(done.as_group(unit), contents=compare_contents(before, after, _all_columns(unit), made=done.made))
+
+
+def _all_columns(unit: MergeUnit) -> dict[str, str]:
+    """Return the columns that data files may have, with types: those that readers see, and hidden ones (S4)."""
+    return {**unit.schema, **unit.config.find_hidden(unit.schema)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +119,14 @@ class _Rewritten:
         runs: In what parts they were written.
         outputs: The new ones.
         contents: What the footers of the new ones say, by path, as they are on disk; nothing of a deletion's.
+        made: Promoted columns that an input lacked (S4).
     """
 
     inputs: DataFiles
     runs: Sequence[Run]
     outputs: tuple[FileMarker, ...]
     contents: Mapping[str, Footer | None]
+    made: Collection[str]
 
     def as_group(self, unit: MergeUnit) -> MergedGroup:
         """Return it as the committer takes it."""
@@ -155,9 +163,12 @@ def _rewrite(
     is_small = is_small and all(marker.size_bytes <= SMALL_FILE_BYTES for marker in unit.group.inputs)
     row_group_rows = unit.config.row_group_rows
     few_rows = min_rows(row_group_rows)
-    inputs = DataFiles(unit, scratch / "in", partial(open_engine, limits, scratch))
+    schema, open_it = _all_columns(unit), partial(open_engine, limits, scratch)
+    unit = replace(unit, schema=schema)
+    inputs = DataFiles(unit, scratch / "in", open_it)
     inputs.fetch(store, in_memory=is_small, few_rows=few_rows)
-    columns = inputs.unite_columns()
+    filler = Filler(unit.config, schema, unit.group.inputs, inputs.unite_columns(), open_it)
+    columns = filler.columns
     writer = _make_writer(unit, columns, store, clock, scratch=scratch)
     maker = PieceMaker(columns, writer.layout.sort_columns, writer.layout.stats_columns)
     pieces = inputs.make_pieces(maker, few_rows=few_rows)
@@ -165,17 +176,18 @@ def _rewrite(
         pieces = [kept.mark(piece, unit.group.inputs[piece.file]) for piece in pieces]
     runs = plan_runs(pieces, row_group_rows=row_group_rows)
     with (
+        filler,
         ThreadPoolExecutor(unit.engine.transfer_count, thread_name_prefix="icedb-copy") as pool,
-        closing(_write_runs(inputs, runs, columns, pool, kept=kept)) as parts,
+        closing(_write_runs(inputs, runs, filler, pool, kept=kept)) as parts,
     ):
         outputs = writer.write_partition(parts, contents_of=unit.schema if kept is None else None)
-        return _Rewritten(inputs, runs, outputs, writer.contents)
+        return _Rewritten(inputs, runs, outputs, writer.contents, filler.made)
 
 
 def _write_runs(
     inputs: DataFiles,
     runs: Iterable[Run],
-    columns: Mapping[str, str],
+    filler: Filler,
     pool: ThreadPoolExecutor,
     *,
     kept: "_Kept | None",
@@ -184,10 +196,12 @@ def _write_runs(
         if run.is_copied:
             if kept is None:
                 inputs.read_contents(run.pieces[0].file)  # while those before it are copied
-            yield inputs.copy(run.pieces[0], columns, pool)
+            yield inputs.copy(run.pieces[0], filler.columns, pool, filler=filler)
         else:
+            columns = {name: kind for name, kind in filler.columns.items() if name not in filler.made}
             with inputs.part(run.pieces) as part, closing(part.read_sorted(columns)) as tables:
-                rows = tables if kept is None else map(kept.keep, tables)
+                rows: Iterable[pa.Table] = tables if kept is None else map(kept.keep, tables)
+                rows = map(filler.fill, rows) if filler.made else rows
                 yield SortedRun(run.row_count, rows, begins_file=run.is_late)
 
 
@@ -343,7 +357,11 @@ class _ChangeRun:
     def _read(self, inputs: Iterable[FileMarker]) -> Generator[pa.RecordBatch, None, None]:
         unit = self._unit
         files = tuple(map(DataFile.of, inputs))
-        read = ReadUnit(paths=unit.paths, columns=unit.schema, files=files, engine=self._limits, is_whole=True)
+        columns = _all_columns(unit)
+        wanted = tuple(unit.schema) if len(columns) > len(unit.schema) else None  # S4: a query sees what readers see
+        read = ReadUnit(
+            paths=unit.paths, columns=columns, files=files, engine=self._limits, is_whole=True, wanted=wanted
+        )
         return read_files(read, self._store)
 
     def _write(self, rows: Iterable[pa.RecordBatch], given: Mapping[str, str]) -> tuple[FileMarker, ...]:

@@ -130,9 +130,7 @@ class StatsCollector:
 
     def add(self, chunk: pa.Table) -> None:
         """Take one chunk of rows into account."""
-        for field in chunk.schema:
-            if field.name not in self._inexact and not _is_exact(chunk.column(field.name)):
-                self._inexact.add(field.name)
+        self.note_inexact(chunk)
         for column, bounds in self._bounds.items():
             values = chunk.column(column)
             self._null_counts[column] += values.null_count
@@ -145,6 +143,12 @@ class StatsCollector:
                     bounds += [extremes["min"].as_py(), extremes["max"].as_py()]
                 except (OverflowError, ValueError):  # of an imported file: a time outside the years 1 to 9999
                     self._uncertain.add(column)
+
+    def note_inexact(self, chunk: pa.Table) -> None:
+        """Take into account of which columns some value would change if the column became wider (S2)."""
+        for field in chunk.schema:
+            if field.name not in self._inexact and not _is_exact(chunk.column(field.name)):
+                self._inexact.add(field.name)
 
     def add_known(self, facts: CopyFacts) -> None:
         """Take rows into account that are not decoded."""
@@ -202,6 +206,7 @@ class CopiedGroup:
         ranges: Where the bytes are that are read: chunks that follow each other together, in the order of ``columns``.
         bodies: The bytes of each range, in pieces. Once.
         check: Sees that chunks are, where they lie now in a file, what they were; raises what it means if not.
+        make: Makes some of the columns that the row group lacks, of others where they lie now in a file (S4).
     """
 
     columns: Mapping[str, str]
@@ -211,6 +216,7 @@ class CopiedGroup:
     ranges: Sequence[tuple[int, int]]
     bodies: Iterator[Iterator[bytes]]
     check: Callable[[mmap, Mapping[str, SourceChunk]], None]
+    make: Callable[[memoryview, Mapping[str, SourceChunk]], pa.Table] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -281,28 +287,43 @@ class PartEncoder:
             CorruptLog, NotFound, Unavailable: Its bytes cannot be read.
         """
         sink = self._open()
-        lacking = {name: kind for name, kind in group.columns.items() if name not in group.chunks}
-        nulls, null_bytes = _encode_nulls(lacking, group.row_count) if lacking else ({}, memoryview(b""))
         if not self._joiner.has_base:
             self._joiner.set_base(parse_file(encode_rows(make_schema(group.columns).empty_table())))
         starts = {start for start, _ in group.ranges}
         moved: dict[str, SourceChunk] = {}
         for name in group.columns:
-            chunk = group.chunks.get(name) or nulls[name]
+            chunk = group.chunks.get(name)
+            if chunk is None:
+                continue
             moved[name] = chunk.move(self.size_bytes)
-            if name in nulls:
-                sink.write(null_bytes[chunk.start : chunk.end])
-            elif chunk.start in starts:
+            if chunk.start in starts:
                 for piece in next(group.bodies):
                     sink.write(piece)
             self.size_bytes += chunk.stored_bytes
         sink.flush()
-        self._joiner.add_group(list(moved.values()), row_count=group.row_count)
+        made = self._make_columns(group, moved)
+        lacking = {name: kind for name, kind in group.columns.items() if name not in moved and name not in made}
+        nulls, null_bytes = _encode_nulls(lacking, group.row_count) if lacking else ({}, memoryview(b""))
+        for chunks, body in ((nulls, null_bytes), (made.chunks, made.body)):
+            for name, chunk in chunks.items():
+                moved[name] = chunk.move(self.size_bytes)
+                self.size_bytes += sink.write(body[chunk.start : chunk.end])
+        sink.flush()
+        self._joiner.add_group([moved[name] for name in group.columns], row_count=group.row_count)
         self._note_order(group.facts.tuples)
         self._has_exact_dictionaries &= group.facts.has_exact_dictionaries
         self.stats.add_known(group.facts)
         self.row_count += group.row_count
         return {name: moved[name] for name in group.chunks}
+
+    def _make_columns(self, group: CopiedGroup, moved: Mapping[str, SourceChunk]) -> "_Encoded":
+        """Return columns that a row group lacks, and that are made of those that were just copied (S4)."""
+        if group.make is None:
+            return _Encoded({}, memoryview(b""))
+        with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as body:
+            rows = group.make(memoryview(body), moved)
+        self.stats.note_inexact(rows)
+        return _Encoded.of(rows)
 
     def check_group(self, group: CopiedGroup, moved: Mapping[str, SourceChunk]) -> None:
         """Compare the bytes of a row group that was copied with their checksums, where they lie now.
@@ -353,6 +374,24 @@ class PartEncoder:
         if self._sink is not None:
             with contextlib.suppress(OSError):  # what is buffered may not fit on the disk
                 self._sink.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """Columns of a row group as a Parquet file has them, by name, and the bytes of that."""
+
+    chunks: Mapping[str, SourceChunk]
+    body: memoryview
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.chunks
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> "_Encoded":
+        """Encode columns."""
+        body, unbounded = memoryview(encode_rows(rows)), _find_nan(rows)
+        chunks = parse_file(body).groups[0].chunks
+        return cls({name: each.without_bounds() if name in unbounded else each for name, each in chunks.items()}, body)
 
 
 @functools.lru_cache(maxsize=4)
@@ -594,6 +633,7 @@ class PartFileWriter:
             row_count=file.row_count,
             stats=file.stats.finish(),
             inexact=file.stats.inexact,
+            promoted_count=len(self.layout.unit.config.promoted),  # S4: of the rows of all jobs they are made
         )
 
 

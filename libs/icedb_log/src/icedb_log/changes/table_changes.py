@@ -6,6 +6,8 @@ What may change is what such runs do not depend on together:
 * policies, bounds and sizes: whoever commits decides, and what one run refuses another cannot commit (I5);
 * declared columns: one that is declared has the type that the log has already, or a wider one. A declaration may be
   taken back, but for columns that data files are laid out by;
+* promoted paths: more come, behind those that are there, and one may be filled no more. Who knows fewer than the log
+  commits nothing (S4), and a column is shown when every data file has it;
 * what a TIMESTAMP's numbers count, and which times are plausible: they say how batches are read from then on. The unit
   of a BIGINT that data files are laid out by stays;
 * grace periods of data files, orphans and seals, only upward. A run with the old, longer one would otherwise rely on
@@ -14,14 +16,15 @@ What may change is what such runs do not depend on together:
 The grace period of log files stays as it is for good: the window in which a batch may be staged again follows from it
 (I3). Made longer, it would admit a batch whose id has just been forgotten; made shorter, a flush that began before
 would do so.
-Partitions, sort order, ``insert_query``, ``view_query``, ``source`` and promoted paths are what the data files of the
-table have in common: they stay.
+Partitions, sort order, ``insert_query``, ``view_query`` and ``source`` are what the data files of the table have in
+common: they stay.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from icedb_log.clock import Clock
+from icedb_log.commit.invariants import require_known_paths
 from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.fold import union_schema
@@ -71,7 +74,8 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
         table: The table.
         change: Field of :class:`~icedb_log.table.table_config.TableConfig` to its new value. ``declared`` holds only
             the columns that change: a type declares a column, ``None`` takes a declaration back; ``times`` only those
-            fields of :class:`~icedb_log.table.time_columns.TimeColumn` that change, by column.
+            fields of :class:`~icedb_log.table.time_columns.TimeColumn` that change, by column; ``promoted`` only paths
+            that come, and with no keys columns that are filled no more.
         clock: This host's clock.
 
     Raises:
@@ -79,6 +83,7 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
         NotFound: No such table.
         HaltError: The configuration or the log cannot be read.
         Unavailable: The store did not answer, or others kept changing the configuration.
+        CommitConflict: Somebody else promotes paths at the same time; run again.
         CommitOutcomeUnknown: No answer; look with ``icedb table show``.
     """
 
@@ -87,6 +92,7 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
         logged: Mapping[str, str] = {}
         if change.get("declared"):
             heads = Table.of(config, table, clock=clock).read_heads()
+            require_known_paths(config, heads)  # else what the log has may be what somebody has just promoted
             logged = union_schema(table.name, heads.files).effective
         altered = plan_change(config, change, logged=logged)
         if altered.declared != config.declared:
@@ -111,15 +117,16 @@ def plan_change(
         InvalidRequest: As :func:`alter_table_config`.
     """
     fields: dict[str, Any] = dict(change)
+    planned = {"declared", "promoted", "times"}
     for name, value in change.items():
+        if name in planned and not isinstance(value, Mapping):
+            raise InvalidRequest(f"table {config.name}: {name}: give what changes by column, not {value!r:.80}")
         if name == "declared":
-            if not isinstance(value, Mapping):
-                raise InvalidRequest(f"table {config.name}: declared: give columns with types, not {value!r:.80}")
-            fields["declared"] = _plan_declared(config, value, logged or {})
+            fields[name] = _plan_declared(config, value, logged or {})
+        elif name == "promoted":
+            fields[name] = _plan_promoted(config, value, logged or {})
         elif name == "times":
-            if not isinstance(value, Mapping) or not all(isinstance(time, Mapping) for time in value.values()):
-                raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {value!r:.80}")
-            fields["times"] = _plan_times(config, value)
+            fields[name] = _plan_times(config, value)
         elif name not in FREE_FIELDS | RISING_FIELDS and value != getattr(config, name, None):
             raise InvalidRequest(f"table {config.name}: {_describe_fixed(name)}")
     gone = config.declared.keys() - fields.get("declared", config.declared).keys()
@@ -138,13 +145,36 @@ def plan_change(
 
 
 def _describe_fixed(name: str) -> str:
-    fixed = f"{name} cannot be changed after the table was created"
-    if name == "promoted":
-        return (
-            f"{fixed}: rows that are there would lack the column, and nothing fills it yet. Create another table with "
-            "--promote, and send the rows there"
-        )
-    return f"{fixed}; what can: declared, times, {', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
+    free = ", ".join(sorted(FREE_FIELDS | RISING_FIELDS))
+    return f"{name} cannot be changed after the table was created; what can: declared, promoted, times, {free}"
+
+
+def _plan_promoted(
+    config: TableConfig, change: Mapping[str, Sequence[str]], logged: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    promoted = dict(config.promoted)
+    spelling = {column.lower(): column for column in (*config.declared, *logged)}
+    for column, path in change.items():
+        known, there = promoted.get(column), spelling.get(column.lower())
+        if not isinstance(path, list | tuple):
+            raise InvalidRequest(f"table {config.name}: promoted: give the keys of a path as a list, not {path!r:.80}")
+        if known is None and not path:
+            raise InvalidRequest(
+                f"table {config.name}: column {column!r} is not promoted: `icedb table show` lists them"
+            )
+        if known is None and there is not None:
+            raise InvalidRequest(
+                f"table {config.name}: it has column {there!r} already: give the promoted one another name, … as NAME"
+            )
+        if path and known is not None and known != tuple(path):
+            was = f"is promoted from {spell_path(known)}" if known else "was promoted, and rows lack it since"
+            raise InvalidRequest(f"table {config.name}: column {column!r} {was}: give another name, … as NAME")
+        if not path and column in fixed_columns(config):
+            raise InvalidRequest(
+                f"table {config.name}: the data files are laid out by column {column!r}: it stays filled"
+            )
+        promoted[column] = tuple(path)
+    return promoted
 
 
 def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged: Mapping[str, str]) -> dict[str, str]:
@@ -152,8 +182,8 @@ def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged
     for column, sql_type in change.items():
         if column in config.promoted and sql_type != declared.get(column):
             raise InvalidRequest(
-                f"table {config.name}: column {column!r} is promoted from {spell_path(config.promoted[column])} as "
-                f"{declared.get(column)} for good: the values that are there were taken as that"
+                f"table {config.name}: column {column!r} is promoted as {declared.get(column)} for good: the values "
+                "that are there were taken as that"
             )
         is_mended = sql_type is not None and sql_type == logged.get(column)
         if column in fixed_columns(config) and sql_type != declared.get(column) and not is_mended:
@@ -172,6 +202,8 @@ def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) ->
     times = {column: time.model_dump() for column, time in config.times.items()}
     laid_out = {field.column for field in config.partition if field.transform in TIME_TRANSFORMS}
     for column, fields in change.items():
+        if not isinstance(fields, Mapping):
+            raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {fields!r:.80}")
         before = times.get(column, {})
         is_laid_out = column in laid_out and config.declared.get(column) == "BIGINT"
         is_changed = fields.get("unit", before.get("unit")) != before.get("unit")

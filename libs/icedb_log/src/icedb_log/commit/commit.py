@@ -17,7 +17,7 @@ owner settles it; if certainly nothing was sent, the fence is released.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +26,13 @@ from typing import Final, Self
 
 from icedb_log.clock import Clock
 from icedb_log.commit.fence import Committed, FenceWatch, HeldFence, acquire_fence
-from icedb_log.commit.invariants import MAX_LOG_FILES, require_append, require_schema_carried
+from icedb_log.commit.invariants import (
+    MAX_LOG_FILES,
+    require_append,
+    require_known_paths,
+    require_promoted,
+    require_schema_carried,
+)
 from icedb_log.commit.table import Table
 from icedb_log.errors import CommitConflict, IceDBError, Overloaded, Unavailable
 from icedb_log.keys import Role
@@ -202,6 +208,7 @@ class AppendCommit(Commit):
 
     def _read_log(self) -> None:
         self.log = self.table.read_log() if self._reads_whole_log else self.table.read_heads()
+        require_known_paths(self.table.config, self.log)
 
     def require_room(self) -> None:
         """Raise Overloaded if the log has as many files as appends may bring it to. Before the work that it saves."""
@@ -241,11 +248,12 @@ class AppendCommit(Commit):
         self.require_room()
         table, known = self.table, self.known
         grown = known
-        time_ms = table.clock.now_ms() if time_ms is None else time_ms
+        time_ms = max(table.clock.now_ms() if time_ms is None else time_ms, self._find_shown_ms())
         if added.schema is not None:
             # S2: after all commits that were read, by other clocks: what they made is narrow.
             since_ms = max((time_ms, *(file.log.time_ms + 1 for file in self.log.files)))
-            grown = grow_schema(table.name, known, after=added.schema, config=table.config, since_ms=since_ms)
+            after = self._leave_out_hidden(added.schema, added.files)
+            grown = grow_schema(table.name, known, after=after, config=table.config, since_ms=since_ms)
         log = LogFile(
             time_ms=time_ms,
             schema=grown.logged,
@@ -258,10 +266,34 @@ class AppendCommit(Commit):
             contents=added.contents,
             feed=added.feed,
             change="append",
+            promoted_count=len(table.config.promoted),
         )
+        require_promoted(table.paths, table.config, log.schema, added.files)
         require_schema_carried(table.paths, log, known=known)
         require_append(table.paths, log, known=named)
         return log
+
+    def _leave_out_hidden(self, after: Mapping[str, str], files: Sequence[FileMarker]) -> dict[str, str]:
+        """Return a schema without the promoted columns that a live data file may lack (S4).
+
+        The first commit of a table shows them all. Later ones do not know: they read heads.
+        """
+        config = self.table.config
+        hidden = config.find_hidden(self.known.logged)
+        fewest = min((marker.promoted_count for marker in files), default=len(config.promoted))
+        if all(file.log.is_seal for file in self.log.files) and fewest >= config.count_promoted():
+            hidden = {column: kind for column, kind in hidden.items() if not config.promoted[column]}
+        return {column: kind for column, kind in after.items() if column not in hidden}
+
+    def _find_shown_ms(self) -> int:
+        """Return the earliest time of a commit that sorts behind the one that showed the promoted columns (S4).
+
+        WARN: a commit says all columns. By a clock that is behind it would show them at a time at which data files are
+        live that lack them, and that is the state that a reader of the past gets.
+        """
+        columns = self.table.config.promoted.keys() & self.known.logged.keys()
+        first = (min(file.log.time_ms for file in self.log.files if column in file.log.schema) for column in columns)
+        return max((time_ms + 1 for time_ms in first), default=0)
 
     def land(
         self,

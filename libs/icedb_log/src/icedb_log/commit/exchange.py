@@ -5,15 +5,16 @@ back what another one took away (M4).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from icedb_log.commit.commit import Commit
-from icedb_log.commit.invariants import require_merge
+from icedb_log.commit.fence import HeldFence, acquire_fence
+from icedb_log.commit.invariants import require_known_paths, require_merge, require_promoted
 from icedb_log.commit.merge_log import build_merge_log
 from icedb_log.commit.table import Table
-from icedb_log.errors import CorruptLog, InvariantViolated, NotFound, Unavailable
+from icedb_log.errors import CorruptLog, IceDBError, InvariantViolated, NotFound, Unavailable
 from icedb_log.jobs import GroupMerger, MergedGroup, MergeGroup, MergeJob, RowChange
 from icedb_log.log.fold import Snapshot, fold, union_schema
 from icedb_log.log.state import LogState
@@ -62,6 +63,7 @@ class ExchangeCommit(Commit):
 
     def _read_log(self) -> None:
         self.view = self.table.read_log()
+        require_known_paths(self.table.config, self.view)
         self.state.update(self.view)
 
     @cached_property
@@ -139,22 +141,67 @@ class ExchangeCommit(Commit):
         if folded_log_keys is None:
             inputs = [path for group in merged for path in _input_paths(group.group)]
             folded_log_keys = {key for path in inputs for key in self.state.logs_naming(path)}
-        log = build_merge_log(
-            self.state,
-            merged=merged,
-            folded_log_keys=folded_log_keys,
-            commit_id=self.commit_id,
-            now_ms=self.table.clock.now_ms(),
-            change=change,
-        )
-        paths = self.table.paths
-        key = paths.log_key(time_ms=log.time_ms, commit_id=self.commit_id, is_merged=True)
-        require_merge(paths, self.state, log, merged=merged, commit_key=key)
-        self.table.check_alive()
+        config, paths = self.table.config, self.table.paths
+        shown, ingest = self._show_filled(merged)
+        try:
+            log = build_merge_log(
+                self.state,
+                merged=merged,
+                folded_log_keys=folded_log_keys,
+                commit_id=self.commit_id,
+                now_ms=self.table.clock.now_ms(),
+                change=change,
+                shown=shown,
+                promoted_count=len(config.promoted),
+            )
+            key = paths.log_key(time_ms=log.time_ms, commit_id=self.commit_id, is_merged=True)
+            require_merge(paths, self.state, log, merged=merged, commit_key=key, shown=shown)
+            require_promoted(paths, config, log.schema, [marker for group in merged for marker in group.outputs])
+            self.table.check_alive()
+        except IceDBError:
+            if ingest is not None:
+                ingest.release()
+            raise
         self._merged = merged
-        committed = self._put(log)
+        committed = self._put(log, beside=ingest)
+        if ingest is not None:
+            ingest.release()
         replaced = sum(1 for dead in log.log_tombstones if not self.state.is_dead_log(dead.path))
         return Exchanged(committed.key, log.time_ms, replaced)
+
+    def find_filled(self, merged: Sequence[MergedGroup] = (), *, state: LogState | None = None) -> dict[str, str]:
+        """Return the promoted columns that are hidden, and that every live data file has after an exchange (S4).
+
+        Args:
+            merged: What becomes of groups.
+            state: A later state of the log.
+        """
+        config = self.table.config
+        if not config.find_hidden(self.schema):
+            return {}
+        inputs = {path for group in merged for path in _input_paths(group.group)}
+        outputs = [marker.promoted_count for group in merged for marker in group.outputs]
+        fewest = min((state or self.state).live.fewest_promoted(inputs), *outputs, len(config.promoted))
+        return config.find_filled(self.schema, fewest=fewest)
+
+    def _show_filled(self, merged: Sequence[MergedGroup]) -> tuple[dict[str, str], HeldFence | None]:
+        """Return the promoted columns that this commit shows (S4), and the fence that it needs for that."""
+        if not self.find_filled(merged):
+            return {}, None
+        # WARN: S4: both fences, and the log after that. Without them: a flush that knows nothing of the path has begun,
+        # this commit shows the column, and the flush lands: a data file that lacks what readers see.
+        ingest = acquire_fence(replace(self.table, patience_ms=0), "ingest")  # F6: who holds a fence waits for none
+        try:
+            state = self.state.copy()
+            state.update(self.table.read_log())
+            filled = self.find_filled(merged, state=state)
+        except IceDBError:
+            ingest.release()
+            raise
+        if filled:
+            return filled, ingest
+        ingest.release()
+        return {}, None
 
     def _before_release(self) -> None:
         """Forget that a merge was refused, if the data file that it was about is not live any more (M6)."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from icedb_log.errors import InvariantViolated
+from icedb_log.errors import CommitConflict, InvariantViolated
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import fold_live_paths, newest_feed, union_schema
@@ -17,7 +17,8 @@ from icedb_log.log.live_files import Named, is_live
 from icedb_log.log.markers import INDEX_BITS, markers_of
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, find_bad_widening
-from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView, Widening
+from icedb_log.model import EMPTY, FileMarker, ListedLogFile, LogFile, LogHeads, LogView, Widening
+from icedb_log.table.table_config import TableConfig
 
 MAX_LOG_FILES: Final = 950
 """From so many log files on nothing is appended: existing v3 readers list 1,000 and miss the rest (wire rule), and the
@@ -31,6 +32,33 @@ def require_append(paths: TablePaths, log: LogFile, *, known: Collection[str]) -
     _require_fresh(paths, log.markers, known=known)
 
 
+def require_known_paths(config: TableConfig, log: LogHeads) -> None:
+    """Who commits knows every promoted path that the log knows (S4): else his data files may lack a column.
+
+    Raises:
+        CommitConflict: The configuration has grown since the run read it.
+    """
+    count = max((file.log.promoted_count for file in log.files), default=0)
+    if count > len(config.promoted):
+        raise CommitConflict(
+            f"table {config.name}: {count} paths are promoted, and this run knows {len(config.promoted)} of them: the "
+            "configuration has changed since it began; run again (S4)"
+        )
+
+
+def require_promoted(
+    paths: TablePaths, config: TableConfig, schema: Collection[str], markers: Iterable[FileMarker]
+) -> None:
+    """A data file that becomes live has every promoted column that the schema has (S4)."""
+    needed = config.count_promoted(schema)
+    lacking = next((marker for marker in markers if marker.is_live and marker.promoted_count < needed), None)
+    if lacking is not None:
+        raise InvariantViolated(
+            f"table {paths.name}: {lacking.path} has {lacking.promoted_count} of {needed} promoted columns that "
+            "readers see; nothing was committed: write its rows again (S4)"
+        )
+
+
 def require_merge(
     paths: TablePaths,
     state: LogState,
@@ -38,6 +66,7 @@ def require_merge(
     *,
     merged: Sequence[MergedGroup],
     commit_key: str,
+    shown: Mapping[str, str] = EMPTY,
 ) -> None:
     """A merge exchanges its inputs for its outputs and changes nothing else (S1, M1, M3, parity).
 
@@ -50,6 +79,7 @@ def require_merge(
         log: Of the commit.
         merged: What became of each group.
         commit_key: Of the commit.
+        shown: Promoted columns that come into the schema (S4).
     """
     view = state.view
     for group in merged:
@@ -71,7 +101,9 @@ def require_merge(
     known = union_schema(view.table, view.files)
     union_schema(view.table, (*view.files, new))  # S2: raises when the merge contradicts the log
     after = union_schema(view.table, (*remaining, new))
-    if dict(after.effective) != dict(known.effective) or dict(after.logged) != dict(known.logged):
+    if any(
+        dict(now) != {**was, **shown} for was, now in ((known.effective, after.effective), (known.logged, after.logged))
+    ):
         raise InvariantViolated(f"table {paths.name}: the merge changes the schema (S2)")
     require_schema_carried(paths, log, known=known)
     if newest_feed(file.log.feed for file in (*remaining, new)) != newest_feed(file.log.feed for file in view.files):

@@ -13,7 +13,7 @@ from icedb_log.log.fold import find_rebuilt, newest_feed, read_horizon_ms, union
 from icedb_log.log.markers import INDEX_BITS, INDEX_MASK
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, state_inexact
-from icedb_log.model import FileMarker, ListedLogFile, LogChange, LogFile, LogTombstone
+from icedb_log.model import EMPTY, FileMarker, ListedLogFile, LogChange, LogFile, LogTombstone
 
 
 def build_merge_log(
@@ -24,6 +24,8 @@ def build_merge_log(
     commit_id: str,
     now_ms: int,
     change: LogChange | None = None,
+    shown: Mapping[str, str] = EMPTY,
+    promoted_count: int = 0,
 ) -> LogFile:
     """Build the log file of a merge (M1): outputs, dead inputs, and everything that the folded log files say.
 
@@ -34,6 +36,8 @@ def build_merge_log(
         commit_id: Of this commit.
         now_ms: The committer's clock. The commit's time is later if that is needed to sort after all that it read (S1).
         change: What it does with rows (M3); ``None``: it does not say.
+        shown: Promoted columns that come into the schema (S4).
+        promoted_count: How many promoted paths the committer knows.
     """
     view = state.view
     known = union_schema(view.table, view.files)
@@ -54,7 +58,7 @@ def build_merge_log(
     extra = {name: value for file in folded for name, value in file.log.extra.items()}
     return LogFile(
         time_ms=time_ms,
-        schema=known.logged,
+        schema={**known.logged, **shown},
         widened=known.widened,
         inexact=_find_inexact(known, outputs, folded, live={m.path for m in markers if m.tombstoned_ms is None}),
         markers=tuple(markers),
@@ -65,6 +69,7 @@ def build_merge_log(
         change=change,
         rebuilt=find_rebuilt(folded),
         extra=extra,
+        promoted_count=max((promoted_count, *(file.log.promoted_count for file in view.files))),
     )
 
 

@@ -383,7 +383,8 @@ def read_source_schema(source: Table) -> Mapping[str, str]:
 
 def unite_source_schema(config: TableConfig, heads: LogHeads) -> Mapping[str, str]:
     """Return the columns of a source, logged and declared, given the heads of its log."""
-    return {**config.declared, **union_schema(heads.table, heads.files).effective}
+    logged = union_schema(heads.table, heads.files).effective
+    return {**config.find_visible(logged), **logged}
 
 
 def read_feed_state(log: LogHeads) -> FeedState:

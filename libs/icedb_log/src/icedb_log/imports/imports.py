@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ from icedb_log.jobs import (
     SourceFile,
 )
 from icedb_log.log.fold import named_paths, union_schema
+from icedb_log.log.widening import fixed_columns
 from icedb_log.model import EMPTY, LogView
 from icedb_log.store.object_store import map_each
 from icedb_log.store.table_store import TableStore
@@ -219,7 +220,7 @@ def import_files(
         hold: A lock that is held around each commit. Saves work only.
 
     Raises:
-        InvalidRequest: The table is a view, or has promoted paths; a file lies where this mode cannot take it from, or
+        InvalidRequest: The table is a view; a file lies where this mode cannot take it from, or
             nobody can tell whether an earlier import landed (``assumed``).
         Fenced: Other workers took the fence again and again; run again.
         CommitConflict: The same.
@@ -229,11 +230,6 @@ def import_files(
     """
     options = options or ImportOptions()
     require_takes_batches(table.config)
-    if table.config.promoted:
-        raise InvalidRequest(
-            f"table {table.name} has promoted paths ({', '.join(table.config.promoted)[:300]}), and files of an import "
-            "are taken as they are, without these columns: send them with `icedb ingest`, which reads the rows"
-        )
     result = ImportResult(is_dry_run=options.is_dry_run)
     way = (_InPlace if options.mode == "in_place" else _Copies)(table, importer, options)
     files = _inspect(way, sources, result)
@@ -489,7 +485,10 @@ def _commit_once(way: _Way, placed: Sequence[PlacedFile], result: ImportResult) 
         fitting = {file.source.url for file in settled.files}
         taken = [each for each in confirmed.files if each.file.source.url in fitting]
         if taken:
-            markers = [each.make_marker(way.table.clock.now_ms()) for each in taken]
+            config, now_ms = way.table.config, way.table.clock.now_ms()
+            markers = [
+                replace(each.make_marker(now_ms), promoted_count=config.count_in(each.file.columns)) for each in taken
+            ]
             added = Added(files=tuple(markers), schema=settled.schema)
             log = commit.build(added, named=named_paths(commit.whole_log.files))
             confirm_landed = way.announce(taken, commit_id=commit.commit_id)
@@ -535,6 +534,12 @@ def _fit(files: Sequence[InspectedFile], *, schema: Mapping[str, str], config: T
     refused: list[RefusedFile] = []
     for file in files:
         reason = _find_misfit(file, known=known, names=names, config=config)
+        if reason is None and config.count_in(file.columns) < config.count_promoted({*schema, *fixed_columns(config)}):
+            # S4: as the files of an import are taken as they are.
+            reason = (
+                "it has the text of promoted columns that readers see, and lacks the columns: send it with "
+                "`icedb ingest`, which makes them"
+            )
         if reason is not None:
             refused.append(RefusedFile(file.source.url, reason))
             continue

@@ -31,6 +31,7 @@ from icedb_log.model import (
     LogTombstone,
     Widening,
 )
+from icedb_log.table.promoted_paths import MAX_PROMOTED
 
 WIRE_NAMES: Final = frozenset({"v", "t", "sch", "f", "tmb", "p", "b"})
 """Names that both v3 readers take, without regard to case: no other field may be spelt like one of them."""
@@ -120,9 +121,9 @@ def show(value: object) -> str:
 
 
 _METADATA_KEYS: Final = frozenset(
-    {"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "nx", "rej", "fed", "dig", "chg", "rebuilt"}
+    {"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "nx", "rej", "fed", "dig", "chg", "rebuilt", "pr"}
 )
-_MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
+_MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l", "pr"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
 _STATS_LENGTH: Final = 3
 _NESTED: Final = (list, dict)
@@ -135,6 +136,7 @@ _MANY_MARKERS: Final = 10_000
 
 
 _Integer = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+_Count = Annotated[int, Meta(ge=0, le=MAX_PROMOTED)]
 _Scalar = str | Annotated[int, Meta(ge=-MAX_INTEGER - 1, le=MAX_INTEGER)] | float | bool | None
 
 
@@ -152,6 +154,7 @@ class _OrdinaryLine(Struct, forbid_unknown_fields=True, gc=False):
     row_count: _Integer | None = field(name="n", default=None)
     stats: dict[str, tuple[_Scalar, _Scalar, _Integer]] | None = field(name="s", default=None)
     landed_ms: _Integer | None = field(name="l", default=None)
+    promoted_count: _Count = field(name="pr", default=0)
 
 
 _ORDINARY: Final = msgspec.json.Decoder(_OrdinaryLine)
@@ -271,7 +274,15 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> dict
         "inexact": _decode_inexact(key, metadata),
         "change": _decode_change(key, metadata),
         "rebuilt": read_optional_text(key, 0, metadata, "rebuilt"),
+        "promoted_count": _read_promoted_count(key, 0, metadata),
     }
+
+
+def _read_promoted_count(key: str, number: int, line: dict[str, Any]) -> int:
+    count = read_integer(key, number, line, "pr") if "pr" in line else 0
+    if count > MAX_PROMOTED:
+        raise CorruptLog(f"{key}: line {number}: pr is {count}, and a table has at most {MAX_PROMOTED} promoted paths")
+    return count
 
 
 def _texts(key: str, metadata: dict[str, Any], name: str) -> tuple[str, ...]:
@@ -317,6 +328,8 @@ def _encode_change(log: LogFile) -> dict[str, Any]:
     said: dict[str, Any] = {} if log.rebuilt is None else {"rebuilt": log.rebuilt}
     if log.change is not None:
         said["chg"] = log.change
+    if log.promoted_count:
+        said["pr"] = log.promoted_count
     return said
 
 
@@ -367,6 +380,8 @@ def _encode_marker(marker: FileMarker) -> dict[str, Any]:
         line["s"] = marker.stats if type(marker.stats) is dict else dict(marker.stats)
     if marker.landed_ms is not None:
         line["l"] = marker.landed_ms
+    if marker.promoted_count:
+        line["pr"] = marker.promoted_count
     return _with_extra(line, marker.extra) if marker.extra else line
 
 
@@ -497,6 +512,7 @@ def _whole_marker(said: _OrdinaryLine | FileMarker, times: dict[int, int]) -> Fi
         said.row_count,
         EMPTY if stats is None else stats,
         None if landed_ms is None else times.setdefault(landed_ms, landed_ms),
+        promoted_count=said.promoted_count,
     )
 
 
@@ -517,6 +533,7 @@ def _decode_marker(key: str, number: int, line: dict[str, Any]) -> FileMarker:
         _decode_stats(key, number, line),
         read_optional_integer(key, number, line, "l"),
         read_extra(key, number, line, _MARKER_KEYS),
+        promoted_count=_read_promoted_count(key, number, line),
     )
 
 

@@ -8,16 +8,17 @@ whatever was made of them (:attr:`LiveChunk.made`), go over to the next snapshot
 import hashlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby, islice, pairwise, repeat
-from operator import eq, itemgetter
+from operator import attrgetter, eq, itemgetter
 from typing import Any, Final, TypeVar
 
 from icedb_log.log.markers import INDEX_BITS, INDEX_MASK, Entry, Markers, MarkerSequence
 from icedb_log.model import FileMarker
+from icedb_log.table.promoted_paths import MAX_PROMOTED
 
 CHUNK_FILES: Final = 256
 """Markers of a chunk when it is made; it is cut when it has twice as many."""
@@ -215,6 +216,10 @@ class LiveChunk:
         """Return when the live files were made, unix ms."""
         return self._ask_all(lambda markers: markers.created_ms)
 
+    def promoted_counts(self) -> list[int]:
+        """Return how many promoted paths each of the live files has the columns of (S4)."""
+        return self._ask_all(lambda markers: markers.promoted_count)
+
     def _ask_all(self, question: Callable[[Markers], Callable[[int], _Made]]) -> list[_Made]:
         ask = {number: question(markers) for number, markers in self.sources.items()}
         return [ask[each >> INDEX_BITS](each & INDEX_MASK) for each in self.live]
@@ -288,6 +293,11 @@ class LiveChunk:
         return self.once("oldest", lambda: min(self.created(), default=0))
 
     @property
+    def fewest_promoted(self) -> int:
+        """The least of :meth:`promoted_counts`; of no files as many as there may be."""
+        return self.once("promoted", lambda: min(self.promoted_counts(), default=MAX_PROMOTED))
+
+    @property
     def digest(self) -> int:
         """Sum of the shares in the snapshot's id."""
         return self.once(_DIGEST, lambda: sum_digests(map(path_digest, self.paths())))
@@ -353,6 +363,19 @@ class LiveFiles(MarkerSequence):
     def newest_ms(self) -> int:
         """When the newest file was made; 0: there is none."""
         return max((chunk.newest_ms for chunk in self.chunks), default=0)
+
+    def fewest_promoted(self, without: Collection[str] = ()) -> int:
+        """Return how many promoted paths each file has the columns of (S4), but for some files."""
+        counts = [MAX_PROMOTED]
+        for chunk in sorted(self.chunks, key=attrgetter("fewest_promoted")):
+            if chunk.fewest_promoted >= min(counts):
+                break
+            if without:
+                told = zip(chunk.paths(), chunk.promoted_counts(), strict=True)
+                counts += [count for path, count in told if path not in without]
+            else:
+                counts.append(chunk.fewest_promoted)
+        return min(counts)
 
     @cached_property
     def partition_count(self) -> int:

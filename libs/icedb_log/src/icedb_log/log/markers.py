@@ -143,6 +143,10 @@ class Markers(MarkerSequence):
         """Return the proof that a tombstone landed, if its log file has one (J1)."""
         return self.light(index).landed_ms
 
+    def promoted_count(self, index: int) -> int:
+        """Return how many promoted paths a data file has the columns of (S4)."""
+        return self.light(index).promoted_count
+
     def tombstones(self) -> Iterator[Tombstone]:
         """Yield what is said of the dead data files."""
         return (Tombstone(self.path(index), time_ms, self.landed_ms(index)) for index, time_ms in self.dead.items())
@@ -232,6 +236,7 @@ class LineMarkers(Markers):
         "_first_line",
         "_landed",
         "_path_lengths",
+        "_promoted",
         "_rows",
         "_sizes",
         "_starts",
@@ -250,6 +255,7 @@ class LineMarkers(Markers):
         self._sizes = array("Q")
         self._created = array("Q")
         self._landed = array("q")
+        self._promoted = array("H")
         times: dict[int, int] = {}
         for start, lines, said in blocks:
             dead = [(at, each.tombstoned_ms) for at, each in enumerate(said, len(self._starts))]
@@ -260,6 +266,7 @@ class LineMarkers(Markers):
             self._sizes.extend([each.size_bytes for each in said])
             self._created.extend([each.created_ms for each in said])
             self._landed.extend([_NOTHING if (ms := each.landed_ms) is None else ms for each in said])
+            self._promoted.extend([each.promoted_count for each in said])
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -273,7 +280,12 @@ class LineMarkers(Markers):
     def light(self, index: int) -> FileMarker:
         """See :class:`Markers`."""
         return FileMarker(
-            self.path(index), self._sizes[index], self._created[index], self.dead.get(index), self.row_count(index)
+            self.path(index),
+            self._sizes[index],
+            self._created[index],
+            self.dead.get(index),
+            self.row_count(index),
+            promoted_count=self._promoted[index],
         )
 
     def path(self, index: int) -> str:
@@ -301,6 +313,10 @@ class LineMarkers(Markers):
         """See :class:`Markers`."""
         landed_ms = self._landed[index]
         return None if landed_ms == _NOTHING else landed_ms
+
+    def promoted_count(self, index: int) -> int:
+        """See :class:`Markers`."""
+        return self._promoted[index]
 
     def paths(self) -> Iterator[str]:
         """See :class:`Markers`."""

@@ -7,8 +7,9 @@ Puts together what others decide: :mod:`icedb_log.merge.merge_policy` the groups
 * The **cold** lane runs rarely. Partitions that got no data file for ``cold_after_ms`` by the store's clock, those
   that have waited longest first; each is merged as far as it is worth it.
 
-Before both come data files that are older than a column's wider type (:attr:`MergeIndex.first_before_ms`), whatever
-their size, alone if need be: engines of Iceberg cannot read them.
+Before both come data files that have to be written anew, those of the newest partitions first, whatever their size,
+alone if need be: those that lack promoted columns, which readers see when no file lacks them any more (S4), and those
+that are older than a column's wider type (:attr:`MergeIndex.first_before_ms`), which engines of Iceberg cannot read.
 
 Each lane has bounds of its own, so that neither keeps the other waiting: what a hot run leaves in old partitions is
 at the head of a cold run.
@@ -20,6 +21,7 @@ from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths, is_partition_path
+from icedb_log.log.fold import union_schema
 from icedb_log.log.live_files import ChosenFiles, LiveFiles
 from icedb_log.log.markers import paused_gc
 from icedb_log.log.state import LogState
@@ -55,6 +57,9 @@ COLD_LIMITS: Final = MergeLimits(max_groups=4096, max_files=32_768, max_bytes=16
 
 WORTH_BYTES: Final = 64 * MIB
 """Input bytes from which a merge is worth a log file, however few it folds."""
+
+ALONE_BYTES: Final = 4 * MIB
+"""A data file of so many bytes that only lacks promoted columns is written anew alone: all but its text is copied."""
 
 QUIET_MS: Final = MINUTE_MS
 """A table to which nothing was committed for so long has no log files to come that a merge could wait for."""
@@ -103,17 +108,19 @@ class MergePlan:
         folded_log_keys: Log files that the first commit folds (M1).
         has_more: Whether the limits left groups for another run.
         ready: All that the lane would merge now, in its order: what the run was taken from.
+        shows: Whether promoted columns are complete, and are to be seen by readers (S4).
     """
 
     ready: tuple[MergeGroup, ...] = field(compare=False)
     commits: tuple[tuple[MergeGroup, ...], ...] = ()
     folded_log_keys: tuple[str, ...] = ()
     has_more: bool = False
+    shows: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not self.commits and not self.folded_log_keys
+        return not self.commits and not self.folded_log_keys and not self.shows
 
     @property
     def groups(self) -> tuple[MergeGroup, ...]:
@@ -147,6 +154,8 @@ class MergeIndex:
         self.newest_commit_ms = 0
         self.first_before_ms = 0
         """Data files that were made earlier are merged before all others; unix ms."""
+        self.promoted_count: Final = config.count_promoted()
+        """So are those that have fewer promoted paths (S4)."""
         self._due: dict[str, _Candidate] = {}
         self._changed = {folder for folder, _ in self.log.folders()}
 
@@ -180,29 +189,58 @@ class MergeIndex:
         )
         return (*first, *rest)
 
+    def find_waiting(self) -> tuple[MergeGroup, ...]:
+        """Return what the hot lane would merge now for the sake of size."""
+        return tuple(group for found in self._due.values() for group in found.groups)
+
+    def has_filled(self) -> bool:
+        """Whether promoted columns are complete that readers do not see yet (S4)."""
+        view, config = self.log.view, self.config
+        files = [file for file in view.files if not file.log.is_seal] if config.promoted else []
+        if not files:
+            return False  # the first commit shows them
+        schema = union_schema(view.table, files).logged
+        return bool(config.find_filled(schema, fewest=self.log.live.fewest_promoted()))
+
     def find_due_logs(self, groups: Iterable[MergeGroup]) -> frozenset[str]:
         """Return the log files that a commit of some groups folds (M1)."""
         inputs = (marker for group in groups for marker in group.inputs)
         return plan_fold(self.log, inputs, fan_in=log_fan_in(self.config), now_ms=self.now_ms)
 
+    def lacks_paths(self, group: MergeGroup) -> bool:
+        """Whether a data file of a group lacks promoted columns (S4)."""
+        return any(marker.promoted_count < self.promoted_count for marker in group.inputs)
+
     def _has_first(self, group: MergeGroup) -> bool:
-        return any(marker.created_ms < self.first_before_ms for marker in group.inputs)
+        return self.lacks_paths(group) or any(marker.created_ms < self.first_before_ms for marker in group.inputs)
 
     def _first_groups(self) -> list[MergeGroup]:
-        """Return what is merged before all else, partition by partition."""
-        before_ms = self.first_before_ms
-        groups: list[MergeGroup] = []
-        for folder, files in self.log.folders() if before_ms else ():
+        """Return what is merged before all else, partition by partition, the newest first."""
+        before_ms, count = self.first_before_ms, self.promoted_count
+        if not before_ms and self.log.live.fewest_promoted() >= count:
+            return []
+        found: list[tuple[int, list[MergeGroup]]] = []
+        for folder, files in self.log.folders():
             partition = self.paths.partition_of(folder)
-            if not is_partition_path(partition) or all(chunk.oldest_ms >= before_ms for chunk in files.chunks):
+            chunks = files.chunks
+            if not is_partition_path(partition) or all(
+                chunk.oldest_ms >= before_ms and chunk.fewest_promoted >= count for chunk in chunks
+            ):
                 continue
             sizes = files.sizes()
-            created = (created_ms for chunk in files.chunks for created_ms in chunk.created())
-            old = [at for at, created_ms in enumerate(created) if created_ms < before_ms]
-            for places in cut_places(old, sizes, self.config):
-                size_bytes = sum(sizes[at] for at in places)
-                groups.append(MergeGroup(partition, ChosenFiles(files, places, size_bytes=size_bytes)))
-        return groups
+            created = [created_ms for chunk in chunks for created_ms in chunk.created()]
+            lacks = [promoted < count for chunk in chunks for promoted in chunk.promoted_counts()]
+            old = [at for at, made_ms in enumerate(created) if made_ms < before_ms or lacks[at]]
+            alone = [at for at in old if created[at] >= before_ms and sizes[at] >= ALONE_BYTES]
+            together = sorted(set(old).difference(alone))
+            cut = [*([at] for at in alone), *cut_places(together, sizes, self.config)]
+            groups = [
+                MergeGroup(partition, ChosenFiles(files, places, size_bytes=sum(sizes[at] for at in places)))
+                for places in cut
+            ]
+            found.append((files.newest_ms, groups))
+        found.sort(key=lambda each: each[0], reverse=True)
+        return [group for _, groups in found for group in groups]
 
     def _candidates(self, options: MergeOptions) -> list[_Candidate]:
         if options.lane == "hot" and not options.full:
@@ -259,12 +297,13 @@ def _plan(index: MergeIndex, view: LogView, options: MergeOptions) -> MergePlan:
     if full:
         folded |= listing_twice(index.log.active_files())
     elif _waits_for_log_files(index, commits, folded, lane):
-        return MergePlan(ready)
+        return MergePlan(ready, shows=index.has_filled())
     return MergePlan(
         ready,
         commits=commits,
         folded_log_keys=tuple(sorted(folded)),
         has_more=sum(map(len, commits)) < len(ready),
+        shows=not commits and index.has_filled(),
     )
 
 
@@ -318,6 +357,8 @@ def _waits_for_log_files(
         return False
     if sum(group.size_bytes for groups in commits for group in groups) >= WORTH_BYTES:
         return False
+    if any(index.lacks_paths(group) for groups in commits[:1] for group in groups):
+        return False  # S4: no more of them come
     active = {file.key for file in index.log.active_files()}
     if index.log_file_count - len(active) >= max(1, index.config.log_files_slow // 2):
         return True

@@ -46,11 +46,17 @@ def require_fit(table: TableStore, config: TableConfig, *, clock: Clock, footers
         return
     snapshot = fold(LogReader(table, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read())
     _require_columns(config, snapshot.schema)
-    if config.promoted and snapshot.live:
+    taken = [column for column in config.promoted if column in snapshot.schema]
+    if taken:
         raise InvalidRequest(
-            f"table {config.name}: its log has rows already, which lack the promoted columns "
-            f"{', '.join(config.promoted)[:300]}, and nothing fills them: leave --promote out, or create another table "
-            "with it and send the rows there"
+            f"table {config.name}: its log has column {taken[0]!r} already: give the promoted one another name, "
+            "… as NAME"
+        )
+    laid_out = [column for column in config.promoted if column in fixed_columns(config)]
+    if laid_out and snapshot.live:
+        raise InvalidRequest(
+            f"table {config.name}: its log has rows already, and their data files are not laid out by the promoted "
+            f"column {laid_out[0]!r}: leave it out of partitions and sort order"
         )
     partitions: dict[str, FileMarker] = {}
     for marker in snapshot.live:

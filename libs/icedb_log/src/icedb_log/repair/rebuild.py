@@ -6,7 +6,7 @@ halt on a damaged log file until the last step: by then the new log says everyth
 again: the log names what it had committed. Must never name a data file that neither a log file nor a person names.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +24,7 @@ from icedb_log.parquet.footer import Footer, FooterReader
 from icedb_log.repair.rebuild_evidence import RebuildEvidence, read_evidence, read_fence_traces
 from icedb_log.repair.rebuild_plan import DamagedEntry, RebuildOptions, RebuildPlan, plan_rebuild
 from icedb_log.store.object_store import list_all
+from icedb_log.table.promoted_paths import MAX_PROMOTED
 
 _DEFAULTS: Final = RebuildOptions()
 
@@ -181,14 +182,16 @@ def build_rebuilt_log(evidence: RebuildEvidence, plan: RebuildPlan, *, commit_id
         folded_log_keys=[file.key for file in view.files],
         commit_id=commit_id,
         now_ms=max([now_ms, *(name.time_ms + 1 for name in map(find_log_name, behind) if name is not None)]),
+        promoted_count=len(evidence.config.promoted),
     )
-    schema = _unite_schema(evidence, plan, base)
+    markers = tuple(_make_markers(evidence, plan, base))
+    schema = _unite_schema(evidence, plan, base, markers)
     return replace(
         base,
         schema=schema.logged,
         widened={name: wide for name, wide in schema.widened.items() if wide.sql_type != schema.logged[name]},
         inexact=None,  # nobody has looked at the data files' values (S2)
-        markers=tuple(_make_markers(evidence, plan, base)),
+        markers=markers,
         horizon_ms=base.time_ms,  # B3: an older state is not known any more
         feed=plan.feed or base.feed,
         rebuilt=commit_id,  # followers begin anew (L2)
@@ -219,12 +222,18 @@ def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
 def _make_marker(evidence: RebuildEvidence, path: str) -> FileMarker:
     """Return what is known of a data file that no log file tells of."""
     found = evidence.footers.get(path) or evidence.unreadable[path]
-    rows = found.row_count if isinstance(found, Footer) else None
-    return FileMarker(path, found.info.size_bytes, found.info.modified_ms, row_count=rows)
+    rows, count = (None, 0)
+    if isinstance(found, Footer):
+        rows, count = found.row_count, evidence.config.count_in(found.columns)
+    return FileMarker(path, found.info.size_bytes, found.info.modified_ms, row_count=rows, promoted_count=count)
 
 
-def _unite_schema(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -> LoggedSchema:
+def _unite_schema(
+    evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile, markers: Iterable[FileMarker]
+) -> LoggedSchema:
     """Return the schema: what log files say, then what data files have, the oldest first, and what is declared (S2).
+
+    Promoted columns that the log does not have are in it if every live data file has them (S4).
 
     Raises:
         SchemaConflict: Two types of one column, neither of which becomes the other.
@@ -233,6 +242,8 @@ def _unite_schema(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
     origin = dict.fromkeys(logged, "the log")
     # Never a column of the table (flushes and imports refuse it): other writers' merges repeat the path in their files.
     of_paths = {each.name.lower() for each in evidence.config.partition if each.name.lower() != each.column.lower()}
+    fewest = min((marker.promoted_count for marker in markers if marker.is_live), default=MAX_PROMOTED)
+    hidden = evidence.config.find_hidden(logged).keys() - evidence.config.find_filled(logged, fewest=fewest).keys()
     files = (evidence.footers[path] for path in (plan.live | plan.dead) & evidence.footers.keys())
     said = (
         *((f.info.key, f.columns) for f in sorted(files, key=lambda f: (f.info.modified_ms, f.info.key))),
@@ -240,7 +251,7 @@ def _unite_schema(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
     )
     for where, columns in said:
         for name, sql_type in columns.items():
-            if where in evidence.footers and name.lower() in of_paths and name not in logged:
+            if name in hidden or (where in evidence.footers and name.lower() in of_paths and name not in logged):
                 continue
             known = logged.setdefault(name, sql_type)
             first = origin.setdefault(name, where)

@@ -65,6 +65,9 @@ class TableStatus:
         lost_commits: Commits that landed and whose log files are not there (F5), by name: rows are missing.
         leases: Leases that last: who holds the table, since when, until when (J4).
         published_ms: The time whose state engines are shown that do not read the log; 0: none.
+        filling: Promoted columns that readers do not see yet (S4).
+        filling_files: Live data files that lack one of them, and
+        filling_bytes: bytes of these.
         held_back: Why engines may be shown an older state than the newest, or none: data files may be narrow (S2);
             empty: none is. Files of other writers that engines would read wrongly are no part of it: a publisher tells.
         publications: Publications that hold data files: the current one, and those that have left lately (J4).
@@ -106,6 +109,9 @@ class TableStatus:
     last_commit_ms: int
     horizon_ms: int
     store_now_ms: int
+    filling: tuple[str, ...] = ()
+    filling_files: int = 0
+    filling_bytes: int = 0
     halted: str = ""
     failing: str = ""
     workers: tuple[FenceLook, ...] = ()
@@ -154,6 +160,7 @@ def read_status(
     published_ms = 0 if current is None else current.as_of_ms
     ends = published.find_ends(data_grace_ms=config.data_grace_ms)
     fences = look_at_fences(table, now_ms=staged.store_now_ms)
+    lacking = measure_filling(snapshot.live, config)
     oldest_staged_ms = min((batch.staged_ms for batch in staged.batches), default=staged.store_now_ms)
     return TableStatus(
         config=config,
@@ -185,10 +192,22 @@ def read_status(
         last_commit_ms=snapshot.last_commit_ms,
         horizon_ms=snapshot.horizon_ms,
         store_now_ms=view.store_now_ms,
+        filling=tuple(column for column in config.find_hidden(snapshot.schema) if config.promoted[column]),
+        filling_files=lacking.file_count,
+        filling_bytes=lacking.size_bytes,
         halted="" if said is None else said.find_halt(store_now_ms=staged.store_now_ms),
         failing="" if said is None else said.find_failure(store_now_ms=staged.store_now_ms),
         workers=tuple(fence for fence in fences if fence.claimed_ms),
     )
+
+
+def measure_filling(live: LiveFiles, config: TableConfig) -> Backlog:
+    """Return which live data files lack promoted columns (S4): a merge writes them anew. Pure."""
+    count = config.count_promoted()
+    chunks = [chunk for chunk in live.chunks if chunk.fewest_promoted < count]
+    told = (zip(chunk.promoted_counts(), chunk.sizes(), strict=True) for chunk in chunks)
+    sizes = [size_bytes for files in told for promoted, size_bytes in files if promoted < count]
+    return Backlog(len(sizes), sum(sizes), None)
 
 
 def _find_held_back(published: Publications, live: LiveFiles, widened: Mapping[str, Widening]) -> str:
@@ -256,11 +275,11 @@ def list_backlog(log: LogState, *, paths: TablePaths, config: TableConfig) -> tu
     """Return the data files that the hot lane would merge now, whatever one run would take. Pure.
 
     Not counted is what the policy leaves alone: files below the fan-in of their tier, and what only the cold lane
-    merges, which has no hurry.
+    merges, which has no hurry; nor what is written anew for other reasons.
     """
     index = MergeIndex(paths, config, log=log.copy())
     index.update(log.view)
-    return tuple(marker for group in index.find_ready() for marker in group.inputs)
+    return tuple(marker for group in index.find_waiting() for marker in group.inputs)
 
 
 LATE_MS: Final = 15 * MINUTE_MS

@@ -61,7 +61,11 @@ class ColumnNames:
             )
         path = self._promoted.get(name.lower())
         if path is not None:
-            return f"column {name!r} is promoted: its values are those of {spell_path(path)}, and no others"
+            return (
+                f"column {name!r} is promoted: its values are those of {spell_path(path)}, and no others"
+                if path
+                else f"column {name!r} was promoted, and nothing fills it any more"
+            )
         return None
 
     def find_case_problem(self, name: str) -> str | None:

@@ -19,6 +19,8 @@ MAX_PROMOTED: Final = 256
 """Promoted columns of a table."""
 MAX_KEYS: Final = 32
 MAX_KEY_BYTES: Final = 255
+OFF: Final = "OFF"
+"""In the place of a type: nothing fills the column any more."""
 SEPARATOR: Final = "__"
 """Between the keys of a path in the name that its column has by default."""
 _QUOTED: Final = r'"(?:[^"\\]|\\.)*"'
@@ -82,11 +84,19 @@ def parse_promotions(texts: Iterable[str], *, option: str) -> tuple[Promotion, .
     return tuple(found.values())
 
 
-def add_promotions(fields: Mapping[str, Any], promotions: Collection[Promotion], *, option: str) -> dict[str, Any]:
+def add_promotions(
+    fields: Mapping[str, Any], promotions: Collection[Promotion], *, option: str, may_end: bool = False
+) -> dict[str, Any]:
     """Return the fields of a table's configuration with promoted paths: columns, types, what numbers count.
 
+    Args:
+        fields: The fields besides.
+        promotions: The paths.
+        option: How they were given.
+        may_end: Whether some may be those that are filled no more.
+
     Raises:
-        InvalidRequest: A column of them is declared besides.
+        InvalidRequest: A column of them is declared besides, or one is to be filled no more that is not there.
     """
     if not promotions:
         return dict(fields)
@@ -97,6 +107,9 @@ def add_promotions(fields: Mapping[str, Any], promotions: Collection[Promotion],
                 f"column {each.column!r} is declared besides {option}: give its type there, "
                 f"'{spell_path(each.path)}:{declared[each.column]}'"
             )
+        if each.sql_type == OFF and may_end:
+            promoted[each.column] = ()
+            continue
         declared.setdefault(each.path[0], "VARCHAR")
         declared[each.column], promoted[each.column] = each.sql_type, each.path
         if each.unit is not None:

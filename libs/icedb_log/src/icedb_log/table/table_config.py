@@ -16,7 +16,7 @@ of ``table.json``, by the store's clock (T1): so nothing else may write a marked
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -245,7 +245,8 @@ class TableConfig(_Model):
     times: dict[str, TimeColumn] = Field(default_factory=dict)
     """Of declared columns that are times: what their numbers count, and which times are plausible."""
     promoted: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Of declared columns whose values are taken out of JSON text: the column that has the text, then the keys."""
+    """Of declared columns whose values are taken out of JSON text: the column that has the text, then the keys. In the
+    order in which they were promoted (S4); without a path nothing fills the column any more."""
     evolution: Evolution = "widen"
     """strict: only declared columns; add_columns: new ones appear; widen: BIGINT may also become DOUBLE, and DATE
     TIMESTAMP, where no value loses anything."""
@@ -391,6 +392,8 @@ class TableConfig(_Model):
         if len(self.promoted) > MAX_PROMOTED:
             raise ValueError(f"{len(self.promoted)} promoted paths; at most {MAX_PROMOTED}")
         for column, path in self.promoted.items():
+            if not path:
+                continue
             problem = find_path_problem(path)
             if problem is not None:
                 raise ValueError(f"promoted column {column[:80]!r}: {problem}")
@@ -488,7 +491,45 @@ class TableConfig(_Model):
     def find_promoted(self, columns: Iterable[str]) -> dict[str, str]:
         """Return the promoted columns, with types, whose text is in some columns."""
         there = set(columns)
-        return {column: self.declared[column] for column, path in self.promoted.items() if path[0] in there}
+        return {column: self.declared[column] for column, path in self.promoted.items() if path and path[0] in there}
+
+    def find_hidden(self, schema: Collection[str]) -> dict[str, str]:
+        """Return the promoted columns, with types, that the log's schema lacks: data files may have them (S4)."""
+        return {column: self.declared[column] for column in self.promoted if column not in schema}
+
+    def find_visible(self, schema: Collection[str]) -> dict[str, str]:
+        """Return the declared columns, with types, that readers see beside those of the log's schema.
+
+        None that is hidden (S4); but the first commit of a table shows all.
+        """
+        hidden = self.find_hidden(schema) if schema else {}
+        return {name: kind for name, kind in self.declared.items() if name not in hidden}
+
+    def count_promoted(self, columns: Collection[str] | None = None) -> int:
+        """Return how many promoted paths, from the first on, have to be counted to have all that are filled (S4).
+
+        Args:
+            columns: Those of them that matter; all if not given.
+        """
+        filled = (column for column, path in self.promoted.items() if path)
+        places = {column: place for place, column in enumerate(self.promoted, 1)}
+        return max((places[column] for column in filled if columns is None or column in columns), default=0)
+
+    def find_filled(self, schema: Collection[str], *, fewest: int) -> dict[str, str]:
+        """Return the hidden columns, with types, that readers may see: every live data file has so many paths (S4)."""
+        hidden = self.find_hidden(schema)
+        paths = enumerate(self.promoted.items())
+        return {
+            column: hidden[column] for place, (column, path) in paths if path and place < fewest and column in hidden
+        }
+
+    def count_in(self, columns: Collection[str]) -> int:
+        """Return how many promoted paths, from the first on, a data file has by its columns (S4).
+
+        It lacks one if it has the text and not the column: all rows of a file are made by one configuration.
+        """
+        lacks = (path and path[0] in columns and column not in columns for column, path in self.promoted.items())
+        return next((place for place, each in enumerate(lacks) if each), len(self.promoted))
 
     @property
     def retry_window_ms(self) -> int:
@@ -525,7 +566,10 @@ def unite_columns(logged: Mapping[str, str], config: TableConfig) -> dict[str, s
         config: Of the table; a type that is declared and not in the log yet changes nothing.
     """
     spelling = {name.lower() for name in logged}
-    return {**logged, **{name: kind for name, kind in config.declared.items() if name.lower() not in spelling}}
+    return {
+        **logged,
+        **{name: kind for name, kind in config.find_visible(logged).items() if name.lower() not in spelling},
+    }
 
 
 def require_takes_batches(config: TableConfig) -> None:
