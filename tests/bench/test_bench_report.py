@@ -159,7 +159,7 @@ def test_goals_are_judged_by_what_was_measured():
 
 def test_a_goal_stands_in_the_line_of_its_case():
     line = summary(row("icedb", 4.0, case="8 files of 10 rows"), row("duckdb", 2.0, case="8 files of 10 rows"))
-    assert "duration ≤ 0.3 s: 4.00, **not reached**" in line
+    assert "duration ≤ 0.08 s: 4.00, **not reached**" in line
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])

@@ -11,6 +11,7 @@ from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_log.clock import SystemClock, format_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
+from icedb_log.keys import clock_key
 from icedb_log.serving.table_cache import CachedTable
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.table.partitions import PartitionFilter, parse_partition_filters
@@ -31,6 +32,13 @@ class CountingStore(LocalObjectStore):
     listings = 0
     gate = stall = None
     is_down = False
+
+    def get(self, key, **more):
+        if self.is_down:
+            raise Unavailable("the store does not answer")
+        if self.stall is not None and key == clock_key(""):  # a look whether the store answers
+            assert self.stall.wait(LIMIT_S)
+        return super().get(key, **more)
 
     def list_page(self, prefix, *, token=None, limit=1000):
         if self.is_down:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from icedb_engine.jobs import merge_driver
 from icedb_engine.jobs.flush_driver import FlushDriver
 from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
@@ -71,7 +72,8 @@ class Table:
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path, monkeypatch):
+    monkeypatch.setattr(merge_driver, "DIRECT_FILES", 0)  # merges are jobs of Spark, however small
     table = Table(tmp_path)
     yield table
     assert list(tmp_path.glob("scratch/*")) == []
