@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from icedb_local.ports import find_free_ports
+from waiting import wait_until
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 START_TRIES = 300
@@ -39,12 +40,11 @@ class Chromium:
         return self._call("POST", "/execute/sync", {"script": script, "args": list(given)})
 
     def wait(self, condition: str) -> Any:
-        """Return what an expression gives once that is something."""
-        script = (
-            "const done = arguments[arguments.length - 1];"
-            f"const look = () => {{ const found = ({condition}); found ? done(found) : setTimeout(look, 30); }}; look();"
-        )
-        return self._call("POST", "/execute/async", {"script": script, "args": []})
+        """Return what an expression gives once that is something.
+
+        Asked again and again: a script that waits is lost where its page is loaded anew.
+        """
+        return wait_until(lambda: self.run(f"return ({condition}) || null"), condition)
 
     def type(self, selector: str, text: str) -> None:
         """Write into a field, as a person does, in place of what is there."""
