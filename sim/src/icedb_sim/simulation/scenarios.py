@@ -110,7 +110,10 @@ def draw_mix(seed: int) -> Mix:
     if not alone and random.Random(seed << 32 | zlib.crc32(b"groupers")).random() < _GROUP_RATE:
         sizes[GroupScenario.name] = 1
     is_free = not alone and OutsiderScenario.name not in sizes
-    if is_free and random.Random(seed << 32 | zlib.crc32(b"promoters")).random() < _PROMOTE_RATE:
+    rng = random.Random(seed << 32 | zlib.crc32(b"promoters"))
+    if is_free and rng.random() < _PROMOTE_RATE:
+        if not sizes:
+            sizes = dict.fromkeys(rng.sample(find_profiles([PromotionScenario.name]), rng.choice((0, 1))), 1)
         sizes[PromotionScenario.name] = 1
     return Mix.of(sizes)
 
