@@ -12,6 +12,7 @@ from icedb_log.commit.fence import acquire_fence
 from icedb_log.errors import HaltError, Unavailable
 from icedb_log.holds.leases import acquire_lease
 from icedb_log.holds.pins import create_pin
+from icedb_log.names import COMMAND_QUEUES, QUEUES
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -185,7 +186,8 @@ def test_workers_are_listed_with_what_they_do_to_those_who_may_know(table, tmp_p
             WorkerLook("merge", "host-of-ours", 4713, "0.9.0", now_ms - 900_000, (("icedb.merge.merge", "secret"),)),
             WorkerLook("merge", EVIL, 4714, EVIL, now_ms, ((EVIL, "secret"),)),
         )
-        return RedisLook("7.2", "x", is_master=True, may_evict=False, waiting={}, workers=workers)
+        waiting = dict.fromkeys((*QUEUES, *COMMAND_QUEUES.values()), 1)
+        return RedisLook("7.2", "x", is_master=True, may_evict=False, waiting=waiting, workers=workers)
 
     monkeypatch.setattr("icedb_console.pages.look_at_redis", lambda *_, **__: look(table.clock.now_ms()))
 
