@@ -11,9 +11,9 @@ import pytest
 from ceph_gateway import BUCKET, MISSING, running_ceph
 from icedb import connect
 from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed
-from icedb_log.store.object_store import list_all
 from icedb_log.store.s3 import S3ObjectStore
-from icedb_sim.fakes.store_acceptance import StoreAcceptance, race
+from icedb_sim.fakes.store_acceptance import race
+from s3_acceptance import S3Acceptance
 
 pytestmark = [
     pytest.mark.s3,
@@ -33,22 +33,9 @@ def handles(options):
     return S3ObjectStore(BUCKET, options), S3ObjectStore(BUCKET, options)
 
 
-class TestCephObjectStore(StoreAcceptance):
-    race_count = 8
+class TestCephObjectStore(S3Acceptance):
     lost_races = (PreconditionFailed, CommitOutcomeUnknown)
     page_size = 100
-
-    @pytest.fixture
-    def store(self, handles):
-        yield handles[0]
-        handles[0].delete([info.key for info in list_all(handles[0], "").objects])
-
-    @pytest.fixture(autouse=True)
-    def _second_handle(self, handles):
-        self._second = handles[1]
-
-    def reopen(self, store):
-        return self._second
 
     def test_a_replace_never_lands_on_a_newer_object(self, store):
         """It lands on none at all: whoever creates the object anew is refused then."""

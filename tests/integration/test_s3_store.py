@@ -8,8 +8,9 @@ from icedb_log.store.object_store import list_all
 from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.store.s3_options import S3Options
 from icedb_log.store_settings import StoreSettings, open_warehouse
-from icedb_sim.fakes.store_acceptance import StoreAcceptance, expect
+from icedb_sim.fakes.store_acceptance import expect
 from processes import free_port
+from s3_acceptance import S3Acceptance
 
 pytestmark = pytest.mark.s3
 
@@ -22,20 +23,8 @@ def handles(s3_server):
     return (S3ObjectStore(s3_server.bucket, s3_server.options), S3ObjectStore(s3_server.bucket, s3_server.options))
 
 
-class TestS3ObjectStore(StoreAcceptance):
-    race_count = 8
-
-    @pytest.fixture
-    def store(self, handles):
-        yield handles[0]
-        handles[0].delete([info.key for info in list_all(handles[0], "").objects])
-
-    @pytest.fixture(autouse=True)
-    def _second_handle(self, handles):
-        self._second = handles[1]
-
-    def reopen(self, store):
-        return self._second
+class TestS3ObjectStore(S3Acceptance):
+    """The development server."""
 
 
 def test_a_store_that_ignores_conditions_is_refused(s3_server_without_conditions):
