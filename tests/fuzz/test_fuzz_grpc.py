@@ -53,7 +53,7 @@ def channels(ports):
         channel.close()
 
 
-def call(channels, method, bodies):
+def call(channels, method, bodies, timeout=DEADLINE_S):
     """Send requests as bytes; return the status and the details."""
     service = method.containing_service
     path, channel = f"/{service.full_name}/{method.name}", channels[service.name]
@@ -61,7 +61,7 @@ def call(channels, method, bodies):
     answers = getattr(channel, kind)(path, request_serializer=None, response_deserializer=None)
     request = iter(bodies) if method.client_streaming else bodies[0]
     try:
-        found = answers(request, timeout=STREAM_S if method.name in ENDLESS else DEADLINE_S)
+        found = answers(request, timeout=timeout)
         if method.server_streaming:
             list(found)
     except grpc.RpcError as error:
@@ -70,7 +70,7 @@ def call(channels, method, bodies):
 
 
 def check(channels, method, bodies):
-    code, details = call(channels, method, bodies)
+    code, details = call(channels, method, bodies, STREAM_S if method.name in ENDLESS else DEADLINE_S)
     event(f"{method.name}: {code.name}")
     fine = FINE | ({CODE.DEADLINE_EXCEEDED} if method.name in ENDLESS else set())
     assert code in fine, (method.name, bodies, code, details)
