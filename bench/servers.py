@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from icedb_log.store_settings import StoreSettings
 
@@ -104,6 +105,11 @@ def iceberg_options(endpoint: str) -> dict[str, str]:
     """Return how PyIceberg is told the same."""
     options = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
     return options | {"s3.access-key-id": KEY, "s3.secret-access-key": KEY}
+
+
+def duckdb_options(endpoint: str) -> dict[str, str]:
+    """Return how DuckDB is told the same."""
+    return {"KEY_ID": KEY, "SECRET": KEY, "REGION": "us-east-1", "ENDPOINT": urlsplit(endpoint).netloc}
 
 
 def boto3_client(endpoint: str) -> Any:

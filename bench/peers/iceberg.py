@@ -6,14 +6,13 @@ No data file exists: a plan opens none.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 from pyiceberg.catalog import load_catalog
 
 from bench.figures import Figure, TakesTurns
+from bench.peers.duck import open_duckdb
 from bench.peers.snapshot_iceberg import build_iceberg
 from bench.snapshot_work import DAYS, EVENTS, FIRST_DAY, NATIVE_METADATA, Shape
 
@@ -120,12 +119,7 @@ class DuckDB(Plan):
     def _open(self) -> None:
         if hasattr(self, "_connection"):
             return
-        self._connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
-        for name in ("httpfs", "avro", "iceberg"):
-            package = Path(str(import_module(f"duckdb_extension_{name}").__file__)).parent
-            (file,) = package.rglob(f"{name}.duckdb_extension")
-            self._connection.execute(f"LOAD '{file}'")
-        self._connection.execute("SET threads = 2")
+        self._connection = open_duckdb("httpfs", "avro", "iceberg", threads=2)
         self._connection.execute(
             f"ATTACH 'icedb' AS lake (TYPE iceberg, ENDPOINT '{self._place.catalog}', AUTHORIZATION_TYPE 'none')"
         )

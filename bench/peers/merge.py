@@ -11,6 +11,7 @@ from deltalake import DeltaTable, WriterProperties, convert_to_deltalake
 
 from bench.figures import CORE_COUNT
 from bench.merge_work import LEVEL, ROW_GROUP_ROWS, MergeSystem
+from bench.peers.duck import Lake
 
 NO_LIMIT_BYTES: Final = 1 << 33
 
@@ -90,3 +91,34 @@ class DeltaRsZOrder(DeltaRs):
     def run(self) -> None:
         """Rewrite."""
         self._rewrite(partial(DeltaTable(self._folder / "in").optimize.z_order, list(self._source.sort)))
+
+
+class DuckLake(MergeSystem):
+    """DuckLake: ``merge_adjacent_files`` of a sorted table of the same files. It commits."""
+
+    name = "ducklake"
+
+    def prepare(self) -> None:
+        """Copy the files, and make a table of them."""
+        super().prepare()
+        options = {
+            "parquet_compression": "zstd",
+            "parquet_compression_level": LEVEL,
+            "parquet_row_group_size": ROW_GROUP_ROWS,
+            "target_file_size": f"{NO_LIMIT_BYTES // 1024**3}GB",
+        }
+        self._lake = Lake(self._folder, str(self._folder / "out"), options=options, threads=CORE_COUNT)
+        run = self._lake.connection.execute
+        files = f"{self._folder / 'in'}/*.parquet"
+        run(f"CREATE TABLE lake.events AS FROM read_parquet('{files}', hive_partitioning=false) LIMIT 0")
+        run(f"ALTER TABLE lake.events SET SORTED BY ({', '.join(self._source.sort)})")
+        run(f"CALL ducklake_add_data_files('lake', 'events', '{files}')")
+
+    def run(self) -> None:
+        """Merge."""
+        self._lake.connection.execute("CALL ducklake_merge_adjacent_files('lake')")
+
+    def _files(self) -> list[Path]:
+        files = list(self._lake.files())
+        self._lake.close()
+        return files

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
+from bench.peers.duck import open_duckdb
 from bench.scan_work import ALL, SORT, Engine, Files, folder_name, spell
 
 _S3_KEY: Final = "dev"
@@ -116,16 +117,11 @@ class DuckDB(Engine):
             return
         if self._connection is not None:
             self._connection.close()
-        self._connection = duckdb.connect(config={"threads": 1})
-        if self.endpoint:
-            import duckdb_extension_httpfs  # type: ignore[import-untyped]  # noqa: PLC0415 - only where it is needed
-
-            found = next(Path(duckdb_extension_httpfs.__path__[0]).rglob("httpfs.duckdb_extension"))
-            self._connection.execute(f"LOAD '{found}'")
-            self._connection.execute(
-                f"CREATE SECRET s3 (TYPE s3, KEY_ID '{_S3_KEY}', SECRET '{_S3_KEY}', REGION '{_REGION}', "
-                f"ENDPOINT '{urlsplit(self.endpoint).netloc}', URL_STYLE 'path', USE_SSL false)"
-            )
+        if not self.endpoint:
+            self._connection = open_duckdb(threads=1)
+            return
+        secret = {"KEY_ID": _S3_KEY, "SECRET": _S3_KEY, "REGION": _REGION, "ENDPOINT": urlsplit(self.endpoint).netloc}
+        self._connection = open_duckdb("httpfs", secret=secret, threads=1)
 
     def read(self, paths: Sequence[str], query: str) -> Sequence[Any]:
         """Return the first row."""

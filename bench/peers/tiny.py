@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
 from bench.figures import Figure, TakesTurns
+from bench.peers.duck import Lake
 from bench.tiny_work import ROWS_PER_BATCH, WARM_SHARE, make_rows, sum_durations
 
 
@@ -112,3 +113,31 @@ class PyIceberg(Appends):
 
     def _read_durations(self) -> pa.ChunkedArray:
         return self._catalog.load_table("bench.events").scan(selected_fields=("duration_ms",)).to_arrow()["duration_ms"]
+
+
+class DuckLake(Appends):
+    """DuckLake: ``INSERT``, by a catalog in DuckDB, which holds so few rows itself until they are flushed."""
+
+    name = "ducklake"
+    _lake_options: Mapping[str, Any] = {}
+
+    def _create(self, place: str, schema: pa.Schema) -> None:
+        self._lake = Lake(self._folder, place, secret=self._options, options=self._lake_options)
+        self._lake.connection.register("empty", schema.empty_table())
+        self._lake.connection.execute("CREATE TABLE lake.events AS FROM empty")
+
+    def _append(self, rows: pa.Table) -> None:
+        self._lake.connection.register("rows", rows)
+        self._lake.connection.execute("INSERT INTO lake.events FROM rows")
+
+    def _read_durations(self) -> pa.ChunkedArray:
+        found = self._lake.connection.execute("SELECT duration_ms FROM lake.events").to_arrow_table()["duration_ms"]
+        self._lake.close()
+        return found
+
+
+class DuckLakeFiles(DuckLake):
+    """The same with a data file for each append, so that the rows are where ours are."""
+
+    name = "ducklake, files"
+    _lake_options: Mapping[str, Any] = {"data_inlining_row_limit": 0}

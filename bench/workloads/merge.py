@@ -82,6 +82,7 @@ def _open_case(kind: _Kind, folder: Path, *, has_spark: bool) -> Iterator[Case]:
         *([SparkAlone(source, folder / "spark-sql")] if has_spark else []),
         Peer("bench.peers.merge:Polars", source, folder / "polars"),
         Peer("bench.peers.merge:DeltaRs", source, folder / "delta-rs"),
+        Peer("bench.peers.merge:DuckLake", source, folder / "ducklake"),
         *([] if kind.is_heavy else [Peer("bench.peers.merge:DeltaRsZOrder", source, folder / "z-order")]),
         Peer("bench.peers.merge:DecodeEncode", source, folder / "decode"),
         Cp(source, folder / "cp"),

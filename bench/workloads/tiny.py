@@ -17,13 +17,13 @@ from bench.counting_s3 import BUCKET, running_counting_s3
 from bench.harness import Case, Workload
 from bench.processes import started
 from bench.serve import Peer
-from bench.servers import KEY, delta_options, iceberg_options
+from bench.servers import KEY, delta_options, duckdb_options, iceberg_options
 from bench.tiny_systems import WARM_BATCHES, IceDB, StoreAlone, TinyLoad, WarmWorker
 
 PRODUCERS = 16
 EVENTS_A_BATCH = 100
 """Of those that are asked for: 1,000,000 make 10,000 batches."""
-APPENDS = {"DeltaRs": 40, "DeltaRsKeptOpen": 40, "PyIceberg": 100}
+APPENDS = {"DeltaRs": 40, "DeltaRsKeptOpen": 40, "PyIceberg": 100, "DuckLakeFiles": 40}
 """A peer makes one append for so many of our batches."""
 S3_SHARE = 5
 WARM_CASES = {"a warm worker, no partitions": (), "a warm worker, partitions by day": ("d=day(ts)",)}
@@ -40,13 +40,14 @@ class TinyWorkload(Workload):
         count = max(PRODUCERS, self.options.event_count // EVENTS_A_BATCH // PRODUCERS * PRODUCERS)
         if self.wants("a directory"):
             load = TinyLoad(StoreSettings(f"file://{self.folder / 'warehouse'}"), count, PRODUCERS)
-            peers = [Peer(f"bench.peers.tiny:{kind}", self.folder / kind, count // n) for kind, n in APPENDS.items()]
+            appends = APPENDS | {"DuckLake": 40}
+            peers = [Peer(f"bench.peers.tiny:{kind}", self.folder / kind, count // n) for kind, n in appends.items()]
             yield from _case("a directory", load, peers)
         if self.wants("S3 over HTTP"):
             with running_counting_s3(self.folder / "s3") as endpoint:
                 store = StoreSettings(f"s3://{BUCKET}/warehouse", S3Options(endpoint))
                 few = max(PRODUCERS, count // S3_SHARE // PRODUCERS * PRODUCERS)
-                options = {"PyIceberg": iceberg_options(endpoint)}
+                options = {"PyIceberg": iceberg_options(endpoint), "DuckLakeFiles": duckdb_options(endpoint)}
                 peers = [
                     Peer(
                         f"bench.peers.tiny:{kind}", self.folder / kind, few // n, f"s3://{BUCKET}/{kind}",
