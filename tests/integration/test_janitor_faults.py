@@ -112,7 +112,7 @@ class Stack:
             ICEDB_S3_ENDPOINT=endpoint,
             ICEDB_REDIS_URL=redis_url,
             ICEDB_METRICS_PORT=self.metrics_port,
-            ICEDB_LOCK_TTL_MS=10_000,
+            ICEDB_LOCK_TTL_MS=12_000,
             AWS_ACCESS_KEY_ID="dev",
             AWS_SECRET_ACCESS_KEY="dev",
         )

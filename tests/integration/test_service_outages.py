@@ -85,6 +85,7 @@ class Stack:
             "AWS_ACCESS_KEY_ID": "dev",
             "AWS_SECRET_ACCESS_KEY": "dev",
             "ICEDB_REDIS_URL": redis.url,
+            "ICEDB_REDIS_TIMEOUT_MS": "300",
             "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "500",
             "ICEDB_FRONTEND_HTTP_PORT": str(self.ports["http"]),
             "ICEDB_FRONTEND_GRPC_PORT": str(self.ports["grpc"]),
@@ -183,13 +184,13 @@ def test_after_a_minute_work_goes_on_within_ten_seconds(stack, what):
     ],
 )
 def test_a_process_that_starts_meanwhile_is_alive_and_not_ready(tmp_path, module):
-    port, redis = free_port(), RedisServer()
+    port = free_port()
     env = service_env(
         ICEDB_STORE="s3://bucket/nowhere",
         ICEDB_S3_ENDPOINT="http://127.0.0.1:1",
         AWS_ACCESS_KEY_ID="dev",
         AWS_SECRET_ACCESS_KEY="dev",
-        ICEDB_REDIS_URL=redis.url,
+        ICEDB_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0",
         ICEDB_METRICS_PORT=str(port),
     )
     with running(["-m", module], env, tmp_path) as process:
