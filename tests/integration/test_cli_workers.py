@@ -94,9 +94,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def settings(url, redis_server):
-    return ClientSettings(
-        store=url, redis_url=redis_server.url, redis_timeout_ms=10_000, message_expiry_ms=LIMIT_MS
-    )
+    return ClientSettings(store=url, redis_url=redis_server.url, redis_timeout_ms=10_000, message_expiry_ms=LIMIT_MS)
 
 
 @pytest.fixture
