@@ -261,7 +261,8 @@ def test_a_body_that_does_not_come_is_refused_in_time(impatient):
         )
         received = b""
         while b"urn:icedb:problem:body-timeout" not in received:
-            assert (chunk := client.recv(65536))
+            chunk = client.recv(65536)
+            assert chunk, received
             received += chunk
     assert received.startswith(b"HTTP/1.1 408 ")
     assert rig.staged() == {}
