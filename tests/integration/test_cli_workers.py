@@ -111,7 +111,7 @@ def icedb(url, redis_server, monkeypatch, capsys):
     def icedb(*arguments, code=0):
         monkeypatch.setenv("ICEDB_STORE", url)
         monkeypatch.setenv("ICEDB_REDIS_URL", redis_server.url)
-        monkeypatch.setenv("ICEDB_REDIS_TIMEOUT_MS", "10000")
+        monkeypatch.setenv("ICEDB_REDIS_TIMEOUT_MS", "3000")
         monkeypatch.setenv("ICEDB_MESSAGE_EXPIRY_MS", str(LIMIT_MS))
         root = logging.getLogger()
         handlers = list(root.handlers)
