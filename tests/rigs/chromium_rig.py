@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from icedb_local.ports import find_free_ports
+from processes import free_port
 from waiting import LIMIT_S, wait_until
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
@@ -102,7 +102,7 @@ def open_chromium(folder: Path) -> Iterator[Chromium]:
     """Start a browser with a profile of its own in a folder; it is gone at the end."""
     found = find_chromium()
     assert found is not None, MISSING
-    (port,) = find_free_ports(1)
+    port = free_port()
     driver = subprocess.Popen([found[1], f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage")

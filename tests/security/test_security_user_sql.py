@@ -430,7 +430,9 @@ def test_rows_that_fit_neither_memory_nor_scratch_are_said(tmp_path):
         pytest.raises(QueryTooLarge, match="64 MiB of memory and 8 MiB of scratch"),
     ):
         process.load("_rows", SCHEMA, (wide for _ in range(40)))
-    with SqlProcess(EngineLimits(memory_bytes=64 * MIB, thread_count=1, query_ms=1000 * LIMIT_S), scratch=tmp_path) as process:
+    with SqlProcess(
+        EngineLimits(memory_bytes=64 * MIB, thread_count=1, query_ms=1000 * LIMIT_S), scratch=tmp_path
+    ) as process:
         assert process.load("_rows", SCHEMA, (wide for _ in range(20))) == 20_000
         assert sum(batch.num_rows for batch in process.select("FROM _rows", ["n"], relation="_rows")) == 20_000
     assert list((tmp_path / "sql").iterdir()) == []

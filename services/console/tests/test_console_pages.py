@@ -515,7 +515,7 @@ def test_streams_end_when_the_console_stops_and_are_bounded(table, monkeypatch):
             await until(lambda: rig.parts.metrics.streams._value.get() == 1)
             assert (await rig.browser().get("/live")).status == 429
             rig.parts.closing.set()
-            assert (await asyncio.wait_for(first, 10)).status == 200
+            assert (await asyncio.wait_for(first, LIMIT_S)).status == 200
             assert rig.parts.metrics.streams._value.get() == 0
 
     run(work)
