@@ -48,9 +48,7 @@ def lake(folder):
 
 @pytest.fixture(scope="module")
 def address(folder, lake):
-    """A console whose streams look more often than a round of figures ends, which is news: else no page may be live."""
-    with pytest.MonkeyPatch.context() as patch, running_console(folder) as (_, address):
-        patch.setattr("icedb_console.pages.LOOK_S", 0.1)
+    with running_console(folder) as (_, address):
         urllib.request.urlopen(address).read()
         yield address
 

@@ -405,6 +405,22 @@ def test_a_stream_tells_of_a_commit_and_ends_with_the_right_to_look(table, tmp_p
     run(work)
 
 
+def test_a_stream_looks_more_often_than_figures_are_read(table, monkeypatch):
+    """A round that ends is news: a stream that looked as rarely would never say that the page is the newest."""
+    monkeypatch.setattr("icedb_console.pages.LOOK_S", 10**6)
+
+    async def work():
+        async with open_console(table, console_refresh_ms=500) as rig:
+
+            def on_body(answer):
+                if answer.text.count("event: ") == 2:
+                    rig.parts.closing.set()
+
+            await asyncio.wait_for(rig.browser().ask("GET", "/live", on_body=on_body), timeout=LIMIT_S)
+
+    run(work)
+
+
 async def first_event(rig, path):
     """Return the first event of a stream, and leave."""
     left, seen = asyncio.Event(), []
