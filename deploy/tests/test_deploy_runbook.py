@@ -15,6 +15,7 @@ from icedb_ingest.settings import IngestSettings
 from icedb_janitor.settings import JanitorSettings
 from icedb_merger.settings import MergerSettings
 from icedb_snapshot.settings import SnapshotSettings
+from waiting import LIMIT_S
 
 FIELDS = {
     f"ICEDB_{field.upper()}"
@@ -111,7 +112,7 @@ def ask_for_help(commands: list[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=LIMIT_S,
     )
     helps = json.loads(done.stdout)
     assert [command for command, (code, _) in zip(commands, helps, strict=True) if code] == []

@@ -20,7 +20,7 @@ def run_demo(tmp_path, *arguments):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
 

@@ -18,7 +18,7 @@ from icedb_sim.rigs.snapshot_rig import start_snapshot
 from icedb_sim.tables.profiles import fuzz_examples
 from icedb_sim.tables.small_table import SmallTable
 
-DEADLINE_S = 30
+DEADLINE_S = 240
 STREAM_S = 0.3
 CODE = grpc.StatusCode
 FINE = {

@@ -21,9 +21,8 @@ from icedb_sim.rigs.gateway_rig import start_gateway
 from icedb_sim.tables.profiles import fuzz_examples
 from processes import free_port
 from prometheus_client import CollectorRegistry, Counter
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
-LIMIT_S = 20
 TOKEN = "icedbt_fuzz"
 PAR = b"PAR1 some bytes of a file PAR1"
 STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3}) [^\r\n]*\r\n")
@@ -60,8 +59,6 @@ def doors(tmp_path_factory):
         frontend_max_batch_mb=1,
         frontend_memory_mb=32,
         frontend_webhook_linger_ms=5,
-        http_header_timeout_ms=500,
-        frontend_body_timeout_ms=500,
     )
     (folder / "gateway").mkdir()
     warehouse = Warehouse(LocalObjectStore(folder / "gateway"))
@@ -74,8 +71,8 @@ def doors(tmp_path_factory):
             "grants": [{"identities": ["fuzz"], "tables": ["*"], "verbs": ["read"]}],
         },
     )
-    open_gateway = start_gateway(warehouse, http_header_timeout_ms=500)
-    closed_gateway = start_gateway(warehouse, http_header_timeout_ms=500, access_file=str(access))
+    open_gateway = start_gateway(warehouse)
+    closed_gateway = start_gateway(warehouse, access_file=str(access))
     table = open_gateway.table("events").create("d=day(ts)")
     path = table.write("d=2026-01-01", PAR)
     table.commit([path])

@@ -158,7 +158,7 @@ class Refusing:
 def test_a_message_that_is_put_off_keeps_its_token(folder, redis):
     settings = ServiceSettings(store="file:///w", redis_url=redis.url)
     app = make_app(settings)
-    client = open_redis(redis.url, timeout_ms=5000)
+    client = open_redis(redis.url, timeout_ms=LIMIT_MS)
     stopping = threading.Event()
     stopping.set()
     metrics = FrontendMetrics()
@@ -221,7 +221,7 @@ def test_a_worker_does_for_a_token_what_it_may_and_no_log_or_result_shows_it(jan
     assert hidden[2].replace("events", "T") == nothing[2].replace("nothing", "T")
     assert outcome(None, JANITOR_VACUUM)[0] == "idle"  # what the sweep does anyway
     # A task that no worker of this release knows: Celery logs its whole message, headers and all.
-    client = open_redis(redis.url, timeout_ms=5000)
+    client = open_redis(redis.url, timeout_ms=LIMIT_MS)
     message = {
         "body": "W1tdLCB7fSwge31d",
         "content-encoding": "utf-8",
@@ -252,7 +252,7 @@ def test_a_token_goes_to_another_machine_only_where_it_is_hidden_or_asked_for(re
 
 def test_wake_ups_carry_no_token(redis):
     sender = WakeupSender(ClientSettings(redis_url=redis.url, token=KEEPER), clock=CLOCK)
-    client = open_redis(redis.url, timeout_ms=5000)
+    client = open_redis(redis.url, timeout_ms=LIMIT_MS)
     try:
         assert sender.wake(MERGE_MERGE, "quiet")
         sender.send(MERGE_CHANGE, "events", arguments={})

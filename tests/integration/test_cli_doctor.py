@@ -20,6 +20,7 @@ def look(cli_env, said_by_icedb, s3_server, redis):  # noqa: F811 - fixtures
     cli_env.setenv("AWS_ACCESS_KEY_ID", "dev")
     cli_env.setenv("AWS_SECRET_ACCESS_KEY", "dev")
     cli_env.setenv("ICEDB_REDIS_URL", redis.url)
+    cli_env.setenv("ICEDB_REDIS_TIMEOUT_MS", "3000")
 
     def look(code, **variables):
         for name, value in variables.items():

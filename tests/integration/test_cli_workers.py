@@ -94,7 +94,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def settings(url, redis_server):
-    return ClientSettings(store=url, redis_url=redis_server.url, message_expiry_ms=LIMIT_MS)
+    return ClientSettings(store=url, redis_url=redis_server.url, redis_timeout_ms=10_000, message_expiry_ms=LIMIT_MS)
 
 
 @pytest.fixture
@@ -111,6 +111,7 @@ def icedb(url, redis_server, monkeypatch, capsys):
     def icedb(*arguments, code=0):
         monkeypatch.setenv("ICEDB_STORE", url)
         monkeypatch.setenv("ICEDB_REDIS_URL", redis_server.url)
+        monkeypatch.setenv("ICEDB_REDIS_TIMEOUT_MS", "3000")
         monkeypatch.setenv("ICEDB_MESSAGE_EXPIRY_MS", str(LIMIT_MS))
         root = logging.getLogger()
         handlers = list(root.handlers)

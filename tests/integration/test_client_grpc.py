@@ -17,7 +17,7 @@ from icedb_proto import snapshot_pb2_grpc
 from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_sim.rigs.snapshot_rig import start_snapshot
-from waiting import LIMIT_S
+from waiting import LIMIT_MS, LIMIT_S
 
 TOKEN = "icedbt_reader-0123456789abcdef"
 CODE = grpc.StatusCode
@@ -149,8 +149,9 @@ def test_what_does_not_pass_is_not_tried_again(serve, connect):
 
 def test_a_wait_that_the_time_out_does_not_allow_is_not_begun(serve, connect):
     servicer = Scripted()
-    client = connect(serve(servicer), snapshot_timeout_ms=1000)
-    servicer.script = [(CODE.RESOURCE_EXHAUSTED, (("icedb-error", "Overloaded"), ("retry-after-ms", "60000")))]
+    client = connect(serve(servicer), snapshot_timeout_ms=LIMIT_MS)
+    wait = ("retry-after-ms", str(2 * LIMIT_MS))
+    servicer.script = [(CODE.RESOURCE_EXHAUSTED, (("icedb-error", "Overloaded"), wait))]
     with pytest.raises(Overloaded):
         client.snapshot("events")
     assert client.clock.slept == []
@@ -158,10 +159,10 @@ def test_a_wait_that_the_time_out_does_not_allow_is_not_begun(serve, connect):
 
 def test_a_call_has_the_time_that_is_left_of_its_time_out_and_a_watch_has_any(serve, connect):
     servicer = Scripted()
-    client = connect(serve(servicer), snapshot_timeout_ms=7000)
+    client = connect(serve(servicer), snapshot_timeout_ms=70_000)
     client.snapshot("events")
-    # gRPC rounds what it sends up, and the server counts from a clock that it reads now and then: 7.008 was seen.
-    assert 0 < servicer.left_s[0] < 7 + 1
+    # gRPC rounds what it sends up, and the server counts from a clock that it reads now and then: 8 ms more were seen.
+    assert 0 < servicer.left_s[0] < 70 + 1
     servicer.events = [pb.SnapshotEvent(table="events", snapshot_id="s")]
     events = client.watch(["events"])
     next(events)

@@ -5,13 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from waiting import LIMIT_S
 
 pytestmark = pytest.mark.s3
 
 
 def run(*flags):
     command = [sys.executable, "-m", "icedb_local.dev_s3", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def test_a_port_that_is_taken_is_named():

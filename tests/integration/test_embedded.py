@@ -5,7 +5,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from icedb_log.commit.fence import look_at_fence
 from icedb_log.ingest.staging import list_staged
 from icedb_log.log.fold import fold
 from icedb_sim.rigs.redis_server import RedisServer
+from processes import free_port
 from waiting import LIMIT_MS, LIMIT_S, wait_until
 
 APPEND = """
@@ -136,7 +136,7 @@ def test_an_appender_that_is_killed_has_accepted_what_it_said_and_work_commits_i
     code = """
 import os, signal, sys
 from icedb import connect
-with connect(sys.argv[1]).table("events").appender(commit_every_ms=60_000) as out:
+with connect(sys.argv[1]).table("events").appender(commit_every_ms=3_600_000) as out:
     for n in range(20):
         out.append([{"ts": "2026-01-02T00:00:00Z", "who": "x", "n": n}])
     os.kill(os.getpid(), signal.SIGKILL)
@@ -214,13 +214,11 @@ def test_sixteen_appenders_beside_flush_and_merge_all_commit(lake, tmp_path):
 
 def test_a_worker_of_the_stack_and_embedded_callers_share_a_table(lake, monkeypatch):
     """The worker is woken by a client of its own; embedded appends go on beside it, and each row is there once."""
-    with RedisServer() as redis, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-        free.close()
+    with RedisServer() as redis:
         monkeypatch.setenv("ICEDB_REDIS_URL", redis.url)
+        monkeypatch.setenv("ICEDB_REDIS_TIMEOUT_MS", "3000")
         monkeypatch.setenv("ICEDB_STORE", folder_of(lake))
-        monkeypatch.setenv("ICEDB_METRICS_PORT", port)
+        monkeypatch.setenv("ICEDB_METRICS_PORT", str(free_port()))
         with (
             running("-m", "icedb_local.chaos.light_worker", "ingest") as worker,
             running("-c", APPEND, folder_of(lake), "embedded", 10) as embedded,

@@ -21,7 +21,7 @@ from icedb_log.units import HOUR_MS
 from icedb_service.redis_clients import open_redis
 from kombu import Queue
 from processes import free_port, running, service_env
-from waiting import LIMIT_S, wait_until
+from waiting import LIMIT_MS, LIMIT_S, wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -106,7 +106,7 @@ def test_rows_text_and_bytes_are_staged_and_the_result_says_so(worker, foreign, 
     assert [json.loads(line) for line in found[f"{ids[0]}.ndjson"].splitlines()] == ROWS
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=LIMIT_S) as answer:
         assert 'icedb_frontend_batches_total{door="celery",outcome="accepted"} 3.0' in answer.read().decode()
-    client = open_redis(redis.url, timeout_ms=1000)
+    client = open_redis(redis.url, timeout_ms=LIMIT_MS)
     wait_until(lambda: client.llen("ingest") >= 1)  # the flush was woken
     client.close()
 
@@ -166,7 +166,7 @@ def test_no_message_is_lost_when_its_worker_stops_or_dies(env, foreign, warehous
     """The message is the only copy: it waits out back-pressure, goes back at SIGTERM, and stays booked at SIGKILL."""
     worker.terminate()
     assert worker.wait(LIMIT_S) == 0
-    client = open_redis(redis.url, timeout_ms=1000)
+    client = open_redis(redis.url, timeout_ms=LIMIT_MS)
     paths = warehouse.table("events").paths
     env = env | {"ICEDB_METRICS_PORT": "0"}
     publish_pressure(TableStore(warehouse.store, paths), Pressure("stop", 60.0, "full", 1_000), clock=CLOCK)

@@ -215,9 +215,12 @@ def test_a_store_that_is_down_is_unavailable_and_a_bug_is_internal(rig, stub, mo
 def test_a_call_that_runs_out_of_time_may_be_sent_again(rig, stub):
     rig.store.gate.clear()
     batch_id = new_batch_id(CLOCK)
-    with pytest.raises(grpc.RpcError) as caught:
-        stub.Append(request(batch_id=batch_id), timeout=0.2)
-    assert caught.value.code() is CODE.DEADLINE_EXCEEDED
+    for timeout_s in (0.2, 2, 20, 200):  # on a busy machine a call may be over before the store hears of it
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Append(request(batch_id=batch_id), timeout=timeout_s)
+        assert caught.value.code() is CODE.DEADLINE_EXCEEDED
+        if rig.store.put_count:
+            break
     rig.store.gate.set()
     stub.Append(request(batch_id=batch_id), timeout=LIMIT_S)
     assert list(rig.staged()) == [f"{batch_id}.ndjson"]

@@ -1,5 +1,6 @@
 """The HTTP door on loopback: every format, every refusal, keys, clients that leave or dawdle, back-pressure."""
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -61,18 +62,19 @@ def shared(tmp_path_factory):
         yield rig
 
 
-@pytest.fixture(scope="module")
-def impatient(tmp_path_factory):
-    """A front end whose time limits pass within a test."""
-    rig = start_rig(
-        tmp_path_factory.mktemp("impatient") / "store",
-        http_header_timeout_ms=300,
-        frontend_body_timeout_ms=300,
-        frontend_ack_timeout_ms=300,
-    )
-    yield rig
-    rig.store.gate.set()
-    rig.frontend.stop()
+@pytest.fixture
+def impatient(tmp_path):
+    """Starts a front end of which one time limit passes within the test, and no other does on a busy machine."""
+    started = []
+
+    def impatient(limit):
+        started.append(start_rig(tmp_path / "store", **{limit: 300}))
+        return started[-1]
+
+    yield impatient
+    for rig in started:
+        rig.store.gate.set()
+        rig.frontend.stop()
 
 
 @pytest.fixture
@@ -241,25 +243,29 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_stages_nothing(rig):
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/tables/events/batches HT"])
 def test_headers_that_do_not_come_close_the_connection(impatient, sent):
-    with socket.create_connection(("127.0.0.1", impatient.frontend.port)) as client:
+    rig = impatient("http_header_timeout_ms")
+    with socket.create_connection(("127.0.0.1", rig.frontend.port)) as client:
         client.settimeout(LIMIT_S)
-        client.sendall(sent)
+        with contextlib.suppress(ConnectionError):  # of a machine so busy that it was closed before
+            client.sendall(sent)
         assert client.recv(100) == b""
 
 
 def test_a_body_that_does_not_come_is_refused_in_time(impatient):
-    with socket.create_connection(("127.0.0.1", impatient.frontend.port)) as client:
+    rig = impatient("frontend_body_timeout_ms")
+    with socket.create_connection(("127.0.0.1", rig.frontend.port)) as client:
         client.settimeout(LIMIT_S)
         client.sendall(
             b"POST /v1/tables/events/batches HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n"
         )
         received = b""
-        while chunk := client.recv(65536):
+        while b"urn:icedb:problem:body-timeout" not in received:
+            chunk = client.recv(65536)
+            assert chunk, received
             received += chunk
     assert received.startswith(b"HTTP/1.1 408 ")
-    assert b"urn:icedb:problem:body-timeout" in received
-    assert impatient.staged() == {}
+    assert rig.staged() == {}
 
 
 def test_a_chunked_body_is_bounded_as_it_comes(rig):
@@ -272,14 +278,15 @@ def test_a_chunked_body_is_bounded_as_it_comes(rig):
 
 
 def test_a_store_that_is_slow_is_a_503_and_the_batch_may_be_sent_again(impatient):
-    impatient.store.gate.clear()
+    rig = impatient("frontend_ack_timeout_ms")
+    rig.store.gate.clear()
     batch_id = new_batch_id(CLOCK)
-    slow = impatient.post(LINES, Idempotency_Key=batch_id)
+    slow = rig.post(LINES, Idempotency_Key=batch_id)
     assert (slow.status, slow.headers["retry-after"], slow.json["batch_id"]) == (503, "1", batch_id)
     assert slow.json["type"] == "urn:icedb:problem:unavailable"
-    impatient.store.gate.set()
-    wait_until(lambda: impatient.post(LINES, Idempotency_Key=batch_id).status == 202)
-    assert list(impatient.staged()) == [f"{batch_id}.ndjson"]
+    rig.store.gate.set()
+    wait_until(lambda: rig.post(LINES, Idempotency_Key=batch_id).status == 202)
+    assert list(rig.staged()) == [f"{batch_id}.ndjson"]
 
 
 def test_a_store_that_is_down_is_a_503(rig, monkeypatch):

@@ -192,7 +192,7 @@ def test_compressed_bodies_are_taken_with_the_least_memory_and_never_wait_for_on
             statuses = list(pool.map(send, range(4)))
         assert set(statuses) <= {200, 503}
         assert 200 in statuses
-        assert rig.metric("icedb_frontend_held_bytes") == 0
+        wait_until(lambda: rig.metric("icedb_frontend_held_bytes") == 0)
     finally:
         rig.frontend.stop()
 

@@ -39,7 +39,7 @@ from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups
 from icedb_sim.rigs.redis_server import RedisServer
 from processes import service_env
-from waiting import LIMIT_S, wait_until
+from waiting import LIMIT_MS, LIMIT_S, wait_until
 
 SCRIPT = Path(__file__).with_name("flush_process.py")
 WORKER = Path(__file__).with_name("ingest_worker_process.py")
@@ -284,7 +284,7 @@ def test_a_broker_that_redelivers_while_the_flush_runs_is_harmless(tmp_path, how
     with RedisServer() as redis:
         settings = ServiceSettings(store=f"file://{tmp_path / 'store'}", redis_url=redis.url)
         table = TableUnderTest(settings.store_settings.open())
-        app, client = make_app(settings), open_redis(redis.url, timeout_ms=1000)
+        app, client = make_app(settings), open_redis(redis.url, timeout_ms=LIMIT_MS)
         wakeups = Wakeups(app, client, settings=settings)
         with running_workers(tmp_path, settings, how) as marks:
             for _ in range(5):

@@ -23,7 +23,7 @@ from icedb_service.wakeup import SERVED_PREFIX, Wakeups
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.row_files import encode_rows
 from processes import service_env
-from waiting import LIMIT_S, wait_until
+from waiting import LIMIT_MS, LIMIT_S, wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -41,13 +41,13 @@ class Warehouse:
         self.warehouse = self.store.open()
         settings = ServiceSettings(store=self.store.url, redis_url=redis_url)
         self.app = stack.enter_context(contextlib.closing(make_app(settings)))
-        self.redis = stack.enter_context(contextlib.closing(open_redis(redis_url, timeout_ms=1000)))
+        self.redis = stack.enter_context(contextlib.closing(open_redis(redis_url, timeout_ms=LIMIT_MS)))
         self.wakeups = Wakeups(self.app, self.redis, settings=settings)
         self.env = service_env(
             ICEDB_STORE=self.store.url,
             ICEDB_REDIS_URL=redis_url,
             ICEDB_FLUSH_INTERVAL_MS=0,
-            ICEDB_LOCK_TTL_MS=3000,
+            ICEDB_LOCK_TTL_MS=LIMIT_MS,
             ICEDB_FLUSH_LARGE_ROWS=LARGE_ROWS,
         )
         for name in ("hit", "quiet"):
@@ -78,7 +78,7 @@ class Warehouse:
         return [batch.batch_id for batch in list_staged(self.warehouse.table(table)).batches]
 
     def doing(self):
-        return {each.queue: each.doing for each in look_at_redis(self.url, timeout_ms=10_000).workers}
+        return {each.queue: each.doing for each in look_at_redis(self.url, timeout_ms=LIMIT_MS).workers}
 
     def is_large_served(self):
         return bool(self.redis.exists(f"{SERVED_PREFIX}ingest-large"))
@@ -137,6 +137,7 @@ def test_without_a_worker_for_large_batches_they_are_committed_all_the_same_afte
 
 
 def test_a_worker_for_large_batches_that_ends_strands_none(lake):
+    lake.env |= {"ICEDB_LOCK_TTL_MS": "3000", "ICEDB_REDIS_TIMEOUT_MS": "750"}
     lake.start("ingest")
     (lake.folder / "ingest.go").touch()
     helper = lake.start("ingest-large")

@@ -11,7 +11,6 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from icedb_local.ports import find_free_ports
 from icedb_log.clean.deletion import find_deletions, read_audit
 from icedb_log.clock import SystemClock
 from icedb_log.log.codec import decode_log_file, encode_log_file
@@ -24,7 +23,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.small_table import SmallTable
-from processes import service_env
+from processes import free_port, service_env
 from waiting import LIMIT_S
 
 pytestmark = [pytest.mark.redis, pytest.mark.s3]
@@ -104,7 +103,7 @@ class Stack:
 
     def __init__(self, folder, redis_url, s3_server, guarded):
         self.folder = folder
-        (self.metrics_port,) = find_free_ports(1)
+        self.metrics_port = free_port()
         endpoint = f"http://127.0.0.1:{guarded.server_port}"
         url = f"s3://{s3_server.bucket}/{ROOT}"
         self.env = service_env(
@@ -112,7 +111,7 @@ class Stack:
             ICEDB_S3_ENDPOINT=endpoint,
             ICEDB_REDIS_URL=redis_url,
             ICEDB_METRICS_PORT=self.metrics_port,
-            ICEDB_LOCK_TTL_MS=10_000,
+            ICEDB_LOCK_TTL_MS=12_000,
             AWS_ACCESS_KEY_ID="dev",
             AWS_SECRET_ACCESS_KEY="dev",
         )

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 STUB = """#!/bin/sh
@@ -23,7 +24,7 @@ def test_a_soak_goes_on_after_what_is_red_and_tells_it_at_the_end(tmp_path, red)
     made = [part for name in ("install", "node", "engines") for part in ("--old-file", name)]
     done = subprocess.run(
         ["make", *made, "soak", f"BIN={tmp_path}", "SECONDS=7", "JOBS=1"],
-        cwd=ROOT, env=env | {"RED": red}, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env=env | {"RED": red}, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert (tmp_path / "asked").read_text().splitlines() == [
         "-q -m soak tests libs services deploy",

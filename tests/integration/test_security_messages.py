@@ -16,7 +16,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
-from waiting import wait_until
+from waiting import LIMIT_MS, wait_until
 from worker_process import LIMIT_S, running_worker
 
 pytestmark = pytest.mark.redis
@@ -177,7 +177,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def worker(redis_server, folder):
-    with contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis:
+    with contextlib.closing(open_redis(redis_server.url, timeout_ms=LIMIT_MS)) as redis:
         redis.lpush("janitor", "garbage that lies there when it starts")
     with running_worker(redis_server.url, folder, task=TASK, threads=1) as process:
         yield process
@@ -200,7 +200,7 @@ def wait_until_settled(redis):
 def test_no_message_runs_more_than_its_task_and_none_ends_the_worker(worker, redis_server, folder):
     app = make_app(ServiceSettings(store=f"file://{folder / 'warehouse'}", redis_url=redis_server.url))
     settled = []
-    with contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis, contextlib.closing(app):
+    with contextlib.closing(open_redis(redis_server.url, timeout_ms=LIMIT_MS)) as redis, contextlib.closing(app):
         for number, (name, message) in enumerate(MESSAGES.items()):
             redis.lpush("janitor", message)
             mark = f"after_{number}"
@@ -218,7 +218,7 @@ def test_no_message_runs_more_than_its_task_and_none_ends_the_worker(worker, red
 def test_no_entry_of_a_queue_ends_the_worker_or_takes_a_message_with_it(worker, redis_server, folder):
     refused = (folder / "log").read_text().count("message_refused")
     with (
-        contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis,
+        contextlib.closing(open_redis(redis_server.url, timeout_ms=LIMIT_MS)) as redis,
         contextlib.closing(redis.pipeline()) as pipeline,
     ):
         for number, entry in enumerate(ENTRIES.values()):
@@ -244,7 +244,7 @@ def test_no_entry_of_a_queue_ends_the_worker_or_takes_a_message_with_it(worker, 
     ],
 )
 def test_what_a_senders_own_application_adds_is_no_harm(worker, redis_server, folder, what, says):
-    with contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis:
+    with contextlib.closing(open_redis(redis_server.url, timeout_ms=LIMIT_MS)) as redis:
         redis.lpush("janitor", make([[what], {}, {}], **says))
         wait_until_ran(worker, folder, what, "the message runs")
 

@@ -10,7 +10,7 @@ from icedb_log.names import JANITOR_VACUUM
 from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from waiting import wait_until
+from waiting import LIMIT_MS, wait_until
 from worker_process import running_worker
 
 pytestmark = pytest.mark.redis
@@ -51,7 +51,7 @@ def test_a_worker_takes_one_message_at_a_time_and_goes_on_after_a_lost_acknowled
         ClientSettings(store=f"file://{tmp_path / 'warehouse'}", redis_url=redis_server.url), clock=SystemClock()
     )
     app = make_app(ServiceSettings(store=f"file://{tmp_path / 'warehouse'}", redis_url=redis_server.url))
-    with contextlib.closing(open_redis(redis_server.url, timeout_ms=1000)) as redis, contextlib.closing(app):
+    with contextlib.closing(open_redis(redis_server.url, timeout_ms=LIMIT_MS)) as redis, contextlib.closing(app):
         for table in ("first", "second", "third"):
             app.send_task(JANITOR_VACUUM, args=[table], ignore_result=True)
         wait_until((tmp_path / "first").exists, "the first task runs")

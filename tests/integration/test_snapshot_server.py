@@ -217,6 +217,7 @@ def test_health_tells_of_a_store_that_hangs_while_the_figures_of_a_table_are_rea
     finally:
         store.gate.set()
     store.gate = store.stall = None
+    monkeypatch.setattr(endpoints, "LOOK_LIMIT_S", LIMIT_S)
     await_serving(rig)
 
 

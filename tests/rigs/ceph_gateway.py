@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 
 import boto3
 from botocore.config import Config
-from icedb_local.ports import find_free_ports
 from icedb_log.store.s3_options import S3Options
+from processes import free_port
 from waiting import LIMIT_S, wait_until
 
 PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
@@ -53,7 +53,7 @@ rgw max listing results = 100
 @contextmanager
 def running_ceph(folder):
     """Run a cluster whose listings have at most 100 objects a page; yield the options of its S3 with an empty bucket."""
-    monitor, gateway = find_free_ports(2)
+    monitor, gateway = free_port(), free_port()
     cluster, endpoint = str(uuid.uuid4()), f"http://127.0.0.1:{gateway}"
     config = folder / "ceph.conf"
     config.write_text(CONFIG.format(cluster=cluster, monitor=monitor, gateway=gateway, folder=folder))

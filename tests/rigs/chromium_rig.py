@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from icedb_local.ports import find_free_ports
-from waiting import wait_until
+from processes import free_port
+from waiting import LIMIT_S, wait_until
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-START_TRIES = 300
 MISSING = "no Chromium here: apt-get install chromium chromium-driver"
 
 
@@ -92,7 +91,7 @@ def ask(method: str, url: str, body: Any) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return json.load(answer)["value"]
     except urllib.error.HTTPError as error:
         raise AssertionError(f"{method} {url}: {error.read().decode(errors='replace')[:500]}") from None
@@ -103,7 +102,7 @@ def open_chromium(folder: Path) -> Iterator[Chromium]:
     """Start a browser with a profile of its own in a folder; it is gone at the end."""
     found = find_chromium()
     assert found is not None, MISSING
-    (port,) = find_free_ports(1)
+    port = free_port()
     driver = subprocess.Popen([found[1], f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage")
@@ -123,14 +122,11 @@ def open_chromium(folder: Path) -> Iterator[Chromium]:
 
 
 def _wait_for(address: str, driver: "subprocess.Popen[bytes]") -> None:
-    for _ in range(START_TRIES):
+    def is_ready() -> bool:
+        assert driver.poll() is None, "the driver of Chromium ended"
         try:
-            if ask("GET", f"{address}/status", None)["ready"]:
-                return
+            return bool(ask("GET", f"{address}/status", None)["ready"])
         except OSError:
-            try:
-                driver.wait(0.1)
-            except subprocess.TimeoutExpired:
-                continue
-            raise AssertionError("the driver of Chromium ended") from None
-    raise AssertionError("the driver of Chromium does not answer")
+            return False
+
+    wait_until(is_ready, "the driver of Chromium answers")

@@ -60,7 +60,6 @@ def open_shared(folder):
         gateway_staleness_ms=0,
         gateway_tables_staleness_ms=0,
         gateway_part_kb=64,
-        gateway_read_timeout_ms=1000,
         gateway_domain="s3.test",
     )
     small = rig.table("events").create("d=day(ts)")

@@ -9,18 +9,23 @@ import urllib.request
 from contextlib import contextmanager
 
 import psutil
-from icedb_local.ports import find_free_ports
+from icedb_local.ports import HeldPorts
 from waiting import LIMIT_S
+
+PATIENT = {"ICEDB_REDIS_TIMEOUT_MS": "3000"}
+"""On a machine that is busy Redis is not away: nobody comes again for a wake-up that was given up, where no beat runs."""
+_HELD = HeldPorts()
 
 
 def service_env(**settings):
-    """Return this environment with these settings in the place of all that services know."""
+    """Return this environment with these settings, and patience, in the place of all that services know."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ICEDB_", "AWS_"))}
-    return kept | {name: str(value) for name, value in settings.items()}
+    return kept | PATIENT | {name: str(value) for name, value in settings.items()}
 
 
 def free_port():
-    return find_free_ports(1)[0]
+    """Return a port on which a server may listen; no other test is given it, in whatever process, before this one ends."""
+    return _HELD.draw()
 
 
 def fetch(port, path):

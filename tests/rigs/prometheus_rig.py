@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from icedb_local.ports import find_free_ports
+from processes import free_port
 from waiting import LIMIT_S
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -90,7 +90,7 @@ def running_prometheus(folder: Path, targets: dict[str, int], *, is_hasty: bool 
         [sys.executable, str(DEPLOY / "prometheus" / "fetch.py")], capture_output=True, text=True, check=False
     )
     assert fetch.returncode == 0, fetch.stderr
-    (port,) = find_free_ports(1)
+    port = free_port()
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] |= {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str((hasten_rules(folder) if is_hasty else RULES) / "*.yml")]
@@ -114,7 +114,7 @@ def running_prometheus(folder: Path, targets: dict[str, int], *, is_hasty: bool 
         def is_ready() -> bool:
             assert process.poll() is None, (folder / "log").read_text()
             try:
-                with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+                with urllib.request.urlopen(f"{url}/-/ready", timeout=LIMIT_S):
                     return True
             except OSError:
                 return False

@@ -100,6 +100,14 @@ def test_a_port_on_which_somebody_listens_is_not_held():
         assert held.take(port)
 
 
+def test_a_port_that_is_drawn_is_given_once(monkeypatch):
+    drawn = iter([20_001, 20_001, 20_002])
+    monkeypatch.setattr("icedb_local.ports.find_free_ports", lambda _: (next(drawn),))
+    monkeypatch.setattr("icedb_local.ports.is_free", lambda _: True)
+    with HeldPorts() as ours, HeldPorts() as theirs:
+        assert [ours.draw(), theirs.draw()] == [20_001, 20_002]
+
+
 def test_each_port_is_one_programs(tmp_path):
     ports = StackPorts()
     programs = StackLayout(tmp_path, "s3", ports, has_frontend=True, has_console=True).programs()

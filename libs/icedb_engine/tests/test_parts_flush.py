@@ -18,6 +18,7 @@ from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.errors import InvariantViolated
 from icedb_sim.fakes.scripted_store import ScriptedStore
 from icedb_sim.tables.profiles import SHARED_FIXTURES
+from waiting import LIMIT_S
 
 
 def test_json_becomes_sql_types_by_the_documented_rule(make_table):
@@ -236,7 +237,7 @@ class WaitingStore(ScriptedStore):
 
     def get(self, key, **more):
         if "/staging/" in key:
-            self.barrier.wait(10)
+            self.barrier.wait(LIMIT_S)
         return super().get(key, **more)
 
 

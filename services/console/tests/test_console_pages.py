@@ -405,6 +405,22 @@ def test_a_stream_tells_of_a_commit_and_ends_with_the_right_to_look(table, tmp_p
     run(work)
 
 
+def test_a_stream_looks_more_often_than_figures_are_read(table, monkeypatch):
+    """A round that ends is news: a stream that looked as rarely would never say that the page is the newest."""
+    monkeypatch.setattr("icedb_console.pages.LOOK_S", 10**6)
+
+    async def work():
+        async with open_console(table, console_refresh_ms=500) as rig:
+
+            def on_body(answer):
+                if answer.text.count("event: ") == 2:
+                    rig.parts.closing.set()
+
+            await asyncio.wait_for(rig.browser().ask("GET", "/live", on_body=on_body), timeout=LIMIT_S)
+
+    run(work)
+
+
 async def first_event(rig, path):
     """Return the first event of a stream, and leave."""
     left, seen = asyncio.Event(), []
@@ -515,7 +531,7 @@ def test_streams_end_when_the_console_stops_and_are_bounded(table, monkeypatch):
             await until(lambda: rig.parts.metrics.streams._value.get() == 1)
             assert (await rig.browser().get("/live")).status == 429
             rig.parts.closing.set()
-            assert (await asyncio.wait_for(first, 10)).status == 200
+            assert (await asyncio.wait_for(first, LIMIT_S)).status == 200
             assert rig.parts.metrics.streams._value.get() == 0
 
     run(work)

@@ -22,6 +22,7 @@ from icedb_log.store_settings import StoreSettings
 from icedb_sim.rigs.console_rig import READER, open_console
 from icedb_sim.tables.small_table import SmallTable
 from pydantic import ValidationError
+from waiting import LIMIT_S
 
 FOREVER = "select sum(a.range * b.range) from range(10000000) a, range(10000000) b"
 EVIL = "<script>alert(1)</script>"
@@ -262,7 +263,7 @@ def test_a_page_that_is_closed_ends_its_query(lake):
                 await asyncio.sleep(0.01)
             (process,) = rig.parts.queries._processes
             left.set()
-            await asyncio.wait_for(asking, 20)
+            await asyncio.wait_for(asking, LIMIT_S)
             assert process.returncode == -9
             assert rig.parts.metrics._queries.labels("cancelled")._value.get() == 1
 

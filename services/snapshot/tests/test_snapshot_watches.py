@@ -7,7 +7,7 @@ import pytest
 from icedb_log.errors import CorruptLog, NotFound, Overloaded, Unavailable
 from icedb_snapshot.watches import PATIENT_POLLS, WatchCalls, Watcher
 
-DEADLINE_S = 30
+DEADLINE_S = 240
 MAX_AGE_MS = 500
 
 

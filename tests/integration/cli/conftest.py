@@ -13,6 +13,7 @@ from icedb.cli.app import run
 from icedb_log.store_settings import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from processes import service_env
+from waiting import LIMIT_S
 
 ICEDB = Path(sys.executable).parent / "icedb"
 NO_REDIS = "redis://127.0.0.1:1/0"
@@ -69,7 +70,7 @@ def process(url):
             check=False,
             input=stdin,
             capture_output=True,
-            timeout=120,
+            timeout=LIMIT_S,
             env=service_env(**{name: value for name, value in settings.items() if value is not None}),
         )
         assert b"Traceback" not in done.stderr, done.stderr.decode()

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S
 
 COMMANDS = (
     "table create",
@@ -289,7 +290,7 @@ def test_output_may_be_cut_short(parquet, url, program, output):
             env=environment,
             stdout=writer,
             stderr=subprocess.PIPE,
-            timeout=120,
+            timeout=LIMIT_S,
             check=False,
         )
     finally:

@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+from contextlib import contextmanager
 
 import pytest
 from gateway_boto import DAYS, client, listed, refused
@@ -15,11 +16,27 @@ def test_probes(rig):
     assert rig.call("GET", "/readyz").body.startswith(b'{"status":"ok"')
 
 
-def test_a_store_that_hangs_is_answered_503_and_the_others_go_on(rig, s3):
+@pytest.fixture
+def start(rig):
+    """Starts another gateway on the same tables."""
+    started = []
+
+    def start(**fields):
+        started.append(start_gateway(rig.warehouse, **fields))
+        return started[-1]
+
+    yield start
+    rig.warehouse.store.gate.set()
+    for each in started:
+        each.gateway.stop()
+
+
+def test_a_store_that_hangs_is_answered_503_and_the_others_go_on(rig, start):
+    hasty = start(gateway_staleness_ms=0, gateway_read_timeout_ms=500)
     rig.warehouse.store.gate.clear()
-    assert refused(s3.list_objects_v2, Bucket=BUCKET, Prefix="events/") == ("ServiceUnavailable", 503)
-    assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == [BUCKET]
-    assert rig.call("GET", "/healthz").status == 200
+    assert refused(client(hasty).list_objects_v2, Bucket=BUCKET, Prefix="events/") == ("ServiceUnavailable", 503)
+    wait_until(lambda: hasty.call("GET", "/").status == 200, "buckets are listed")
+    assert hasty.call("GET", "/healthz").status == 200
 
 
 def open_wide(rig, s3):
@@ -55,20 +72,29 @@ def test_a_client_that_leaves_ends_the_reading(rig, s3):
     assert rig.warehouse.store.data_reads < 128
 
 
-def test_clients_that_stand_still_are_bounded_and_let_go(rig, s3):
+@contextmanager
+def standing_still(rig, key):
+    """A client that asks for a body and reads none of it, in a block."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((LOOPBACK, rig.gateway.port))
+        connection.sendall(f"GET /{BUCKET}/{key} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        yield
+
+
+def test_clients_that_stand_still_are_bounded(rig, s3, start):
     key = open_wide(rig, s3)
-    slow = start_gateway(
-        rig.warehouse, gateway_max_bodies=1, gateway_body_wait_ms=0, gateway_send_timeout_ms=400, gateway_part_kb=64
-    )
-    try:
-        with socket.socket() as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect((LOOPBACK, slow.gateway.port))
-            connection.sendall(f"GET /{BUCKET}/{key} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            wait_until(lambda: slow.metric("icedb_gateway_open_bodies") == 1)
-            assert refused(client(slow).get_object, Bucket=BUCKET, Key=key) == ("SlowDown", 503)
-            wait_until(lambda: slow.metric("icedb_gateway_open_bodies") == 0)
-        assert slow.metric("icedb_gateway_requests_total", operation="get", outcome="abandoned") == 1
-        assert len(client(slow).get_object(Bucket=BUCKET, Key=key)["Body"].read()) == 8 * 1024 * 1024
-    finally:
-        slow.gateway.stop()
+    patient = start(gateway_max_bodies=1, gateway_body_wait_ms=0, gateway_part_kb=64)
+    with standing_still(patient, key):
+        wait_until(lambda: patient.metric("icedb_gateway_open_bodies") == 1)
+        assert refused(client(patient).get_object, Bucket=BUCKET, Key=key) == ("SlowDown", 503)
+    wait_until(lambda: patient.metric("icedb_gateway_open_bodies") == 0)
+    assert len(client(patient).get_object(Bucket=BUCKET, Key=key)["Body"].read()) == 8 * 1024 * 1024
+
+
+def test_clients_that_stand_still_are_let_go(rig, s3, start):
+    key = open_wide(rig, s3)
+    hasty = start(gateway_send_timeout_ms=400, gateway_part_kb=64)
+    with standing_still(hasty, key):
+        wait_until(lambda: hasty.metric("icedb_gateway_requests_total", operation="get", outcome="abandoned") == 1)
+        wait_until(lambda: hasty.metric("icedb_gateway_open_bodies") == 0)

@@ -17,7 +17,7 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from snapshot_stub import other, refused
-from waiting import LIMIT_S
+from waiting import LIMIT_MS, LIMIT_S
 
 GRPC, STORE, ASYNC = "a client of the service", "a client of the store", "an asyncio client"
 
@@ -49,7 +49,7 @@ def connect(table, serve):
             client = Client(settings=ClientSettings(snapshot_address=address))
         else:
             client = Client(settings=ClientSettings(store="file:///nowhere"))
-            client._from_store = StoreReads(Warehouse(table.store, "wh"), clock=table.clock, timeout_ms=1000)
+            client._from_store = StoreReads(Warehouse(table.store, "wh"), clock=table.clock, timeout_ms=LIMIT_MS)
         clients.append(client)
         return client
 

