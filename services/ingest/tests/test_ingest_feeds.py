@@ -12,6 +12,7 @@ from icedb_log.feed.views import create_view, detach_view
 from icedb_log.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_log.table.table_config import TableConfig
 from icedb_log.trash.drop import drop_table
+from icedb_log.units import MINUTE_MS
 from icedb_service.runs import backoff_key
 from structlog.testing import capture_logs
 
@@ -118,6 +119,22 @@ def test_a_feed_that_is_not_due_is_left_to_the_sweep(context):
     assert (INGEST_FEED, "copy") not in context.wakeups.woken[2:]
     context.clock.advance(5_000)
     assert tasks.feeds.feed("copy").details["taken"] == 1
+
+
+def test_a_feed_that_was_put_off_is_taken_up_by_the_next_sweep_though_the_view_has_rested(context):
+    make_view(context)
+    tasks = make_tasks(context, flush_interval_ms=30_000)
+    for _ in range(120):
+        context.clock.advance(MINUTE_MS)
+        tasks.sweep()
+    append(context, tasks, 1)
+    tasks.feeds.feed("copy")
+    append(context, make_tasks(context), 2)  # another worker
+    assert tasks.feeds.feed("copy").details["put_off"]
+    context.clock.advance(30_000)
+    context.wakeups.woken.clear()
+    tasks.sweep()
+    assert (INGEST_FEED, "copy") in context.wakeups.woken
 
 
 def test_the_sweep_finds_what_no_wake_up_told(context):
