@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from icedb_ingest.feeds import VIEW_NAMES_AGE_MS
+from icedb_ingest.feeds import TABLE_KIND_AGE_MS, VIEW_NAMES_AGE_MS
 from icedb_ingest.imports import ImportTasks
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
@@ -14,6 +14,7 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.trash.drop import drop_table
 from icedb_log.units import MINUTE_MS
 from icedb_service.runs import backoff_key
+from icedb_service.worker import TABLES_AGE_MS
 from structlog.testing import capture_logs
 
 
@@ -204,6 +205,18 @@ def test_a_detached_view_whose_source_is_dropped_needs_nothing(context):
     assert (INGEST_FEED, "copy") not in context.wakeups.woken
     context.clock.advance(1)
     assert context.runner.backoff.is_due(backoff_key(INGEST_FEED, "copy"))
+
+
+def test_a_table_that_was_dropped_since_it_was_listed_is_no_problem(context):
+    tasks = make_tasks(context)
+    tasks.sweep()
+    drop_table(context.warehouse.table("events"), clock=context.clock)
+    context.clock.advance(TABLE_KIND_AGE_MS)
+    with capture_logs() as logs:
+        tasks.sweep()
+    assert [line["event"] for line in logs] == []
+    context.clock.advance(TABLES_AGE_MS)
+    assert tasks.sweep().details["tables"] == 0
 
 
 def test_views_are_looked_up_now_and_then_only(context):

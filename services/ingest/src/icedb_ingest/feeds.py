@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cachetools import TTLCache
 from icedb_log.commit.table import Table
-from icedb_log.errors import HaltError, IceDBError, crashes_told
+from icedb_log.errors import HaltError, IceDBError, NotFound, crashes_told
 from icedb_log.feed.feeds import FeedResult, FeedRun, feed_view
 from icedb_log.feed.views import is_feed_needed, list_view_names, read_registration, source_of
 from icedb_log.intervals import Intervals, Rests
@@ -127,7 +127,10 @@ class FeedTasks:
             )
 
     def _needs_feed(self, paths: TablePaths) -> bool:
-        view = self._context.open(paths.name)
+        try:
+            view = self._context.open(paths.name)
+        except NotFound:
+            return False  # dropped since it was listed
         if view.config.view_of is None:
             self._no_views.note(paths.name)
             return False
