@@ -15,6 +15,7 @@ from icedb_log.errors import IceDBError, NotFound, Unavailable, crashes_told
 from icedb_log.serving.status import Health, TableStatus, find_health
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableState
+from icedb_log.table.table_config import unite_columns
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
@@ -158,7 +159,7 @@ class Figures:
             with crashes_told(f"table {name}: its figures"):
                 state = self._statuses.read_log(name) if log is None else log
                 status = self._statuses.read(name, log=state)
-                columns = {**state.config.declared, **state.snapshot.schema}
+                columns = unite_columns(state.snapshot.schema, state.config)
         except NotFound:
             with self._lock:
                 self._known.pop(name, None)

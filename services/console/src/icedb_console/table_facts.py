@@ -22,7 +22,7 @@ from icedb_log.serving.status import TableStatus
 from icedb_log.serving.statuses import StatusReader, TableDetails
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig, unite_columns
 from icedb_log.units import HOUR_MS, SECOND_MS
 from icedb_service.readers import BlockingWork, SharedWork
 
@@ -191,7 +191,7 @@ class FactsReader:
             config=table.config,
             status=status,
             details=details,
-            schema={**table.config.find_visible(state.snapshot.schema), **state.snapshot.schema},
+            schema=unite_columns(state.snapshot.schema, table.config),
             partitions=kept.take_partitions(state, table),
             explained=None if merge is None else {each.partition: each for each in merge.partitions},
             commits=kept.take_commits(state),
