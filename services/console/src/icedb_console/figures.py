@@ -102,8 +102,6 @@ class Figures:
         self._thread = threading.Thread(target=self._run, name="icedb-console-figures", daemon=True)
         self.problem = ""
         """Why the tables could not be listed in the last round; empty: they were."""
-        self.has_listed = False
-        """Whether they ever were."""
         self.read_ms = 0
         """When the last round that has ended began, by this host's clock: all tables are known as of then; 0: none."""
 
@@ -139,7 +137,7 @@ class Figures:
         with self._lock:
             gone = self._known.keys() - set(names)
             self._known = {name: self._known.get(name) or TableFigures(name) for name in names}
-        self.problem, self.has_listed = "", True
+        self.problem = ""
         for name in gone:
             self._statuses.drop(name)
         with ThreadPoolExecutor(self._threads, "icedb-console-figures") as pool:
